@@ -8,10 +8,10 @@ from typing import Final
 
 from ogive.native import native
 from ogive.store.fs import Fs
-from ogive.store.record import BLANK, BLANK_BYTES, Record, claimed_size, read_record
+from ogive.store.record import BLANK, BLANK_BYTES, Claim, Record, claim_of, read_record
 from ogive.store.segments import Found, Handles, segment_path
 from ogive.store.unreadable import BLOCK, Unreadable
-from ogive.wire.message import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from ogive.wire.message import HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 log = logging.getLogger(__name__)
 
@@ -86,17 +86,20 @@ class LogScan:
         """The offset of the first valid record after the damage at *position*.
 
         Nothing is looked for inside a damaged record, as far as it can be told where that ends: a body may hold whole records in the name
-        of a topic to which its sender has no right.
+        of a topic to which its sender has no right. Where it says of itself no end that is borne out, all behind its start, or behind its
+        body, is searched: a size that is damaged, too, must not cost the records behind it.
         """
         while position < self.limit:
-            following = self._claimed_end(position)
-            if following is None:
-                if (found := self._search(position)) is not None:
-                    return found
-                following = self._segment_end(position)
-            elif _is_blank(self._bytes(following, BLANK_BYTES), self._segment_end(following) - following):
-                following = self._segment_end(following)
-            position = following
+            claim = self._claim(position)
+            ends = [position + size for size in claim.sizes if claim.is_proven or self._is_like_an_end(position + size)]
+            if ends:
+                position = ends[0] if self._leads_to(ends[0], ends[-1]) else ends[-1]
+                if _is_blank(self._bytes(position, BLANK_BYTES), self._segment_end(position) - position):
+                    position = self._segment_end(position)
+            elif (found := self._search(position + max(1, claim.inside), self._segment_end(position))) is not None:
+                return found
+            else:
+                position = self._segment_end(position)
             if self._record(position) is not None:
                 return position
         return None
@@ -177,24 +180,42 @@ class LogScan:
     def _record(self, position: int) -> Record | None:
         return read_record(self._load(position), 0, position, self._crc_from)
 
-    def _claimed_end(self, position: int) -> int | None:
-        """Where the damaged record at *position* ends; None where what is left of it does not tell."""
+    def _claim(self, position: int) -> Claim:
         room = min(self._segment_end(position) - BLANK_BYTES, self.limit) - position
-        size = claimed_size(lambda at, count: self._bytes(position + at, min(count, room - at)), room, position, self._crc_from)
-        return position + size if size is not None else None
+        return claim_of(lambda at, count: self._bytes(position + at, min(count, room - at)), room, position, self._crc_from)
 
-    def _search(self, position: int) -> int | None:
-        """The first valid record after *position* in its segment, found by its magic and its own offset."""
-        end = self._segment_end(position)
-        at = position + 1
-        while at < end:
-            block = self._bytes(at, _BLOCK)
-            for candidate in _candidates(block):
-                if candidate >= 0 and self._record(at + candidate) is not None:
-                    return at + candidate
+    def _is_like_an_end(self, position: int) -> bool:
+        """Whether a record, damaged or not, or a segment's blank begins here, or the log ends: zeros, and not before."""
+        head = self._bytes(position, HEAD.size)
+        if not any(head):
+            return any(self._bytes(position - 3, 3))  # the end of a topic, and the length of no properties, at least
+        return _is_blank(head, self._segment_end(position) - position) or head[4:8] in _MAGICS or _own_offset(head, 0) == position
+
+    def _leads_to(self, position: int, end: int) -> bool:
+        """Whether valid records stand one behind the other from *position* up to *end*, or beyond it.
+
+        Two ends of a damaged record that differ: records before the farther one are true ones if they go on to it; those inside a body
+        stop before the properties behind them.
+        """
+        run = self.whole(position)
+        while position < end:
+            try:
+                offset, record, _, _ = next(run)
+            except StopIteration as stop:
+                return bool(stop.value >= end)
+            position = offset + record.size
+        return True
+
+    def _search(self, position: int, end: int) -> int | None:
+        """The first valid record from *position* to *end*, found by its magic and its own offset."""
+        while position < end:
+            block = self._bytes(position, min(_BLOCK, end - position))
+            for candidate in _candidates(block, position):
+                if self._record(position + candidate) is not None:
+                    return position + candidate
             if len(block) < _BLOCK:
                 return None
-            at += len(block) - 16  # a magic may cross the border
+            position += len(block) - HEAD.size  # a head may cross the border
         return None
 
     def _load(self, position: int) -> bytes:
@@ -230,10 +251,16 @@ def _is_blank(block: bytes, room: int) -> bool:
     return len(block) >= BLANK_BYTES and BLANK.unpack_from(block) == (room, MAGIC_BLANK)
 
 
-def _candidates(block: bytes) -> Iterator[int]:
-    """Where a record could start, by its magic, in order."""
+def _candidates(block: bytes, position: int) -> Iterator[int]:
+    """Where a record could start in what stands at *position* of the log, by its magic and its own offset, in order."""
     at = {magic: block.find(magic) for magic in _MAGICS}
     while found := [(where, magic) for magic, where in at.items() if where >= 0]:
         where, magic = min(found)
-        yield where - 4
+        if where >= 4 and _own_offset(block, where - 4) == position + where - 4:
+            yield where - 4
         at[magic] = block.find(magic, where + 1)
+
+
+def _own_offset(block: bytes, at: int) -> int:
+    """What a record that starts at byte *at* says of its place in the log."""
+    return int.from_bytes(block[at + 28 : at + 36])

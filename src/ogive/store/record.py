@@ -29,6 +29,11 @@ _FIXED_V4: Final = RECORD_V4.size
 _MIN_RECORD_BYTES: Final = _FIXED_V4 + 3
 _MAX_HEAD_BYTES: Final = _FIXED_V4 + 2 * 12
 """up to the body, with IPv6 hosts"""
+_WIDTHS: Final = {MAGIC_V1: 1, MAGIC_V2: 2}
+"""of the topic's length"""
+_MIN_BEHIND_BODY: Final = 3
+_MAX_BEHIND_BODY: Final = 2 * (2 + 0xFFFF)
+"""topic and properties with their lengths"""
 _MEANT: Final = struct.Struct(">II4xi4xqqi44xi")
 """size, magic, queue id, queue offset, commit-log offset, sys flag, body size of a record with IPv4 hosts"""
 _BORN: Final = struct.Struct(">iq")
@@ -51,6 +56,14 @@ class Record(NamedTuple):
     store_timestamp_ms: int
     properties_at: int
     plain: bool  # carries no checksum over the whole, though there was room for one
+
+
+class Claim(NamedTuple):
+    """What is left of a damaged record says of where it ends."""
+
+    sizes: tuple[int, ...]  # that it may have, the least first
+    is_proven: bool  # that it has the one size; else what stands behind it must bear it out
+    inside: int  # so many bytes are its own whatever its size is: no record is to be looked for in them
 
 
 def strip_crc(properties: bytes) -> bytes:
@@ -197,40 +210,87 @@ def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int, *,
     return Record(size, buffer[topic_at:topic_end], queue_id, queue_offset, sys_flag, stored_ms, properties_at, plain)
 
 
-def claimed_size(read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int) -> int | None:
-    """The size of a damaged record at *commitlog_offset*, as far as what is left of it can be believed; None where it cannot.
+def claim_of(read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int) -> Claim:
+    """What the damaged record at *commitlog_offset* says of its size, as far as what is left of it can be believed.
 
-    *read* returns bytes of it, by their place in it and their number; it has *room* bytes at most. It can be believed
-    - where magic, its own offset and all lengths agree,
-    - where it would be intact if just one of size, magic and offset were another,
-    - where magic, its own offset and the size are possible: something else is damaged, or what followed is missing, lengths among it, as
-      after a write that was cut short.
+    *read* returns bytes of it, by their place in it and their number; it has *room* bytes at most.
+    - Where it would be intact, by the checksum over the whole, if size, magic and its own offset were others, that is proof.
+    - Else two of three must be right: its magic, its own offset, and that the size is the sum of its lengths. The size then says one end
+      and the lengths may say another; either may be damaged, and what stands behind them decides.
     """
-    size: int
-    head = read(0, _MAX_HEAD_BYTES).ljust(_MAX_HEAD_BYTES, b"\0")
-    size, magic, body_crc, queue_id, flag, queue_offset, offset, sys_flag, born = HEAD.unpack_from(head)
-    body_at, _, body_size = _v6_part(head, 0, sys_flag)
-    is_known, is_placed = magic in (MAGIC_V1, MAGIC_V2), offset == commitlog_offset
-    fitting = _size_by_lengths(read, body_at + body_size, 2 if magic == MAGIC_V2 else 1, room) if body_size >= 0 else None
-    right = is_known + is_placed + (fitting == size)
-    if fitting is not None and right == 2:
-        known = magic if is_known else MAGIC_V1
-        mended = HEAD.pack(fitting, known, body_crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag, born)
-        record = read_record(mended + read(HEAD.size, fitting - HEAD.size), 0, commitlog_offset, crc_from)
-        if record is not None and record.topic:
-            return fitting
-    return size if is_known and is_placed and _MIN_RECORD_BYTES <= size <= room else None
+    return _Remains(read, room, commitlog_offset, crc_from).claim()
 
 
-def _size_by_lengths(read: Callable[[int, int], bytes], topic_at: int, width: int, room: int) -> int | None:
-    """That of a record whose topic, after *width* bytes of its length, stands behind *topic_at*; None for one that is too long."""
-    if topic_at + width > room:
-        return None
-    properties_at = topic_at + width + int.from_bytes(read(topic_at, width)) + 2
-    if properties_at > room:
-        return None
-    size = properties_at + int.from_bytes(read(properties_at - 2, 2))
-    return size if size <= room else None
+class _Remains:
+    """What is left of a damaged record. Arguments as of claim_of()."""
+
+    def __init__(self, read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int) -> None:
+        self._read, self._room, self._commitlog_offset, self._crc_from = read, room, commitlog_offset, crc_from
+        self._head = head = read(0, _MAX_HEAD_BYTES).ljust(_MAX_HEAD_BYTES, b"\0")
+        self._size, self._magic, _, _, _, _, offset, sys_flag, _ = HEAD.unpack_from(head)
+        self._body_at, _, self._body_size = _v6_part(head, 0, sys_flag)
+        self._is_known, self._is_placed = self._magic in _WIDTHS, offset == commitlog_offset
+
+    def claim(self) -> Claim:
+        by_lengths, intact = set[int](), set[int]()
+        for magic in (self._magic,) if self._is_known else _WIDTHS:
+            size = self._size_by_lengths(magic, self._body_size)
+            if size is None:
+                continue
+            by_lengths.add(size)
+            record = self._mended(size, magic, self._body_size)
+            if record is not None:
+                if not record.plain and size - record.properties_at <= MAX_CRC_PROPERTIES:
+                    return Claim((size,), is_proven=True, inside=size)
+                intact.add(size)
+        agree = self._size in by_lengths
+        right = self._is_known + self._is_placed + agree
+        if not right:
+            return Claim((), is_proven=False, inside=0)
+        is_body_known = bool(intact) or agree
+        if right == 2 and not is_body_known and self._may_be_cut_short():
+            intact = self._with_one_bit_of_the_body_size()
+            is_body_known = not intact
+        if right >= 2:
+            intact |= {self._size} if agree else by_lengths | {self._size}
+        sizes = tuple(sorted(size for size in intact if _MIN_RECORD_BYTES <= size <= self._room))
+        return Claim(sizes, is_proven=False, inside=self._body_at + self._body_size if is_body_known else 0)
+
+    def _size_by_lengths(self, magic: int, body_size: int) -> int | None:
+        """None where it is too long."""
+        topic_at, width = self._body_at + body_size, _WIDTHS[magic]
+        if body_size < 0 or topic_at + width > self._room:
+            return None
+        properties_at = topic_at + width + int.from_bytes(self._read(topic_at, width)) + 2
+        if properties_at > self._room:
+            return None
+        size = properties_at + int.from_bytes(self._read(properties_at - 2, 2))
+        return size if size <= self._room else None
+
+    def _mended(self, size: int, magic: int, body_size: int) -> Record | None:
+        """The record, if it is intact with these."""
+        _, _, body_crc, queue_id, flag, queue_offset, _, sys_flag, born = HEAD.unpack_from(self._head)
+        head = HEAD.pack(size, magic, body_crc, queue_id, flag, queue_offset, self._commitlog_offset, sys_flag, born)
+        rest = self._read(self._body_at, size - self._body_at)
+        whole = b"".join((head, self._head[HEAD.size : self._body_at - 4], body_size.to_bytes(4), rest))
+        record = read_record(whole, 0, self._commitlog_offset, self._crc_from)
+        return record if record is not None and record.topic else None
+
+    def _may_be_cut_short(self) -> bool:
+        """Whether size and body size go together, and nothing stands at its end: what a write leaves that did not come so far."""
+        if not _MIN_BEHIND_BODY <= self._size - self._body_at - self._body_size <= _MAX_BEHIND_BODY or self._size > self._room:
+            return False
+        return not any(self._read(self._size - 3, _MIN_RECORD_BYTES))
+
+    def _with_one_bit_of_the_body_size(self) -> set[int]:
+        """Sizes with which it would be intact if its size, and one bit of the length of its body, were others."""
+        found: set[int] = set()
+        for bit in range(31):
+            body_size = self._body_size ^ 1 << bit
+            size = self._size_by_lengths(self._magic, body_size)
+            if size is not None and size < self._size and self._mended(size, self._magic, body_size) is not None:
+                found.add(size)
+        return found
 
 
 def not_standing(

@@ -5,7 +5,7 @@ Behaviour
   the whole log. From the checkpoint on every record is read and checked.
 - Bytes that are not a record end the log if no valid record follows. They are zeroed before anything new is written.
 - If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped by the length that they claim where that
-  can be believed (claimed_size), else by searching; counted, and logged once.
+  can be believed (claim_of), else by searching; counted, and logged once.
 - The offset of a damaged record whose lengths fit, and which was its queue's next, is not given out again; also at the end of the log.
 - A stored time ahead of the machine's clock, in a record without a checksum over the whole, moves the store's clock only as far as the
   record before agrees; one before 1970 counts as 0.

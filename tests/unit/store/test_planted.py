@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from ogive.store.record import build_record, claimed_size, topic_field
+from ogive.store.logscan import LogScan
+from ogive.store.record import Claim, build_record, claim_of, topic_field
 from ogive.store.verify import verify
+from ogive.wire.message import MAGIC_V1
 from tests.stores import Driver, crash, message, small
 
 PAGE = 4096
@@ -106,17 +108,76 @@ def test_damage_to_all_that_follows(tmp_path: Path) -> None:
     assert bodies_after(tmp_path, damage) == {"A": [b"first", b"before"], "Secret": [b"honest"]}
 
 
+@pytest.mark.parametrize("crc", [True, False])
+@pytest.mark.parametrize("lost", [[(0, 8)], [(0, 4), (28, 36)]], ids=["size and magic", "size and place"])
+def test_fields_of_the_head_that_are_zeros(tmp_path: Path, lost: list[tuple[int, int]], crc: bool) -> None:
+    def lose(data: bytearray, start: int, _: int) -> None:
+        for begin, end in lost:
+            data[start + begin : start + end] = bytes(end - begin)
+
+    found = bodies_after(tmp_path, lose, crc=crc)
+    assert found == {"A": [b"first", b"before", b"after"], "Secret": [b"honest", b"honest too"]}
+
+
+@pytest.mark.parametrize("crc", [True, False])
+@pytest.mark.parametrize("length", ["body", "topic", "properties"])
+@pytest.mark.parametrize("followed", [True, False])
+def test_a_damaged_length_and_a_bit_of_the_body(tmp_path: Path, length: str, followed: bool, crc: bool) -> None:
+    def damage(data: bytearray, start: int, end: int) -> None:
+        data[start + 1000] ^= 1
+        tail = end - len(b"UNIQ_KEY\x01ABC\x02") - 20 * crc
+        data[{"body": start + 87, "topic": tail - 4, "properties": tail - 1}[length]] ^= 8
+        if not followed:
+            data[end:] = bytes(len(data) - end)
+
+    found = bodies_after(tmp_path, damage, crc=crc)
+    assert found == {"A": [b"first", b"before", *[b"after"] * followed], "Secret": [b"honest", *[b"honest too"] * followed]}
+
+
+def test_damage_to_both_sides_of_a_border(tmp_path: Path) -> None:
+    """As a sector in which one record ends and the next begins."""
+
+    def damage(data: bytearray, _: int, end: int) -> None:
+        data[end - 10 : end + 60] = b"\xee" * 70
+
+    assert bodies_after(tmp_path, damage) == {"A": [b"first", b"before"], "Secret": [b"honest", b"honest too"]}
+
+
 def test_a_head_that_is_gone_tells_nothing() -> None:
     field, sent = topic_field(b"T"), message(b"body")
     size = 88 + len(sent.body) + len(field) + 2 + len(sent.properties) + 20
     record = build_record(sent, field, sent.properties, size, 1, 1000, 1_700_000_000_000, True)
 
-    def told(data: bytes) -> int | None:
-        return claimed_size(lambda at, count: data[at : at + count], size, 1000, 0)
+    def told(data: bytes) -> Claim:
+        return claim_of(lambda at, count: data[at : at + count], size, 1000, 0)
 
-    assert told(record) == size
-    assert told(bytes(size)) is None
-    assert told(bytes(40) + record[40:]) is None
-    assert told(record[:4] + bytes(size - 4)) is None
-    assert told(record[:40] + bytes(size - 40)) == size
-    assert told(record[:80]) == size
+    assert told(record) == Claim((size,), is_proven=True, inside=size)
+    assert told(bytes(8) + record[8:28] + bytes(8) + record[36:]) == told(record)
+    for gone in (bytes(size), bytes(40) + record[40:], record[:4] + bytes(size - 4)):
+        assert told(gone) == Claim((), is_proven=False, inside=0)
+    for cut in (40, 80):
+        claim = told(record[:cut] + bytes(size - cut))
+        assert size in claim.sizes
+        assert not claim.is_proven
+    assert told(record[:90] + bytes(size - 90)).inside == 92
+
+
+def test_a_body_full_of_heads_is_searched_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That are no records, and do not say that they stand where they do."""
+    heads, seen = (bytes(4) + MAGIC_V1.to_bytes(4) + bytes(28)) * 500, list[int]()
+    driver = Driver(small(tmp_path, **SIZES))
+    driver.put(message(heads), message(b"after"))
+    crash(driver)
+    path = tmp_path / "commitlog" / f"{0:020}"
+    data = bytearray(path.read_bytes())
+    data[:60] = bytes(60)
+    path.write_bytes(data)
+    load = LogScan._load
+
+    def seeing(self: LogScan, position: int) -> bytes:
+        seen.append(position)
+        return load(self, position)
+
+    monkeypatch.setattr(LogScan, "_load", seeing)
+    assert verify(tmp_path).records == 1
+    assert len(seen) < 10
