@@ -18,11 +18,13 @@ _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 def set_up(verbose: int, form: Literal["text", "json"]) -> None:
-    """All loggers of this process, from WARNING on; *verbose* 1: INFO, 2: DEBUG."""
+    """All loggers of this process, from WARNING on; *verbose* 1: INFO, 2: DEBUG. What a start found after a crash is always said."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(Bounded())
-    logging.basicConfig(level=_LEVELS[min(verbose, 2)], handlers=[handler])
+    level = _LEVELS[min(verbose, 2)]
+    logging.basicConfig(level=level, handlers=[handler])
+    logging.getLogger("ogive.store.recovery").setLevel(min(level, logging.INFO))
 
 
 class Lines(logging.Formatter):
@@ -53,16 +55,16 @@ def last_line(text: str) -> str:
 
 
 class Once(logging.Filter):
-    """A line that stood there within the last SAME_AFTER_S is left out: tries at a wrong address all fail alike."""
+    """A line that stood there within the last *after_s* is left out: tries at a wrong address all fail alike."""
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic, after_s: float = SAME_AFTER_S) -> None:
         super().__init__()
-        self._now = now
+        self._now, self._after_s = now, after_s
         self._shown: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         line, now = record.getMessage(), self._now()
-        if now - self._shown.get(line, -math.inf) < SAME_AFTER_S:
+        if now - self._shown.get(line, -math.inf) < self._after_s:
             return False
         if len(self._shown) >= MAX_LINES_KNOWN:
             self._shown.clear()
@@ -71,12 +73,16 @@ class Once(logging.Filter):
 
 
 _ONCE: Final = Once()
+_NEVER_AGAIN: Final = Once(after_s=math.inf)
 
 
-def say_once() -> None:
-    """For a command that sets up no log: what is left then is Python's last resort, which writes warnings to standard error."""
+def say_once(*, again: bool = True) -> None:
+    """For a command that sets up no log: what is left then is Python's last resort, which writes warnings to standard error.
+
+    Without *again* no line is ever repeated: for a command that reads the same files several times, however long that takes.
+    """
     if logging.lastResort is not None:
-        logging.lastResort.addFilter(_ONCE)  # a second time changes nothing
+        logging.lastResort.addFilter(_ONCE if again else _NEVER_AGAIN)  # a second time changes nothing
 
 
 class Bounded(logging.Filter):

@@ -5,6 +5,7 @@ import dataclasses
 from pathlib import Path
 from typing import Final
 
+from ogive.cli.logs import say_once
 from ogive.cli.output import print_json
 from ogive.store.verify import Report
 from ogive.store.verify import repair as repair_store
@@ -15,6 +16,7 @@ EXIT_DAMAGED: Final = 3
 
 def verify(options: argparse.Namespace) -> int:
     """0 where nothing is wrong, 3 where something is. Raises StoreLocked, StoreUnusable, StoreCorrupt."""
+    say_once(again=False)
     report = verify_store(Path(options.directory))
     if options.json:
         print_json(_record(report))
@@ -25,6 +27,7 @@ def verify(options: argparse.Namespace) -> int:
 
 def repair(options: argparse.Namespace) -> int:
     """0 if all is well now, 3 if something is left. Raises StoreLocked, StoreUnusable, StoreCorrupt."""
+    say_once(again=False)
     before, after = repair_store(Path(options.directory))
     if options.json:
         print_json({"before": _record(before), "after": _record(after)})

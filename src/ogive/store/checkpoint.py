@@ -31,7 +31,7 @@ then, where Apache leaves zeros: our mark, the first timestamp again, and Checkp
 _SUM: Final = struct.Struct(">I")
 _MARK: Final = b"ogive\0\0\1"
 _PAGE_BYTES: Final = 4096
-_NAME: Final = "queues.json"
+NAME: Final = "queues.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
         },
         separators=(",", ":"),
     )
-    replace_file(fs, root / _NAME, as_file(body.encode()))
+    replace_file(fs, root / NAME, as_file(body.encode()))
     stored_ms, position = checkpoint.store_timestamp_ms, checkpoint.position
     page = _PAGE.pack(stored_ms, stored_ms, stored_ms, position, position, _MARK, stored_ms, checkpoint.crc_from)
     page += _SUM.pack(crc32(page))
@@ -142,7 +142,7 @@ def crc_from(fs: Fs, root: Path, checkpoint: Checkpoint | None) -> int:
 
 def load(fs: Fs, root: Path) -> Checkpoint | None:
     """None when there is none or it is damaged. Raises StoreCorrupt for a format of a later release."""
-    raw = read_file(fs, root / _NAME)
+    raw = read_file(fs, root / NAME)
     if raw is None:
         return None
     head, _, body = raw.rstrip().partition(b',"body":')

@@ -8,7 +8,7 @@ import logging
 import sys
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -32,6 +32,7 @@ _MAX_SPAN: Final = 1024 * 1024
 _MAX_BROUGHT_IN: Final = 4 * 1024 * 1024
 _RUNS_BYTES: Final = 16 * 1024 * 1024  # 1,024 messages of 1 KiB from each of eight queues, and some
 _MAX_RUNS: Final = 32
+_MAX_DAMAGED: Final = 10_000
 _CHECK_BYTES: Final = 2048  # reading so much more, and its part in a sum, costs what the check of one record does
 
 
@@ -191,7 +192,16 @@ class LogReader:
     their sums, where many of their records are wanted, and each record where there is no sum, or it does not match."""
 
     def __init__(
-        self, disk: Disk, directory: Path, segment_bytes: int, *, start: int, crc_from: int, hot_bytes: int, stretch_bytes: int
+        self,
+        disk: Disk,
+        directory: Path,
+        segment_bytes: int,
+        *,
+        start: int,
+        crc_from: int,
+        hot_bytes: int,
+        stretch_bytes: int,
+        known_damage: Iterable[int] = (),
     ) -> None:
         self._directory, self._segment_bytes, self._disk = directory, segment_bytes, disk
         self.start = start  # of the oldest segment
@@ -200,7 +210,7 @@ class LogReader:
         self._runs = ReadRuns(_RUNS_BYTES)
         self.damaged = 0
         self._crc_from = crc_from
-        self._reported: set[int] = set()
+        self._known: set[int] = set(known_damage)
 
     def add(self, offset: int, data: bytes) -> None:
         """*data* was written at *offset*."""
@@ -307,9 +317,9 @@ class LogReader:
         return [entry for entry in wanted if entry not in bad]
 
     def report(self, offset: int, size: int) -> None:
-        """Count a damaged record, and log it, once."""
-        if offset not in self._reported and len(self._reported) < 10_000:
-            self._reported.add(offset)
+        """Count a damaged record, and log it, once; not what is known from the start."""
+        if offset not in self._known and self.damaged < _MAX_DAMAGED:
+            self._known.add(offset)
             self.damaged += 1
             log.error("commit log: the record of %d bytes at offset %d is damaged and is skipped", size, offset)
 

@@ -1,8 +1,7 @@
 """Reading a whole log: every valid record, where the log ends, and what is damaged in between."""
 
-import logging
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -13,12 +12,10 @@ from ogive.store.segments import Found, Handles, segment_path
 from ogive.store.unreadable import BLOCK, Unreadable
 from ogive.wire.message import HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
-log = logging.getLogger(__name__)
-
 _BLOCK: Final = 4 * 1024 * 1024
 _AT_ONCE: Final = 64  # records that the compiled part finds before the first of them is looked at
 _MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
-_MAX_HOLES_LOGGED: Final = 20
+MAX_PLACES: Final = 10_000
 
 Scanned = tuple[int, Record, bytes, int]
 """commit-log offset, record, buffer that holds it, where in the buffer"""
@@ -26,11 +23,22 @@ Scanned = tuple[int, Record, bytes, int]
 
 @dataclass(slots=True)
 class LogEnd:
-    """What a scan found besides records."""
+    """What a scan found besides records. Several scans of one log may share it: a damaged place counts once."""
 
     offset: int
     damaged: int = 0
     damaged_bytes: int = 0
+    places: dict[int, int] = field(default_factory=dict)
+    """The damaged places, up to MAX_PLACES of them: commit-log offset -> bytes."""
+
+    def add(self, offset: int, size: int) -> None:
+        """There are *size* damaged bytes at *offset*."""
+        if offset in self.places:
+            return
+        self.damaged += 1
+        self.damaged_bytes += size
+        if len(self.places) < MAX_PLACES:
+            self.places[offset] = size
 
 
 def _nowhere(scanned: Scanned) -> None:
@@ -75,10 +83,7 @@ class LogScan:
                 break
             for one in self._spoiled(position, follower):
                 spoiled(one)
-            result.damaged += 1
-            result.damaged_bytes += follower - position
-            if result.damaged <= _MAX_HOLES_LOGGED:
-                log.error("commit log: %d damaged bytes at offset %d are skipped", follower - position, position)
+            result.add(position, follower - position)
             position = follower
         result.offset = position
 
@@ -113,15 +118,17 @@ class LogScan:
         inside = position % self.segment_bytes % BLOCK
         return position + BLOCK - inside if inside and self._is_unreadable(position, 1) else position
 
-    def nonzero_after(self, position: int) -> bool:
-        """Whether the rest of the segment of *position* holds anything, or what cannot be read."""
-        end = self._segment_end(position)
+    def used_after(self, position: int) -> int:
+        """How many bytes from *position* to the last one in its segment that is not zero, or cannot be read."""
+        start, end, used = position, self._segment_end(position), 0
         while position < end:
             block = self._bytes(position, _BLOCK)
-            if block.count(0) != len(block) or self._is_unreadable(position, len(block)):
-                return True
+            if self._is_unreadable(position, len(block)):
+                used = position + len(block) - start
+            elif block.count(0) != len(block):
+                used = position + len(block.rstrip(b"\0")) - start
             position += len(block) or end
-        return False
+        return used
 
     def close(self) -> None:
         self._handles.close()

@@ -5,7 +5,7 @@ Behaviour
   the whole log. From the checkpoint on every record is read and checked.
 - Bytes that are not a record end the log if no valid record follows. They are zeroed before anything new is written.
 - If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped by the length that they claim where that
-  can be believed (claim_of), else by searching; counted, and logged once.
+  can be believed (claim_of), else by searching; counted, and logged once. A repair says it in its report alone.
 - The offset of a damaged record whose lengths fit, and which was its queue's next, is not given out again; also at the end of the log.
 - A stored time ahead of the machine's clock, in a record without a checksum over the whole, moves the store's clock only as far as the
   record before agrees; one before 1970 counts as 0.
@@ -13,6 +13,7 @@ Behaviour
   topic was deleted, gets no entry.
 - A delayed message whose queue entry is made again is due by the delay levels with which it was sent, see due_times.py.
 - The files of a queue that is made again are written over, and what they hold beyond it is removed at the end.
+- After an unclean stop one line at INFO says what was read again and made again, and how long that took; nothing is said after a clean one.
 - Where a power cut may have come over a run with flush=async, damage behind the last checkpoint, with less than the unsynced window after
   it, is what that leaves. The log ends there, so that nothing survives behind a gap. A repair keeps what can be read.
 
@@ -23,6 +24,7 @@ Differs from Java
 
 import functools
 import logging
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +51,7 @@ from ogive.store.queuekinds import QueueKinds
 from ogive.store.reading import first_at
 from ogive.store.record import MAX_CRC_PROPERTIES, NEVER, delay_level, tag_hash
 from ogive.store.segments import Found, Handles, find_segments, segment_path
+from ogive.store.startreport import StartReport
 from ogive.store.unreadable import Unreadable
 from ogive.wire.bodies import MAX_QUEUES
 from ogive.wire.codes import SysFlag
@@ -56,6 +59,7 @@ from ogive.wire.codes import SysFlag
 log = logging.getLogger(__name__)
 
 FLUSH_ENTRIES: Final = 16 * 1024
+_MAX_PLACES_LOGGED: Final = 20
 _TOO_FAR_MS: Final = 100 * 86_400_000  # ahead of this machine's clock
 
 
@@ -73,6 +77,7 @@ class Recovered:
     kinds: QueueKinds
     index: KeyIndex
     damaged: int = 0
+    damaged_places: Collection[int] = ()  # commit-log offsets, see LogEnd.places
     torn: bool = False  # a power cut may have taken what was not synced
 
 
@@ -95,7 +100,7 @@ def _recover(fs: Fs, config: StoreConfig, now_ms: int, rebuild: bool) -> Recover
         removal.done(fs, config.root)
         return recovered
     removal.finish(fs, config.root, config.root / "commitlog", until)
-    again = _Recovery(fs, config, now_ms, rebuild=rebuild).run()
+    again = _Recovery(fs, config, now_ms, rebuild=rebuild, known=recovered.damaged_places).run()
     again.damaged += recovered.damaged
     return again
 
@@ -117,8 +122,12 @@ def _remove_extension(fs: Fs, root: Path, queues: Collection[QueueKey]) -> None:
 
 
 class _Recovery:
-    def __init__(self, fs: Fs, config: StoreConfig, now_ms: int, *, rebuild: bool) -> None:
+    """*known*: the damaged places that an earlier run of this start has told."""
+
+    def __init__(self, fs: Fs, config: StoreConfig, now_ms: int, *, rebuild: bool, known: Collection[int] | None = None) -> None:
         self._fs, self._config, self._now_ms, self._rebuild_all = fs, config, now_ms, rebuild
+        self._known = known
+        self._told = StartReport()
         self._commitlog = config.root / "commitlog"
         self._may_be_torn = not rebuild and checkpoints.may_be_torn(fs, config.root, config.flush)
         self._kinds = QueueKinds.found(fs, config)
@@ -144,9 +153,12 @@ class _Recovery:
         self._plain_end = 0  # after the last record seen without a checksum of its own
 
     def run(self) -> Recovered:
-        fs, root = self._fs, self._config.root
-        clean = "abort" not in fs.list(root)
+        fs, root, began_s = self._fs, self._config.root, time.monotonic()
+        names = fs.list(root)
+        clean = "abort" not in names
         saved = checkpoints.load(fs, root)
+        if saved is None and checkpoints.NAME in names:
+            log.warning("queues.json, the list of queues, is damaged: the whole log is read, and queues and index are made again")
         until = removal.pending(fs, root, self._commitlog)
         if until is not None and saved is not None and saved.position >= until:
             removal.finish(fs, root, self._commitlog, until)  # else after this run, which ends with a checkpoint
@@ -161,7 +173,7 @@ class _Recovery:
             log.warning("the queue in %s is removed: its topic keeps its queues elsewhere", directory)
             self._files.remove(directory)
         scan = LogScan(fs, self._commitlog, self._found, checkpoints.crc_from(fs, root, checkpoint), self._unreadable)
-        result = LogEnd(start)
+        result = LogEnd(start, places=dict.fromkeys(self._known or (), 0))
         try:
             crc_from = self._bring_up_to_date(scan, checkpoint, clean, result)
         finally:
@@ -169,10 +181,10 @@ class _Recovery:
             self._files.close()
             self._index_files.close()
             self._due_times.close()
-        if result.damaged or self._skipped:
-            log.error(
-                "commit log: %d damaged places, %d bytes; %d records make no sense", result.damaged, result.damaged_bytes, self._skipped
-            )
+        if not self._rebuild_all:
+            self._tell_damage(result)
+            if not clean and self._known is None:
+                log.info("the last run on %s did not stop cleanly: %s; this took %.1f s", root, self._told, time.monotonic() - began_s)
         return Recovered(
             segment_bytes=scan.segment_bytes,
             start=start,
@@ -184,8 +196,18 @@ class _Recovery:
             kinds=self._kinds,
             index=self._index,
             damaged=result.damaged + self._skipped,
+            damaged_places=result.places.keys(),
             torn=self._may_be_torn,
         )
+
+    def _tell_damage(self, result: LogEnd) -> None:
+        told = list(result.places.items())[len(self._known or ()) :][:_MAX_PLACES_LOGGED]
+        for offset, size in told:
+            log.error("commit log: %d damaged bytes at offset %d are skipped", size, offset)
+        if result.damaged > 1 or self._skipped:
+            log.error(
+                "commit log: %d damaged places, %d bytes; %d records make no sense", result.damaged, result.damaged_bytes, self._skipped
+            )
 
     def _bring_up_to_date(self, scan: LogScan, checkpoint: Checkpoint | None, clean: bool, result: LogEnd) -> int:
         """Queues, index, the log's end and the checkpoint; returns from where on records carry checksums. *result* is filled in."""
@@ -200,6 +222,8 @@ class _Recovery:
         else:
             self._read_on(scan, position, checkpoint, result)
             result.offset = scan.writable_from(result.offset)
+        self._told.read_from, self._told.end, self._told.made_again = position, result.offset, len(lost)
+        self._told.keys_from = self._index_from if keys_lost else None
         if checkpoint is None:
             self._keep_offsets()
         if self._beyond is not None:
@@ -215,7 +239,7 @@ class _Recovery:
             self._sync_log(position, result.offset)
             self._save_checkpoint(result.offset, crc_from, scan.start)
         if lost or result.offset != position or not clean or not scan.is_end(position):
-            self._clear(result.offset, clean)
+            self._told.cleared = self._clear(result.offset, clean)
         unchanged = checkpoint is not None and checkpoint.crc_from == crc_from and result.offset == position
         if not (clean and unchanged) or lost or keys_lost or moved:
             self._sync_log(position, result.offset)
@@ -312,11 +336,16 @@ class _Recovery:
 
     def _read_on(self, scan: LogScan, position: int, checkpoint: Checkpoint | None, result: LogEnd) -> None:
         torn_from = position if self._may_be_torn else None
+        before = {queue: queue.max_offset for queue in self._queues.values()}
+        count = 0
         for scanned in scan.records(
             position, result, torn_from=torn_from, torn_window=self._config.unsynced_limit, spoiled=self._keep_place
         ):
             self._dispatch(scanned)
+            count += 1
         self._keep_places()
+        self._told.records = count
+        self._told.grown = sum([queue.max_offset != before.get(queue) for queue in self._queues.values()])
         if checkpoint is not None and result.offset < checkpoint.position:
             raise AssertionError("a scan ends at or after its start")
 
@@ -462,16 +491,17 @@ class _Recovery:
         disk.close()
         return moved
 
-    def _clear(self, end: int, clean: bool) -> None:
-        """Leave nothing behind the ends of the log and the queues."""
+    def _clear(self, end: int, clean: bool) -> int:
+        """Leave nothing behind the ends of the log and the queues; returns how many bytes of the log that was, see zero_tail()."""
         scan = LogScan(self._fs, self._commitlog, self._found, NEVER, self._unreadable)
         try:
-            zero_tail(self._fs, self._commitlog, scan, self._found, end)
+            cleared = zero_tail(self._fs, self._commitlog, scan, self._found, end)
         finally:
             scan.close()
         for queue in self._queues.values():
             if not clean and queue not in self._written_over:
                 self._files.cut(queue)
+        return cleared
 
 
 def _entry(disk: Disk, queue: ConsumeQueue, index: int) -> bytes:
@@ -501,12 +531,16 @@ def too_far(gap: int, log_bytes: int, each_bytes: int) -> bool:
     return gap * each_bytes > log_bytes
 
 
-def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Found, end: int) -> None:
-    """Leave nothing behind *end*: zeros in its segment, no later segments; durable before anything new is written."""
+def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Found, end: int) -> int:
+    """Leave nothing behind *end*: zeros in its segment, no later segments; durable before anything new is written.
+
+    Returns how many bytes of its segment were cleared, up to the last one that said anything.
+    """
+    cleared = 0
     for start in reversed(found.starts):  # the last one first: a crash in between leaves no gap
         if start >= end:
             fs.unlink(segment_path(directory, start))
-    if end % found.segment_bytes and scan.nonzero_after(end):
+    if end % found.segment_bytes and (cleared := scan.used_after(end)):
         start = end - end % found.segment_bytes
         handle = fs.open(segment_path(directory, start))
         try:
@@ -514,5 +548,8 @@ def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Found, end: int) ->
             fs.fdatasync(handle)
         finally:
             fs.close(handle)
-        log.warning("commit log: what an unclean stop left behind offset %d was cleared", end)
+        log.warning(
+            "commit log: %d bytes behind offset %d, which an unclean stop left there, were no record and were cleared", cleared, end
+        )
     fs.fsync_dir(directory)
+    return cleared

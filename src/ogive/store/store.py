@@ -92,6 +92,7 @@ class MessageStore:
             crc_from=recovered.crc_from,
             hot_bytes=config.hot_log_bytes,
             stretch_bytes=config.stretch_bytes,
+            known_damage=recovered.damaged_places,
         )
         self._reader = QueueReader(self._log, self._disk, recovered.queues)
         self._index = recovered.index

@@ -56,6 +56,7 @@ Changed = TypeVar("Changed")
 
 _BUFFERED: Final = 1_000_000  # entries in memory, all queues together
 _MAX_LISTED: Final = 100
+_MAX_OFFSETS: Final = 20  # of damaged places in one sentence
 _MAX_EXTENSION_ADDRESS: Final = -(2**31) - 1
 """A tags code up to here is an address in consumequeue_ext. Source: ConsumeQueueExt.isExtAddr, 5.5."""
 
@@ -217,7 +218,7 @@ class _Verification:
                 report.records += 1
                 self._expect(offset, record, buffer[record.properties_at : at + record.size], deleted)
             report.log_end = result.offset
-            if result.offset % found.segment_bytes and scan.nonzero_after(result.offset):
+            if result.offset % found.segment_bytes and scan.used_after(result.offset):
                 torn = f"behind the end of the log at {result.offset} stands what is no record: an unclean stop left it, a start clears it"
                 if report.clean:
                     report.tell(torn)
@@ -226,7 +227,7 @@ class _Verification:
         report.damaged_places, report.damaged_bytes = result.damaged, result.damaged_bytes
         if result.damaged:
             places = "1 damaged place" if result.damaged == 1 else f"{result.damaged} damaged places"
-            report.tell(f"the log has {places}, {result.damaged_bytes} bytes in all: those records are lost")
+            report.tell(f"the log has {places}, {result.damaged_bytes} bytes in all, at {_listed(result)}: those records are lost")
         if result.offset < reached and told is None and was_ours(fs, root):
             report.tell(end_is_lost(result.offset, reached))
         self._compare_queues()
@@ -390,6 +391,14 @@ class _Verification:
             if problem is not None:
                 self._report.wrong_tables += 1
                 self._report.tell(problem)
+
+
+def _listed(result: LogEnd) -> str:
+    """The offsets of the damaged places, the first of them where they are many."""
+    offsets = [str(offset) for offset in list(result.places)[:_MAX_OFFSETS]]
+    if result.damaged > len(offsets):
+        return f"{', '.join(offsets)} and {result.damaged - len(offsets)} more places"
+    return " and ".join([part for part in (", ".join(offsets[:-1]), offsets[-1]) if part])
 
 
 def _and_more(names: list[str]) -> str:

@@ -2,8 +2,11 @@
 
 import json
 import logging
+import math
 
-from ogive.cli.logs import LINES_A_SECOND, MAX_LINES_KNOWN, SAME_AFTER_S, Bounded, JsonLines, Lines, Once, say_once
+import pytest
+
+from ogive.cli.logs import LINES_A_SECOND, MAX_LINES_KNOWN, SAME_AFTER_S, Bounded, JsonLines, Lines, Once, say_once, set_up
 
 
 def record(message: str, line: int = 1, exc: BaseException | None = None) -> logging.LogRecord:
@@ -45,6 +48,10 @@ def test_a_line_that_was_just_shown_is_not_shown_again() -> None:
     assert [once.filter(record(text)) for text in ("a %s", "a %s", "b %s", "a %s")] == [True, False, True, False]
     clock[0] = SAME_AFTER_S
     assert once.filter(record("a %s"))
+    never_again = Once(lambda: clock[0], math.inf)
+    assert never_again.filter(record("a %s"))
+    clock[0] += 1e6
+    assert not never_again.filter(record("a %s"))
     for number in range(2 * MAX_LINES_KNOWN):
         once.filter(record(f"{number} %s"))
     assert len(once._shown) <= MAX_LINES_KNOWN
@@ -59,3 +66,14 @@ def test_a_command_without_a_log_says_things_once() -> None:
         assert len([one for one in logging.lastResort.filters if isinstance(one, Once)]) == 1
     finally:
         logging.lastResort.filters[:] = before
+
+
+@pytest.mark.parametrize(("verbose", "level"), [(0, logging.INFO), (1, logging.INFO), (2, logging.DEBUG)])
+def test_what_a_start_found_after_a_crash_is_always_said(verbose: int, level: int) -> None:
+    logger = logging.getLogger("ogive.store.recovery")
+    before = logger.level
+    try:
+        set_up(verbose, "text")
+        assert logger.getEffectiveLevel() == level
+    finally:
+        logger.setLevel(before)

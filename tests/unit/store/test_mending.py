@@ -50,7 +50,7 @@ def test_a_missing_segment_costs_its_messages_only(root: Path) -> None:
     found, after = repair(root)
     assert found.problems[0].startswith(f"{lost.name} of the log was missing")
     assert lost.stat().st_size == size
-    assert after.problems == [f"the log has 1 damaged place, {size} bytes in all: those records are lost"]
+    assert after.problems == [f"the log has 1 damaged place, {size} bytes in all, at {int(lost.name)}: those records are lost"]
     left = numbers(root)
     assert COUNT / 2 < len(left) < COUNT
     assert left == [n for n in before if n in set(left)]
