@@ -172,9 +172,13 @@ class NotANameServer(NoNameServer):
 
 
 class NoRoute(OgiveError):
-    """The name server answered, but knows no broker for the topic."""
+    """The name server answered, but knows no broker for the topic. *fact* is the text without advice on how to create it."""
 
     refresh_route = True
+
+    def __init__(self, fact: str, advice: str = "") -> None:
+        super().__init__(f"{fact} {advice}" if advice else fact)
+        self.fact = fact
 
 
 # --- brokers ---------------------------------------------------------------------------------------------------------

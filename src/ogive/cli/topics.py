@@ -97,7 +97,10 @@ async def show_topic(options: argparse.Namespace) -> int:
 
 async def delete_topic(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
-        topic = await admin.topic(options.topic)  # brokers delete what is not there without a word: a misspelt name would look done
+        try:
+            topic = await admin.topic(options.topic)  # brokers delete what is not there without a word: a misspelt name would look done
+        except NoRoute as exc:
+            raise NoRoute(exc.fact) from None  # nobody who wants it gone is to create it
         consumed = f", consumed by {' '.join(topic.groups)}" if topic.groups else ""
         confirm(f"delete topic {options.topic} with all its messages{consumed}?", yes=options.yes)
         await admin.delete_topic(options.topic)

@@ -107,7 +107,7 @@ class RouteTable:
         try:
             route = await self._ask(api.get_route, topic, doubted=doubted)
         except TopicNotExist:
-            raise NoRoute(await self._no_route_text(topic)) from None
+            raise await self._no_route(topic) from None
         self._routes.pop(topic, None)
         self._routes[topic] = route  # behind all others: where routes disagree about a broker's address, the latest answer is right
         if route != known:
@@ -120,19 +120,20 @@ class RouteTable:
                 callback(topic)
         return route
 
-    async def _no_route_text(self, topic: str) -> str:
+    async def _no_route(self, topic: str) -> NoRoute:
         text = f'topic "{topic}" has no route on {self._name_servers}.'
         if topic.startswith("%"):
-            return text
+            return NoRoute(text)
         try:
             known = await self._ask(api.topic_list, timeout_s=ADVICE_TIMEOUT_S)
         except OgiveError:
             known = []  # the advice is a courtesy; the error is the missing route
         if topic in known:
-            return f"{text[:-1]}: the name server knows the topic, but at present no broker that holds it (`ogive broker list` shows them)."
+            away = "the name server knows the topic, but at present no broker that holds it (`ogive broker list` shows them)"
+            return NoRoute(f"{text[:-1]}: {away}.")
         similar = similar_topics(topic, known)
         hint = f" Similar topics: {', '.join(similar)}." if similar else ""
-        return f"{text}{hint} Create it with `ogive topic create {topic}`; where auto-create is on, the first message does."
+        return NoRoute(f"{text}{hint}", f"Create it with `ogive topic create {topic}`; where auto-create is on, the first message does.")
 
     # --- queues ------------------------------------------------------------------------------------------------------
 
