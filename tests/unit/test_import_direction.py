@@ -1,6 +1,7 @@
 """Which part of ogive may import which, and what each part must stay free of."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +67,14 @@ EXTRAS = {  # packages outside the standard library, and the parts that may impo
 }
 FACING_THE_NETWORK = {"access", "broker", "console", "namesrv", "sql92", "store", "transport", "wire"}
 DANGEROUS_IMPORTS = {"subprocess", "pickle", "marshal", "shelve"}
-DANGEROUS_CALLS = {"eval", "exec", "os.system", "os.popen"}
+DANGEROUS_CALLS = {"eval", "exec", "__import__", "os.system", "os.popen"}
+NEVER_CALLED = {
+    "tempfile.mktemp",  # somebody else may take the name in between
+    "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load",  # make objects of any class
+    "zlib.decompress", "gzip.decompress", "bz2.decompress", "lzma.decompress",  # have no limit: a decompressor's own method has one
+}  # fmt: skip
+SECRET = re.compile(r"(digest|signature|password|secret|secret_key|token)$")
+"""The end of a name whose value is compared by hmac.compare_digest, which takes as long whatever the other one is."""
 MAY_PRINT = {"cli", "demo"}
 
 
@@ -103,6 +111,22 @@ def only_pure_socket_names(tree: ast.AST) -> bool:
     return not renamed and {name for name in used if name.startswith("socket.")} <= PURE_SOCKET_NAMES
 
 
+def imported_names(tree: ast.AST) -> Iterator[str]:
+    """ "zlib.decompress" for "from zlib import decompress"."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def compared_secrets(tree: ast.AST) -> Iterator[str]:
+    """Names and calls that are compared by == or != with something that is no constant."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
+            sides = [side.func if isinstance(side, ast.Call) else side for side in (node.left, node.comparators[0])]
+            if not any(isinstance(side, ast.Constant) for side in sides):
+                yield from (name for name in map(dotted, sides) if SECRET.search(name))
+
+
 def is_forbidden(part: str, package: str) -> bool:
     if package not in sys.stdlib_module_names:
         return part not in EXTRAS.get(package, ())
@@ -124,8 +148,12 @@ def violations(module: str, source: str, modules: frozenset[str]) -> list[str]:
         elif is_forbidden(part, top):
             found.append(f"{module} ({part}) imports {name}")
     calls = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    forbidden = NEVER_CALLED | DANGEROUS_CALLS if part in FACING_THE_NETWORK else NEVER_CALLED
+    found += [f"{module} ({part}) calls {name}" for name in sorted((calls | set(imported_names(tree))) & forbidden)]
+    if any(keyword.arg == "shell" for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords):
+        found.append(f"{module} ({part}) gives a command to a shell")
     if part in FACING_THE_NETWORK:
-        found += [f"{module} ({part}) calls {name}" for name in sorted(calls & DANGEROUS_CALLS)]
+        found += [f"{module} ({part}) compares {name} by ==, not by hmac.compare_digest" for name in compared_secrets(tree)]
     if "print" in calls and part not in MAY_PRINT:
         found.append(f"{module} ({part}) calls print")
     return found
@@ -161,6 +189,14 @@ def test_every_module_keeps_the_order() -> None:
         ("ogive.broker.server", "import subprocess"),
         ("ogive.broker.server", "import os\nos.system('true')"),
         ("ogive.transport.pool", "eval('1')"),
+        ("ogive.transport.pool", "__import__('pickle')"),
+        ("ogive.client.producer", "import zlib\nzlib.decompress(body)"),
+        ("ogive.client.producer", "from zlib import decompress\ndecompress(body)"),
+        ("ogive.cli.main", "import tempfile\ntempfile.mktemp()"),
+        ("ogive.cli.main", "yaml.load(text)"),
+        ("ogive.cli.main", "run('ls', shell=True)"),
+        ("ogive.access.check", "if user.password == given: pass"),
+        ("ogive.access.check", "if given != sum.hexdigest(): pass"),
         ("ogive.client.producer", "from ogive import cli"),
         ("ogive.client.producer", "import pyarrow as pa"),
         ("ogive.client.producer", "print('sent')"),
@@ -182,6 +218,8 @@ def test_a_planted_fault_is_found(module: str, source: str) -> None:
         ("pyspark_rocketmq", "from ogive.spark.source import RocketMQDataSource\nimport pyspark"),
         ("ogive.wire.message", "import socket\nsocket.inet_ntop(socket.AF_INET, bytes(4))"),
         ("ogive.cli.main", "import rich\nprint('ready')"),
+        ("ogive.access.check", "import hmac\nif not password == '' and hmac.compare_digest(password, given): pass"),
+        ("ogive.wire.compression", "import zlib\nzlib.decompressobj().decompress(body, limit)"),
     ],
 )
 def test_what_is_allowed_is_not_reported(module: str, source: str) -> None:

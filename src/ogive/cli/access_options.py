@@ -8,13 +8,13 @@ def user(commands: Commands) -> None:
     command = add_command(users, "list", "users:list_users", "list the users")
     add_cluster(command)
     add_json(command)
-    secret = "Asks for the password, or takes it from the first line of standard input."
-    command = add_command(users, "create", "users:create_user", "create a user", secret)
+    how = "Asks for the password, or takes it from the first line of standard input."
+    command = add_command(users, "create", "users:create_user", "create a user", how)
     command.add_argument("user", metavar="NAME")
     command.add_argument("--super", dest="super_user", action="store_true", help="the user may do everything")
     add_cluster(command)
     add_json(command)
-    command = add_command(users, "update", "users:update_user", "change a user", secret)
+    command = add_command(users, "update", "users:update_user", "change a user", how)
     command.add_argument("user", metavar="NAME")
     command.add_argument("--password", action="store_true", help="give a new password")
     kind, state = command.add_mutually_exclusive_group(), command.add_mutually_exclusive_group()

@@ -15,7 +15,7 @@ from typing import Any, Final
 from ogive.errors import InvalidOption
 
 ACCESS_KEY: Final = "AccessKey"
-SECURITY_TOKEN: Final = "SecurityToken"
+SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  the name of a field
 SIGNATURE: Final = "Signature"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 LAST_THAT_LEFT_IT_OUT: Final = 399  # 4.9.3; newer clients sign every field

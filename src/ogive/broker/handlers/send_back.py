@@ -62,7 +62,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         topic, queue_id = ctx.topics.ensure_dlq(group.name).name, 0
         properties[PropertyName.DELAY] = "0"
     else:
-        topic, queue_id = retry.name, random.randrange(max(1, retry.write_queues))
+        topic, queue_id = retry.name, random.randrange(max(1, retry.write_queues))  # noqa: S311  any queue will do
         properties[PropertyName.DELAY] = str(header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times)
     topic, queue_id = delayed(ctx.levels, topic, queue_id, properties)
     copy = NewMessage(
