@@ -75,13 +75,19 @@ def spoil(fs: MemoryFs, rng: random.Random, how: str) -> tuple[Path, int, int]:
         pytest.param(
             400, {"bit": 2000, "garbage": 200, "another sector": 100}, marks=[pytest.mark.nightly, pytest.mark.timeout(900)], id="nightly"
         ),
+        pytest.param(  # a trial reads the whole store, in a second: 2,000 of them would take half an hour
+            20_000,
+            {"bit": 40, "garbage": 10, "another sector": 10},
+            marks=[pytest.mark.nightly, pytest.mark.timeout(900)],
+            id="nightly, a large store",
+        ),
     ],
 )
 def test_damage_anywhere_costs_at_most_the_records_that_were_hit(count: int, trials: dict[str, int]) -> None:
     crashed, stopped, places = filled(count)
     everything = {one for one, _ in places.values()}
     assert len(everything) == count
-    keys = range(0, count, 7)
+    keys = range(0, count, max(7, count // 60))
     rng = random.Random(count)
     lost_in_all = 0
     with figures("T6", nightly=count > 150, seed=count, acknowledged=count) as line:
