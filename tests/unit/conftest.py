@@ -15,7 +15,7 @@ def endless_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (connection, "SLICE_S"),
         (turn, "SLICE_S"),
-        (pull_hold, "COSTLY_SLICE_S"),
+        (pull_hold, "SLICE_S"),
         (filtering, "SCAN_S"),
         (queue_entries, "LOOK_S"),
     ):

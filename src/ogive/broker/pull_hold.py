@@ -5,7 +5,7 @@ Source: PullRequestHoldService.java, 5.3, which looks at every list every 5 seco
 
 import asyncio
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from typing import Final, Protocol
 
@@ -36,22 +36,38 @@ class HeldPull(Protocol):
         """Answer with whatever there is."""
 
 
-COSTLY_SLICE_S: Final = 0.005  # costly pulls are tried for so long before others have their turn
+SLICE_S: Final = 0.001  # held pulls are tried and answered for so long before others have their turn
+AT_ONCE: Final = 64  # so many go without a look at the clock, and then it is the next queue's turn; a slow one counts as all of them
+
+
+class _Round:
+    """The pulls of one queue that are still to be tried up to *end*."""
+
+    __slots__ = ("end", "grown", "slow", "usual")
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.usual: deque[HeldPull] = deque()
+        self.slow: OrderedDict[HeldPull, None] = OrderedDict()  # costly ones, and those that have been tried and have more to look at
+        self.grown = False  # the queue has grown: all are to be tried, the usual ones first
 
 
 class PullHolds:
     """Held pulls by queue and by connection, within limits. Owner: the event loop.
 
-    An arrival wakes the usual ones at once. Those that are costly are tried in slices, between which the loop turns.
+    An arrival tries the usual ones of its queue at once where they are few. Many, and costly ones, are tried in rounds, the usual ones
+    first. Rounds go on in slices, between which the loop turns, and the queues take turns in them. Those that are answered because their
+    time is over, or their queue is gone or put elsewhere, have a part of each slice.
     """
 
     def __init__(self, max_held: int, max_per_connection: int) -> None:
         self._loop = asyncio.get_running_loop()
         self._max, self._max_per_connection = max_held, max_per_connection
-        self._by_queue: dict[QueueKey, dict[HeldPull, asyncio.TimerHandle]] = {}
-        self._by_connection: dict[Connection, dict[HeldPull, None]] = {}
+        self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
+        self._by_connection: dict[Connection, dict[HeldPull, asyncio.TimerHandle]] = {}
         self._count = 0
-        self._due: dict[HeldPull, int] = {}  # costly ones, each with the end that its queue has come to
+        self._rounds: OrderedDict[QueueKey, _Round] = OrderedDict()
+        self._over: deque[HeldPull] = deque()  # to be answered with whatever there is
         self._slice_is_due = False
         self.closed = False
 
@@ -64,54 +80,45 @@ class PullHolds:
         There must be no await between the read that found nothing and this call, or an arrival might be missed.
         """
         mine = self._by_connection.get(pull.connection)
-        if self.closed or self._count >= self._max or (mine is not None and len(mine) >= self._max_per_connection):
+        held = len(mine) if mine is not None else 0
+        if self.closed or held >= self._max_per_connection or self._count >= self._max:
             return False
-        self._by_queue.setdefault(pull.key, {})[pull] = self._loop.call_later(timeout_s, self._expired, pull)
         if mine is None:
             mine = self._by_connection[pull.connection] = {}
-        mine[pull] = None
+        mine[pull] = self._loop.call_later(timeout_s, self._expired, pull)
+        self._by_queue.setdefault(pull.key, {})[pull] = None
         self._count += 1
         return True
 
     def arrived(self, ends: Mapping[QueueKey, int]) -> None:
         """Queues have grown: (topic, queue id) -> new end."""
         waiting = self._by_queue
+        at_once = AT_ONCE
         for key in ends.keys() & waiting.keys() if len(waiting) < len(ends) else [key for key in ends if key in waiting]:
-            end = ends[key]
-            for pull in list(waiting.get(key, ())):
-                if pull.offset < end:
-                    if pull.is_costly:
-                        self._due[pull] = end
-                    else:
-                        self._try(pull, end)
-        if self._due and not self._slice_is_due:
-            self._try_costly()
+            end, pulls = ends[key], list(waiting.get(key, ()))
+            at_once -= len(pulls)
+            if at_once < 0:
+                self._round(key, end).grown = True
+                continue
+            for pull in pulls:
+                if pull.offset < end and (pull.is_costly or self._try(pull, end)):
+                    self._round(key, end).slow[pull] = None
+        if self._rounds and not self._slice_is_due:
+            self._slice()
 
-    def _try_costly(self) -> None:
-        """One slice, at least one pull."""
-        self._slice_is_due = False
-        until = time.monotonic() + COSTLY_SLICE_S
-        while self._due:
-            pull = next(iter(self._due))
-            self._try(pull, self._due.pop(pull))
-            if self._due and time.monotonic() > until:
-                self._slice_is_due = True
-                self._loop.call_soon(self._try_costly)
-                return
-
-    def _try(self, pull: HeldPull, end: int) -> None:
-        """An answer may end connections, and with them pulls that are due."""
-        before = pull.offset
-        if pull.try_answer():
-            self._forget(pull)
-        elif before != pull.offset < end:
-            self._due[pull] = end
+    def _round(self, key: QueueKey, end: int) -> _Round:
+        current = self._rounds.get(key)
+        if current is None:
+            current = self._rounds[key] = _Round(end)
+        current.end = end
+        return current
 
     def answer_all(self, key: QueueKey) -> None:
-        """Answer every pull that waits at the queue, with whatever there is."""
-        for pull in list(self._by_queue.get(key, ())):
-            if self._forget(pull):
-                pull.answer()
+        """Answer every pull that waits at the queue, with whatever there is: soon, and no arrival is looked at before."""
+        pulls = self._by_queue.pop(key, None)
+        if pulls is not None:
+            self._over.extend(pulls)
+            self._slice_soon()
 
     def drop(self, connection: Connection) -> None:
         """The client is gone: forget its pulls."""
@@ -127,23 +134,90 @@ class PullHolds:
                     pull.answer()
 
     def _expired(self, pull: HeldPull) -> None:
-        self._forget(pull)
-        pull.answer()
+        self._over.append(pull)
+        self._slice_soon()
+
+    def _slice_soon(self) -> None:
+        if not self._slice_is_due:
+            self._slice_is_due = True
+            self._loop.call_soon(self._slice)
+
+    def _slice(self) -> None:
+        """At least one turn of one queue. An answer may end connections, and with them pulls that are still to be tried."""
+        self._slice_is_due = False
+        until, tried = time.monotonic() + SLICE_S, 0
+        try:
+            while self._over or self._rounds:
+                tried += self._answer_some() + self._try_some()
+                if tried >= AT_ONCE:
+                    if time.monotonic() > until:
+                        return
+                    tried = 0
+        finally:
+            if self._over or self._rounds:
+                self._slice_soon()
+
+    def _answer_some(self) -> int:
+        """Of those whose time is over. How many, with a costly one as many as AT_ONCE."""
+        count = min(AT_ONCE, len(self._over))
+        for _ in range(count):
+            pull = self._over.popleft()
+            if self._forget(pull):
+                pull.answer()
+                if pull.is_costly:
+                    return AT_ONCE
+        return count
+
+    def _try_some(self) -> int:
+        """Of the queue whose turn it is: usual ones, or one that is slow. How many, with a slow one as many as AT_ONCE."""
+        if not self._rounds:
+            return 0
+        key, current = self._rounds.popitem(last=False)
+        end, usual, slow = current.end, current.usual, current.slow
+        if current.grown and not usual:
+            usual.extend(self._by_queue.get(key, ()))
+            current.grown = False
+        count = min(AT_ONCE, len(usual))
+        for _ in range(count):
+            pull = usual.popleft()
+            if self._waits_before(pull, end) and (pull.is_costly or self._try(pull, end)):
+                slow[pull] = None
+        if not usual and slow:
+            pull, _ = slow.popitem(last=False)
+            count += 1
+            if self._waits_before(pull, end):
+                count = AT_ONCE
+                if self._try(pull, end):
+                    slow[pull] = None
+        if usual or slow or current.grown:
+            self._rounds[key] = current
+        return count
+
+    def _waits_before(self, pull: HeldPull, end: int) -> bool:
+        return pull.offset < end and pull in self._by_queue.get(pull.key, ())
+
+    def _try(self, pull: HeldPull, end: int) -> bool:
+        """Whether to try it once more: it waits at another offset than before, and still below the end."""
+        before = pull.offset
+        if pull.try_answer():
+            self._forget(pull)
+            return False
+        return before != pull.offset < end
 
     def _forget(self, pull: HeldPull) -> bool:
-        """False: it has been dropped meanwhile. An answer too many for a client that does not read ends its connection at once."""
-        by_queue = self._by_queue.get(pull.key, {})
-        timer = by_queue.pop(pull, None)
+        """False: it is not held any more. An answer too many for a client that does not read ends its connection at once."""
+        by_connection = self._by_connection.get(pull.connection, {})
+        timer = by_connection.pop(pull, None)
         if timer is None:
             return False
         timer.cancel()
-        self._due.pop(pull, None)
-        if not by_queue:
-            del self._by_queue[pull.key]
-        by_connection = self._by_connection[pull.connection]
-        del by_connection[pull]
         if not by_connection:
             del self._by_connection[pull.connection]
+        by_queue = self._by_queue.get(pull.key, {})
+        if pull in by_queue:
+            del by_queue[pull]
+            if not by_queue:
+                del self._by_queue[pull.key]
         self._count -= 1
         return True
 
