@@ -69,7 +69,7 @@ class BrokerConfig:
     max_pull_bytes: int = 256 * 1024  # maxTransferBytesOnMessageInMemory
     max_large_pull_messages: int = 4096
     max_large_pull_bytes: int = 4 * MIB
-    max_held_pulls: int = 50_000
+    max_held_pulls: int = 50_000  # beyond it a connection's first 64 are held; each takes some 850 bytes of memory
     max_held_pulls_per_connection: int = 2_000
 
     # transactions

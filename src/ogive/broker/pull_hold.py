@@ -38,6 +38,7 @@ class HeldPull(Protocol):
 
 SLICE_S: Final = 0.001  # held pulls are tried and answered for so long before others have their turn
 AT_ONCE: Final = 64  # so many go without a look at the clock, and then it is the next queue's turn; a slow one counts as all of them
+FEW: Final = 64  # a connection's first ones are held however many others have
 
 
 class _Round:
@@ -61,6 +62,7 @@ class PullHolds:
     """
 
     def __init__(self, max_held: int, max_per_connection: int) -> None:
+        """At most *max_held*, and FEW for each connection: one that takes all the room leaves the others theirs."""
         self._loop = asyncio.get_running_loop()
         self._max, self._max_per_connection = max_held, max_per_connection
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
@@ -81,7 +83,7 @@ class PullHolds:
         """
         mine = self._by_connection.get(pull.connection)
         held = len(mine) if mine is not None else 0
-        if self.closed or held >= self._max_per_connection or self._count >= self._max:
+        if self.closed or held >= self._max_per_connection or (self._count >= self._max and held >= FEW):
             return False
         if mine is None:
             mine = self._by_connection[pull.connection] = {}

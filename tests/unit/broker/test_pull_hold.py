@@ -1,5 +1,5 @@
 """Held pulls whose connection ends while one of them is answered: a client that does not read is cut off by an answer too many.
-Many of them, or costly ones, which let others have their turn."""
+Many of them, or costly ones, which let others have their turn. And how many are held for whom."""
 
 import asyncio
 from typing import cast
@@ -215,3 +215,18 @@ async def test_pulls_that_are_to_be_answered_are_answered_at_the_close() -> None
     holds.close()
     await asyncio.sleep(0)
     assert (pull.answers, len(holds)) == (1, 0)
+
+
+async def test_who_holds_many_pulls_leaves_others_room_for_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """25 connections took the room of all, and the only pull of another client was refused."""
+    monkeypatch.setattr(pull_hold, "FEW", 2)
+    holds = PullHolds(max_held=5, max_per_connection=4)
+    greedy, another, modest = a_connection(), a_connection(), a_connection()
+    assert [holds.hold(Passing(greedy), 60.0) for _ in range(5)] == [True] * 4 + [False]
+    assert [holds.hold(Passing(another), 60.0) for _ in range(3)] == [True, True, False]
+    assert [holds.hold(Passing(modest), 60.0) for _ in range(3)] == [True, True, False]
+    holds.drop(greedy)
+    assert [holds.hold(Passing(another), 60.0) for _ in range(2)] == [True, False]
+    for connection in (another, modest):
+        holds.drop(connection)
+    assert len(holds) == 0

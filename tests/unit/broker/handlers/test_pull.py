@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ogive.access.table import AccessTable
-from ogive.broker import Broker, filtering
+from ogive.broker import Broker, filtering, pull_hold
 from ogive.errors import ResponseCode, StoreError
 from ogive.store.model import GetResult
 from ogive.transport.limits import ServerLimits
@@ -399,7 +399,8 @@ async def test_pulls_of_a_closed_connection_are_forgotten(server: Broker, client
             await asyncio.sleep(0)
 
 
-async def test_too_many_held_pulls_are_answered_as_busy(start_broker: StartBroker) -> None:
+async def test_too_many_held_pulls_are_answered_as_busy(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull_hold, "FEW", 2)
     server = await start_broker(max_held_pulls=5, max_held_pulls_per_connection=3)
     async with await RawClient.open(server.address) as client, await RawClient.open(server.address) as other:
         await client.send("T")
