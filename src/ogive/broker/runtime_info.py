@@ -205,6 +205,7 @@ def settings(ctx: Context) -> Mapping[str, object]:
         "transactionCheckInterval": round(config.transaction_check_interval_s * 1000),
         "transactionCheckMax": config.transaction_check_max,
         "transactionTimeOut": round(config.transaction_timeout_s * 1000),
+        OWN_VERSION_FIGURE: __version__,
         # what is not to be set here, but true; exportConfigs of 4.9 fails without some of them
         "aclEnable": _java(False),  # of releases before 5
         "filterServerNums": 0,

@@ -46,6 +46,17 @@ async def test_a_group_without_members_is_put_elsewhere_by_its_offsets(
     assert [broker.offsets["billing", "Orders", 0] for broker in positions] == [place, place]
 
 
+async def test_our_broker_puts_a_group_elsewhere_whoever_is_online(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
+    """Commits are no news for its log; a reset is."""
+    first, second = positions
+    first.on(RequestCode.GET_BROKER_CONFIG, ok(body=b"ogiveVersion=1.0\nuseServerSideResetOffset=true\n"))
+    first.on(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ok(body=b'{"offsetTable":{}}'))
+    second.on(RequestCode.GET_BROKER_CONFIG, error(ResponseCode.NO_PERMISSION))
+    await admin.reset_offsets("billing", "Orders", "earliest")
+    codes = (RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET)
+    assert [[len(broker.of(code)) for code in codes] for broker in positions] == [[1, 0], [0, 1]]
+
+
 async def test_a_group_with_members_is_put_elsewhere_by_a_broker_that_can(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
     for broker in positions:
         connect(broker, "c1")

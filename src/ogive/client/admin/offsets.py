@@ -2,6 +2,7 @@
 
 For a group without members the offsets are written. For one with members the broker has to do it: a broker of 5.x sets the offset and
 tells the member at its next pull (useServerSideResetOffset, on by default); others pass a time on to each member, and nothing but a time.
+Our broker does it for any group.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -13,8 +14,9 @@ from ogive.client import api
 from ogive.client.admin.base import AdminBase, each, master_addresses, master_of
 from ogive.client.admin.records import OffsetReset, ResetTarget
 from ogive.client.routes import subscribe_queues
-from ogive.errors import BrokerInternalError, ConsumerNotOnline, GroupNotExist, InvalidOption
+from ogive.errors import BrokerError, BrokerInternalError, ConsumerNotOnline, GroupNotExist, InvalidOption
 from ogive.model import MessageQueue, validate_group, validate_topic
+from ogive.wire.codes import OWN_VERSION_FIGURE
 
 END_MS = -1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -162,11 +164,14 @@ class OffsetCalls(AdminBase):
             raise BrokerInternalError(exc.code, text, address) from None
 
     async def _way(self, address: str, group: str, to: ResetTarget) -> Literal["offsets", "broker", "members"]:
-        """Who moves the group at this broker: we (nobody is online there), the broker, or the members."""
+        """Who moves the group at this broker: we (nobody is online there), the broker, or the members.
+
+        Our broker does it also where nobody is online: it keeps it for members that are not back yet, and tells its log who asked for it.
+        """
         try:
             await api.consumer_connections(self.client.pool, address, group, timeout_s=self._timeout_s)
         except ConsumerNotOnline:
-            return "offsets"
+            return "broker" if await self._is_ours(address) else "offsets"
         settings = await api.broker_settings(self.client.pool, address, timeout_s=self._timeout_s)
         if settings.get("useServerSideResetOffset") == "true":
             return "broker"
@@ -176,6 +181,13 @@ class OffsetCalls(AdminBase):
                 'stop the members, or reset to "earliest", "latest" or a datetime'
             )
         return "members"
+
+    async def _is_ours(self, address: str) -> bool:
+        """False also where the broker does not say it to this user."""
+        try:
+            return OWN_VERSION_FIGURE in await api.broker_settings(self.client.pool, address, timeout_s=self._timeout_s)
+        except BrokerError:
+            return False
 
 
 def _reset_time(to: ResetTarget) -> int:
