@@ -53,6 +53,27 @@ def test_a_broker_from_a_file_can_be_watched_and_stops_cleanly(tmp_path: Path) -
     assert any("serves on" in line["message"] and line["level"] == "INFO" for line in lines)
 
 
+def test_who_administers_a_broker_is_in_its_log_without_being_asked_for(tmp_path: Path) -> None:
+    ports = ("--name-server-port", "0", "--broker-port", "0", "--log-format", "json")
+    command = [sys.executable, "-m", "ogive", "up", "--data", str(tmp_path / "store"), *ports]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        ready = process.stdout.readline().split()
+        with ogive.Admin(ready[1].partition("=")[2]) as admin:
+            for number in range(20):
+                admin.create_topic(f"T{number}", queues=1)
+            admin.create_group("G")
+            admin.reset_offsets("G", "T0", "latest")
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert [line.get("topic", line.get("group")) for line in lines] == [*(f"T{number}" for number in range(20)), "G", "T0"]
+    assert {line["at"] for line in lines} == {"broker broker-a"}
+    assert lines[-1]["changes"] == {"T0/0": [None, "0"]}
+
+
 def test_a_log_of_json_holds_what_a_file_of_apaches_says_too_much(tmp_path: Path) -> None:
     (tmp_path / "broker.conf").write_text(f"storePathRootDir={tmp_path / 'store'}\nhaListenPort=10912\nlistenPort=0\n")
     words = ["--config", str(tmp_path / "broker.conf"), "--log-format", "json", "--name-server-port", "0"]

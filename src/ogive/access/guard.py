@@ -3,15 +3,14 @@
 Behaviour
 - Every request, one-way ones too, must carry a user's access key and signature. Super users may do everything; others may do what
   their policies allow, by the table in needs.py. A code without a row there is for super users only.
-- A refusal is NO_PERMISSION.
+- A refusal is NO_PERMISSION. It is counted and told in the log, see refusals.py.
 
 Differs from Java
 - The name server checks, too.
 - Neither an address nor a request code is exempt.
-- An unknown user, a disabled one and a wrong signature get the same text, so that guessing reveals nothing.
+- An unknown user, a disabled one and a wrong signature get the same text, so that guessing reveals nothing; the log tells them apart.
 """
 
-import logging
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import Final
@@ -24,8 +23,6 @@ from ogive.model import MAX_RESOURCE_LENGTH
 from ogive.wire.acl import ACCESS_KEY
 from ogive.wire.bodies.access import ENABLED, SUPER, USER_SUBJECT, User
 from ogive.wire.command import RemotingCommand
-
-log = logging.getLogger(__name__)
 
 MAX_DECISIONS: Final = 50_000
 NO_CREDENTIALS: Final = "this server asks for credentials: access key and signature are missing"
@@ -40,15 +37,19 @@ class Guard:
         table: AccessTable,
         *,
         cluster: str,
+        server: str = "the server",
         topic_at: Callable[[int], str | None] = lambda _: None,
         topics_to_clone: Callable[[str], Iterable[str]] = lambda _: (),
     ) -> None:
-        """*topic_at*: finds the topic of the message at a commit-log offset. *topics_to_clone*: see OffsetTable."""
+        """*server*: what the log calls it. *topic_at*: finds the topic of the message at a commit-log offset.
+
+        *topics_to_clone*: see OffsetTable.
+        """
         self.table = table
+        self.server = server
         self._facts = Facts(cluster=cluster, is_super=table.is_super, topic_at=topic_at, topics_to_clone=topics_to_clone)
         self._decisions: dict[tuple[str, str, Need], bool] = {}
         self._decided_for = table.version
-        self.refused = 0
 
     def check(self, command: RemotingCommand, remote_address: str) -> None:
         """Return if the request may be carried out. Raises AccessRefused; ProtocolError where its body cannot be read."""
@@ -56,8 +57,8 @@ class Guard:
             user = self._user(command)
             if user.user_type != SUPER:
                 self._authorize(user, command, remote_address)
-        except AccessRefused:
-            self.refused += 1
+        except AccessRefused as exc:
+            self.table.refusals.note(command, _host(remote_address), self.server, exc.why)
             raise
 
     def may(self, username: str, remote_address: str, need: Need) -> bool:
@@ -73,10 +74,12 @@ class Guard:
             raise AccessRefused(NO_CREDENTIALS)
         found = self.table.find(name)
         if found is None:
-            raise AccessRefused(NOBODY_KNOWN)
+            raise AccessRefused(NOBODY_KNOWN, why="there is no such user")
         user, credentials = found
-        if user.status != ENABLED or not credentials.has_signed(command.ext_fields, command.body, command.version):
-            raise AccessRefused(NOBODY_KNOWN)
+        if user.status != ENABLED:
+            raise AccessRefused(NOBODY_KNOWN, why="the user is disabled")
+        if not credentials.has_signed(command.ext_fields, command.body, command.version):
+            raise AccessRefused(NOBODY_KNOWN, why="the signature is wrong")
         return user
 
     def _authorize(self, user: User, command: RemotingCommand, remote_address: str) -> None:

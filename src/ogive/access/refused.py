@@ -4,7 +4,8 @@ from ogive.errors import Refused, ResponseCode
 
 
 class AccessRefused(Refused):
-    """Mostly NO_PERMISSION."""
+    """Mostly NO_PERMISSION. *why*: what the log says, where the answer must not say it."""
 
-    def __init__(self, remark: str, code: ResponseCode = ResponseCode.NO_PERMISSION) -> None:
+    def __init__(self, remark: str, code: ResponseCode = ResponseCode.NO_PERMISSION, *, why: str | None = None) -> None:
         super().__init__(code, remark)
+        self.why = why or remark

@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ogive.access.audit import INTERNAL_NAME
+from ogive.access.refusals import Refusals
 from ogive.access.refused import AccessRefused
 from ogive.errors import InvalidOption, ProtocolError, ResponseCode, StoreError
 from ogive.store.fs import Fs, OsFs, reason
@@ -26,7 +28,7 @@ from ogive.wire.bodies.access import DISABLED, ENABLED, MAX_ENTRIES, NORMAL, SUP
 MAX_USERS: Final = 10_000
 _NAME: Final = re.compile(r"[^\s:*\x00-\x1f\x7f]{1,128}")
 _PRIVATE: Final = 0o700
-_INTERNAL: Final = User(username="*internal", user_type=SUPER, status=ENABLED)
+_INTERNAL: Final = User(username=INTERNAL_NAME, user_type=SUPER, status=ENABLED)
 
 
 class AccessTable:
@@ -37,13 +39,15 @@ class AccessTable:
 
         ``internal`` signs requests between the parts of one process: a super user that is in no file and no list.
         """
-        self.internal = Credentials(access_key="*internal", secret_key=secrets.token_urlsafe(32))
+        self.internal = Credentials(access_key=INTERNAL_NAME, secret_key=secrets.token_urlsafe(32))
         self._max_users = max_users
         self._changing = asyncio.Lock()
         self._file: JsonTable | None = None
         self._users: dict[str, User] = {}
         self._acls: dict[str, Acl] = {}
         self.version = 0
+        self.refusals = Refusals()
+        """Of all servers that ask this table."""
         if directory is not None:
             self._file = _open(directory, fs or OsFs())
             try:

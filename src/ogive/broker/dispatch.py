@@ -7,7 +7,9 @@ from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 from typing import Any, Final
 
+from ogive.access.audit import Entry, asker
 from ogive.broker import listings
+from ogive.broker.changes import CHANGES
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.pull_hold import LOOK_AGAIN_S
@@ -198,24 +200,36 @@ def _end_without_answer(connection: Connection, command: RemotingCommand) -> Non
 def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route: Route[Any]) -> Pieces[RemotingCommand] | None:
     header = decode_header(route.header, command.ext_fields)
     with ctx.store.without_waiting():
+        entry = _begin(ctx, connection, command)
         answer = route.handle(ctx, connection, header, command.body)
     if isinstance(answer, RemotingCommand):
+        if entry is not None:
+            entry.tell(answer)
         reply(connection, command, answer)
     elif isinstance(answer, Generator):
         return answer
     else:
         assert inspect.iscoroutine(answer)
-        if not _later(ctx, connection, command, partial(_serve_later, ctx, connection, command, answer)):
+        if not _later(ctx, connection, command, partial(_serve_later, ctx, connection, command, answer, entry)):
             answer.close()
     return None
 
 
 async def _serve_later(
-    ctx: Context, connection: Connection, command: RemotingCommand, answer: Coroutine[Any, Any, RemotingCommand]
+    ctx: Context,
+    connection: Connection,
+    command: RemotingCommand,
+    answer: Coroutine[Any, Any, RemotingCommand],
+    entry: Entry[Context] | None,
 ) -> None:
     try:
         await ctx.slices.mine()
-        reply(connection, command, await answer)
+        if entry is not None:
+            entry.begin()
+        done = await answer
+        if entry is not None:
+            entry.tell(done)
+        reply(connection, command, done)
     except OgiveError as exc:
         refuse(connection, command, exc)
     except BaseException:
@@ -223,3 +237,14 @@ async def _serve_later(
         raise
     finally:
         answer.close()
+
+
+def _begin(ctx: Context, connection: Connection, command: RemotingCommand) -> Entry[Context] | None:
+    """For a request that administers the broker: what the log tells of it."""
+    change = CHANGES.get(command.code)
+    if change is None:
+        return None
+    who = asker(command, connection.remote_address, checked=ctx.guard is not None)
+    entry = Entry(change, ctx, command, who, f"broker {ctx.config.name}")
+    entry.begin()
+    return entry

@@ -81,7 +81,7 @@ async def metrics(ctx: Context) -> str:
     page.one("ogive_damaged_records", "records that were found damaged since the start", stats.damaged)
     page.one("ogive_sends_failed_total", "sends that could not be stored", ctx.traffic.failed, "counter")
     if ctx.guard is not None:
-        page.one("ogive_access_refused_total", "requests that access control refused", ctx.guard.refused, "counter")
+        page.one("ogive_access_refused_total", "requests that access control refused", ctx.guard.table.refusals.count, "counter")
     return page.text()
 
 

@@ -87,19 +87,18 @@ class RemoteSettings:
         else:
             self._changed[name] = value
 
-    def change(self, body: bytes, who: str) -> BrokerConfig:
+    def change(self, body: bytes) -> BrokerConfig:
         """Carry out all lines ``name=value`` of *body*, or none. Returns what counts then. Raises Rejected, InvalidOption."""
         asked = _properties(body)
         self.config = _with(self.config, asked)
         self.version = self.version.next(self._now_ms())
         for name in asked:
-            value = _text(self.config, name)
+            value = setting_text(self.config, name)
             if value == self._configured_as(name):
                 self._changed.pop(name, None)
             else:
                 self._changed[name] = value
         self._writer.mark()
-        log.warning("%s changed settings: %s", who, ", ".join(f"{name}={text}" for name, text in asked.items()))
         return self.config
 
     async def saved(self) -> None:
@@ -107,14 +106,14 @@ class RemoteSettings:
         await self._writer.saved()
 
     def _configured_as(self, name: str) -> str:
-        return _text(self._configured, name)
+        return setting_text(self._configured, name)
 
     def _snapshot(self) -> Render:
         settings = {name: {"value": value, "insteadOf": self._configured_as(name)} for name, value in self._changed.items()}
         return lambda: {"settings": settings}
 
 
-def _text(config: BrokerConfig, name: str) -> str:
+def setting_text(config: BrokerConfig, name: str) -> str:
     """A setting as it stands in broker.conf."""
     value = getattr(config, CHANGEABLE[name][0])
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -186,7 +186,7 @@ class Broker:
                 now_ms=now_ms,
                 timers=lambda: (opened.timers.taken_up, opened.timers.delivered),
             ),
-            guard=None if self._access is None else _guard(self._access, config.cluster, opened),
+            guard=None if self._access is None else _guard(self._access, config.cluster, f"broker {config.name}", opened),
             own_properties=own_properties(config.region, config.cluster),
             send_answer=answer_template(config.region, message_id_format(store_host)),
             batch_answer=answer_template(config.region, "%b"),
@@ -317,8 +317,9 @@ class _Job(NamedTuple):
     name: str
 
 
-def _guard(access: AccessTable, cluster: str, opened: Opened) -> Guard:
-    return Guard(access, cluster=cluster, topic_at=partial(_topic_at, opened.store), topics_to_clone=opened.offsets.topics_to_clone)
+def _guard(access: AccessTable, cluster: str, server: str, opened: Opened) -> Guard:
+    topic_at = partial(_topic_at, opened.store)
+    return Guard(access, cluster=cluster, server=server, topic_at=topic_at, topics_to_clone=opened.offsets.topics_to_clone)
 
 
 def _locks(config: BrokerConfig, opened: Opened, loop: asyncio.AbstractEventLoop) -> QueueLocks:
@@ -365,7 +366,7 @@ def _jobs(ctx: Context) -> list[_Job]:
     config = ctx.config
     jobs = [
         _Job(config.transaction_check_interval_s, _transaction_checks(ctx).run, "check transactions"),
-        _Job(config.client_scan_s, partial(_look_after, ctx), "expire clients and locks, save tables again"),
+        _Job(config.client_scan_s, partial(_look_after, ctx), "expire clients and locks, save tables again, tell of refusals"),
         _Job(config.retention_check_s, ctx.retention.run, "remove old messages"),
         _Job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
     ]
@@ -410,7 +411,9 @@ async def _save_offsets(ctx: Context, saver: ProgressSaver) -> None:
 
 
 async def _look_after(ctx: Context) -> None:
-    """Let go of clients and locks that have expired, and save the tables that could not be saved."""
+    """Let go of clients and locks that have expired, save the tables that could not be saved, and tell of refusals."""
+    if ctx.guard is not None:
+        ctx.guard.table.refusals.tell()
     for connection in ctx.clients.expired():
         log.info("client %s is dropped: no heartbeat for %g s", connection.remote_address, ctx.config.client_expiry_s)
         connection.close()

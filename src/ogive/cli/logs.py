@@ -14,17 +14,22 @@ from ogive.harmless import harmless
 LINES_A_SECOND: Final = 10  # of one place in the code; more are counted
 SAME_AFTER_S: Final = 10.0  # more than the tries of one request take
 MAX_LINES_KNOWN: Final = 1_000
+CHANGES: Final = "ogive.access.audit"
+"""The logger of administrative changes: all of them are told."""
+RECOVERY: Final = "ogive.store.recovery"
 _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 def set_up(verbose: int, form: Literal["text", "json"]) -> None:
-    """All loggers of this process, from WARNING on; *verbose* 1: INFO, 2: DEBUG. What a start found after a crash is always said."""
+    """All loggers of this process, from WARNING on; *verbose* 1: INFO, 2: DEBUG. Administrative changes, and what a start found after a
+    crash, are shown in any case."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.addFilter(Bounded())
     level = _LEVELS[min(verbose, 2)]
     logging.basicConfig(level=level, handlers=[handler])
-    logging.getLogger("ogive.store.recovery").setLevel(min(level, logging.INFO))
+    for name in (CHANGES, RECOVERY):
+        logging.getLogger(name).setLevel(min(level, logging.INFO))
 
 
 class Lines(logging.Formatter):
@@ -35,15 +40,16 @@ class Lines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """time (UTC), level, logger, message; exception where there is one."""
+    """time (UTC), level, logger, message; exception where there is one; and the fields of changes and refusals, see ogive.access."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {
+        line: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
         }
+        line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)
@@ -88,7 +94,7 @@ def say_once(*, again: bool = True) -> None:
 class Bounded(logging.Filter):
     """A peer that makes the server complain cannot fill a disk: of one kind LINES_A_SECOND pass, and the next one says how many did not.
 
-    The kinds are places in our own code, so there are few of them.
+    The kinds are places in our own code, so there are few of them. No administrative change is held back: others must not hide it.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -97,6 +103,8 @@ class Bounded(logging.Filter):
         self._kinds: dict[tuple[str, int], tuple[float, int, int]] = {}  # start of the second, passed, held back
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == CHANGES:
+            return True
         kind, now = (record.name, record.lineno), self._now()
         start, passed, held_back = self._kinds.get(kind, (now, 0, 0))
         if now - start >= 1.0:

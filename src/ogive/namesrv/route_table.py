@@ -256,6 +256,10 @@ class RouteTable:
                 self._wiped.get(broker_name, {}).pop(topic, None)
                 self._drop_queues(topic, broker_name)
 
+    def closed(self, broker_name: str) -> int:
+        """How many topics of a broker are closed for writing."""
+        return len(self._wiped.get(broker_name, ()))
+
     def set_writable(self, broker_name: str, writable: bool) -> int:
         """Open or close all topics of a broker for writing, each until another configuration of it is registered; how many there are."""
         topics = self._topics_of.get(broker_name, ())

@@ -7,9 +7,11 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final
 
+from ogive.access.audit import Entry, asker
 from ogive.access.guard import Guard
 from ogive.access.table import AccessTable
 from ogive.errors import OgiveError, ProtocolError, Refused
+from ogive.namesrv.changes import CHANGES
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.context import Call, Context
 from ogive.namesrv.kv_config import KvConfig
@@ -26,6 +28,7 @@ from ogive.wire.headers import decode_header
 
 log = logging.getLogger(__name__)
 
+_CALLED: Final = "the name server"  # in the log
 _LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
@@ -35,7 +38,7 @@ class NameServer:
     def __init__(self, config: NameServerConfig | None = None, *, access: AccessTable | None = None) -> None:
         """*access*: the users who may ask, and for what; None: anybody may do anything."""
         self.config = config or NameServerConfig()
-        self._guard = None if access is None else Guard(access, cluster=self.config.cluster)
+        self._guard = None if access is None else Guard(access, cluster=self.config.cluster, server=_CALLED)
         self._server = Server(
             self._handle,
             host=self.config.host,
@@ -103,6 +106,8 @@ class NameServer:
     async def _expire(self) -> None:
         context = self._running
         _log_gone(context.routes.expire(context.now()), "it gave no sign of life")
+        if self._guard is not None:
+            self._guard.table.refusals.tell()
 
     @property
     def _running(self) -> Context:
@@ -113,6 +118,7 @@ class NameServer:
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
         route = ROUTES.get(command.code)
+        entry: Entry[Context] | None = None
         try:
             if route is not None and len(command.body) > route.max_body_bytes:  # before the guard, which reads it
                 remark = f"a body of {len(command.body)} bytes, {route.max_body_bytes} are allowed"
@@ -123,20 +129,30 @@ class NameServer:
             if route is None:
                 raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
             call = Call(self._owners[connection], command.version, command.body)
-            answer = route.handle(self._running, call, decode_header(route.header, command.ext_fields))
+            header = decode_header(route.header, command.ext_fields)
+            entry = self._begin(connection, command)
+            answer = route.handle(self._running, call, header)
+            if entry is not None and isinstance(answer, RemotingCommand):
+                entry.tell(answer)
         except (Refused, RegistrationRefused, ProtocolError) as exc:
             answer = _refusal(exc)
         if isinstance(answer, RemotingCommand):
             _reply(connection, command, answer)
         else:
-            task = asyncio.create_task(self._answer_later(connection, command, answer), name=f"request {command.code}")
+            task = asyncio.create_task(self._answer_later(connection, command, answer, entry), name=f"request {command.code}")
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
 
-    async def _answer_later(self, connection: Connection, command: RemotingCommand, pending: Coroutine[Any, Any, RemotingCommand]) -> None:
+    async def _answer_later(
+        self, connection: Connection, command: RemotingCommand, pending: Coroutine[Any, Any, RemotingCommand], entry: Entry[Context] | None
+    ) -> None:
         try:
             await self._slices.mine()
+            if entry is not None:
+                entry.begin()
             answer = await pending
+            if entry is not None:
+                entry.tell(answer)
         except OgiveError as exc:
             answer = _refusal(exc)
         except BaseException:
@@ -145,6 +161,16 @@ class NameServer:
         finally:
             pending.close()
         _reply(connection, command, answer)
+
+    def _begin(self, connection: Connection, command: RemotingCommand) -> Entry[Context] | None:
+        """For a request that administers the name server: what the log tells of it."""
+        change = CHANGES.get(command.code)
+        if change is None:
+            return None
+        who = asker(command, connection.remote_address, checked=self._guard is not None)
+        entry = Entry(change, self._running, command, who, _CALLED)
+        entry.begin()
+        return entry
 
 
 def _refusal(exc: OgiveError) -> RemotingCommand:

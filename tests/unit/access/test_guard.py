@@ -36,7 +36,7 @@ def test_a_signed_request_of_a_user_who_may_passes(guard: Guard) -> None:
     guard.check(send(ALICE), HERE)
     guard.check(send(ROOT, "anything"), HERE)
     guard.check(send(guard.table.internal, "anything"), HERE)
-    assert guard.refused == 0
+    assert guard.table.refusals.count == 0
 
 
 def changed(command: RemotingCommand, **fields: str) -> RemotingCommand:
@@ -62,7 +62,7 @@ def test_what_the_user_did_not_sign_is_refused_in_words_that_tell_nothing(guard:
     with pytest.raises(AccessRefused) as refused:
         guard.check(command, HERE)
     assert refused.value.remark == NOBODY_KNOWN
-    assert guard.refused == 1
+    assert guard.table.refusals.count == 1
 
 
 def test_a_request_without_credentials_is_told_so(guard: Guard) -> None:

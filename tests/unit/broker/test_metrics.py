@@ -11,6 +11,7 @@ import pytest
 from ogive.access.table import AccessTable
 from ogive.broker import Broker, BrokerConfig, metrics
 from ogive.errors import StoreError, StoreFailed
+from ogive.namesrv import NameServer, NameServerConfig
 from ogive.store.disk import Place
 from ogive.wire.bodies import User
 from ogive.wire.codes import Decision, RequestCode
@@ -257,14 +258,18 @@ async def test_lines_are_bounded_and_the_rest_is_counted(server: Broker, client:
     assert value(text, "ogive_metrics_left_out") == 6  # messages and bytes
 
 
-async def test_refused_requests_count(tmp_path: Path) -> None:
+async def test_refused_requests_count_also_those_of_the_name_server_beside_the_broker(tmp_path: Path) -> None:
     access = AccessTable()
     await access.create_user(User(username="root", password="p", user_type="Super"))
     broker = Broker(BrokerConfig(data=tmp_path, port=0, segment_bytes=1024 * 1024), access=access)
+    name_server = NameServer(NameServerConfig(port=0), access=access)
     await broker.start()
-    async with await RawClient.open(broker.address) as client:
-        assert (await client.call(10)).code == 16
-    assert value((await broker.metrics_page()).text, "ogive_access_refused_total") == 1
+    await name_server.start()
+    for address, code in ((broker.address, 10), (name_server.address, 105)):
+        async with await RawClient.open(address) as client:
+            assert (await client.call(code)).code == 16
+    assert value((await broker.metrics_page()).text, "ogive_access_refused_total") == 2
+    await name_server.stop()
     await broker.stop()
 
 

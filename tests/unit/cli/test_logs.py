@@ -6,6 +6,7 @@ import math
 
 import pytest
 
+from ogive.cli import logs
 from ogive.cli.logs import LINES_A_SECOND, MAX_LINES_KNOWN, SAME_AFTER_S, Bounded, JsonLines, Lines, Once, say_once, set_up
 
 
@@ -40,6 +41,12 @@ def test_of_one_kind_so_many_lines_a_second_pass_and_the_others_are_counted() ->
     again = record("a %s")
     assert bounded.filter(again)
     assert again.getMessage() == "a y"
+
+
+def test_no_administrative_change_is_held_back() -> None:
+    bounded = Bounded(lambda: 0.0)
+    changed = logging.LogRecord(logs.CHANGES, logging.INFO, "audit.py", 1, "root deletes topic %s", ("T",), None)
+    assert all(bounded.filter(changed) for _ in range(10 * LINES_A_SECOND))
 
 
 def test_a_line_that_was_just_shown_is_not_shown_again() -> None:

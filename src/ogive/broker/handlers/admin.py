@@ -69,7 +69,7 @@ def show_config(ctx: Context, connection: Connection, header: GetBrokerConfigReq
 
 
 async def update_config(ctx: Context, connection: Connection, header: UpdateBrokerConfigRequest, body: bytes) -> RemotingCommand:
-    config = ctx.config = ctx.remote_settings.change(body, connection.remote_address)
+    config = ctx.config = ctx.remote_settings.change(body)
     ctx.groups.auto_create = config.auto_create_groups
     ctx.topics.switch_auto_create(config.auto_create_topics, config.default_topic_queues)
     await ctx.remote_settings.saved()

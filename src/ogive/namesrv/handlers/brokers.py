@@ -125,13 +125,11 @@ def member_group(ctx: Context, call: Call, header: GetBrokerMemberGroupRequest) 
 
 def wipe_write_permission(ctx: Context, call: Call, header: WipeWritePermRequest) -> RemotingCommand:
     count = ctx.routes.set_writable(header.broker_name, False)
-    log.warning("broker %s: %d topics are closed for writing", header.broker_name, count)
     return success(WipeWritePermResponse(wipe_topic_count=count))
 
 
 def add_write_permission(ctx: Context, call: Call, header: AddWritePermRequest) -> RemotingCommand:
     count = ctx.routes.set_writable(header.broker_name, True)
-    log.warning("broker %s: %d topics are open for writing", header.broker_name, count)
     return success(AddWritePermResponse(add_topic_count=count))
 
 

@@ -10,7 +10,6 @@ Differs from Java
 - KV settings are bounded in number and size, and changing them tells no broker; brokers learn ORDER_TOPIC_CONFIG as they register.
 """
 
-import logging
 from dataclasses import replace
 
 from ogive.errors import InvalidOption, Refused
@@ -27,8 +26,6 @@ from ogive.wire.headers import (
     PutKvConfigRequest,
     UpdateNameServerConfigRequest,
 )
-
-log = logging.getLogger(__name__)
 
 
 async def put(ctx: Context, call: Call, header: PutKvConfigRequest) -> RemotingCommand:
@@ -69,7 +66,6 @@ def update_config(ctx: Context, call: Call, header: UpdateNameServerConfigReques
     if not asked:
         raise Refused(ResponseCode.INVALID_PARAMETER, "no line of the form name=value")
     ctx.config = replace(ctx.config, order_messages=asked["orderMessageEnable"] == "true")
-    log.warning("orderMessageEnable is %s now", asked["orderMessageEnable"])
     return success()
 
 

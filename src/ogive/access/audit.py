@@ -1,0 +1,141 @@
+"""Tells in the log who administered a server: one line for each change that was carried out.
+
+A line says who (the user where there is access control, and the address), where, what was done to what, and the settings that are not what
+they were. "Before" is taken when the change begins, "after" when it is done: of two that are made to one thing at once, both are in either
+line. Secrets are told as ``***``. Servers say in a table of theirs, by request code, which requests are changes (``changes.py``).
+
+The lines are of level INFO; ``ogive up`` shows them always, and leaves none of them out.
+"""
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final, Generic, TypeVar
+
+from ogive.wire.acl import ACCESS_KEY
+from ogive.wire.codes import ResponseCode
+from ogive.wire.command import RemotingCommand
+
+log = logging.getLogger(__name__)
+
+INTERNAL_NAME: Final = "*internal"
+"""The user as whom the parts of one process ask each other."""
+MAX_SHOWN: Final = 50  # names, or differences, in one line
+MAX_LENGTH: Final = 200  # characters of each
+_PLAIN: Final = re.compile(r"[\w%|.:*/+@=,-]+", re.ASCII)
+
+Ctx = TypeVar("Ctx")
+About = Mapping[str, tuple[str, ...]]
+"""What a request is about: names by kind, such as topic or group."""
+State = Mapping[str, object]
+"""Settings by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A value that is compared, and not told."""
+
+    value: object = field(repr=False)
+
+    def __str__(self) -> str:
+        return "***"
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[Ctx]):
+    """A kind of request that changes something. *operation*: what it does, in words. *state*: what it may change, looked at before and
+    after; None where that is not easy to find out."""
+
+    operation: str
+    about: Callable[[RemotingCommand], About]
+    state: Callable[[Ctx, About], State] | None = None
+
+
+def named(**fields: str) -> Callable[[RemotingCommand], About]:
+    """*fields*: by kind, the header's field that holds the name; one that is not given is left out."""
+    return lambda command: {kind: (name,) for kind, at in fields.items() if (name := command.ext_fields.get(at))}
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """*user*: None where nobody has to say who it is."""
+
+    user: str | None
+    address: str
+
+    def __str__(self) -> str:
+        if self.user == INTERNAL_NAME:
+            return "this process itself"
+        return self.address if self.user is None else f"user {shown(self.user)} from {self.address}"
+
+
+class Entry(Generic[Ctx]):
+    """One change that is asked for: ``begin`` just before it is carried out, ``tell`` once it has been."""
+
+    def __init__(self, change: Change[Ctx], ctx: Ctx, command: RemotingCommand, asker: Asker, server: str) -> None:
+        """*server*: where. Raises ProtocolError for a body that cannot be read."""
+        self._change, self._ctx = change, ctx
+        self._asker, self._server = asker, server
+        self._about = change.about(command)
+        self._before: State = {}
+
+    def begin(self) -> None:
+        """Take what is before the change. A second call takes it anew."""
+        self._before = self._state()
+
+    def _state(self) -> State:
+        return {} if self._change.state is None else dict(self._change.state(self._ctx, self._about))
+
+    def tell(self, answer: RemotingCommand) -> None:
+        """Does nothing where the change was refused."""
+        if answer.code != ResponseCode.SUCCESS:
+            return
+        after = self._state()
+        changes = _differences(self._before, after)
+        about = {kind: _some([shown(name) for name in names]) for kind, names in self._about.items()}
+        what = " ".join([self._change.operation, ", ".join(f"{kind} {names}" for kind, names in about.items())]).strip()
+        details = "" if self._change.state is None else f": {_told(changes, was=bool(self._before), remains=bool(after))}"
+        fields: dict[str, object] = {
+            "by": self._asker.user,
+            "from": self._asker.address,
+            "at": self._server,
+            "operation": self._change.operation,
+            **about,
+        }
+        fields |= {"changes": dict(islice(changes.items(), MAX_SHOWN))}
+        log.info("%s, at %s: %s%s", self._asker, self._server, what, details, extra={"fields": fields})
+
+
+def asker(command: RemotingCommand, remote_address: str, *, checked: bool) -> Asker:
+    """Who sent the request. *checked*: whether access control found that its user is who it says."""
+    return Asker(command.ext_fields.get(ACCESS_KEY) if checked else None, remote_address)
+
+
+def shown(text: str) -> str:
+    """A name that a client gave, so that it looks like nothing else in the line."""
+    return text if len(text) <= MAX_LENGTH and _PLAIN.fullmatch(text) else repr(text[:MAX_LENGTH])
+
+
+def _some(texts: list[str]) -> str:
+    more = f" and {len(texts) - MAX_SHOWN} more" if len(texts) > MAX_SHOWN else ""
+    return ", ".join(texts[:MAX_SHOWN]) + more
+
+
+def _differences(before: State, after: State) -> dict[str, tuple[str | None, str | None]]:
+    """By name: what was, and what is; None for what was, or is, not there."""
+    different = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return {shown(name): (_text(before.get(name)), _text(after.get(name))) for name in different}
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else shown(str(value))
+
+
+def _told(changes: Mapping[str, tuple[str | None, str | None]], *, was: bool, remains: bool) -> str:
+    if not changes:
+        return "nothing is different"
+    if was and remains:
+        return _some([f"{name} {old or 'none'} -> {new or 'none'}" for name, (old, new) in changes.items()])
+    return f"{'it was' if was else 'it is now'} {_some([f'{name}={old or new}' for name, (old, new) in changes.items()])}"

@@ -1,0 +1,84 @@
+"""What access control refused: how much, and in the log by whom and why."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ogive.access.audit import MAX_LENGTH, shown
+from ogive.wire.acl import ACCESS_KEY
+from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
+
+log = logging.getLogger(__name__)
+
+TOLD_AGAIN_S: Final = 60.0
+MAX_KNOWN: Final = 1_000  # users with addresses and reasons, each some 500 bytes
+_NAMING: Final = ("topic", "b", "group", "consumerGroup", "groupName", "username", "subject", "brokerName", "namespace")
+
+
+@dataclass(slots=True)
+class _More:
+    """Refusals that are counted, and not told yet."""
+
+    user: str | None
+    since: float
+    count: int = 0
+
+
+class Refusals:
+    """The first refusal of a user at an address for a reason is a line at once; those like it are counted, and told once a minute.
+
+    Of servers that share their users. Event-loop only. Somebody must call ``tell`` every now and then.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._known: dict[tuple[str, str, str], _More] = {}
+        self._others = 0
+        """Those for which there was no room in the table."""
+        self.count = 0
+
+    def note(self, command: RemotingCommand, host: str, server: str, reason: str) -> None:
+        """*reason* may say more than the answer did. The user is who the request says it is from, which may be untrue."""
+        self.count += 1
+        name = command.ext_fields.get(ACCESS_KEY)
+        user = f"user {shown(name)}" if name else "a request without a user"
+        key = (user, host, reason[: 2 * MAX_LENGTH])
+        known = self._known.get(key)
+        if known is not None:
+            known.count += 1
+        elif len(self._known) >= MAX_KNOWN:
+            self._others += 1
+        else:
+            self._known[key] = _More(name and shown(name), self._now())
+            asked = _asked(command)
+            fields = {"by": name and shown(name), "from": host, "at": server, "operation": asked, "reason": key[2]}
+            log.warning("%s from %s, at %s, was refused %s: %s", user, host, server, asked, key[2], extra={"fields": fields})
+
+    def tell(self) -> None:
+        """How many more there were, of each whose minute is over; what did not come again is told anew when it does."""
+        now = self._now()
+        for key, more in list(self._known.items()):
+            if now - more.since < TOLD_AGAIN_S:
+                continue
+            if not more.count:
+                del self._known[key]
+                continue
+            user, host, reason = key
+            fields = {"by": more.user, "from": host, "reason": reason, "count": more.count}
+            log.warning("%s from %s was refused %d times more: %s", user, host, more.count, reason, extra={"fields": fields})
+            self._known[key] = _More(more.user, now)
+        if self._others and len(self._known) < MAX_KNOWN:
+            log.warning("%d requests more of other users or addresses, or for other reasons, were refused", self._others)
+            self._others = 0
+
+
+def _asked(command: RemotingCommand) -> str:
+    """The code, its name, and the names in the header."""
+    try:
+        name = f"{RequestCode(command.code).name} ({command.code})"
+    except ValueError:
+        name = f"request {command.code}"
+    return " ".join([name, *(shown(text) for at in _NAMING if (text := command.ext_fields.get(at)))])
