@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from ogive.broker.config import BrokerConfig
+from ogive.broker.config import MAX_PULL_BYTES, BrokerConfig
 from ogive.broker.replies import Rejected
 from ogive.broker.saving import Render, TableWriter
 from ogive.errors import InvalidOption, ProtocolError, ResponseCode
+from ogive.model import MAX_BODY_BYTES as MAX_MESSAGE_BYTES
 from ogive.store.tables import JsonTable
 from ogive.wire.bodies import DataVersion
 
@@ -23,10 +24,14 @@ log = logging.getLogger(__name__)
 MAX_BODY_BYTES: Final = 16 * 1024
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise ValueError("a number is needed")
-    return int(text)
+def _count(most: int = 999_999_999) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+        if not 1 <= value <= most:
+            raise ValueError(f"a number from 1 to {most} is needed")
+        return value
+
+    return read
 
 
 def _switch(text: str) -> bool:
@@ -38,13 +43,14 @@ def _switch(text: str) -> bool:
 CHANGEABLE: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "autoCreateSubscriptionGroup": ("auto_create_groups", _switch),
     "autoCreateTopicEnable": ("auto_create_topics", _switch),
-    "maxMessageSize": ("max_message_bytes", _count),
-    "maxTransferBytesOnMessageInMemory": ("max_pull_bytes", _count),
-    "maxTransferCountOnMessageInMemory": ("max_pull_messages", _count),
-    "sendThreadPoolQueueCapacity": ("max_sends_waiting", _count),
+    "maxMessageSize": ("max_message_bytes", _count(MAX_MESSAGE_BYTES)),
+    "maxTransferBytesOnMessageInMemory": ("max_pull_bytes", _count(MAX_PULL_BYTES)),
+    "maxTransferCountOnMessageInMemory": ("max_pull_messages", _count()),
+    "sendThreadPoolQueueCapacity": ("max_sends_waiting", _count()),
     "storeReplyMessageEnable": ("store_replies", _switch),
 }
-"""Name in Apache's broker.conf -> name in BrokerConfig, and how its text is read."""
+"""Name in Apache's broker.conf -> name in BrokerConfig, and how its text is read: as narrowly as BrokerConfig takes it, so that a refusal
+speaks of the name that was asked for."""
 
 
 class RemoteSettings:

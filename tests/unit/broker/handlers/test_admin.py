@@ -122,6 +122,18 @@ async def test_the_configuration_is_shown_under_apache_s_names(server: Broker, c
 
 
 @pytest.mark.parametrize("line", ["rocketmqHome=-c touch /tmp/x\nfilterServerNums=1", "storePathRootDir=/x", "brokerName=b", "no such=1"])
+async def test_paths_are_shown_whole(start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who reads them stands in another directory."""
+    monkeypatch.chdir(tmp_path)
+    broker = await start_broker(data=Path("d1"))
+    async with await RawClient.open(broker.address) as client:
+        shown = (await client.ok(RequestCode.GET_BROKER_CONFIG)).body.decode()
+        figures = await runtime_info(client)
+    assert f"storePathRootDir={tmp_path / 'd1'}\n" in shown
+    assert f"storePathCommitLog={tmp_path / 'd1' / 'commitlog'}\n" in shown
+    assert f"commitLogDiskRatio_{tmp_path / 'd1' / 'commitlog'}" in figures
+
+
 async def test_settings_that_are_not_on_the_list_are_refused_by_name(server: Broker, client: RawClient, line: str) -> None:
     """All or none: the first line of each body would be allowed."""
     before = server.context.config
@@ -132,21 +144,28 @@ async def test_settings_that_are_not_on_the_list_are_refused_by_name(server: Bro
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "needed"),
     [
-        b"",
-        b"#maxMessageSize=1",
-        b"maxMessageSize=0",
-        b"maxMessageSize=-1",
-        b"maxMessageSize=x",
-        b"maxMessageSize=4194305",
-        b"maxTransferBytesOnMessageInMemory=16711681",
-        b"autoCreateTopicEnable=yes",
+        ("", "no line of the form name=value"),
+        ("#maxMessageSize=1", "no line of the form name=value"),
+        ("maxMessageSize=0", "a number from 1 to 4194304 is needed"),
+        ("maxMessageSize=-1", "a number from 1 to 4194304 is needed"),
+        ("maxMessageSize=x", "a number from 1 to 4194304 is needed"),
+        ("maxMessageSize=4194305", "a number from 1 to 4194304 is needed"),
+        ("maxMessageSize=99999999999", "a number from 1 to 4194304 is needed"),
+        (f"maxMessageSize={'9' * 5000}", "a number from 1 to 4194304 is needed"),
+        ("maxTransferBytesOnMessageInMemory=16711681", "a number from 1 to 16711676 is needed"),
+        ("maxTransferCountOnMessageInMemory=0", "a number from 1 to 999999999 is needed"),
+        ("autoCreateTopicEnable=yes", "true or false is needed"),
     ],
 )
-async def test_values_that_make_no_sense_are_refused(server: Broker, client: RawClient, body: bytes) -> None:
+async def test_values_that_make_no_sense_are_refused_by_the_name_that_was_asked_for_and_with_what_is_possible(
+    server: Broker, client: RawClient, body: str, needed: str
+) -> None:
     before = server.context.config
-    assert (await client.call(RequestCode.UPDATE_BROKER_CONFIG, body)).code == ResponseCode.INVALID_PARAMETER
+    answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body.encode())
+    remark = f"{body[:95]}: {needed}" if needed.endswith(" is needed") else needed
+    assert (answer.code, answer.remark) == (ResponseCode.INVALID_PARAMETER, remark)
     assert server.context.config is before
 
 
