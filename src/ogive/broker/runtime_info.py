@@ -139,7 +139,7 @@ def _disk(ctx: Context) -> dict[str, object]:
     return {
         "commitLogDirCapacity": f"Total : {usage.total / _GIB:.1f} GiB, Free : {usage.free / _GIB:.1f} GiB.",
         "commitLogDiskRatio": ratio,
-        f"commitLogDiskRatio_{ctx.config.data / 'commitlog'}": ratio,
+        f"commitLogDiskRatio_{ctx.config.data.absolute() / 'commitlog'}": ratio,
         "consumeQueueDiskRatio": ratio,
     }
 
@@ -198,8 +198,8 @@ def settings(ctx: Context) -> Mapping[str, object]:
         "registerNameServerPeriod": round(config.register_period_s * 1000),
         "sendThreadPoolQueueCapacity": config.max_sends_waiting,
         "storeReplyMessageEnable": _java(config.store_replies),
-        "storePathCommitLog": config.data / "commitlog",
-        "storePathRootDir": config.data,
+        "storePathCommitLog": config.data.absolute() / "commitlog",
+        "storePathRootDir": config.data.absolute(),
         "timerMaxDelaySec": round(config.timer_max_delay_s),
         "timerMaxWaiting": config.timer_max_waiting,
         "transactionCheckInterval": round(config.transaction_check_interval_s * 1000),
@@ -219,11 +219,11 @@ def settings(ctx: Context) -> Mapping[str, object]:
     }
     if config.tls is not None:
         values |= {
-            "tls.server.certPath": config.tls.cert,
-            "tls.server.keyPath": config.tls.key,
+            "tls.server.certPath": config.tls.cert.absolute(),
+            "tls.server.keyPath": config.tls.key.absolute(),
             "tls.server.mode": config.tls.mode,
             "tls.server.need.client.auth": "require" if config.tls.client_auth == "required" else config.tls.client_auth,
-            "tls.server.trustCertPath": config.tls.client_ca or "",
+            "tls.server.trustCertPath": config.tls.client_ca.absolute() if config.tls.client_ca else "",
         }
     return dict(sorted(values.items()))
 

@@ -73,7 +73,7 @@ def get_config(ctx: Context, call: Call, header: GetNameServerConfigRequest) -> 
     config = ctx.config
     settings: dict[str, object] = {
         "bindAddress": config.host,
-        "kvConfigPath": config.kv_path or "",
+        "kvConfigPath": config.kv_path.absolute() if config.kv_path else "",
         "listenPort": config.port,
         "orderMessageEnable": str(config.order_messages).lower(),
         "scanNotActiveBrokerInterval": round(config.scan_s * 1000),

@@ -27,6 +27,7 @@ from ogive.wire.bodies import (
 from ogive.wire.codes import VERSION, Decision, Flag, RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from tests.raw_client import RawClient, messages, unique_key
+from tests.unit.broker.conftest import StartBroker
 
 # What mqadmin's clusterList reads, and Apache's exporter.
 READ_BY_TOOLS = {
@@ -121,7 +122,6 @@ async def test_the_configuration_is_shown_under_apache_s_names(server: Broker, c
     assert loads_object(changed.ext_fields["version"])["counter"] == loads_object(answer.ext_fields["version"])["counter"] + 1
 
 
-@pytest.mark.parametrize("line", ["rocketmqHome=-c touch /tmp/x\nfilterServerNums=1", "storePathRootDir=/x", "brokerName=b", "no such=1"])
 async def test_paths_are_shown_whole(start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who reads them stands in another directory."""
     monkeypatch.chdir(tmp_path)
@@ -134,6 +134,7 @@ async def test_paths_are_shown_whole(start_broker: StartBroker, tmp_path: Path, 
     assert f"commitLogDiskRatio_{tmp_path / 'd1' / 'commitlog'}" in figures
 
 
+@pytest.mark.parametrize("line", ["rocketmqHome=-c touch /tmp/x\nfilterServerNums=1", "storePathRootDir=/x", "brokerName=b", "no such=1"])
 async def test_settings_that_are_not_on_the_list_are_refused_by_name(server: Broker, client: RawClient, line: str) -> None:
     """All or none: the first line of each body would be allowed."""
     before = server.context.config
