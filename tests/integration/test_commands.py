@@ -398,6 +398,46 @@ def test_a_topic_is_changed_and_what_that_costs_is_said(running: Broker) -> None
     assert b"nobody would get" in ogive("topic", "update", "Grown", "--write-queues", "5", *server).stderr
 
 
+def test_a_group_is_put_where_another_one_stands(running: Broker) -> None:
+    server = ("-n", running.name_server)
+    ogive("topic", "create", "Cloned", "--queues", "1", *server)
+    ogive("send", "Cloned", "--lines", *server, stdin=b"1\n2\n3\n")
+    for name, to in (("leader", "2"), ("follower", "0")):
+        ogive("group", "create", name, *server)
+        ogive("group", "reset", name, "Cloned", "--queue", "0", "--to", to, *server)
+    planned = ogive("group", "clone", "leader", "follower", "Cloned", "--dry-run", "--json", *server)
+    moved = {"topic": "Cloned", "broker": "broker-a", "queue": 0, "before": 0, "after": 2}
+    assert json.loads(planned.stdout) == moved | {"dry_run": True}
+    refused = ogive("group", "clone", "leader", "follower", "Cloned", *server)
+    assert refused.returncode == 1
+    assert b"skip 2 messages of Cloned that group follower has not consumed? There is nobody to ask here: add --yes" in refused.stderr
+    assert ogive("group", "clone", "leader", "follower", "Cloned", "--yes", *server).stdout.split()[-4:] == [b"0", b"2", b"2", b"skipped"]
+    with ogive_client.Admin(running.name_server) as admin:
+        assert set(admin.positions("follower", "Cloned").values()) == {2}
+    assert b"Similar groups: leader" in ogive("group", "clone", "leder", "follower", "Cloned", *server).stderr
+    assert b"Similar groups: follower" in ogive("group", "clone", "leader", "folower", "Cloned", *server).stderr
+    ogive("group", "create", "idle", *server)
+    assert b'group "idle" has no position in topic "Cloned"' in ogive("group", "clone", "idle", "follower", "Cloned", *server).stderr
+
+
+def test_messages_of_a_time_are_listed(running: Broker) -> None:
+    place = ("--topic", "Timed", "-n", running.name_server)
+    ogive("topic", "create", "Timed", "--queues", "1", "-n", running.name_server)
+    ogive("send", "Timed", "--key", "k", "--lines", "-n", running.name_server, stdin=b"1\n2\n3\n")
+    everything = ogive("message", "--since", "2026-01-01", "--json", *place).stdout.splitlines()
+    assert [json.loads(line)["body"] for line in everything] == ["1", "2", "3"]
+    first = json.loads(everything[0])
+    some = ogive("message", "--since", first["stored_at"], "--limit", "1", *place)
+    assert f" 0/0 id={first['id']} key=k 1\n".encode() in some.stdout
+    assert b"there may be more; --limit shows more than 1" in some.stderr
+    before = ogive("message", "--until", first["stored_at"], *place)
+    assert (before.returncode, before.stdout) == (1, b"")
+    assert f"topic Timed has no message, stored before {first['stored_at']}".encode() in before.stderr
+    assert (
+        b"has no message with the key k, stored since 2099-01-01" in ogive("message", "--key", "k", "--since", "2099-01-01", *place).stderr
+    )
+
+
 def test_queues_with_unread_messages_are_given_up_only_when_that_is_meant(running: Broker) -> None:
     server = ("-n", running.name_server)
     ogive("topic", "create", "Shrunk", "--queues", "2", *server)

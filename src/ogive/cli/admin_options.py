@@ -129,6 +129,20 @@ def group(commands: Commands) -> None:
     add_cluster(command)
     add_json(command)
     command = add_command(
+        groups,
+        "clone",
+        "groups:clone_group",
+        "put a group where another one stands in a topic",
+        "In the queues where the other has a place. The members of both may be online. Asks first where messages would be skipped.",
+    )
+    command.add_argument("source", help="the group whose place is taken over; it stays where it is")
+    command.add_argument("group", metavar="target", help="the group that is put there; `ogive group create` makes a new one")
+    command.add_argument("topic")
+    command.add_argument("--dry-run", action="store_true", help="only show what would change")
+    add_yes(command)
+    add_cluster(command)
+    add_json(command)
+    command = add_command(
         groups, "delete", "groups:delete_group", "delete a group that has no members online", "Its retry and dead-letter topics stay."
     )
     command.add_argument("group")

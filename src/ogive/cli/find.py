@@ -1,11 +1,15 @@
-"""``ogive message``: one message by id, or those with a key."""
+"""``ogive message``: one message by id or place, or those with a key or of a time."""
 
 import argparse
+import sys
+from datetime import datetime
 from typing import Final
 
 from ogive import aio
 from ogive.cli.connect import client_config
+from ogive.cli.message_options import LISTED
 from ogive.cli.output import print_message, print_message_whole
+from ogive.cli.times import instant
 from ogive.errors import InvalidOption, OgiveError
 from ogive.model import MessageExt, MessageQueue
 
@@ -16,24 +20,48 @@ _IN_BATCHES: Final = (
 
 async def run(options: argparse.Namespace) -> int:
     """1 when nothing is found."""
-    ways = sum(value is not None for value in (options.id, options.key, options.offset))
-    if ways != 1:
-        raise InvalidOption("say which message: ID, or --topic with --key, or --topic with --queue and --offset")
-    if options.id is None and options.topic is None:
-        raise InvalidOption("--key and --offset are looked up in a topic: add --topic")
+    start, end = _check(options)
+    by_time = options.id is None and options.key is None and options.offset is None
     async with aio.Admin(client=client_config(options)) as admin:
-        found = await _find(admin, options)
-        whole = not found and await keeps_batches_whole(admin, options.topic)
+        found = await _find(admin, options, start, end)
+        whole = not found and options.key is not None and await keeps_batches_whole(admin, options.topic)
     for number, message in enumerate(found):
-        if options.json:
-            print_message(message, as_json=True)
+        if options.json or by_time:
+            print_message(message, as_json=options.json, with_id=True)
             continue
         if number:
             print()
         print_message_whole(message)
     if not found:
-        raise InvalidOption(f"topic {options.topic} has no message with the key {options.key}{_IN_BATCHES if whole else ''}")
+        key = "" if options.key is None else f" with the key {options.key}"
+        raise InvalidOption(f"topic {options.topic} has no message{key}{_when(options)}{_IN_BATCHES if whole else ''}")
+    if by_time and len(found) == options.limit:
+        print(f"ogive: there may be more; --limit shows more than {options.limit}", file=sys.stderr)
     return 0
+
+
+def _check(options: argparse.Namespace) -> tuple[datetime | None, datetime | None]:
+    """The times between which messages are wanted. Raises InvalidOption where the options do not go together."""
+    ways = sum(value is not None for value in (options.id, options.key, options.offset))
+    timed = options.since is not None or options.until is not None
+    if ways > 1 or not (ways or timed):
+        raise InvalidOption("say which message: ID, or --topic with --key, with --queue and --offset, or with --since and --until")
+    if options.id is None and options.topic is None:
+        raise InvalidOption("--key, --offset, --since and --until are looked up in a topic: add --topic")
+    if (options.id is not None or options.offset is not None) and (timed or options.limit is not None):
+        raise InvalidOption("--since, --until and --limit choose among many messages: leave them out, or give --topic alone, or with --key")
+    if options.limit is None:
+        options.limit = LISTED
+    start = None if options.since is None else instant("--since", options.since)
+    end = None if options.until is None else instant("--until", options.until)
+    if start is not None and end is not None and start >= end:
+        raise InvalidOption(f"--until {options.until} is not after --since {options.since}")
+    return start, end
+
+
+def _when(options: argparse.Namespace) -> str:
+    since = "" if options.since is None else f", stored since {options.since}"
+    return since + ("" if options.until is None else f", stored before {options.until}")
 
 
 async def keeps_batches_whole(admin: aio.Admin, topic: str) -> bool:
@@ -44,12 +72,12 @@ async def keeps_batches_whole(admin: aio.Admin, topic: str) -> bool:
         return False
 
 
-async def _find(admin: aio.Admin, options: argparse.Namespace) -> list[MessageExt]:
+async def _find(admin: aio.Admin, options: argparse.Namespace, start: datetime | None, end: datetime | None) -> list[MessageExt]:
     if options.id is not None:
         return [await admin.message(options.id, topic=options.topic)]
-    if options.key is not None:
-        return await admin.messages(options.topic, key=options.key)
-    return [await admin.message_at(await named_queue(admin, options), options.offset)]
+    if options.offset is not None:
+        return [await admin.message_at(await named_queue(admin, options), options.offset)]
+    return await admin.messages(options.topic, key=options.key, start=start, end=end, limit=options.limit)
 
 
 async def named_queue(admin: aio.Admin, options: argparse.Namespace) -> MessageQueue:

@@ -1,8 +1,8 @@
-"""``ogive group ...``: consumer groups, their members, and resetting their offsets."""
+"""``ogive group ...``: consumer groups, their members, and moving them to other offsets."""
 
 import argparse
 import sys
-from datetime import UTC, datetime
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ogive import aio
@@ -10,6 +10,7 @@ from ogive.cli.connect import client_config
 from ogive.cli.find import named_queue
 from ogive.cli.lag import refuse_unknown
 from ogive.cli.output import confirm, counted, print_changes, print_done, print_json, print_table
+from ogive.cli.times import instant
 from ogive.client.admin import GroupSummary, OffsetReset, ResetTarget
 from ogive.client.admin.base import each
 from ogive.errors import GroupNotExist, InvalidOption
@@ -127,20 +128,32 @@ async def skip_backlog(options: argparse.Namespace) -> int:
     return await _reset(options, "latest")
 
 
+async def clone_group(options: argparse.Namespace) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+        await refuse_unknown(admin, options.source)
+        return await _move(
+            admin, options, lambda dry_run: admin.clone_offsets(options.source, options.group, options.topic, dry_run=dry_run)
+        )
+
+
 async def _reset(options: argparse.Namespace, target: ResetTarget | int) -> int:
     """*target*: a number is an offset in the queue that the options name."""
     async with aio.Admin(client=client_config(options)) as admin:
-        if isinstance(target, int):
-            target = {await named_queue(admin, options): target}
-        try:
-            if options.dry_run:
-                await refuse_unknown(admin, options.group)
-            elif not options.yes:
-                await _ask(admin, options, target)
-            plan = await admin.reset_offsets(options.group, options.topic, target, dry_run=options.dry_run)
-        except GroupNotExist:
-            await refuse_unknown(admin, options.group)  # raises the same with the names that are similar
-            raise
+        to = {await named_queue(admin, options): target} if isinstance(target, int) else target
+        return await _move(admin, options, lambda dry_run: admin.reset_offsets(options.group, options.topic, to, dry_run=dry_run))
+
+
+async def _move(admin: aio.Admin, options: argparse.Namespace, move: Callable[[bool], Awaitable[list[OffsetReset]]]) -> int:
+    """*move* puts the options' group elsewhere; with True it only says what would change."""
+    try:
+        if options.dry_run:
+            await refuse_unknown(admin, options.group)
+        elif not options.yes:
+            _ask(options, await move(True))
+        plan = await move(options.dry_run)
+    except GroupNotExist:
+        await refuse_unknown(admin, options.group)  # raises the same with the names that are similar
+        raise
     if options.json:
         for row in plan:
             where = {"topic": row.queue.topic, "broker": row.queue.broker_name, "queue": row.queue.queue_id}
@@ -152,9 +165,8 @@ async def _reset(options: argparse.Namespace, target: ResetTarget | int) -> int:
     return 0
 
 
-async def _ask(admin: aio.Admin, options: argparse.Namespace, target: ResetTarget) -> None:
+def _ask(options: argparse.Namespace, plan: list[OffsetReset]) -> None:
     """Raises InvalidOption unless the user agrees, where messages would be skipped."""
-    plan = await admin.reset_offsets(options.group, options.topic, target, dry_run=True)
     skipped = sum(max(0, row.after - row.before) for row in plan if row.before is not None)
     if skipped:
         confirm(f"skip {counted(skipped, 'message')} of {options.topic} that group {options.group} has not consumed?", yes=False)
@@ -174,11 +186,3 @@ def place(text: str) -> ResetTarget:
     if text in ends:
         return ends[text]
     return instant("--to", text, "earliest, latest, or a time such as 2026-11-01T08:00 is expected; an offset needs --queue")
-
-
-def instant(option: str, text: str, expected: str = "a time such as 2026-11-01T08:00 is expected") -> datetime:
-    """A time; one without a zone is local. Raises InvalidOption."""
-    try:
-        return datetime.fromisoformat(text).astimezone(UTC)
-    except (ValueError, OverflowError):
-        raise InvalidOption(f"{option} {text}: {expected}") from None

@@ -1,8 +1,11 @@
 """The options of the commands about messages: send, tail, message, trace, dead-letter; and of bench, which sends and takes many."""
 
 import argparse
+from typing import Final
 
 from ogive.cli.options import Commands, add_cluster, add_command, add_group, add_json, add_yes
+
+LISTED: Final = 100  # messages, unless --limit says otherwise
 
 
 def send(commands: Commands) -> None:
@@ -75,15 +78,19 @@ def message(commands: Commands) -> None:
         commands,
         "message",
         "find:run",
-        "show a message by its id, key or offset",
-        "An id is either the unique key from the producer or the broker's offset id. Keys are looked up in the brokers' index.",
+        "show a message by its id, key or offset, or list those of a time",
+        "An id is either the unique key from the producer or the broker's offset id. Keys are looked up in the brokers' index. With "
+        "--since or --until, and no --key, all messages that were stored then are listed, the oldest first.",
     )
     command.add_argument("id", nargs="?", metavar="ID")
-    command.add_argument("--topic", metavar="TOPIC", help="topic to look in; needed with --key and --offset")
+    command.add_argument("--topic", metavar="TOPIC", help="topic to look in; needed with all of the following")
     command.add_argument("--key", metavar="KEY", help="all messages with this key")
     command.add_argument("--offset", type=int, metavar="N", help="the N-th message of a queue")
     command.add_argument("--queue", type=int, default=0, metavar="N", help="queue of --offset (default: 0)")
     command.add_argument("--broker", metavar="NAME", help="broker of --offset, if the topic is on several")
+    command.add_argument("--since", metavar="TIME", help="stored since a time such as 2026-11-01T08:00 (local, unless it names a zone)")
+    command.add_argument("--until", metavar="TIME", help="stored before this time")
+    command.add_argument("--limit", type=int, metavar="N", help=f"at most N, of --key, --since and --until (default: {LISTED})")
     add_cluster(command)
     add_json(command)
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 import ogive
 from ogive.cli.connect import client_config, place, spark_options
 from ogive.cli.contexts import Context
-from ogive.cli.groups import instant
 from ogive.cli.output import print_json
 from ogive.cli.paths import is_there
+from ogive.cli.times import instant
 from ogive.client.credentials import read_credentials, trusting
 from ogive.errors import InvalidOption, NoNameServer, NoRoute
 from ogive.model import AUTO_CREATE_TOPIC, dlq_topic, validate_group
