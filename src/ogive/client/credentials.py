@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ogive.errors import InvalidOption
-from ogive.transport.tls import refuse_password
+from ogive.transport.tls import fault_of, refuse_password
 from ogive.wire.acl import Credentials
 
 log = logging.getLogger(__name__)
@@ -86,6 +86,9 @@ def trusting(cafile: str | None, certfile: str | None = None, keyfile: str | Non
             raise InvalidOption(
                 f"certificate file {certfile}: its key is not in it; name the key's file, too (--keyfile; on Spark tls.key)"
             ) from None
-        files = f"{certfile} and {keyfile} are" if keyfile else f"certificate file {certfile}: it is"
-        raise InvalidOption(f"{files} no certificate and its key: {getattr(exc, 'reason', None) or exc}") from None
+        if keyfile is None:
+            raise InvalidOption(
+                f"certificate file {certfile}: it is no certificate and its key: {getattr(exc, 'reason', None) or exc}"
+            ) from None
+        raise InvalidOption(fault_of(Path(certfile), Path(keyfile), exc)) from None
     return context

@@ -2,16 +2,13 @@
 
 import ssl
 from pathlib import Path
-from typing import Final
 
-from ogive.errors import InvalidOption
-
-_END: Final = "-----END CERTIFICATE-----"
+from ogive.transport.tls import first_certificate
 
 
 def only_trusting(certificate: Path) -> ssl.SSLContext:
-    """Raises InvalidOption."""
-    context = ssl.create_default_context(cadata=_own(certificate))
+    """Only the first of a chain: its authorities vouch for others, too. Raises InvalidOption."""
+    context = ssl.create_default_context(cadata=first_certificate(certificate))
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     return context
@@ -19,15 +16,4 @@ def only_trusting(certificate: Path) -> ssl.SSLContext:
 
 def trust_also(context: ssl.SSLContext, certificate: Path) -> None:
     """The broker has a new one. Raises InvalidOption."""
-    context.load_verify_locations(cadata=_own(certificate))
-
-
-def _own(certificate: Path) -> str:
-    """The first of a chain: its authorities vouch for others, too."""
-    try:
-        first, end, _ = certificate.read_text("ascii").partition(_END)
-    except (OSError, UnicodeDecodeError) as exc:
-        raise InvalidOption(f"TLS: {certificate} cannot be read: {exc}") from None
-    if not end:
-        raise InvalidOption(f"TLS: {certificate} holds no certificate")
-    return first + end
+    context.load_verify_locations(cadata=first_certificate(certificate))

@@ -127,12 +127,17 @@ class Acceptor:
                 )
         except OSError as exc:  # so are TimeoutError, ssl.SSLError and its CertificateError
             self.failed += 1
-            reason = getattr(exc, "reason", None) or str(exc) or f"nothing came within {self._greeting_s:g} s"
-            log.info("a connection of %s is closed before it was one: %s (%d so far)", host, reason, self.failed)
+            log.info("a connection of %s is closed before it was one: %s (%d so far)", host, self._why(exc), self.failed)
             connection.close()
         except BaseException:
             connection.close()
             raise
+
+    def _why(self, exc: OSError) -> str:
+        if isinstance(exc, TimeoutError):
+            return f"nothing came within {self._greeting_s:g} s"
+        perhaps = "the client ended the TLS handshake, perhaps it does not trust the certificate"
+        return getattr(exc, "reason", None) or str(exc) or perhaps  # asyncio has no word for an end within a handshake
 
     async def _readable(self, connection: socket.socket) -> None:
         ready = self._loop.create_future()

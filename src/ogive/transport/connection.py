@@ -412,10 +412,10 @@ class Connection(asyncio.Protocol):
             self._transport.close()
             self._finish(reason)
 
-    def abort(self, reason: str) -> None:
+    def abort(self, reason: str, *, level: int = logging.WARNING) -> None:
         """Close at once; what is written and not read yet is lost. A reason is logged."""
         if reason:
-            log.warning("%s", reason[:300])
+            log.log(level, "%s", reason[:300])
         if self._transport is not None:
             self._unsent, self._unsent_bytes = [], 0
             self._transport.abort()

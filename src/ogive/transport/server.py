@@ -372,9 +372,11 @@ class Server:
             now = asyncio.get_running_loop().time()
             self.unread.sweep()
             for connection in list(self._connections):
-                reason = self._overdue(connection, now)
-                if reason:
+                idle_s = self.limits.connection.idle_s
+                if reason := self._overdue(connection, now):
                     connection.abort(f"{connection.remote_address} is cut off: {reason}")
+                elif now - max(connection.received_at, connection.sent_at) > idle_s:  # as clients are that have nothing to do
+                    connection.abort(f"{connection.remote_address} is closed: idle for {idle_s:g} s", level=logging.INFO)
 
     def _overdue(self, connection: ServerConnection, now: float) -> str | None:
         """Why the connection must go, if it must."""
@@ -389,8 +391,6 @@ class Server:
                 connection.progress = _Mark(now, connection.buffered_bytes)
             elif now - since > limits.first_frame_s:
                 return "its frame arrives too slowly"
-        if now - max(connection.received_at, connection.sent_at) > limits.connection.idle_s:
-            return f"idle for {limits.connection.idle_s:g} s"
         unsent, held = connection.unsent_bytes, connection.held_bytes
         if held <= min(limits.connection.write_high_bytes, limits.max_write_buffer_bytes):
             connection.slow_since = None

@@ -6,6 +6,7 @@ Differs from Java
 - TLS 1.2 and 1.3, no renegotiation.
 """
 
+import contextlib
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ ClientAuth = Literal["none", "optional", "required"]
 
 HANDSHAKE: Final = 0x16
 """The first byte of a TLS connection. A frame begins with its length, whose first byte is 0 or 1."""
+_END: Final = "-----END CERTIFICATE-----"
+_KEY: Final = b"PRIVATE KEY-----"
 _VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 
 
@@ -52,8 +55,7 @@ class TlsConfig:
         try:
             context.load_cert_chain(self.cert, self.key, password=refuse_password)
         except (ssl.SSLError, ValueError) as exc:
-            reason = getattr(exc, "reason", None) or exc
-            raise InvalidOption(f"TLS: {self.cert} and {self.key} are no certificate and its key: {reason}") from None
+            raise InvalidOption(f"TLS: {fault_of(self.cert, self.key, exc)}") from None
         if self.client_ca is not None:
             try:
                 context.load_verify_locations(self.client_ca)
@@ -61,6 +63,48 @@ class TlsConfig:
                 raise InvalidOption(f"TLS: {self.client_ca} holds no certificate of an authority: {exc.reason or exc}") from None
         context.verify_mode = _VERIFY[self.client_auth]
         return context
+
+    def doubt(self, host: str) -> str:
+        """Why a client that is given *host* would not take the certificate, its authority apart; empty if it would, or nobody can tell.
+
+        Reads the files: the handshake of such a client is done in memory. Raises InvalidOption for files that cannot be used.
+        """
+        server = self.context()
+        try:
+            client = ssl.create_default_context(cadata=first_certificate(self.cert))
+            client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+            to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+            asks = client.wrap_bio(to_client, to_server, server_hostname=host)
+            answers = server.wrap_bio(to_server, to_client, server_side=True)
+            for side in (asks, answers, asks):  # greeting, certificate, its check
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    side.do_handshake()
+        except ssl.SSLCertVerificationError as exc:
+            return exc.verify_message
+        except (ssl.SSLError, InvalidOption):  # such as a form of PEM that only the server's side reads
+            pass
+        return ""
+
+
+def first_certificate(path: Path) -> str:
+    """That of a chain's owner, as PEM. Raises InvalidOption."""
+    try:
+        first, end, _ = path.read_text("ascii", "ignore").partition(_END)
+    except OSError as exc:
+        raise InvalidOption(f"TLS: {path} cannot be read: {exc}") from None
+    if not end:
+        raise InvalidOption(f"TLS: {path} holds no certificate")
+    return first + end
+
+
+def fault_of(cert: Path, key: Path, exc: Exception) -> str:
+    """What is wrong with the files of a certificate and its key, of which OpenSSL says only *exc*."""
+    in_cert = cert.read_bytes()
+    if b"CERTIFICATE-----" not in in_cert:
+        return f"{cert} holds no certificate in PEM form{'; are certificate and key swapped?' if _KEY in in_cert else ''}"
+    if _KEY not in key.read_bytes():
+        return f"{key} holds no key in PEM form"
+    return f"{cert} and {key} are no certificate and its key: {getattr(exc, 'reason', None) or exc}"
 
 
 def refuse_password() -> str:

@@ -86,6 +86,7 @@ def test_authorities_and_a_certificate_of_its_own_are_files(files: Path, names: 
         (("ca.pem", "locked.pem"), "certificate file .*locked.pem: it is no certificate and its key"),
         (("ca.pem", "ca.pem", "key.pem"), "ca.pem and .*key.pem are no certificate and its key: KEY_VALUES_MISMATCH"),
         (("ca.pem", "cert.pem", "locked.pem"), "are no certificate and its key: the key is encrypted; a key without password is needed"),
+        (("ca.pem", "key.pem", "cert.pem"), "key.pem holds no certificate in PEM form; are certificate and key swapped"),
         (("ca.pem", None, "key.pem"), "key file .*key.pem: the key alone is shown to nobody"),
     ],
 )

@@ -447,6 +447,19 @@ async def deaf_peer(server: Server, requests: bytes) -> tuple[asyncio.StreamRead
     return reader, writer
 
 
+async def test_an_idle_client_is_no_cause_for_alarm(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ogive.transport.server.SWEEP_S", 0.01)
+    caplog.set_level(logging.INFO)
+    server = Server(echo, limits=ServerLimits(connection=Limits(idle_s=0.05)))
+    await server.start()
+    connection = await connect("127.0.0.1", server.port)
+    await connection.call(RemotingCommand(1), 5)
+    await connection.wait_closed()
+    await server.stop()
+    (said,) = [record for record in caplog.records if "idle for 0.05 s" in record.getMessage()]
+    assert said.levelno == logging.INFO
+
+
 async def test_a_peer_that_asks_and_does_not_read_is_cut_off_and_the_rest_is_not_handled(caplog: pytest.LogCaptureFixture) -> None:
     HELD.clear()
     server = Server(large_answers, limits=ServerLimits(max_unsent_bytes=16 * 1024 * 1024))

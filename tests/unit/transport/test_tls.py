@@ -123,6 +123,22 @@ async def test_a_client_that_does_not_trust_the_certificate_stays_away(start: St
         await asyncio.open_connection("127.0.0.1", server.port, ssl=wrong_host, server_hostname="example.org")
 
 
+async def test_a_client_that_leaves_within_the_handshake_is_told_from_one_that_says_nothing(
+    start: StartServer, files: TlsConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    server = await start(files, first_frame_s=0.2)
+    silent = socket.create_connection(("127.0.0.1", server.port))
+    assert await is_refused(server, trusting(trustme.CA()))
+    async with asyncio.timeout(10):
+        while len(caplog.messages) < 2:
+            await asyncio.sleep(0.01)
+    silent.close()
+    left, nothing = caplog.messages
+    assert "the client ended the TLS handshake, perhaps it does not trust the certificate" in left or "UNKNOWN_CA" in left
+    assert "nothing came within 0.2 s" in nothing
+
+
 @pytest.mark.parametrize("mode", ["enforcing", "permissive"])
 async def test_a_client_stays_away_from_an_expired_certificate(
     start: StartServer, tmp_path: Path, authority: trustme.CA, mode: str
@@ -267,6 +283,31 @@ def test_bad_files_are_named(files: TlsConfig, tmp_path: Path, spoil: str) -> No
         config = TlsConfig(cert=files.cert, key=files.key, client_ca=tmp_path / "empty.pem", client_auth="required")
     with pytest.raises(InvalidOption, match=r"\.pem"):
         config.context()
+
+
+def test_files_that_are_swapped_or_hold_something_else_are_told(files: TlsConfig) -> None:
+    with pytest.raises(InvalidOption, match=r"key\.pem holds no certificate in PEM form; are certificate and key swapped\?$"):
+        TlsConfig(cert=files.key, key=files.cert).context()
+    with pytest.raises(InvalidOption, match=r"cert\.pem holds no key in PEM form$"):
+        TlsConfig(cert=files.cert, key=files.cert).context()
+    files.cert.write_text("garbage")
+    with pytest.raises(InvalidOption, match=r"cert\.pem holds no certificate in PEM form$"):
+        files.context()
+
+
+def test_what_a_client_would_say_of_a_certificate_is_known_without_one(tmp_path: Path, authority: trustme.CA, files: TlsConfig) -> None:
+    assert files.doubt("127.0.0.1") == ""
+    assert "IP address mismatch" in files.doubt("192.0.2.2")
+    assert "Hostname mismatch" in files.doubt("broker.example")
+    asking = TlsConfig(cert=files.cert, key=files.key, client_ca=tmp_path / "ca.pem", client_auth="required")
+    assert asking.doubt("127.0.0.1") == ""
+    write_certificate(tmp_path, authority, until=YEARS_AGO)
+    assert files.doubt("127.0.0.1") == "certificate has expired"
+    write_certificate(tmp_path, authority.create_child_ca())  # with a chain
+    files.cert.write_bytes("Brücke\n".encode() + files.cert.read_bytes())
+    assert files.doubt("127.0.0.1") == ""
+    files.cert.write_text(files.cert.read_text().replace(" CERTIFICATE-", " X509 CERTIFICATE-"))
+    assert files.doubt("192.0.2.2") == ""  # what cannot be tried stops nothing
 
 
 def test_an_encrypted_key_is_refused_without_asking_at_the_terminal(files: TlsConfig) -> None:
