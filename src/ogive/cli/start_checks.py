@@ -12,7 +12,8 @@ from ogive.cli.parser import build_parser
 from ogive.cli.paths import is_there
 from ogive.errors import ConnectError, InvalidOption
 from ogive.model import DEFAULT_DELAY_LEVELS, DelayLevels
-from ogive.transport.connection import join_address, reason_of
+from ogive.transport.connection import is_loopback, join_address, reason_of
+from ogive.transport.tls import TlsConfig
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,24 @@ def check_ports_are_free(options: argparse.Namespace) -> None:
             except OSError as exc:
                 address = join_address(host, port)
                 raise ConnectError(f"cannot listen on {address}: {reason_of(exc)}", address) from None
+
+
+def warn_of_addresses(options: argparse.Namespace) -> None:
+    """Apache's broker listens on all addresses unless bindAddress says one; ours does on loopback."""
+    told = options.advertised_host
+    if told is not None and is_loopback(options.host) and not is_loopback(told):
+        log.warning(
+            "listens on %s only, but clients are told %s: give --host (bindAddress in broker.conf), unless something forwards the ports",
+            options.host,
+            told,
+        )
+
+
+def warn_of_certificate(options: argparse.Namespace, tls: TlsConfig) -> None:
+    """Raises InvalidOption for files that cannot be used."""
+    told = ip_of(options.advertised_host or options.host)
+    if why := tls.doubt(told):
+        log.warning("clients are told %s, and those that check it refuse the certificate in %s: %s", told, tls.cert, why)
 
 
 def warn_of_users(options: argparse.Namespace) -> None:

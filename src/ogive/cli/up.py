@@ -30,7 +30,7 @@ from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.store.fs import NO_SPACE
 from ogive.store.retention import RetentionConfig
-from ogive.transport.connection import is_loopback
+from ogive.transport.connection import is_loopback, join_address
 from ogive.transport.expectation import MAX_BUSY_POLL_S
 from ogive.transport.http import Make, Page, PageServer
 from ogive.transport.loop import new_event_loop
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _PASSING: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)  # until another process ends, or the network is up
+_HOSTS: Final = {"--metrics-port": "--metrics-host", "--console-port": "--console-host"}  # of the others: --host
 OPEN_FILES: Final = 65_536  # more than the connections and files that name server, broker and store hold at most
 
 
@@ -75,19 +76,28 @@ def run(options: argparse.Namespace) -> int:
         try:
             return runner.run(serve(options))
         except ConnectError as exc:
-            number = exc.__context__.errno if isinstance(exc.__context__, OSError) else None
-            taken = number == errno.EADDRINUSE
-            kind = TryLater if number in _PASSING else OgiveError
-            alone = "; --no-name-server runs none here" if options.name_servers and not options.no_name_server else ""
-            raise kind(
-                f"{exc}{', perhaps by a broker that runs already (`ogive broker list`)' if taken else ''}; --host, --name-server-port, "
-                f"--broker-port, --metrics-port and --console-port choose another (port 0: a free one){alone}"
-            ) from None
+            raise _cannot_listen(exc, options) from None
         except StoreLocked as exc:
             raise TryLater(f"{exc}; stop that one, or choose another directory with --data") from None
         except StoreUnusable as exc:
             kind = TryLater if isinstance(exc.__cause__, OSError) and exc.__cause__.errno in NO_SPACE else OgiveError
             raise kind(f"{exc}; fix that, or choose another directory with --data") from None
+
+
+def _cannot_listen(exc: ConnectError, options: argparse.Namespace) -> OgiveError:
+    """With the option that asked for the address."""
+    number = exc.__context__.errno if isinstance(exc.__context__, OSError) else None
+    kind = TryLater if number in _PASSING else OgiveError
+    places = _places(options).items()
+    option = next((option for option, (host, port) in places if port is not None and exc.address == join_address(host, port)), None)
+    if option is None:
+        return kind(str(exc))
+    if number == errno.EADDRNOTAVAIL:
+        return kind(f"{exc}; {_HOSTS.get(option, '--host')} chooses another")
+    own = number == errno.EADDRINUSE and option not in _HOSTS
+    perhaps = ", perhaps by a broker that runs already (`ogive broker list`)" if own else ""
+    alone = "; --no-name-server runs none here" if option == "--name-server-port" and options.name_servers else ""
+    return kind(f"{exc}{perhaps}; {option} chooses another (0: a free one){alone}")
 
 
 def raise_open_files() -> None:
@@ -184,28 +194,33 @@ def _check_open_host(options: argparse.Namespace) -> None:
 
 def _check_ports_differ(options: argparse.Namespace) -> None:
     """Raises InvalidOption."""
-    places = {
+    for (one, place), (other, same) in itertools.combinations(_places(options).items(), 2):
+        if place[1] and place == same:
+            raise InvalidOption(f"{one} and {other} are both {place[1]}: each needs a port of its own (0: a free one)")
+
+
+def _places(options: argparse.Namespace) -> dict[str, tuple[str, int | None]]:
+    """Each option of a port, and where it lets listen; without a port nowhere."""
+    return {
         "--name-server-port": (options.host, None if options.no_name_server else options.name_server_port),
         "--broker-port": (options.host, None if options.no_broker else options.broker_port),
         "--metrics-port": (options.metrics_host, options.metrics_port),
         "--console-port": (options.console_host, options.console_port),
     }
-    for (one, place), (other, same) in itertools.combinations(places.items(), 2):
-        if place[1] and place == same:
-            raise InvalidOption(f"{one} and {other} are both {place[1]}: each needs a port of its own (0: a free one)")
 
 
 async def serve(options: argparse.Namespace) -> int:
     """Start what is wanted, say so on standard output in one line, wait for a signal or for the store to fail."""
     start_checks.check_ports_are_free(options)
     start_checks.warn_of_users(options)
+    start_checks.warn_of_addresses(options)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, hang_up, stop)
     access = await asyncio.to_thread(open_access, options) if options.acl else None
-    tls = tls_config(options)
+    tls = await asyncio.to_thread(_checked_tls, options)
     others = await asyncio.to_thread(name_servers.others, options)
     console_config = await asyncio.to_thread(_console_config, options, access, tls)
     reloads: set[asyncio.Future[None]] = set()  # kept alive here
@@ -220,7 +235,7 @@ async def serve(options: argparse.Namespace) -> int:
             await broker.start()
             running.push_async_callback(broker.stop)
         if tls is not None:
-            loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(asyncio.ensure_future(_reload(own, broker, console))))
+            loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(asyncio.ensure_future(_reload(options, own, broker, console))))
         if access is not None:
             await make_first_user(options, access)
         if console_config is not None and own is not None:
@@ -387,8 +402,17 @@ def tls_config(options: argparse.Namespace) -> TlsConfig | None:
     )
 
 
-async def _reload(name_server: NameServer | None, broker: Broker | None, console: "Console | None") -> None:
+def _checked_tls(options: argparse.Namespace) -> TlsConfig | None:
+    """Raises InvalidOption. A certificate that clients would refuse is told."""
+    tls = tls_config(options)
+    if tls is not None:
+        start_checks.warn_of_certificate(options, tls)
+    return tls
+
+
+async def _reload(options: argparse.Namespace, name_server: NameServer | None, broker: Broker | None, console: "Console | None") -> None:
     try:
+        await asyncio.to_thread(_checked_tls, options)
         if name_server is not None:
             await name_server.reload_certificates()
         if broker is not None:

@@ -15,6 +15,7 @@ from ogive.console.config import ConsoleConfig
 from ogive.console.trust import trust_also
 from ogive.console.visit import MAX_VISITS, Visit
 from ogive.errors import ConnectError
+from ogive.transport.connection import join_address
 from ogive.transport.loop import new_event_loop
 
 log = logging.getLogger(__name__)
@@ -105,5 +106,6 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as exc:
         listening.close()
         text = os.strerror(exc.errno).lower() if exc.errno else str(exc)
-        raise ConnectError(f"the console cannot listen on {host}:{port}: {text}", f"{host}:{port}") from None
+        address = join_address(host, port)
+        raise ConnectError(f"the console cannot listen on {address}: {text}", address) from None
     return listening

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import cast, get_args
 
 import pytest
+import trustme
 
 from ogive.access.table import AccessTable
 from ogive.aio import Admin
@@ -23,13 +24,14 @@ from ogive.cli.main import main
 from ogive.cli.messages import _property
 from ogive.cli.output import confirm, print_json, print_message, print_message_whole, print_table
 from ogive.cli.parser import build_parser
-from ogive.cli.start_checks import check_place, warn_of_users
-from ogive.cli.up import OPEN_FILES, broker_config, check_host, make_first_user, raise_open_files
+from ogive.cli.start_checks import check_place, warn_of_addresses, warn_of_certificate, warn_of_users
+from ogive.cli.up import OPEN_FILES, _reload, broker_config, check_host, make_first_user, raise_open_files
 from ogive.client.admin.records import Permission
 from ogive.errors import GroupNotExist, InvalidOption, NoPermission
 from ogive.model import MessageType
 from ogive.store.fs import OsFs
 from ogive.testing import message
+from ogive.transport.tls import TlsConfig
 
 
 @pytest.mark.parametrize("words", [[], ["topic"], ["group"], ["check"], ["dead-letter"], ["pipeline"]])
@@ -511,6 +513,44 @@ def test_a_store_is_not_made_inside_another_one(tmp_path: Path) -> None:
         check_place(up("--data", str(tmp_path / "commitlog")))
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), False),
+        (("--advertised-host", "192.0.2.2"), True),
+        (("--advertised-host", "192.0.2.2", "--host", "192.0.2.1"), False),
+        (("--advertised-host", "192.0.2.2", "--host", "0.0.0.0"), False),
+        (("--advertised-host", "127.0.0.2"), False),
+    ],
+)
+def test_an_address_for_clients_at_which_nothing_listens_is_told(
+    words: tuple[str, ...], told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """brokerIP1 without bindAddress, say: Apache's broker then listens on all addresses."""
+    warn_of_addresses(up(*words))
+    said = "listens on 127.0.0.1 only, but clients are told 192.0.2.2: give --host (bindAddress in broker.conf)"
+    assert [message.startswith(said) for message in caplog.messages] == [True] * told
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), ""),
+        (("--advertised-host", "192.0.2.2"), "192.0.2.2"),
+        (("--host", "192.0.2.1"), "192.0.2.1"),
+        (("--host", "0.0.0.0", "--advertised-host", "127.0.0.1"), ""),
+    ],
+)
+def test_a_certificate_that_does_not_name_what_clients_are_told_is_told(
+    words: tuple[str, ...], told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    issued = trustme.CA().issue_cert("127.0.0.1", "broker.example")
+    issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
+    warn_of_certificate(up(*words), TlsConfig(cert=tmp_path / "server.pem", key=tmp_path / "server.pem"))
+    said = f"clients are told {told}, and those that check it refuse the certificate in {tmp_path}/server.pem: IP address mismatch"
+    assert [message.startswith(said) for message in caplog.messages] == [True] * bool(told)
+
+
 def test_users_that_nobody_asks_for_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = up("--data", str(tmp_path))
     warn_of_users(options)
@@ -554,6 +594,50 @@ def test_what_may_pass_by_itself_has_an_exit_code_of_its_own(tmp_path: Path, cap
     finally:
         OsFs().close(lock)
     assert "in use by another process" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--name-server-port", "--broker-port", "--metrics-port", "--console-port"])
+def test_a_port_that_is_taken_is_told_with_the_option_that_asked_for_it(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ports = {"--name-server-port": "0", "--broker-port": "0"}
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports[option] = str(taken.getsockname()[1])
+        words = [word for pair in ports.items() for word in pair]
+        assert main(["up", "--data", str(tmp_path / "store"), *words]) == EXIT_TRY_LATER
+    said = capsys.readouterr().err
+    assert said.endswith(f"; {option} chooses another (0: a free one)\n")
+    assert said.count("--") == 1
+    assert ("perhaps by a broker" in said) == (option in ("--name-server-port", "--broker-port"))
+
+
+def test_a_start_from_apaches_file_says_what_it_does_not_listen_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "broker.conf"
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that it ends
+        file.write_text(f"storePathRootDir={tmp_path / 'store'}\nbrokerIP1=192.0.2.2\nlistenPort=0\n")
+        words = ["--config", str(file), "--name-server-port", "0", "--metrics-port", str(taken.getsockname()[1])]
+        assert main(["up", *words]) == EXIT_TRY_LATER
+    assert [message for message in caplog.messages if message.startswith("listens on 127.0.0.1 only")]
+
+
+async def test_a_new_certificate_that_clients_refuse_is_told_when_it_is_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "server.pem"
+    options = up("--tls-cert", str(file), "--tls-key", str(file))
+    trustme.CA().issue_cert("192.0.2.2").private_key_and_cert_chain_pem.write_to_path(file)
+    await _reload(options, None, None, None)
+    assert [message.partition(",")[0] for message in caplog.messages] == ["clients are told 127.0.0.1", "the certificates were read again"]
+
+
+def test_an_address_of_another_machine_is_told_with_the_option_that_asked_for_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["up", "--data", str(tmp_path / "store"), "--broker-port", "0", "--name-server-port", "0", "--insecure-listen"]
+    assert main([*words, "--host", "192.0.2.1"]) == EXIT_TRY_LATER
+    assert capsys.readouterr().err.endswith("; --host chooses another\n")
+    assert main([*words, "--metrics-port", "0", "--metrics-host", "192.0.2.1"]) == EXIT_TRY_LATER
+    assert capsys.readouterr().err.endswith("; --metrics-host chooses another\n")
 
 
 def test_a_full_disk_may_pass_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
