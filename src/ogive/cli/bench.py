@@ -160,5 +160,7 @@ def _show(record: dict[str, object], verb: str, *, as_json: bool, last: bool) ->
         return
     times = f", p50 {record['p50_ms']} ms, p99 {record['p99_ms']} ms, max {record['max_ms']} ms" if record["p50_ms"] is not None else ""
     rate, volume = f"{record['messages_per_s']:,} messages/s", f"{record['mib_per_s']} MiB/s"
-    when = "total" if last else f"{record['seconds']:.0f} s"
-    print(f"{when}: {record['messages']:,} {verb}, {rate}, {volume}{times}", flush=True)
+    failed = f", {record['failed']:,} failed" if record["failed"] else ""
+    done = f"{record['messages']:,} {verb}"
+    line = f"total: {done} in {record['seconds']:.2f} s" if last else f"{record['seconds']:.0f} s: {done}"
+    print(f"{line}{failed}, {rate}, {volume}{times}", flush=True)

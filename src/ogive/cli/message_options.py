@@ -142,7 +142,8 @@ def bench(commands: Commands) -> None:
         "produce",
         "bench:produce",
         "send messages and show rate and latency",
-        "A line each second: all messages so far, rate and times of that second. Then the total. Exit code 1: a send failed.",
+        "A line each second: all messages so far, rate and times of that second. Then the total, up to the last message. Exit code 1: a "
+        "send failed.",
     )
     command.add_argument("--topic", default="OgiveBench", metavar="TOPIC", help="topic to send to (default: OgiveBench)")
     command.add_argument("--size", type=int, default=1024, metavar="BYTES", help="size of each body (default: 1024)")
@@ -153,7 +154,8 @@ def bench(commands: Commands) -> None:
         "consume",
         "bench:consume",
         "receive messages, the oldest first, and show the rate",
-        "A line each second: all messages so far, and the rate of that second. Then the total. Exit code 1: none came.",
+        "A line each second: all messages so far, and the rate of that second. Then the total, up to the last message. Exit code 1: none "
+        "came.",
     )
     command.add_argument("--topic", default="OgiveBench", metavar="TOPIC", help="topic to consume (default: OgiveBench)")
     command.add_argument(
