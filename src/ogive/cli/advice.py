@@ -1,11 +1,10 @@
 """What a user of the command line can do about an error that a library can only describe."""
 
 import argparse
-import os
 
 from ogive.access.guard import NO_CREDENTIALS, NOBODY_KNOWN
 from ogive.cli.config_file import blamed
-from ogive.cli.connect import place
+from ogive.cli.connect import place, source
 from ogive.errors import InvalidOption, NoNameServer, NoPermission, NotANameServer, OgiveError
 from ogive.transport.connection import NO_CERTIFICATE
 
@@ -23,9 +22,9 @@ def way_out(error: OgiveError, options: argparse.Namespace) -> str:
         if NO_CERTIFICATE in str(error):
             return f"Check {found.certfile}." if found.certfile else "Show one with --certfile FILE."
         if found.tls:
-            return f"Check the address (-n HOST:PORT) and the authorities{f' in {found.cafile}' if found.cafile else ''}."
-        source = " (this address is from NAMESRV_ADDR)" if not options.name_server and os.environ.get("NAMESRV_ADDR") else ""
-        return f"Start one with `ogive up`, or name another with -n HOST:PORT{source}; one with TLS needs --cafile FILE."
+            authorities = f"the authorities{f' in {found.cafile}' if found.cafile else ''}"
+            return f"Check the address (-n HOST:PORT){source(options)} and {authorities}."
+        return f"Start one with `ogive up`, or name another with -n HOST:PORT{source(options)}; one with TLS needs --cafile FILE."
     if isinstance(error, NoPermission) and NO_CREDENTIALS in str(error):
         return "Give them with --credentials FILE."
     if isinstance(error, NoPermission) and NOBODY_KNOWN in str(error):

@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
         from ogive.cli.advice import way_out
 
         text, advice = harmless_text(str(exc)), way_out(exc, options)  # a server may have had a word in it
-        _complain(f"{text.rstrip('.')}. {advice}" if advice else text, options)
+        _complain(f"{text.rstrip('.')}{'' if text.endswith('?') else '.'} {advice}" if advice else text, options)
         return EXIT_TRY_LATER if isinstance(exc, TryLater) else EXIT_ERROR
 
 

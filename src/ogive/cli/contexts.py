@@ -44,12 +44,12 @@ class Contexts:
     contexts: dict[str, Context]
     current: str | None = None
 
-    def get(self, name: str) -> Context:
-        """Raises InvalidOption."""
+    def get(self, name: str, source: str = "") -> Context:
+        """*source*: where the name is from, if no argument of the command. Raises InvalidOption."""
         if name not in self.contexts:
             known = ", ".join(sorted(self.contexts)) or "none"
             raise InvalidOption(
-                f"there is no context {name!r}; known: {known}. `ogive context add {name} --name-server HOST:PORT` makes it"
+                f"there is no context {name!r}{source}; known: {known}. `ogive context add {name} --name-server HOST:PORT` makes it"
             )
         return self.contexts[name]
 
@@ -84,12 +84,12 @@ def _save(contexts: Contexts) -> None:
         raise InvalidOption(f"{path} cannot be written: {exc.strerror}") from None
 
 
-def chosen() -> Context | None:
-    """The context that OGIVE_CONTEXT names, or the one in use; None where there is neither. Raises InvalidOption."""
-    name = os.environ.get("OGIVE_CONTEXT")
+def chosen() -> tuple[str, Context] | None:
+    """The context that OGIVE_CONTEXT names, or the one in use, with its name; None where there is neither. Raises InvalidOption."""
     contexts = load()
-    name = name or contexts.current
-    return contexts.get(name) if name else None
+    if named := os.environ.get("OGIVE_CONTEXT"):
+        return named, contexts.get(named, " (from OGIVE_CONTEXT)")
+    return (contexts.current, contexts.get(contexts.current)) if contexts.current else None
 
 
 def add(options: argparse.Namespace) -> int:

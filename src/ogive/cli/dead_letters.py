@@ -27,7 +27,9 @@ async def list_letters(options: argparse.Namespace) -> int:
 
 async def send(options: argparse.Namespace) -> int:
     """1 when an id is not among the dead letters: nothing is sent then."""
-    if bool(options.ids) == options.all:
+    if options.ids and options.all:
+        raise InvalidOption("--all means every dead letter, and ids only some: leave one of them out")
+    if not options.ids and not options.all:
         raise InvalidOption("say which dead letters are sent again: their ids (`ogive dead-letter list`), or --all")
     async with aio.Admin(client=client_config(options)) as admin:
         letters = {letter.id: letter for letter in await _letters(admin, options, MAX_MESSAGES)}  # each once, however often it came back

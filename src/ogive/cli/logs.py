@@ -61,7 +61,10 @@ def last_line(text: str) -> str:
 
 
 class Once(logging.Filter):
-    """A line that stood there within the last *after_s* is left out: tries at a wrong address all fail alike."""
+    """For commands. A line that stood there within the last *after_s* is left out: tries at a wrong address all fail alike.
+
+    So is what a connection says of its end: the command's own error says it again.
+    """
 
     def __init__(self, now: Callable[[], float] = time.monotonic, after_s: float = SAME_AFTER_S) -> None:
         super().__init__()
@@ -69,6 +72,8 @@ class Once(logging.Filter):
         self._shown: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if record.name == "ogive.transport.connection":
+            return False
         line, now = record.getMessage(), self._now()
         if now - self._shown.get(line, -math.inf) < self._after_s:
             return False

@@ -3,10 +3,11 @@
 import argparse
 import difflib
 from collections.abc import Callable, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, NoReturn, cast
 
 from ogive import __version__
 from ogive.cli import access_options, admin_options, message_options, pipeline_options, run_options
+from ogive.cli.exits import EXIT_USAGE
 from ogive.cli.options import Commands, add_command, add_json
 from ogive.native import build
 
@@ -19,6 +20,7 @@ _OF_COMMANDS: Final = ("-n", "--name-server", "--credentials", "--cafile", "--ce
 """Options of nearly all commands, which other tools take before the command."""
 _GROUPS: Final = ("topic", "group", "broker", "message", "dead-letter", "check", "user", "acl")
 _ADDRESSES: Final = ("--port", "--host", "--namesrv", "--broker", "--server", "--address")
+_EXPECTED: Final[dict[Any, str]] = {int: "a whole number", float: "a number"}
 _LONE_WORDS: Final = {"lag": "--topic", "send": "--body", "tail": "--from"}
 _OTHER_WORDS: Final = {
     "consume": "tail or run",
@@ -35,7 +37,19 @@ _OTHER_WORDS: Final = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Suggests the nearest command or choice for a misspelt one."""
+    """Says in one line what is wrong, and suggests the nearest command or choice for a misspelt one."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"ogive: {message}{'' if message.endswith('?') else '.'} `{self.prog} --help` shows what there is\n")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:  # private, and the only place where argparse reads values
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError:
+            if not action.option_strings or action.type not in _EXPECTED:
+                raise
+            expected = "a number of bytes" if action.metavar == "BYTES" else _EXPECTED[action.type]
+            raise argparse.ArgumentError(None, f"{action.option_strings[-1]} {arg_string}: {expected} is expected") from None
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:  # private, and the only place where argparse looks at choices
         choices = list(map(str, action.choices or ()))
@@ -43,6 +57,8 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"there is no {value!r}: did you mean {_OTHER_WORDS[value]}?")
         if value not in choices and (near := difflib.get_close_matches(str(value), choices, n=1)):
             raise argparse.ArgumentError(action, f"there is no {value!r}: did you mean {near[0]}?")
+        if action.option_strings and choices and value not in choices:
+            raise argparse.ArgumentError(None, f"{action.option_strings[-1]} {value}: {' or '.join(choices)} is expected")
         super()._check_value(action, value)
 
 
@@ -90,17 +106,33 @@ _COMMANDS: Final[dict[str, Callable[[Commands], None]]] = {
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """As parse_args; but what a command does not know is shown with that command's usage and the nearest option that it has."""
+    """As parse_args; but what a command does not know is shown with the nearest option that it has."""
     _refuse_early_option(parser, arguments)
     options, unknown = parser.parse_known_args(arguments)
     command: argparse.ArgumentParser = getattr(options, "command_parser", getattr(options, "group_parser", parser))
-    if unknown:
+    if unknown and not _take_late_words(command, options, unknown):
         known = [option for action in command._actions for option in action.option_strings]
         names = [word for word in unknown if word.startswith("-")]
         hints = [_nearest(word, known) if names else _meant(command.prog, word) for word in unknown]
         words = [f"{word} (did you mean {hint}?)" if hint else word for word, hint in zip(unknown, hints, strict=True)]
         command.error(f"unrecognized arguments: {' '.join(words)}")
     return options
+
+
+def _take_late_words(command: argparse.ArgumentParser, options: argparse.Namespace, words: Sequence[str]) -> bool:
+    """Whether *words* are more of the command's last argument: argparse gives it only those that stand before the first option."""
+    arguments = [action for action in command._actions if not action.option_strings]
+    if not arguments or any(word.startswith("-") for word in words):
+        return False
+    last = arguments[-1]
+    had = getattr(options, last.dest)
+    if last.nargs in ("*", "+"):
+        setattr(options, last.dest, [*had, *words])
+        return True
+    if last.nargs == "?" and had is None and len(words) == 1:
+        setattr(options, last.dest, words[0])
+        return True
+    return False
 
 
 def _refuse_early_option(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:

@@ -87,6 +87,27 @@ def test_a_certificate_and_its_key_are_of_one_place(monkeypatch: pytest.MonkeyPa
         client_config(options("--keyfile", "/mine.key"))
 
 
+def test_an_error_names_the_context_that_it_comes_from(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = folder / "prod.yml"
+    assert main(["context", "add", "prod", "-n", "127.0.0.1:1", "--credentials", str(missing)]) == 0
+    capsys.readouterr()
+    assert main(["topic", "list"]) == 1
+    assert capsys.readouterr().err == f"ogive: credentials file {missing} cannot be read: No such file or directory (of context prod)\n"
+    assert main(["topic", "list", "--credentials", str(folder / "mine.yml")]) == 1
+    assert "of context" not in capsys.readouterr().err
+    missing.write_text("accessKey: me\nsecretKey: secret\n")
+    missing.chmod(0o600)
+    assert main(["topic", "list"]) == 1
+    assert "-n HOST:PORT (this address is from context prod)" in capsys.readouterr().err
+    assert main(["topic", "list", "-n", "127.0.0.1:1"]) == 1
+    assert "context" not in capsys.readouterr().err
+    monkeypatch.setenv("OGIVE_CONTEXT", "nope")
+    assert main(["topic", "list"]) == 1
+    assert capsys.readouterr().err.startswith("ogive: there is no context 'nope' (from OGIVE_CONTEXT); known: prod. ")
+
+
 def test_contexts_are_listed_and_removed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["context", "list"]) == 0
     assert "no contexts" in capsys.readouterr().out

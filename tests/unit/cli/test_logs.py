@@ -64,6 +64,13 @@ def test_a_line_that_was_just_shown_is_not_shown_again() -> None:
     assert len(once._shown) <= MAX_LINES_KNOWN
 
 
+def test_what_a_connection_says_of_its_end_is_left_to_the_command() -> None:
+    """The error that the command ends with says it again."""
+    ended = record("it speaks %s")
+    ended.name = "ogive.transport.connection"
+    assert not Once().filter(ended)
+
+
 def test_a_command_without_a_log_says_things_once() -> None:
     assert logging.lastResort is not None
     before = list(logging.lastResort.filters)

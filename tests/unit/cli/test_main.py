@@ -1,6 +1,7 @@
 """The command line without a broker: help, wrong usage, output."""
 
 import argparse
+import contextlib
 import errno
 import json
 import os
@@ -8,6 +9,7 @@ import resource
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import cast, get_args
 
@@ -23,7 +25,7 @@ from ogive.cli.lag import refuse_unknown
 from ogive.cli.main import main
 from ogive.cli.messages import _property
 from ogive.cli.output import confirm, print_json, print_message, print_message_whole, print_table
-from ogive.cli.parser import build_parser
+from ogive.cli.parser import build_parser, parse
 from ogive.cli.start_checks import check_place, warn_of_addresses, warn_of_certificate, warn_of_users
 from ogive.cli.up import OPEN_FILES, _reload, broker_config, check_host, make_first_user, raise_open_files
 from ogive.client.admin.records import Permission
@@ -287,6 +289,24 @@ def test_no_name_server_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> N
     assert error.count("\n") == 1
 
 
+def test_a_port_of_something_else_is_one_line() -> None:
+    def answer(listening: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # the end of the test
+            while True:
+                with listening.accept()[0] as client:
+                    client.recv(1024)
+                    client.sendall(b"HTTP/1.0 400 Bad Request\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=answer, args=(listening,), daemon=True).start()
+        words = [sys.executable, "-m", "ogive", "topic", "list", "-n", f"127.0.0.1:{listening.getsockname()[1]}"]
+        done = subprocess.run(words, check=False, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("ogive: no name server answered at ")
+    assert "is that the right port? Start one with `ogive up`" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_table_lines_up_and_separates_thousands(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("queue", "lag"), [("a/b/0", 1234567), ("a/b/10", 5)])
     assert capsys.readouterr().out.splitlines() == ["QUEUE         LAG", "a/b/0   1,234,567", "a/b/10          5"]
@@ -373,42 +393,78 @@ def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    ("words", "usage", "said"),
+    ("words", "command", "said"),
     [
-        (["up", "--flsh", "sync"], "usage: ogive up", "--flsh (did you mean --flush?) sync"),
-        (["topic", "list", "--jsn=1"], "usage: ogive topic list", "--jsn=1 (did you mean --json?)"),
-        (["errors", "--xyz"], "usage: ogive errors", "unrecognized arguments: --xyz\n"),
-        (["up", "--port", "9000"], "usage: ogive up", "--port (did you mean --name-server-port or --broker-port"),
-        (["lag", "billing", "Orders"], "usage: ogive lag", "Orders (did you mean --topic Orders?)"),
-        (["lag", "billing", "--zzz", "7"], "usage: ogive lag", "unrecognized arguments: --zzz 7\n"),
-        (["send", "Orders", "hello"], "usage: ogive send", "hello (did you mean --body hello?)"),
-        (["tail", "Orders", "earliest"], "usage: ogive tail", "earliest (did you mean --from earliest?)"),
-        (["topic", "list", "--port", "9876"], "usage: ogive topic list", "--port (did you mean -n HOST:PORT?) 9876\n"),
-        (["bench", "produce", "--seconds", "1"], "usage: ogive bench produce", "unrecognized arguments: --seconds 1\n"),
-        (["-n", "h:1", "topic", "list"], "usage: ogive", "-n stands behind the command: ogive topic list -n h:1\n"),
-        (["topic", "-n", "h:1", "list"], "usage: ogive", "-n stands behind the command: ogive topic list -n h:1\n"),
+        (["up", "--flsh", "sync"], "ogive up", "--flsh (did you mean --flush?) sync"),
+        (["topic", "list", "--jsn=1"], "ogive topic list", "--jsn=1 (did you mean --json?)"),
+        (["errors", "--xyz"], "ogive errors", "unrecognized arguments: --xyz. `"),
+        (["up", "--port", "9000"], "ogive up", "--port (did you mean --name-server-port or --broker-port"),
+        (["lag", "billing", "Orders"], "ogive lag", "Orders (did you mean --topic Orders?)"),
+        (["lag", "billing", "--zzz", "7"], "ogive lag", "unrecognized arguments: --zzz 7. `"),
+        (["send", "Orders", "hello"], "ogive send", "hello (did you mean --body hello?)"),
+        (["tail", "Orders", "earliest"], "ogive tail", "earliest (did you mean --from earliest?)"),
+        (["topic", "list", "--port", "9876"], "ogive topic list", "--port (did you mean -n HOST:PORT?) 9876. `"),
+        (["bench", "produce", "--seconds", "1"], "ogive bench produce", "unrecognized arguments: --seconds 1. `"),
+        (["-n", "h:1", "topic", "list"], "ogive", "-n stands behind the command: ogive topic list -n h:1. `"),
+        (["topic", "-n", "h:1", "list"], "ogive", "-n stands behind the command: ogive topic list -n h:1. `"),
         (
             ["--context", "prod", "topic", "list"],
-            "usage: ogive",
+            "ogive",
             "no option --context: OGIVE_CONTEXT=NAME before the command, or `ogive context use`",
         ),
         (
             ["topic", "list", "--context", "prod"],
-            "usage: ogive topic list",
+            "ogive topic list",
             "--context (did you mean OGIVE_CONTEXT=NAME before the command?)",
         ),
-        (["--name-server=h:1", "lag", "g"], "usage: ogive", "behind the command: ogive lag g --name-server=h:1\n"),
+        (["--name-server=h:1", "lag", "g"], "ogive", "behind the command: ogive lag g --name-server=h:1. `"),
     ],
 )
 def test_a_misspelt_option_is_shown_with_the_nearest_one(
-    words: list[str], usage: str, said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], command: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == EXIT_USAGE
     text = capsys.readouterr().err
-    assert text.startswith(usage)
+    assert text.startswith("ogive: ")
     assert said in text
+    assert text.endswith(f"`{command} --help` shows what there is\n")
+    assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["up", "--keep-hours", "abc"], "--keep-hours abc: a number is expected. `ogive up --help`"),
+        (["up", "--default-queues", "many"], "--default-queues many: a whole number is expected. `ogive up --help`"),
+        (["up", "--max-message-size", "10MB"], "--max-message-size 10MB: a number of bytes is expected. `ogive up --help`"),
+        (["up", "--flush", "foo"], "--flush foo: sync or async is expected. `ogive up --help`"),
+        (["up", "--fluhs", "sync"], "unrecognized arguments: --fluhs (did you mean --flush?) sync. `ogive up --help`"),
+        (["topic", "create"], "the following arguments are required: topic. `ogive topic create --help`"),
+    ],
+)
+def test_a_wrong_value_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == EXIT_USAGE
+    assert capsys.readouterr().err == f"ogive: {said} shows what there is\n"
+
+
+def test_words_behind_an_option_belong_to_the_argument_that_takes_several() -> None:
+    def parsed(*words: str) -> argparse.Namespace:
+        return parse(build_parser(words), words)
+
+    assert parsed("run", "app:bill", "-n", "h:1", "app:ship").targets == ["app:bill", "app:ship"]
+    assert parsed("dead-letter", "send", "billing", "--yes", "one", "--json", "two").ids == ["one", "two"]
+    assert parsed("acl", "delete", "billing", "-n", "h:1", "Topic:Orders").resource == "Topic:Orders"
+
+
+@pytest.mark.parametrize("words", [["acl", "delete", "billing", "Topic:A", "-n", "h:1", "Topic:B"], ["run", "app:bill", "-v", "--zzz"]])
+def test_what_no_argument_takes_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(words)
+    assert f"unrecognized arguments: {words[-1]}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

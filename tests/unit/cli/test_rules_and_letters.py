@@ -93,6 +93,9 @@ def test_nothing_is_done_that_was_not_meant(words: list[str], said: str, cluster
         (["acl", "delete", "billing", "--yes"], [("billing", None)]),
         (["dead-letter", "send", "payd", "--all", "--yes"], [("payd", "p1"), ("payd", "p2")]),
         (["dead-letter", "send", "payd", "p2"], [("payd", "p2")]),
+        (["acl", "delete", "billing", "--json", "Topic:Pay"], [("billing", "Topic:Pay")]),
+        (["dead-letter", "send", "payd", "--yes", "p2"], [("payd", "p2")]),
+        (["dead-letter", "send", "payd", "p1", "--json", "p2"], [("payd", "p1"), ("payd", "p2")]),
     ],
 )
 def test_what_was_meant_is_done(words: list[str], done: list[tuple[Any, ...]], cluster: Cluster) -> None:
