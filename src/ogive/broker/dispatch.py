@@ -12,6 +12,7 @@ from ogive.broker import listings
 from ogive.broker.changes import CHANGES
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
+from ogive.broker.handlers.send_answer import refuse_send
 from ogive.broker.pull_hold import LOOK_AGAIN_S
 from ogive.broker.replies import Rejected, refuse, reply
 from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Direct, Route
@@ -31,7 +32,10 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tri
     try:
         _carry_out(ctx, connection, command)
     except OgiveError as exc:
-        refuse(connection, command, exc)
+        if command.code in ctx.traffic.send_times:
+            refuse_send(ctx, connection, command, exc)
+        else:
+            refuse(connection, command, exc)
     except Cold as cold:
         _later(ctx, connection, command, partial(_again, ctx, connection, command, cold, tries + 1), ", from disk")
 

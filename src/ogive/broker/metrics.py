@@ -1,4 +1,6 @@
-"""A broker's figures for Prometheus, under the names that Apache's brokers give them. Source: BrokerMetricsConstant.java, 5.5.
+"""A broker's figures for Prometheus, under the names and labels of a 5.5.0 page. Source: BrokerMetricsConstant.java, 5.5.
+
+Names end with their unit where that page's do: its exporter adds it to the names in the source, in 5.3 too.
 
 Behaviour
 - For this page alone only message_size and rpc_latency are counted per message; the rest is counted anyway (tallies.py) or found out when
@@ -7,35 +9,42 @@ Behaviour
   from what was handed out on. Stored messages are read for them, LAG_READS_S at most for all; groups that are not reached have no line.
 
 Differs from Java
-- What has no counterpart here is left out: pop consumption, RocksDB, tiered storage.
+- What has no counterpart here is left out: pop consumption, RocksDB, tiered storage, the queues of thread pools (processor_watermark) but
+  for sends and ends of transactions; and the label otel_scope_name, which only names the library.
 - send_to_dlq_messages_total is by group, without the topic that the messages were sent to; pulls of retry topics count as handed out.
 - A group that broadcasts has no lag: its members keep their progress for themselves.
-- message_type is the type of the topic, not of each message. message_size, rpc_latency and what is about transactions and timers is of all
-  topics together. rpc_latency knows sends, until they are stored, and the reading for pulls, without their wait for messages.
+- message_type is that of the topic a message is stored in, not of each message: what waits for its time is delay, a half message is
+  transaction, and what is delivered of them is what its own topic is.
+- rpc_latency knows sends, until they are stored or refused, and the reading for pulls, without their wait for messages.
+- finish_message_latency_milliseconds is in seconds, as in Java, whose buckets are, too.
 - The gauges of one kind are at most MAX_SERIES lines; ``ogive_metrics_left_out`` says how many more there would be.
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Final, NamedTuple, TypeVar
 
 from ogive.broker.attributes import MESSAGE_TYPE
 from ogive.broker.context import Context
-from ogive.errors import StoreError
-from ogive.model import DLQ_PREFIX, RETRY_PREFIX, is_system_group
+from ogive.errors import ResponseCode, StoreError
+from ogive.model import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_group
 from ogive.store.disk import Cold
 from ogive.store.record import store_timestamp
 from ogive.transport.prometheus import Histogram, Labels, MetricsText, Rows
-from ogive.wire.codes import Decision, LanguageCode, version_name
+from ogive.wire.codes import Decision, LanguageCode, RequestCode, version_name
 
 MAX_SERIES: Final = 20_000
+HISTOGRAM_LINES: Final = 12  # of one histogram, at most
 LAG_READS_S: Final = 3.0  # Prometheus waits 10 s for the page
 _AT_ONCE: Final = 100  # queues of groups that are looked at in one turn of the loop
 
 PROTOCOL: Final = "remoting"
+STORAGE: Final[Labels] = {"storage_type": "local", "storage_medium": "disk"}
+_KINDS: Final = {TIMER_TOPIC: "delay", SCHEDULE_TOPIC: "delay", HALF_TOPIC: "transaction"}
 _CONSUME_MODES: Final = {"CONSUME_PASSIVELY": "push", "CONSUME_ACTIVELY": "pull", "CONSUME_POP": "pop"}
 """Source: ConsumeType.java."""
 
@@ -65,46 +74,50 @@ async def metrics(ctx: Context) -> str:
     _add_timers(page, ctx)
     _add_histograms(page, ctx)
     page.one("rocketmq_broker_permission", "2 write, 4 read", 4 if ctx.store.failed is not None else 6)
-    page.add("rocketmq_processor_watermark", "gauge", "sends that wait for the disk", [({"processor": "send"}, ctx.sends_waiting)])
-    storage = {"storage_type": "local", "storage_medium": "disk"}
+    waiting = (("send", ctx.sends_waiting), ("transaction", ctx.transactions.ending))
+    rows = [({"processor": kind}, count) for kind, count in waiting]
+    page.add("rocketmq_processor_watermark", "gauge", "sends, and ends of transactions, that wait for the disk", rows)
     for name, text, value in (
-        ("rocketmq_storage_size", "bytes of the commit log", stats.commitlog_end - stats.commitlog_start),
+        ("rocketmq_storage_size_bytes", "bytes of the commit log", stats.commitlog_end - stats.commitlog_start),
         ("rocketmq_storage_flush_behind_bytes", "bytes that wait for the disk", stats.waiting_bytes),
         ("rocketmq_storage_dispatch_behind_bytes", "bytes of the log that no queue shows yet", 0),
     ):
-        page.add(name, "gauge", text, [(storage, value)])
+        page.add(name, "gauge", text, [(STORAGE, value)])
     if earliest_ms is not None:
         kept_ms = max(0, ctx.now_ms() - earliest_ms)
-        page.add("rocketmq_storage_message_reserve_time", "gauge", "age of the oldest message, in ms", [(storage, kept_ms)])
+        page.add("rocketmq_storage_message_reserve_time_milliseconds", "gauge", "age of the oldest message", [(STORAGE, kept_ms)])
     page.one("ogive_connections", "connections of clients", len(ctx.born_hosts))
     page.add("ogive_registered", "gauge", "1: the name server knows this broker", _registered(ctx))
     page.one("ogive_damaged_records", "records that were found damaged since the start", stats.damaged)
-    page.one("ogive_sends_failed_total", "sends that could not be stored", ctx.traffic.failed, "counter")
+    page.one("ogive_sends_failed_total", "sends that the store did not take", ctx.traffic.failed, "counter")
     if ctx.guard is not None:
         page.one("ogive_access_refused_total", "requests that access control refused", ctx.guard.table.refusals.count, "counter")
     return page.text()
 
 
 def _stored(ctx: Context, figure: str) -> Iterator[tuple[Labels, float]]:
-    for topic, _, counts in ctx.traffic.puts.items():
-        config = ctx.topics.get(topic)
-        kind = config.attributes.get(MESSAGE_TYPE, "NORMAL") if config is not None else "NORMAL"
-        labels = {"topic": topic, "message_type": kind.lower(), "is_system": _bool(ctx.topics.is_system(topic))}
-        yield labels, getattr(counts, figure)
+    for topic, _, tally in ctx.traffic.puts.items():
+        yield _of_topic(ctx, topic), getattr(tally, figure)
+
+
+def _of_topic(ctx: Context, topic: str) -> Labels:
+    config = ctx.topics.get(topic)
+    kind = config.attributes.get(MESSAGE_TYPE, "NORMAL") if config is not None else "NORMAL"
+    return {"topic": topic, "message_type": _KINDS.get(topic, kind.lower()), "is_system": _bool(ctx.topics.is_system(topic))}
 
 
 def _handed_out(ctx: Context, figure: str) -> Iterator[tuple[Labels, float]]:
-    for group, topic, counts in ctx.traffic.gets.items():
-        yield _of_group(ctx, topic, group), getattr(counts, figure)
+    for group, topic, tally in ctx.traffic.gets.items():
+        yield _handed_to(ctx, topic, group), getattr(tally, figure)
+
+
+def _handed_to(ctx: Context, topic: str, group: str) -> Labels:
+    is_system = ctx.topics.is_system(topic) or is_system_group(group)
+    return {"topic": topic, "consumer_group": group, "is_system": _bool(is_system)}
 
 
 def _of_group(ctx: Context, topic: str, group: str) -> Labels:
-    return {
-        "topic": topic,
-        "consumer_group": group,
-        "is_retry": _bool(topic.startswith(RETRY_PREFIX)),
-        "is_system": _bool(ctx.topics.is_system(topic) or is_system_group(group)),
-    }
+    return {**_handed_to(ctx, topic, group), "is_retry": _bool(topic.startswith(RETRY_PREFIX))}
 
 
 def _bool(value: bool) -> str:
@@ -112,39 +125,69 @@ def _bool(value: bool) -> str:
 
 
 def _given_up(ctx: Context) -> Iterator[tuple[Labels, float]]:
-    for topic, _, counts in ctx.traffic.puts.items():
+    for topic, _, tally in ctx.traffic.puts.items():
         if topic.startswith(DLQ_PREFIX):
             group = topic.removeprefix(DLQ_PREFIX)
-            yield {"consumer_group": group, "is_system": _bool(is_system_group(group))}, counts.messages
+            yield {"consumer_group": group, "is_system": _bool(is_system_group(group))}, tally.messages
 
 
 def _add_transactions(page: "_Page", ctx: Context) -> None:
     ended = ctx.transactions.ended
-    page.one("rocketmq_half_messages", "open transactions", len(ctx.transactions))
-    page.one("rocketmq_commit_messages_total", "transactions that were committed", ended[Decision.COMMIT], "counter")
-    page.one("rocketmq_rollback_messages_total", "transactions that were rolled back", ended[Decision.ROLLBACK], "counter")
-    ages = ctx.transactions.commit_ages.histogram()
-    page.histogram("rocketmq_finish_message_latency", "seconds until a transaction was committed", [({}, ages)])
+    page.add("rocketmq_half_messages", "gauge", "open transactions", _by_topic(ctx.transactions.open_by_topic().items()))
+    for name, text, decision in (
+        ("commit", "transactions that were committed", Decision.COMMIT),
+        ("rollback", "transactions that were rolled back", Decision.ROLLBACK),
+    ):
+        rows = [(topic, of_topic.times[decision]) for topic, of_topic in ended.items() if of_topic.times[decision]]
+        page.add(f"rocketmq_{name}_messages_total", "counter", text, _by_topic(rows))
+    ages = [({"topic": topic}, of_topic.ages.histogram()) for topic, of_topic in ended.items() if of_topic.times[Decision.COMMIT]]
+    page.histogram("rocketmq_finish_message_latency_milliseconds", "seconds, as in Java, until a transaction was committed", ages)
 
 
 def _add_timers(page: "_Page", ctx: Context) -> None:
-    behind_ms = round(ctx.timers.behind_s * 1000)
-    page.one("rocketmq_timing_messages", "messages that wait for their time", len(ctx.timers))
-    page.one("rocketmq_timer_enqueue_lag", "timer messages that were not looked at yet", ctx.timers.unread)
-    page.one("rocketmq_timer_enqueue_latency", "for how long, in ms", behind_ms if ctx.timers.unread else 0)
-    page.one("rocketmq_timer_enqueue_total", "timer messages that came", ctx.timers.taken_up, "counter")
-    page.one("rocketmq_timer_dequeue_lag", "timer messages that are due and not delivered yet", ctx.timers.overdue)
-    page.one("rocketmq_timer_dequeue_latency", "for how long the oldest is due, in ms", behind_ms)
-    page.one("rocketmq_timer_dequeue_total", "timer messages that were delivered", ctx.timers.delivered, "counter")
-    page.histogram("rocketmq_delay_message_latency", "seconds that timer messages were to wait", [({}, ctx.timers.waits.histogram())])
+    timers = ctx.timers
+    behind_ms = round(timers.behind_s * 1000)
+    for name, text, value in (
+        ("enqueue_lag", "timer messages that were not looked at yet", timers.unread),
+        ("enqueue_latency_milliseconds", "for how long", behind_ms if timers.unread else 0),
+        ("dequeue_lag", "timer messages that are due and not delivered yet", timers.overdue),
+        ("dequeue_latency_milliseconds", "for how long the oldest is due", behind_ms),
+    ):
+        page.add(f"rocketmq_timer_{name}", "gauge", text, [(STORAGE, value)])
+    page.add("rocketmq_timing_messages", "gauge", "messages that wait for their time", _by_topic(timers.waiting_of.items(), STORAGE))
+    for name, text, figure in (
+        ("enqueue", "timer messages that came", "taken_up"),
+        ("dequeue", "timer messages that were delivered", "delivered"),
+    ):
+        rows = [(topic, getattr(of_topic, figure)) for topic, of_topic in timers.by_topic.items()]
+        page.add(f"rocketmq_timer_{name}_total", "counter", text, _by_topic(rows, STORAGE))
+    waits = [({"topic": topic, **STORAGE}, of_topic.waits.histogram()) for topic, of_topic in timers.by_topic.items()]
+    page.histogram("rocketmq_delay_message_latency_seconds", "how long timer messages were to wait", waits)
+
+
+def _by_topic(rows: Iterable[tuple[str, float]], others: Labels = MappingProxyType({})) -> Rows:
+    return [({"topic": topic, **others}, value) for topic, value in rows]
 
 
 def _add_histograms(page: "_Page", ctx: Context) -> None:
-    page.histogram("rocketmq_message_size", "bytes of messages that clients sent", [({}, ctx.traffic.sizes())])
-    common = {"protocol_type": PROTOCOL, "response_code": "success", "is_long_polling": "false", "result": "success"}
-    times = (("send_message", ctx.traffic.put_times), ("pull_message", ctx.traffic.get_times))
-    rows = [({**common, "request_code": code}, durations.histogram()) for code, durations in times]
-    page.histogram("rocketmq_rpc_latency", "milliseconds that requests took", rows)
+    sizes = [(_of_topic(ctx, topic), histogram) for topic, histogram in ctx.traffic.sizes()]
+    page.histogram("rocketmq_message_size", "bytes of messages that clients sent", sizes)
+    traffic = ctx.traffic
+    times = [
+        *((code, ResponseCode.SUCCESS, durations) for code, durations in traffic.send_times.items()),
+        *((code, answer, durations) for (code, answer), durations in traffic.refusal_times.items()),
+        (RequestCode.PULL_MESSAGE, ResponseCode.SUCCESS, traffic.get_times),
+    ]
+    common = {"protocol_type": PROTOCOL, "is_long_polling": "false", "result": "success"}
+    rows = [
+        (
+            {**common, "request_code": RequestCode(code).name.lower(), "response_code": ResponseCode(answer).name.lower()},
+            durations.histogram(),
+        )
+        for code, answer, durations in times
+        if not durations.is_empty
+    ]
+    page.histogram("rocketmq_rpc_latency_milliseconds", "how long requests took", rows)
 
 
 # --- lag -------------------------------------------------------------------------------------------------------------
@@ -202,11 +245,16 @@ async def _add_lags(page: "_Page", lags: list[_Lag], now_ms: int) -> None:
         page.add(f"rocketmq_consumer_{name}_messages", "gauge", text, [(lag.labels, getattr(lag, figure)) for lag in lags])
         await asyncio.sleep(0)  # thousands of lines take milliseconds
     for name, text, figure in (
-        ("lag_latency", "age of the oldest message that a group has not consumed yet, in ms", "oldest_ms"),
-        ("queueing_latency", "age of the oldest message that a group was not given yet, in ms", "oldest_ready_ms"),
+        ("lag_latency", "age of the oldest message that a group has not consumed yet", "oldest_ms"),
+        ("queueing_latency", "age of the oldest message that a group was not given yet", "oldest_ready_ms"),
     ):
         times = [(lag.labels, getattr(lag, figure)) for lag in lags]
-        page.add(f"rocketmq_consumer_{name}", "gauge", text, [(labels, _age(at_ms, now_ms)) for labels, at_ms in times if at_ms != -1])
+        page.add(
+            f"rocketmq_consumer_{name}_milliseconds",
+            "gauge",
+            text,
+            [(labels, _age(at_ms, now_ms)) for labels, at_ms in times if at_ms != -1],
+        )
         page.left_out += sum(at_ms == -1 for _, at_ms in times)
         await asyncio.sleep(0)
 
@@ -302,8 +350,11 @@ class _Page:
         self._text.add(name, kind, help_text, islice(rows, MAX_SERIES))
         self.left_out += sum(1 for _ in rows)
 
-    def histogram(self, name: str, help_text: str, rows: Iterable[tuple[Labels, Histogram]]) -> None:
-        self._text.histogram(name, help_text, rows)
+    def histogram(self, name: str, help_text: str, rows: Sequence[tuple[Labels, Histogram]]) -> None:
+        """MAX_SERIES counts lines, of which a histogram has as many as buckets, and two."""
+        most = MAX_SERIES // HISTOGRAM_LINES
+        self._text.histogram(name, help_text, rows[:most])
+        self.left_out += max(0, len(rows) - most) * HISTOGRAM_LINES
 
     def one(self, name: str, help_text: str, value: float, kind: str = "gauge") -> None:
         self.add(name, kind, help_text, [({}, value)])

@@ -57,7 +57,7 @@ def reply(connection: Connection, request: RemotingCommand, answer: RemotingComm
 
 def refuse(connection: Connection, request: RemotingCommand, error: OgiveError) -> None:
     """Answer with the code for *error*. Raises it again if no request can cause it, which means a bug."""
-    code, remark = _code_and_remark(error)
+    code, remark = code_and_remark(error)
     reply(connection, request, RemotingCommand(code, {}, b"", 0, RESPONSE, remark))
 
 
@@ -70,7 +70,8 @@ def refusal(error: Exception) -> OgiveError:
     return StoreError(f"the broker failed: {type(error).__name__}")
 
 
-def _code_and_remark(error: OgiveError) -> tuple[ResponseCode, str]:
+def code_and_remark(error: OgiveError) -> tuple[ResponseCode, str]:
+    """What is answered for *error*. Raises it again if no request can cause it."""
     match error:
         case Refused():
             return error.code, error.remark

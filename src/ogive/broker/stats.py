@@ -6,22 +6,51 @@ sends since the start.
 
 import time
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Final, Literal, NamedTuple
+from typing import Final, Generic, Literal, NamedTuple, Self, TypeVar
 
-from ogive.broker.tallies import Counts, Passed, Tallies
+from ogive.broker.tallies import Counts, Passed, Tallies, Tally
 from ogive.errors import OgiveError
 from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.transport.prometheus import Histogram
+from ogive.wire.codes import RequestCode
 
 SIZE_BOUNDS: Final = (1024, 4096, 512 * 1024, 1024**2, 2 * 1024**2, 4 * 1024**2)  # BrokerMetricsManager.java
 SAMPLE_S: Final = 10.0
 WINDOWS_S: Final = (10.0, 60.0, 600.0)
 MAX_KEYS: Final = 20_000  # of each table
+_SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 _JITTER_S: Final = SAMPLE_S / 2  # a sample that is this much too young for a window still counts for it
+
+
+T = TypeVar("T")
+
+
+class ByTopic(Generic[T]):
+    """Figures of each topic; beyond *max_topics* the others share one that is shown nowhere."""
+
+    def __init__(self, new: Callable[[], T], max_topics: int = MAX_KEYS) -> None:
+        self._new, self._max = new, max_topics
+        self._of: dict[str, T] = {}
+        self._nowhere = new()
+
+    def of(self, topic: str) -> T:
+        found = self._of.get(topic)
+        if found is None:
+            if len(self._of) >= self._max:
+                return self._nowhere
+            found = self._of[topic] = self._new()
+        return found
+
+    def items(self) -> Iterable[tuple[str, T]]:
+        return self._of.items()
+
+    def forget(self, topic: str) -> None:
+        """The topic was deleted."""
+        self._of.pop(topic, None)
 
 
 class Totals(NamedTuple):
@@ -94,6 +123,21 @@ class Durations:
         if seconds > self.longest_s:
             self.longest_s = seconds
 
+    @classmethod
+    def of_all(cls, parts: Iterable["Durations"]) -> Self:
+        """Of everything that was counted in one of *parts*."""
+        whole = cls()
+        for part in parts:
+            whole._fine = [a + b for a, b in zip(whole._fine, part._fine, strict=True)]
+            whole._coarse = [a + b for a, b in zip(whole._coarse, part._coarse, strict=True)]
+            whole._total_s += part._total_s
+            whole.longest_s = max(whole.longest_s, part.longest_s)
+        return whole
+
+    @property
+    def is_empty(self) -> bool:
+        return not (any(self._fine) or any(self._coarse))
+
     def table(self) -> dict[str, int]:
         """Name of the step to how often."""
         fine = self._fine
@@ -122,13 +166,13 @@ class Durations:
 class Traffic:
     """Pulls count here, and what is stored by topic; the store counts all puts. Event-loop only; ``sample`` is called every SAMPLE_S.
 
-    puts: by topic.  gets and sent_back: by group and topic.  put_times and get_times: how long storing and reading took.
+    puts: by topic.  gets and sent_back: by group and topic.  send_times and get_times: how long storing and reading took.
     """
 
     __slots__ = (
-        "_found", "_is_system", "_missed", "_mornings", "_now", "_now_ms", "_puts", "_samples", "_sent_bytes", "_sizes", "_timers",
+        "_found", "_is_system", "_missed", "_mornings", "_now", "_now_ms", "_puts", "_samples", "_timers",
         "_totals", "_transferred", "_users_put", "_users_transferred",
-        "failed", "get_times", "gets", "put_times", "puts", "sent_back",
+        "failed", "get_times", "gets", "puts", "refusal_times", "send_times", "sent_back",
     )  # fmt: skip
 
     def __init__(
@@ -149,39 +193,55 @@ class Traffic:
         self._transferred = self._found = self._missed = self._users_put = self._users_transferred = 0
         self.puts, self.gets, self.sent_back = (Tallies(now, max_keys) for _ in range(3))
         self._totals = Tallies(now, 4)
-        self.put_times, self.get_times = Durations(), Durations()
-        self.failed = 0  # sends that could not be stored
-        self._sizes = [0] * 64  # messages sent, by the bits of their size - 1: the bounds are powers of two
-        self._sent_bytes = 0
+        self.get_times = Durations()
+        self.send_times: dict[int, Durations] = {int(code): Durations() for code in _SENDS}
+        """Of sends that were stored, by their request code."""
+        self.refusal_times: defaultdict[tuple[int, int], Durations] = defaultdict(Durations)
+        """Of sends that were refused, by their request code and that of the answer."""
+        self.failed = 0
+        """Sends that the store did not take, at once or later."""
         self._samples = deque([(now(), self.counts())], maxlen=round(WINDOWS_S[-1] / SAMPLE_S) + 1)
         # the day, and what counted at its beginning and at that of the day before
         self._mornings = (self._today(), UsersTotals(), UsersTotals())
 
-    def stored(self, topic: str, messages: int, size: int, seconds: float) -> None:
-        """A send that took *seconds* has put so many messages and bytes into a topic."""
-        self.count_put(topic, messages, size)
-        self.put_times.add(seconds)
-        self._sizes[(size // messages - 1).bit_length()] += messages
-        self._sent_bytes += size
+    def stored(self, topic: str, messages: int, size: int, seconds: float, code: int) -> None:
+        """A send, a request with this *code* that took *seconds*, has put so many messages and bytes into a topic."""
+        tally = self.count_put(topic, messages, size)
+        self.send_times[code].add(seconds)
+        tally.sent_sizes[(size // messages - 1).bit_length()] += messages
+        tally.sent_bytes += size
 
-    def stored_run(self, topics: Sequence[str], sizes: Sequence[int], seconds: float) -> None:
+    def stored_run(self, topics: Sequence[str], sizes: Sequence[int], seconds: float, code: int) -> None:
         """stored() of sends that were stored together; topic and size of each."""
         for (topic, size), sends in Counter(zip(topics, sizes, strict=True)).items():
-            self.count_put(topic, sends, sends * size, sends)
-            self._sizes[(size - 1).bit_length()] += sends
-        self.put_times.add(seconds, len(sizes))
-        self._sent_bytes += sum(sizes)
+            tally = self.count_put(topic, sends, sends * size, sends)
+            tally.sent_sizes[(size - 1).bit_length()] += sends
+            tally.sent_bytes += sends * size
+        self.send_times[code].add(seconds, len(sizes))
 
-    def count_put(self, topic: str, messages: int, size: int, calls: int = 1) -> None:
+    def refused(self, code: int, answer: int, seconds: float = 0.0, *, by_store: bool, times: int = 1) -> None:
+        """A send, or several, that got this *answer*; *by_store*: because the store took nothing."""
+        self.refusal_times[code, answer].add(seconds, times)
+        if by_store:
+            self.failed += times
+
+    @property
+    def put_times(self) -> Durations:
+        """Of all sends that were stored."""
+        return Durations.of_all(self.send_times.values())
+
+    def count_put(self, topic: str, messages: int, size: int, calls: int = 1) -> Tally:
         """So many messages and bytes are stored in a topic."""
-        self.puts.count(topic, "", messages, size, calls)
         if not self._is_system(topic):
             self._users_put += messages
+        return self.puts.count(topic, "", messages, size, calls)
 
-    def sizes(self) -> Histogram:
-        """Of messages that clients sent, as stored; those of a batch count with their average, as in Java."""
-        below = list(accumulate(self._sizes))
-        return Histogram(SIZE_BOUNDS, [below[(bound - 1).bit_length()] for bound in SIZE_BOUNDS], below[-1], self._sent_bytes)
+    def sizes(self) -> Iterator[tuple[str, Histogram]]:
+        """By topic, of messages that clients sent, as stored; those of a batch count with their average, as in Java."""
+        for topic, _, tally in self.puts.items():
+            if tally.sent_sizes:
+                at_most = [sum(n for bits, n in tally.sent_sizes.items() if 1 << bits <= bound) for bound in SIZE_BOUNDS]
+                yield topic, Histogram(SIZE_BOUNDS, at_most, sum(tally.sent_sizes.values()), tally.sent_bytes)
 
     def counted(self, messages: Sequence[NewMessage], done: PutDone) -> PutDone:
         """*done* for messages that the broker itself stores; they count for their topics."""

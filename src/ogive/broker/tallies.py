@@ -5,7 +5,7 @@ shows nothing for hour and day until it has two samples.
 """
 
 from bisect import bisect_right
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -41,12 +41,15 @@ class Passed(NamedTuple):
 class Tally:
     """The counters of one key. Callers add to the fields directly."""
 
-    __slots__ = ("_born", "_notes", "calls", "ends", "messages", "size")
+    __slots__ = ("_born", "_notes", "calls", "ends", "messages", "sent_bytes", "sent_sizes", "size")
 
     def __init__(self, born: float) -> None:
         self.messages = self.size = self.calls = 0
         self.ends: dict[int, int] = {}
         """Queue id to the offset up to which it was handed out, where that is counted."""
+        self.sent_sizes: defaultdict[int, int] = defaultdict(int)
+        """How many messages clients sent, by the bits of their size - 1; counted where the key is a topic, as are *sent_bytes*."""
+        self.sent_bytes = 0
         self._born = born
         self._notes: tuple[deque[tuple[float, Counts]], ...] = tuple(
             deque(maxlen=round(window.span_s / window.step_s) + 2) for window in WINDOWS
@@ -140,11 +143,11 @@ class Tallies:
         for table in self._tables.values():
             yield from table.values()
 
-    def items(self) -> Iterator[tuple[str, str, Counts]]:
+    def items(self) -> Iterator[tuple[str, str, Tally]]:
         """Every key's two words, and its counters since it began."""
         for first, table in self._tables.items():
             for second, tally in table.items():
-                yield first, second, tally.counts()
+                yield first, second, tally
 
     def passed(self, first: str, second: str) -> tuple[Passed, ...] | None:
         """For each of WINDOWS; None for a key that nothing was counted for."""

@@ -19,14 +19,14 @@ Differs from Java
 import asyncio
 import heapq
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ogive.broker.cold_reads import Fetch, JobReads
 from ogive.broker.replies import Rejected
-from ogive.broker.stats import Values
+from ogive.broker.stats import ByTopic, Values
 from ogive.broker.timed import DELETE_KEY, DELIVER_MS, OUT_MS, Handle, Name, delivered_properties, exact_time, is_delay, is_time
 from ogive.broker.waiting import MAX_WAIT_S, Put, stored_again
 from ogive.errors import InvalidOption, ResponseCode, StoreError
@@ -144,6 +144,14 @@ class _Names:
         return offsets
 
 
+class TopicTimers:
+    """Messages of a topic since the start: how many came and were delivered, and for how many seconds they were to wait."""
+
+    def __init__(self) -> None:
+        self.taken_up = self.delivered = 0
+        self.waits = Values(WAITS_S)
+
+
 class Hold:
     """On the messages of one name while they are being taken back."""
 
@@ -172,12 +180,13 @@ class Timers:
         self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event | None = None
         self._stopping = False
-        self.waits = Values(WAITS_S)
-        """For how many seconds messages were to wait that came since the start."""
         self.version = 0
         """Grows with every step of progress."""
         self.taken_up = self.delivered = 0
         """Messages since the start."""
+        self.by_topic: ByTopic[TopicTimers] = ByTopic(TopicTimers)
+        self.waiting_of: Counter[str] = Counter()
+        """How many wait, by topic."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -309,9 +318,11 @@ class Timers:
         if "TIMER_ROLL_TIMES" in properties:
             self._drop(name)  # this is the same message again, which Apache's broker put farther on
         one = self._waiting[offset] = TimerMessage(deliver_ms, offset, commitlog_offset, name, delay)
+        self.waiting_of[name[0]] += 1
         if self._loop is not None:  # else it came before the start
-            clock = self._delays if delay else self._times
-            self.waits.add(max(0, deliver_ms - clock.now_ms()) / 1000)
+            clock, figures = self._delays if delay else self._times, self.by_topic.of(name[0])
+            figures.waits.add(max(0, deliver_ms - clock.now_ms()) / 1000)
+            figures.taken_up += 1
         self._names.add(name, offset)
         self._line_up(one)
         self.taken_up += 1
@@ -328,7 +339,7 @@ class Timers:
 
     def _drop(self, name: Name) -> None:
         for offset in self._names.pop(name):
-            del self._waiting[offset]
+            self._leave(offset)
         if name in self._held:
             self._held[name].passed_over.clear()
         if len(self._times.heap) + len(self._delays.heap) > 2 * len(self._waiting) + _TAKEN_BACK:
@@ -418,8 +429,16 @@ class Timers:
             raise
 
     def _settled(self, one: TimerMessage) -> None:
-        del self._on_the_way[one.offset], self._waiting[one.offset]
+        del self._on_the_way[one.offset]
+        self._leave(one.offset)
         self.version += 1
+
+    def _leave(self, offset: int) -> None:
+        """It waits no more."""
+        topic = self._waiting.pop(offset).name[0]
+        self.waiting_of[topic] -= 1
+        if not self.waiting_of[topic]:
+            del self.waiting_of[topic]
 
     def _wait_again(self, one: TimerMessage) -> None:
         del self._on_the_way[one.offset]
@@ -433,6 +452,7 @@ class Timers:
         else:
             self._settled(one)
             self.delivered += 1
+            self.by_topic.of(one.name[0]).delivered += 1
         if self._idle is not None and not self._on_the_way:
             self._idle.set()
         if self._stopping or self._store.failed is not None:

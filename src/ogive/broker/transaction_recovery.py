@@ -124,8 +124,10 @@ def _records(store: MessageStore, topic: str, queue_id: int, offset: int) -> Ite
 def _transaction(place: int, stored: StoredMessage) -> Transaction | None:
     """The transaction of a half message; None if it could never be delivered or ended."""
     properties = decode_properties(stored.properties)
-    if real_place(properties) is None or PropertyName.PRODUCER_GROUP not in properties:
+    place_of = real_place(properties)
+    if place_of is None or PropertyName.PRODUCER_GROUP not in properties:
         return None
     identity = identity_of(stored.topic, properties, stored.born_timestamp_ms, stored.body_crc)
     group = properties[PropertyName.PRODUCER_GROUP]
-    return Transaction(identity, group, stored.commitlog_offset, stored.store_timestamp_ms, immunity_ms(properties), [place])
+    immunity, log_offset = immunity_ms(properties), stored.commitlog_offset
+    return Transaction(identity, place_of[0], group, log_offset, stored.store_timestamp_ms, immunity, [place])

@@ -22,6 +22,7 @@ class Transaction:
     """One that is open. *commitlog_offset* and *stored_ms* are those of its newest half message."""
 
     identity: bytes
+    topic: str
     group: str  # of its producers
     commitlog_offset: int
     stored_ms: int

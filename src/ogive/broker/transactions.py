@@ -17,7 +17,7 @@ Differs from Java
 """
 
 import logging
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -25,7 +25,7 @@ from typing import Final
 from ogive.broker.half_messages import as_it_is, committed, find_half_message, for_consumers, half_message, identity, immunity_ms
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.replies import Rejected
-from ogive.broker.stats import Values
+from ogive.broker.stats import ByTopic, Values
 from ogive.broker.transaction_recovery import find_transactions
 from ogive.broker.transaction_state import Ended, MarkProgress, ReadyMessages, Transaction
 from ogive.broker.waiting import Served
@@ -56,6 +56,14 @@ def _as_sent(_topic: str, queue_id: int) -> int:
     return queue_id
 
 
+class EndedOfTopic:
+    """How many transactions of a topic ended how, and for how many seconds those were open that were committed."""
+
+    def __init__(self) -> None:
+        self.times = dict.fromkeys(Decision, 0)
+        self.ages = Values(AGES_S)
+
+
 class Transactions:
     """Owned by the event loop. First ``recover``, then ``start``."""
 
@@ -73,15 +81,16 @@ class Transactions:
         self._doubted: set[int] = set()  # places whose mark a start did not believe
         self._stray: list[int] = []  # older places of ended transactions, without their mark
         self._ready = ReadyMessages()
-        self.ended = dict.fromkeys(Decision, 0)
-        """How many ended how, since the start; those that are given up count as rolled back."""
-        self.commit_ages = Values(AGES_S)
-        """For how many seconds those were open that were committed."""
+        self.ended: ByTopic[EndedOfTopic] = ByTopic(EndedOfTopic)
+        """By topic, since the start; those that are given up count as rolled back."""
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def open_by_topic(self) -> Counter[str]:
+        return Counter(found.topic for found in self._open.values())
 
     def get(self, identity: bytes) -> Transaction | None:
         return self._open.get(identity)
@@ -167,7 +176,7 @@ class Transactions:
                     f"producer: {MAX_PROPERTIES_BYTES - _COUNT_BYTES} are possible",
                 )
         found = identity(ready.topic, key, group, ready.born_timestamp_ms, crc32(body) & 0x7FFFFFFF)
-        return Transaction(found, group, -1, -1, immunity_ms, [])
+        return Transaction(found, ready.topic, group, -1, -1, immunity_ms, [])
 
     def _accepted(self, opened: Transaction, ready: NewMessage, done: PutDone, result: list[PutResult] | StoreError) -> None:
         if not isinstance(result, StoreError):
@@ -320,9 +329,10 @@ class Transactions:
             ended(error)
 
     def _count(self, transaction: Transaction, decision: Decision) -> None:
-        self.ended[decision] += 1
+        ended = self.ended.of(transaction.topic)
+        ended.times[decision] += 1
         if decision is Decision.COMMIT:
-            self.commit_ages.add(max(0, self._now_ms() - (transaction.opened_ms or transaction.stored_ms)) / 1000)
+            ended.ages.add(max(0, self._now_ms() - (transaction.opened_ms or transaction.stored_ms)) / 1000)
 
     # --- asking ------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ import pytest
 
 from ogive.access.table import AccessTable
 from ogive.broker import Broker, BrokerConfig, metrics
-from ogive.errors import StoreError, StoreFailed
+from ogive.errors import ResponseCode, StoreError, StoreFailed
+from ogive.model import HALF_TOPIC, TIMER_TOPIC
 from ogive.namesrv import NameServer, NameServerConfig
 from ogive.store.disk import Place
 from ogive.wire.bodies import User
@@ -54,17 +55,18 @@ async def test_what_came_in_went_out_and_lies_behind(server: Broker, client: Raw
     assert value(text, "rocketmq_consumer_lag_messages", topic="T", consumer_group="G") == 3
     assert value(text, "rocketmq_consumer_connections", consumer_group="G", consume_mode="push", language="java") == 1
     assert value(text, "rocketmq_producer_connections") == 1
-    of_group = {"topic", "consumer_group", "is_retry", "is_system"}
+    handed_to = {"topic", "consumer_group", "is_system"}
+    of_group = handed_to | {"is_retry"}
     of_client = {"language", "version", "protocol_type"}
     for name, labels in {
         "messages_in_total": {"topic", "message_type", "is_system"},
         "throughput_in_total": {"topic", "message_type", "is_system"},
-        "messages_out_total": of_group,
-        "throughput_out_total": of_group,
+        "messages_out_total": handed_to,
+        "throughput_out_total": handed_to,
         "consumer_lag_messages": of_group,
-        "consumer_lag_latency": of_group,
+        "consumer_lag_latency_milliseconds": of_group,
         "consumer_inflight_messages": of_group,
-        "consumer_queueing_latency": of_group,
+        "consumer_queueing_latency_milliseconds": of_group,
         "consumer_ready_messages": of_group,
         "producer_connections": of_client,
         "consumer_connections": of_client | {"consumer_group", "consume_mode", "is_system"},
@@ -72,7 +74,7 @@ async def test_what_came_in_went_out_and_lies_behind(server: Broker, client: Raw
         rows = [{label for label, _ in have} for key, have in figures(text) if key == f"rocketmq_{name}"]
         assert rows, name
         assert all(row == labels for row in rows), (name, rows)
-    assert value(text, "rocketmq_storage_size") > 0
+    assert value(text, "rocketmq_storage_size_bytes") > 0
     assert value(text, "rocketmq_broker_permission") == 6
     assert value(text, "ogive_connections") == 1
 
@@ -92,7 +94,15 @@ NOT_SERVED = {
     "topic_create_execution_time": "one write of a table; nobody waits for anything else",
     "consumer_group_create_execution_time": "the same",
 }
-HISTOGRAMS = ("message_size", "rpc_latency", "finish_message_latency", "delay_message_latency")
+UNITS = dict.fromkeys(
+    (
+        "consumer_lag_latency", "consumer_queueing_latency", "finish_message_latency", "rpc_latency", "storage_message_reserve_time",
+        "timer_enqueue_latency", "timer_dequeue_latency",
+    ),
+    "_milliseconds",
+) | {"delay_message_latency": "_seconds", "storage_size": "_bytes"}  # fmt: skip
+"""What their exporter adds to the name; see tests/interop/test_metrics_page.py."""
+HISTOGRAMS = ("message_size", "rpc_latency_milliseconds", "finish_message_latency_milliseconds", "delay_message_latency_seconds")
 
 
 async def test_every_metric_of_apaches_is_served_or_there_is_a_reason(server: Broker, client: RawClient) -> None:
@@ -101,9 +111,13 @@ async def test_every_metric_of_apaches_is_served_or_there_is_a_reason(server: Br
     await client.pull("G", "T", 0, commit=0, count=1)
     await client.heartbeat("c1", "G", "T")
     await client.send("%DLQ%G")
+    await client.send("T", b"later", {"TIMER_DELAY_SEC": "30", "UNIQ_KEY": unique_key()})
+    for decision in (Decision.COMMIT, Decision.ROLLBACK):
+        await end(client, await send_half(client), decision)
+    await send_half(client)
     text = (await server.metrics_page()).text
     kinds = dict(re.findall(r"^# TYPE rocketmq_(\w+) (\w+)$", text, re.MULTILINE))
-    assert sorted(kinds) == sorted(set(APACHES.split()) - NOT_SERVED.keys())
+    assert sorted(kinds) == sorted({name + UNITS.get(name, "") for name in APACHES.split() if name not in NOT_SERVED})
     for name, kind in kinds.items():
         assert kind == ("histogram" if name in HISTOGRAMS else "counter" if name.endswith("_total") else "gauge"), name
     shown = {re.sub(r"_(bucket|sum|count)$", "", name) if name not in kinds else name for name, _ in figures(text)}
@@ -121,12 +135,15 @@ async def test_what_was_handed_out_is_told_from_what_waits(server: Broker, clien
     text = (await server.metrics_page()).text
     group = {"topic": "T", "consumer_group": "G", "is_retry": "false"}
     assert [value(text, f"rocketmq_consumer_{name}_messages", **group) for name in ("lag", "inflight", "ready")] == [4, 3, 1]
-    lag, queueing = (value(text, f"rocketmq_consumer_{name}_latency", **group) for name in ("lag", "queueing"))
+    lag, queueing = (value(text, f"rocketmq_consumer_{name}_latency_milliseconds", **group) for name in ("lag", "queueing"))
     assert 60_000 <= queueing <= lag < 120_000
-    assert 60_000 <= value(text, "rocketmq_storage_message_reserve_time") < 120_000
+    assert 60_000 <= value(text, "rocketmq_storage_message_reserve_time_milliseconds") < 120_000
     await client.pull("G", "T", 4, commit=5, count=1)
     text = (await server.metrics_page()).text
-    assert [value(text, f"rocketmq_consumer_{name}", **group) for name in ("lag_messages", "lag_latency", "queueing_latency")] == [0, 0, 0]
+    assert [
+        value(text, f"rocketmq_consumer_{name}", **group)
+        for name in ("lag_messages", "lag_latency_milliseconds", "queueing_latency_milliseconds")
+    ] == [0, 0, 0]
 
 
 async def test_old_messages_are_read_from_the_disk_without_stopping_anybody(
@@ -146,17 +163,17 @@ async def test_old_messages_are_read_from_the_disk_without_stopping_anybody(
     failure: StoreError | None = None
     monkeypatch.setattr(ctx.cold_reads, "fetch", fetch)
     disk.forget()
-    assert value((await server.metrics_page()).text, "rocketmq_consumer_lag_latency", consumer_group="G") >= 0
+    assert value((await server.metrics_page()).text, "rocketmq_consumer_lag_latency_milliseconds", consumer_group="G") >= 0
     assert fetched
     failure = StoreError("the disk is gone")
     disk.forget()
     text = (await server.metrics_page()).text
-    assert "rocketmq_consumer_lag_latency{" not in text
+    assert "rocketmq_consumer_lag_latency_milliseconds{" not in text
     assert value(text, "rocketmq_consumer_lag_messages", consumer_group="G") == 1
     assert value(text, "ogive_metrics_left_out") == 1
     failure = None
     monkeypatch.setattr(metrics, "LAG_READS_S", -1.0)
-    assert "rocketmq_consumer_lag_latency{" not in (await server.metrics_page()).text
+    assert "rocketmq_consumer_lag_latency_milliseconds{" not in (await server.metrics_page()).text
 
 
 async def test_the_queues_of_one_group_are_looked_at_in_many_turns(
@@ -189,7 +206,7 @@ async def test_the_queues_of_one_group_are_looked_at_in_many_turns(
     text = (await server.metrics_page()).text
     beside.cancel()
     assert value(text, "rocketmq_consumer_lag_messages", topic="T", consumer_group="G") == len(queues)
-    assert value(text, "rocketmq_consumer_lag_latency", topic="T", consumer_group="G") >= 0
+    assert value(text, "rocketmq_consumer_lag_latency_milliseconds", topic="T", consumer_group="G") >= 0
     assert sum(looks) >= 2 * len(queues)
     assert max(looks) <= 100
 
@@ -209,13 +226,21 @@ async def test_messages_count_by_the_type_of_their_topic(server: Broker, client:
 async def test_sizes_and_times_are_histograms(server: Broker, client: RawClient) -> None:
     for size in (10, 2000, 5000):
         await client.send("T", b"x" * size)
+    await client.send("U", b"x" * 5000)
+    await client.send_batch("U", [b"y", b"z"])
+    assert (await client.start_send("T", b"x", queue=99)).code == ResponseCode.INVALID_PARAMETER
     text = (await server.metrics_page()).text
     bounds = ("1024.0", "4096.0", "524288.0", "4194304.0", "+Inf")
-    assert [value(text, "rocketmq_message_size_bucket", le=bound) for bound in bounds] == [1, 2, 3, 3, 3]
-    assert 7010 < value(text, "rocketmq_message_size_sum") < 8500
-    assert value(text, "rocketmq_rpc_latency_count", request_code="send_message") == 3
-    assert value(text, "rocketmq_rpc_latency_bucket", request_code="send_message", le="+Inf") == 3
-    assert value(text, "rocketmq_rpc_latency_sum", request_code="send_message") > 0
+    assert [value(text, "rocketmq_message_size_bucket", le=bound, topic="T") for bound in bounds] == [1, 2, 3, 3, 3]
+    assert 7010 < value(text, "rocketmq_message_size_sum", topic="T") < 8500
+    assert value(text, "rocketmq_rpc_latency_milliseconds_count", request_code="send_message_v2", response_code="success") == 4
+    assert value(text, "rocketmq_rpc_latency_milliseconds_bucket", request_code="send_message_v2", response_code="success", le="+Inf") == 4
+    assert value(text, "rocketmq_rpc_latency_milliseconds_sum", request_code="send_message_v2", response_code="success") > 0
+
+    refused = {"request_code": "send_message_v2", "response_code": "invalid_parameter"}
+    assert value(text, "rocketmq_rpc_latency_milliseconds_count", **refused) == 1
+    assert value(text, "rocketmq_rpc_latency_milliseconds_count", request_code="send_batch_message") == 1
+    assert value(text, "ogive_sends_failed_total") == 0  # the store has taken all that it was asked to
 
 
 async def test_transactions_count_by_their_end(server: Broker, client: RawClient) -> None:
@@ -225,20 +250,23 @@ async def test_transactions_count_by_their_end(server: Broker, client: RawClient
         await end(client, half, decision)  # it has ended already
     await send_half(client)
     text = (await server.metrics_page()).text
+    assert value(text, "rocketmq_messages_in_total", topic=HALF_TOPIC, message_type="transaction", is_system="true") >= 4
+    assert {labels for name, labels in figures(text) if name == "rocketmq_half_messages"} == {frozenset({("topic", "T")})}
     counted = [value(text, f"rocketmq_{name}") for name in ("commit_messages_total", "rollback_messages_total", "half_messages")]
     assert counted == [2, 1, 1]
-    assert value(text, "rocketmq_finish_message_latency_bucket", le="5.0") == 2
-    assert value(text, "rocketmq_finish_message_latency_count") == 2
+    assert value(text, "rocketmq_finish_message_latency_milliseconds_bucket", le="5.0") == 2
+    assert value(text, "rocketmq_finish_message_latency_milliseconds_count") == 2
 
 
 async def test_messages_wait_for_their_time(server: Broker, client: RawClient) -> None:
     for seconds in (30, 3000, 3000):
         await client.send("T", b"later", {"TIMER_DELAY_SEC": str(seconds), "UNIQ_KEY": unique_key()})
     text = (await server.metrics_page()).text
-    assert value(text, "rocketmq_timing_messages") == 3
-    late = [value(text, f"rocketmq_timer_{name}") for name in ("enqueue_lag", "dequeue_lag", "dequeue_latency")]
+    assert value(text, "rocketmq_timing_messages", topic="T", storage_type="local", storage_medium="disk") == 3
+    assert value(text, "rocketmq_messages_in_total", topic=TIMER_TOPIC, message_type="delay") == 3
+    late = [value(text, f"rocketmq_timer_{name}") for name in ("enqueue_lag", "dequeue_lag", "dequeue_latency_milliseconds")]
     assert (late, value(text, "rocketmq_timer_enqueue_total")) == ([0, 0, 0], 3)
-    delays = [value(text, "rocketmq_delay_message_latency_bucket", le=bound) for bound in ("60.0", "600.0", "3600.0", "+Inf")]
+    delays = [value(text, "rocketmq_delay_message_latency_seconds_bucket", le=bound) for bound in ("60.0", "600.0", "3600.0", "+Inf")]
     assert delays == [1, 1, 3, 3]
 
 
@@ -251,11 +279,12 @@ async def test_a_group_that_broadcasts_has_no_lag(server: Broker, client: RawCli
 
 async def test_lines_are_bounded_and_the_rest_is_counted(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MAX_SERIES", 2)
+    monkeypatch.setattr(metrics, "HISTOGRAM_LINES", 1)
     for number in range(5):
         await client.send(f"T{number}")
     text = (await server.metrics_page()).text
     assert len([name for name, _ in figures(text) if name == "rocketmq_messages_in_total"]) == 2
-    assert value(text, "ogive_metrics_left_out") == 6  # messages and bytes
+    assert value(text, "ogive_metrics_left_out") == 9  # messages, bytes and sizes
 
 
 async def test_refused_requests_count_also_those_of_the_name_server_beside_the_broker(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from ogive.broker import tallies
-from ogive.broker.stats import SAMPLE_S, Durations, Totals, Traffic, Values
+from ogive.broker.stats import SAMPLE_S, SIZE_BOUNDS, ByTopic, Durations, Totals, Traffic, Values
 from ogive.model import HALF_TOPIC, SYSTEM_TOPICS
+from ogive.wire.codes import RequestCode
 
+SEND = RequestCode.SEND_MESSAGE_V2
 DAY_MS = 86_400_000
 
 
@@ -63,8 +65,8 @@ async def test_rates_that_are_shown_together_are_of_one_moment() -> None:
 async def test_histograms_count_up_to_each_bound() -> None:
     traffic = Clock().traffic()
     for size, messages in ((1024, 1), (1025, 1), (3 * 4096, 3), (4 * 1024**2 + 1, 1)):
-        traffic.stored("T", messages, size, 0.0)
-    assert traffic.sizes() == ((1024, 4096, 524288, 1048576, 2097152, 4194304), [1, 5, 5, 5, 5, 5], 6, 2049 + 3 * 4096 + 4 * 1024**2 + 1)
+        traffic.stored("T", messages, size, 0.0, SEND)
+    assert dict(traffic.sizes()) == {"T": (SIZE_BOUNDS, [1, 5, 5, 5, 5, 5], 6, 2049 + 3 * 4096 + 4 * 1024**2 + 1)}
     times = Durations()
     for ms in (0.5, 2.5, 99.5, 150, 1500, 2500, 20_000):
         times.add(ms / 1000)
@@ -75,6 +77,27 @@ async def test_histograms_count_up_to_each_bound() -> None:
     for seconds in (0, 5, 6, 61):
         values.add(seconds)
     assert values.histogram() == ((5, 60), [2, 3], 4, 72)
+
+
+def test_figures_of_topics_are_bounded_and_go_with_their_topic() -> None:
+    values = ByTopic(lambda: Values((5,)), max_topics=2)
+    for topic in ("A", "B", "C", "D"):
+        values.of(topic).add(1)
+    assert [topic for topic, _ in values.items()] == ["A", "B"]
+    values.forget("A")
+    values.of("C").add(1)
+    assert {topic: of.histogram().all for topic, of in values.items()} == {"B": 1, "C": 1}
+
+
+async def test_sends_count_by_their_request_and_answer() -> None:
+    traffic = Clock().traffic()
+    traffic.stored("T", 1, 100, 0.002, RequestCode.SEND_MESSAGE)
+    traffic.stored_run(["T", "U"], [100, 100], 0.004, SEND)
+    traffic.refused(SEND, 14, by_store=True, times=2)
+    traffic.refused(SEND, 13, by_store=False)
+    assert {code: sum(times.table().values()) for code, times in traffic.send_times.items()} == {10: 1, 310: 2, 320: 0}
+    assert {key: sum(times.table().values()) for key, times in traffic.refusal_times.items()} == {(310, 14): 2, (310, 13): 1}
+    assert (traffic.put_times.longest_s, sum(traffic.put_times.table().values()), traffic.failed) == (0.004, 3, 2)
 
 
 async def test_where_pulls_have_come_to_is_known_by_queue() -> None:
@@ -109,12 +132,12 @@ async def test_the_day_s_totals_start_at_midnight_and_are_without_the_broker_s_o
     clock = Clock()
     traffic = clock.traffic()
     for topic in ("T", HALF_TOPIC):
-        traffic.stored(topic, 50, 5000, 0.0)
+        traffic.stored(topic, 50, 5000, 0.0, SEND)
         traffic.pulled("G", topic, 0, 7, 70, 7)
     clock.day_ms += DAY_MS
     await clock.run(traffic, 10, 0)
     assert traffic.mornings == ((50, 7), (0, 0))
-    traffic.stored_run(["T", HALF_TOPIC] * 20, [100] * 40, 0.0)
+    traffic.stored_run(["T", HALF_TOPIC] * 20, [100] * 40, 0.0, SEND)
     await clock.run(traffic, 10, 0)
     assert traffic.mornings == ((50, 7), (0, 0))
     clock.day_ms += DAY_MS
@@ -135,10 +158,10 @@ async def test_figures_by_topic_are_those_of_the_last_minute_hour_and_day() -> N
     clock = Clock()
     traffic = clock.traffic()
     for _ in range(720):
-        traffic.stored("T", 100, 5_000, 0.0)
+        traffic.stored("T", 100, 5_000, 0.0, SEND)
         await clock.run(traffic, 10, 0)
     await clock.run(traffic, 1_800, 0)
-    traffic.stored("T", 1, 7, 0.0)
+    traffic.stored("T", 1, 7, 0.0, SEND)
     passed = traffic.puts.passed("T", "")
     assert passed is not None
     minute, hour, day = passed
@@ -151,12 +174,12 @@ async def test_figures_by_topic_are_those_of_the_last_minute_hour_and_day() -> N
 async def test_a_day_s_figures_end_a_day_later() -> None:
     clock = Clock()
     traffic = clock.traffic()
-    traffic.stored("T", 5, 5, 0.0)
+    traffic.stored("T", 5, 5, 0.0, SEND)
     await clock.run(traffic, 90_000, 0)
     passed = traffic.puts.passed("T", "")
     assert passed is not None
     assert passed[2].counts.messages == 0
-    traffic.stored("T", 2, 2, 0.0)
+    traffic.stored("T", 2, 2, 0.0, SEND)
     passed = traffic.puts.passed("T", "")
     assert passed is not None
     assert [part.counts.messages for part in passed] == [2, 2, 2]
@@ -165,7 +188,7 @@ async def test_a_day_s_figures_end_a_day_later() -> None:
 async def test_figures_are_forgotten_with_their_topic_or_group() -> None:
     clock = Clock()
     traffic = clock.traffic()
-    traffic.stored("T", 1, 1, 0.0)
+    traffic.stored("T", 1, 1, 0.0, SEND)
     for group in ("G", "H"):
         for topic in ("T", "U"):
             traffic.pulled(group, topic, 0, 1, 1, 1)
@@ -179,12 +202,12 @@ async def test_a_full_table_takes_new_keys_when_old_ones_were_idle_for_a_day() -
     clock = Clock()
     traffic = Traffic(puts=lambda: 0, is_system=bool, now=lambda: clock.now, now_ms=lambda: clock.day_ms, max_keys=2)
     for topic in ("A", "B", "C"):
-        traffic.stored(topic, 1, 1, 0.0)
+        traffic.stored(topic, 1, 1, 0.0, SEND)
     assert (len(traffic.puts), traffic.puts.passed("C", "")) == (2, None)
     for _ in range(26):
-        traffic.stored("B", 1, 1, 0.0)
+        traffic.stored("B", 1, 1, 0.0, SEND)
         await clock.run(traffic, 3_600, 0)
-    traffic.stored("C", 1, 1, 0.0)
+    traffic.stored("C", 1, 1, 0.0, SEND)
     assert traffic.puts.passed("A", "") is None
     assert traffic.puts.passed("C", "") is not None
 

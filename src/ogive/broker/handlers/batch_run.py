@@ -11,9 +11,9 @@ from functools import partial
 from typing import Final
 
 from ogive.broker.context import Context
+from ogive.broker.handlers.send_answer import refuse_send
 from ogive.broker.handlers.send_batch import BARRED_STARTS, stored_batch
 from ogive.broker.handlers.send_run import open_queues
-from ogive.broker.replies import refuse
 from ogive.errors import OgiveError
 from ogive.native import native
 from ogive.store.model import EncodedBatch, NewMessage
@@ -43,7 +43,7 @@ def take_batches(ctx: Context, connection: Connection, frames: list[bytes], at: 
         try:
             ctx.put_now(EncodedBatch(shared, frame, start, count), partial(stored_batch, ctx, connection, command, shared, key, started))
         except OgiveError as exc:
-            refuse(connection, command, exc)
+            refuse_send(ctx, connection, command, exc)
             if connection.closed:  # by what waits for it to read: the others would go unanswered
                 break
         else:

@@ -165,7 +165,7 @@ def _stored(
     if stored is None:
         return
     queue_offset, offset, size, _ = stored[0]
-    ctx.traffic.stored(topic, 1, size, ctx.loop.time() - started)
+    ctx.traffic.stored(topic, 1, size, ctx.loop.time() - started, command.code)
     if command.flag & ONEWAY:
         return
     if recall is not None:

@@ -3,8 +3,8 @@
 import json
 
 from ogive.broker.context import Context
-from ogive.broker.replies import framed, refuse, reply, success
-from ogive.errors import OgiveError
+from ogive.broker.replies import code_and_remark, framed, refuse, reply, success
+from ogive.errors import OgiveError, StoreError
 from ogive.native import native
 from ogive.store.model import PutResult
 from ogive.transport.connection import Connection
@@ -18,10 +18,15 @@ def settled(ctx: Context, connection: Connection, command: RemotingCommand, resu
     """A send waits no more: what it stored, or None, and it is refused."""
     ctx.sends_waiting -= 1
     if isinstance(result, OgiveError):
-        ctx.traffic.failed += 1
-        refuse(connection, command, result)
+        refuse_send(ctx, connection, command, result)
         return None
     return result
+
+
+def refuse_send(ctx: Context, connection: Connection, command: RemotingCommand, error: OgiveError) -> None:
+    """Count a send that is not stored, and say why."""
+    ctx.traffic.refused(command.code, code_and_remark(error)[0], by_store=isinstance(error, StoreError))
+    refuse(connection, command, error)
 
 
 def message_id_format(store_host: bytes) -> str:

@@ -89,7 +89,7 @@ def _stored_whole(
 ) -> None:  # fmt: skip
     stored = settled(ctx, connection, command, result)
     if stored is not None:
-        ctx.traffic.stored(topic, count, stored[0].size, ctx.loop.time() - started)
+        ctx.traffic.stored(topic, count, stored[0].size, ctx.loop.time() - started, command.code)
         reply_in_full(ctx, connection, command, queue_id, key, stored, batch_key=key)
 
 
@@ -118,6 +118,6 @@ def stored_batch(
     stored = settled(ctx, connection, command, result)
     if stored is None:
         return
-    ctx.traffic.stored(draft.topic, len(stored), sum([one.size for one in stored]), ctx.loop.time() - started)
+    ctx.traffic.stored(draft.topic, len(stored), sum([one.size for one in stored]), ctx.loop.time() - started, command.code)
     if not command.flag & ONEWAY:
         reply_to_batch(ctx, connection, draft.queue_id, key, stored, command.opaque)

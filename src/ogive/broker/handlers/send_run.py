@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 from ogive.broker.context import Context
-from ogive.broker.handlers.send_answer import json_text
-from ogive.broker.replies import framed, refuse
+from ogive.broker.handlers.send_answer import json_text, refuse_send
+from ogive.broker.replies import framed
 from ogive.errors import OgiveError
 from ogive.model import NO_SEND_TOPICS
 from ogive.native import native
@@ -41,7 +41,7 @@ def take_sends(ctx: Context, connection: Connection, frames: list[bytes], at: in
         count = ctx.put_run(messages, places, done)
     except OgiveError as exc:  # of the store: it takes nothing now
         connection.take_requests(len(opaques))
-        _refuse(connection, opaques, exc)
+        _refuse(ctx, connection, opaques, exc)
         return len(opaques)
     for of_each in (messages, keys, opaques):
         del of_each[count:]
@@ -64,10 +64,11 @@ def _stored(
 ) -> None:  # fmt: skip
     ctx.sends_waiting -= len(messages)
     if isinstance(result, OgiveError):
-        ctx.traffic.failed += len(messages)
-        _refuse(connection, opaques, result)
+        _refuse(ctx, connection, opaques, result)
         return
-    ctx.traffic.stored_run([message[0] for message in messages], [stored[2] for stored in result], ctx.loop.time() - started)
+    ctx.traffic.stored_run(
+        [message[0] for message in messages], [stored[2] for stored in result], ctx.loop.time() - started, _SEND_MESSAGE_V2
+    )
     answers = None if native is None else native.send_answers(ctx.send_answer, messages, keys, result, opaques)
     if answers is None:
         answers = b"".join(
@@ -77,6 +78,6 @@ def _stored(
     connection.reply(answers, len(messages))
 
 
-def _refuse(connection: Connection, opaques: list[int], error: OgiveError) -> None:
+def _refuse(ctx: Context, connection: Connection, opaques: list[int], error: OgiveError) -> None:
     for opaque in opaques:
-        refuse(connection, RemotingCommand(_SEND_MESSAGE_V2, opaque=opaque), error)
+        refuse_send(ctx, connection, RemotingCommand(_SEND_MESSAGE_V2, opaque=opaque), error)

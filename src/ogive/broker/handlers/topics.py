@@ -136,6 +136,8 @@ async def _forget(ctx: Context, topics: Mapping[str, int]) -> None:
     for topic, queue_ids in queues.items():
         ctx.store.delete_topic(topic)
         ctx.traffic.forget_topic(topic)
+        ctx.timers.by_topic.forget(topic)
+        ctx.transactions.ended.forget(topic)
         if ctx.duplicates is not None:
             ctx.duplicates.forget_topic(topic)
         for queue_id in queue_ids:

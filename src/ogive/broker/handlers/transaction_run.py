@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ogive.broker.context import Context
-from ogive.broker.handlers.send_answer import json_text
+from ogive.broker.handlers.send_answer import json_text, refuse_send
 from ogive.broker.handlers.send_run import open_queues
 from ogive.broker.replies import framed, refuse, success_frame
 from ogive.broker.transaction_state import Transaction
@@ -20,9 +20,10 @@ from ogive.model import HALF_TOPIC
 from ogive.native import native
 from ogive.store.model import NewMessage, PutResult
 from ogive.transport.connection import Connection
-from ogive.wire.codes import Decision
+from ogive.wire.codes import Decision, RequestCode
 from ogive.wire.command import RemotingCommand
 
+_SEND_MESSAGE_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
 MAX_BYTES: Final = 256 * 1024  # of the bodies of a run
 _DECISIONS: Final = {int(decision): decision for decision in (Decision.COMMIT, Decision.ROLLBACK)}
 
@@ -114,7 +115,7 @@ def _stored(ctx: Context, connection: Connection, run: list[_Half | _End], start
             stored = result[at]
             at += 1
             transactions.opened(one.transaction, one.ready, stored)
-            traffic.stored(HALF_TOPIC, 1, stored.size, seconds)
+            traffic.stored(HALF_TOPIC, 1, stored.size, seconds, _SEND_MESSAGE_V2)
             answers.append(_answer(ctx, one, stored))
         elif type(one) is _End:
             ended = result[at : at + len(one.messages)]
@@ -137,8 +138,8 @@ def _answer(ctx: Context, half: _Half, stored: PutResult) -> bytes:
 def _refuse(ctx: Context, connection: Connection, run: list[_Half | _End], error: StoreError) -> None:
     for one in run:
         if type(one) is _Half:
-            ctx.traffic.failed += 1
-        else:
-            ctx.transactions.end_failed(one.transaction, error)
+            refuse_send(ctx, connection, RemotingCommand(_SEND_MESSAGE_V2, opaque=one.opaque), error)
+            continue
+        ctx.transactions.end_failed(one.transaction, error)
         if one.opaque is not None:
             refuse(connection, RemotingCommand(0, opaque=one.opaque), error)

@@ -119,6 +119,6 @@ async def outcome(broker: Broker, reads: Reads, commands: list[RemotingCommand])
         "records": list(records(broker)),
         "queues": {key: ctx.store.max_offset(*key) for key in sorted(ctx.store.queues)},
         "puts": {topic: {second: tally.counts() for second, tally in table.items()} for topic, table in traffic.puts._tables.items()},
-        "sizes": (traffic._sizes, traffic._sent_bytes, traffic.failed, sum(traffic.put_times.table().values())),
+        "sizes": (dict(traffic.sizes()), traffic.failed, sum(traffic.put_times.table().values())),
         "waiting": (ctx.sends_waiting, reads.connection._requests_in_flight, reads.connection.received_frames),
     }
