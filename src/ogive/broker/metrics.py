@@ -5,6 +5,8 @@ Names end with their unit where that page's do: its exporter adds it to the name
 Behaviour
 - For this page alone only message_size and rpc_latency are counted per message; the rest is counted anyway (tallies.py) or found out when
   somebody asks.
+- While the disk is full, or after the store has failed, broker_permission is 4 and ogive_store_writable 0. The disk counts as full from the
+  first refused write until one is taken again.
 - Latencies of groups are those of the oldest message that waits, in milliseconds: lag_latency from what is committed on, queueing_latency
   from what was handed out on. Stored messages are read for them, LAG_READS_S at most for all; groups that are not reached have no line.
 
@@ -30,6 +32,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from ogive.broker.attributes import MESSAGE_TYPE
 from ogive.broker.context import Context
+from ogive.broker.retention import disk_used
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import DLQ_PREFIX, HALF_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC, TIMER_TOPIC, is_system_group
 from ogive.store.disk import Cold
@@ -73,7 +76,7 @@ async def metrics(ctx: Context) -> str:
     _add_transactions(page, ctx)
     _add_timers(page, ctx)
     _add_histograms(page, ctx)
-    page.one("rocketmq_broker_permission", "2 write, 4 read", 4 if ctx.store.failed is not None else 6)
+    page.one("rocketmq_broker_permission", "2 write, 4 read", 6 if ctx.store.takes_writes else 4)
     waiting = (("send", ctx.sends_waiting), ("transaction", ctx.transactions.ending))
     rows = [({"processor": kind}, count) for kind, count in waiting]
     page.add("rocketmq_processor_watermark", "gauge", "sends, and ends of transactions, that wait for the disk", rows)
@@ -90,6 +93,8 @@ async def metrics(ctx: Context) -> str:
     page.add("ogive_registered", "gauge", "1: the name server knows this broker", _registered(ctx))
     page.one("ogive_damaged_records", "records that were found damaged since the start", stats.damaged)
     page.one("ogive_sends_failed_total", "sends that the store did not take", ctx.traffic.failed, "counter")
+    page.one("ogive_store_writable", "0: the disk is full, or the store has failed", ctx.store.takes_writes)
+    page.one("ogive_disk_used_ratio", "used share of the disk, from 0 to 1", disk_used(ctx.config.data))
     if ctx.guard is not None:
         page.one("ogive_access_refused_total", "requests that access control refused", ctx.guard.table.refusals.count, "counter")
     return page.text()

@@ -657,6 +657,11 @@ class MessageStore:
         if self._flusher.note(touched.values(), self._visible_end):
             self._flush()
 
+    @property
+    def takes_writes(self) -> bool:
+        """Whether the last write was taken: not while the disk is full, nor after a failure."""
+        return self.failed is None and not self._told_full
+
     def _try_again(self) -> None:
         """The disk was full: raise StoreFull until it is time to ask it again."""
         if self._monotonic() < self._full_until:

@@ -10,13 +10,16 @@ import pytest
 
 from ogive.broker import Broker
 from ogive.broker.opening import Machine
+from ogive.broker.runtime_info import runtime_info
 from ogive.errors import ResponseCode
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.chaos.faults import FaultyFs
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
+from tests.unit.broker.test_metrics import value
 
+FIGURES = ("rocketmq_broker_permission", "ogive_store_writable", "ogive_sends_failed_total")
 RECORD = 600  # bytes, more than those of a message without a body
 
 
@@ -87,6 +90,13 @@ async def test_sends_are_refused_and_all_else_goes_on(server: Broker, client: Ra
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert answer.remark == "service not available now: no room for the commit log: its disk is full"
     again, batch = await client.start_send("T", b"x"), await client.send_batch("T", [b"y", b"z"])
+    text = (await server.metrics_page()).text
+    assert [value(text, name) for name in FIGURES] == [4, 0, 3]
+    assert 0 < value(text, "ogive_disk_used_ratio") <= 1
+    assert runtime_info(server.context)["putMessageFailedTimes"] == "3"
+    refused = {"request_code": "send_message_v2", "response_code": "service_not_available"}
+    assert value(text, "rocketmq_rpc_latency_milliseconds_count", **refused) == 2
+    assert (server.ready_page().status, server.health_page().status) == (200, 200)  # readers are served
     assert (again.code, again.remark) == (batch.code, batch.remark) == (answer.code, answer.remark)
 
     assert await pulled(client, "T") == [*first, *taken]
@@ -97,6 +107,8 @@ async def test_sends_are_refused_and_all_else_goes_on(server: Broker, client: Ra
 
     disk.full = False
     await once_there_is_room(client, "T", b"last")
+    text = (await server.metrics_page()).text
+    assert [value(text, name) for name in FIGURES[:2]] == [6, 1]
     assert await pulled(client, "T") == [*first, *taken, b"last"]
 
 
