@@ -258,6 +258,15 @@ async def test_transactions_count_by_their_end(server: Broker, client: RawClient
     assert value(text, "rocketmq_finish_message_latency_milliseconds_count") == 2
 
 
+async def test_open_transactions_count_for_their_topic_after_a_restart(start_broker: StartBroker) -> None:
+    broker = await start_broker()
+    async with await RawClient.open(broker.address) as client:
+        await send_half(client)
+    await broker.stop()
+    again = await start_broker()
+    assert value((await again.metrics_page()).text, "rocketmq_half_messages", topic="T") == 1
+
+
 async def test_messages_wait_for_their_time(server: Broker, client: RawClient) -> None:
     for seconds in (30, 3000, 3000):
         await client.send("T", b"later", {"TIMER_DELAY_SEC": str(seconds), "UNIQ_KEY": unique_key()})

@@ -300,9 +300,12 @@ async def test_how_late_delivery_is_and_how_much_came_and_went(tmp_path: Path) -
     await bench.at(NOW + 9_500)
     assert (bench.timers.behind_s, bench.timers.taken_up, bench.timers.delivered) == (0, 3, 2)
     assert bench.timers.overdue == 0
+    assert sum(bench.timers.waiting_of.values()) == len(bench.timers) == 1
+    assert [(of.taken_up, of.delivered) for _, of in bench.timers.by_topic.items()] == [(3, 2)]
     await bench.close()
     again = Bench(tmp_path, NOW + 9_500)
     assert (len(again.timers), again.timers.taken_up) == (3, 0)
+    assert (sum(again.timers.waiting_of.values()), list(again.timers.by_topic.items())) == (3, [])
     await again.close()
 
 
