@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from ogive.cli.logs import say_once
-from ogive.cli.output import print_json
+from ogive.cli.output import counted, print_json
 from ogive.store.verify import Report
 from ogive.store.verify import repair as repair_store
 from ogive.store.verify import verify as verify_store
@@ -44,10 +44,11 @@ def _record(report: Report) -> dict[str, object]:
 
 
 def _show(report: Report) -> None:
-    print(f"{report.directory}: {report.records:,} records in {report.queues:,} queues, log {report.log_start:,} to {report.log_end:,}")
+    held = f"{counted(report.records, 'record')} in {counted(report.queues, 'queue')}"
+    print(f"{report.directory}: {held}, log {report.log_start:,} to {report.log_end:,}")
     if not report.clean:
-        behind = f"; {report.queues_behind:,} queues are behind the log" if report.queues_behind else ""
+        behind = f"; {counted(report.queues_behind, 'queue')} behind the log" if report.queues_behind else ""
         print(f"  the last broker here did not stop cleanly{behind}: the next start takes care of that")
     for sentence in (*report.notes, *report.problems):
         print(f"  {sentence}")
-    print("  nothing is wrong" if report.is_sound else f"  {len(report.problems)} problem{'s' if len(report.problems) > 1 else ''}")
+    print("  nothing is wrong" if report.is_sound else f"  {counted(len(report.problems), 'problem')}")
