@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import queue
 import re
 import signal
 import socket
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import ogive as ogive_client
+from ogive.cli.main import main
 from ogive.errors import NoPermission
 from ogive.testing import Broker
 
@@ -589,3 +591,89 @@ def test_a_user_is_changed_forbidden_and_deleted_at_a_running_broker(tmp_path: P
         assert not may_send("Orders", "second-secret")
         manage("user", "delete", "ann", "--yes")
         assert b"ann" not in ogive("user", "list", *server).stdout
+
+
+RECIPES = {
+    what: re.findall(r"`([^` ]+) ([^` ]+)`", rules)
+    for what, rules in re.findall(
+        r"^\| (.+?) \| (`\w+:.*`) \|$", (Path(__file__).parents[2] / "docs/security.md").read_text(), re.MULTILINE
+    )
+}
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, Path]]:
+    """A broker with access control, and the folder of its users' files."""
+    folder = tmp_path_factory.mktemp("guarded")
+    for name in ("root", "billing"):
+        (folder / f"{name}.yml").write_text(f"accessKey: {name}\nsecretKey: {name}-secret\n")
+        (folder / f"{name}.yml").chmod(0o600)
+    options = ("--acl", "--credentials", str(folder / "root.yml"), "--delay-levels", "1s 1s 1s")
+    with Broker(data=folder / "store", options=options) as broker, ogive_client.Admin(client=user_of(broker, "root")) as admin:
+        admin.create_user("billing", "billing-secret")
+        for topic in ("Orders", "%DLQ%billing"):
+            admin.create_topic(topic, queues=1)
+        admin.create_group("billing")
+        with ogive_client.Producer(client=user_of(broker, "root")) as producer:
+            producer.send("Orders", b"x", keys="KEY")
+            producer.send("%DLQ%billing", b"x")
+        admin.reset_offsets("billing", "Orders", "earliest")
+        yield broker, folder
+
+
+def user_of(broker: Broker, name: str) -> ogive_client.ClientConfig:
+    credentials = ogive_client.Credentials(access_key=name, secret_key=f"{name}-secret")
+    return ogive_client.ClientConfig(name_server=broker.name_server, credentials=credentials)
+
+
+def give(broker: Broker, rules: list[tuple[str, str]]) -> None:
+    """To billing, and nothing else."""
+    with ogive_client.Admin(client=user_of(broker, "root")) as admin:
+        if any(rule.user == "billing" for rule in admin.access_rules()):
+            admin.forget_rules("billing")
+        for resource, actions in rules:
+            admin.allow("billing", resource, actions.split(","))
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("send to Orders", ("send", "Orders", "--body", "x")),
+        ("`ogive lag billing`, `ogive check lag billing`", ("lag", "billing")),
+        ("`ogive lag billing`, `ogive check lag billing`", ("check", "lag", "billing", "--max", "1000")),
+        ("`ogive topic show Orders`", ("topic", "show", "Orders")),
+        ("`ogive tail Orders`", ("tail", "Orders", "--from", "earliest", "--count", "1")),
+        ("`ogive message --topic Orders --key KEY`", ("message", "--topic", "Orders", "--key", "KEY")),
+        ("`ogive dead-letter list billing`", ("dead-letter", "list", "billing")),
+    ],
+)
+def test_the_rules_of_a_recipe_do_and_each_is_needed(
+    what: str, words: tuple[str, ...], guarded: tuple[Broker, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the table in docs/security.md has them. What is missing is said with the command that adds it."""
+    broker, folder = guarded
+    command = [*words, "-n", broker.name_server, "--credentials", str(folder / "billing.yml")]
+    give(broker, RECIPES[what])
+    assert main(command) == 0, capsys.readouterr().err
+    for missing in RECIPES[what]:
+        give(broker, [rule for rule in RECIPES[what] if rule != missing])
+        assert main(command) == 1
+        assert f"an administrator: `ogive acl allow billing {missing[0]} " in capsys.readouterr().err
+
+
+def test_the_rules_of_a_listener_do_for_its_retries_and_dead_letters(guarded: tuple[Broker, Path]) -> None:
+    broker, _ = guarded
+    (rules,) = (rules for what, rules in RECIPES.items() if what.startswith("listen to Orders"))
+    give(broker, rules)
+    tries: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    @ogive_client.listener("Orders", group="billing", start="earliest", max_retries=1)
+    def bill(message: ogive_client.MessageExt) -> None:
+        if message.keys:
+            tries.put(message.reconsume_times)
+            raise ValueError("again")
+
+    with ogive_client.PushConsumer(bill, client=user_of(broker, "billing")):
+        assert [tries.get(timeout=60), tries.get(timeout=60)] == [0, 1]
+    with ogive_client.Admin(client=user_of(broker, "root")) as admin:
+        assert "Orders" in {letter.properties.get("RETRY_TOPIC") for letter in admin.dead_letters("billing")}

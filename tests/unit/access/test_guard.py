@@ -2,7 +2,9 @@
 
 import pytest
 
-from ogive.access.guard import NOBODY_KNOWN, Guard
+from ogive.access.decision import Need
+from ogive.access.guard import NOBODY_KNOWN, Guard, advice
+from ogive.access.needs import SUPER_ONLY
 from ogive.access.refused import AccessRefused
 from ogive.access.table import AccessTable
 from ogive.wire.acl import Credentials
@@ -119,3 +121,40 @@ def test_old_clients_leave_one_field_unsigned(guard: Guard) -> None:
     with pytest.raises(AccessRefused):
         guard.check(RemotingCommand(12, fields, version=400), HERE)
     guard.check(RemotingCommand(12, ROOT.sign({"topic": "T", "_UNIQUE_KEY_QUERY": "true"}, b""), version=479), HERE)
+
+
+@pytest.mark.parametrize(
+    ("need", "command"),
+    [
+        (Need("Topic", "Other", ("Pub",)), "ogive acl allow alice Topic:Other Pub`"),
+        (
+            Need("Topic", "Other", ("Pub", "Sub", "Get")),
+            "ogive acl allow alice Topic:Other Pub` (Pub to send; or Sub to receive, Get to look at it)",
+        ),
+        (Need("Topic", "T", ("Sub", "Get")), "ogive acl allow alice Topic:T Pub,Sub` (Sub to receive; or Get to look at it)"),
+        (Need("Topic", "*", ("List",)), "ogive acl allow alice 'Topic:*' List`"),
+        (Need("Topic", "Denied", ("Pub",)), "ogive acl list alice`"),
+        (Need("Topic", "Elsewhere", ("Pub",)), "ogive acl list alice`"),
+    ],
+)
+async def test_a_refusal_names_the_rule_that_would_do(guard: Guard, need: Need, command: str) -> None:
+    """It takes the place of the rule for the same resource, so it says what that one allows, too."""
+    await allow(guard.table, "Topic:Denied", ["Sub"], decision="Deny")
+    await allow(guard.table, "Topic:Elsewhere", ["Pub"], ips=("10.0.0.0/8",))
+    assert advice(guard.table.acls["User:alice"], "alice", need) == f"; an administrator: `{command}"
+
+
+@pytest.mark.parametrize(
+    "need", [SUPER_ONLY, Need("Topic", "", ("Pub",)), Need("Topic", "Or*", ("Pub",)), Need("Topic", "x" * 300, ("Pub",))]
+)
+def test_no_rule_is_named_where_none_can_do_or_it_would_allow_more(need: Need) -> None:
+    assert advice(None, "alice", need) == ""
+
+
+async def test_the_rule_that_a_refusal_names_does(guard: Guard) -> None:
+    with pytest.raises(
+        AccessRefused, match=r"Topic:Other is needed, from 127.0.0.1; an administrator: `ogive acl allow alice Topic:Other Pub`"
+    ):
+        guard.check(send(ALICE, "Other"), HERE)
+    await allow(guard.table, "Topic:Other", ["Pub"])
+    guard.check(send(ALICE, "Other"), HERE)
