@@ -4,6 +4,7 @@ A class exists only where a caller would act differently; what to do about it is
 """
 
 import enum
+import re
 from typing import ClassVar, Final
 
 
@@ -184,6 +185,20 @@ class NoRoute(OgiveError):
 # --- brokers ---------------------------------------------------------------------------------------------------------
 
 
+_GROUP_DISABLED: Final = re.compile(r"subscription group no permission, (\S+)")
+_TIMER_TOO_LONG: Final = re.compile(r"should not be bigger than the max delay (\d+)ms")
+
+
+def _way_out(remark: str) -> str:
+    """What to do about a remark of Apache's broker, or ours, that does not say it; empty for any other."""
+    if found := _GROUP_DISABLED.search(remark):
+        return f" (the group is disabled: `ogive group update {found[1]} --enable`)"
+    if found := _TIMER_TOO_LONG.search(remark):
+        days = int(found[1]) / 86_400_000
+        return f" ({days:g} day{'' if days == 1 else 's'}; `ogive up --max-timer-delay SECONDS`, or Apache's timerMaxDelaySec, allows more)"
+    return ""
+
+
 class BrokerError(OgiveError):
     """A broker or name server answered with an error code; subclasses stand for codes that callers treat differently.
 
@@ -194,7 +209,7 @@ class BrokerError(OgiveError):
 
     def __init__(self, code: int, remark: str | None, address: str = "") -> None:
         name = ResponseCode(code).name if code in ResponseCode._value2member_map_ else "unknown code"
-        said = remark or "no remark"
+        said = (remark or "no remark") + _way_out(remark or "")
         super().__init__(f"{address} answered {code} {name}: {said}" if address else f"{said} ({code} {name})")
         self.code = code
         self.remark = remark or ""

@@ -499,6 +499,9 @@ def test_a_topic_and_its_messages_are_shown_and_deleted(running: Broker) -> None
     assert f"id:        {sent['id']}" in whole
     (offset_id,) = re.findall(r"offset id: (\w+)", whole)
     assert ogive("message", offset_id, *server).stdout.decode() == whole
+    nowhere = ogive("message", offset_id[:-16] + "00000000000FFFFF", *server)
+    assert nowhere.returncode == 1
+    assert b"broker-a has none at 1048575 of its log; it is misspelt, or old and deleted" in nowhere.stderr
     by_key = ogive("message", "--topic", "Shown", "--key", "4711", *server).stdout.decode()
     assert by_key == ogive("message", sent["id"], *server).stdout.decode() == whole
     misspelt = ogive("topic", "delete", "Shwon", "--yes", *server)

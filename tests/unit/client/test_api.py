@@ -15,6 +15,7 @@ from ogive.errors import (
     RequestTimeout,
     ResponseCode,
     TopicNotExist,
+    broker_error,
 )
 from ogive.model import MessageQueue, PullStatus, SendStatus
 from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, error, ok
@@ -259,3 +260,21 @@ async def test_a_broker_that_is_asked_as_a_name_server_is_named_as_what_it_is(br
 def test_an_error_names_who_answered_and_does_not_speak_of_a_peer_where_nobody_was_asked() -> None:
     assert str(BrokerError(13, "too long", "10.0.0.1:10911")) == "10.0.0.1:10911 answered 13 MESSAGE_ILLEGAL: too long"
     assert str(BrokerError(13, "too long")) == "too long (13 MESSAGE_ILLEGAL)"
+
+
+@pytest.mark.parametrize(
+    ("code", "remark", "way_out"),
+    [
+        (16, "subscription group no permission, ledger", "the group is disabled: `ogive group update ledger --enable`"),
+        (
+            13,
+            "timer message illegal, the delay time should not be bigger than the max delay 604800000ms; or if set del msg, ...",
+            "7 days; `ogive up --max-timer-delay SECONDS`, or Apache's timerMaxDelaySec, allows more",
+        ),
+    ],
+)
+def test_a_remark_that_does_not_say_how_to_go_on_gets_a_way_out(code: int, remark: str, way_out: str) -> None:
+    """Apache's brokers and ours say it in the same words."""
+    error = broker_error(code, remark, "h:1")
+    assert str(error).endswith(f"{remark} ({way_out})")
+    assert error.remark == remark

@@ -8,7 +8,16 @@ from ogive.client import api
 from ogive.client.admin.base import AdminBase, each, master_addresses, master_of
 from ogive.client.admin.offsets import to_ms
 from ogive.client.routes import subscribe_queues
-from ogive.errors import InvalidOption, NoRoute, NotSupported, ProtocolError, QueryNotFound, ResponseCode, TopicNotExist
+from ogive.errors import (
+    BrokerInternalError,
+    InvalidOption,
+    NoRoute,
+    NotSupported,
+    ProtocolError,
+    QueryNotFound,
+    ResponseCode,
+    TopicNotExist,
+)
 from ogive.model import (
     DLQ_PREFIX,
     TRACE_TOPIC,
@@ -31,6 +40,7 @@ MAX_MESSAGES: Final = 10_000  # of one answer: they are held in memory
 FOR_EVER_MS: Final = 0x7FFF_FFFF_FFFF_FFFF
 PULL: Final = 32  # messages: brokers give no more to a pull that they cannot tell from a small consumer's
 
+_NOTHING_THERE: Final = "can not find message by the offset"  # as brokers say it, with SYSTEM_ERROR
 _OF_ONE_DELIVERY: Final = frozenset(
     {
         PropertyName.DELAY,
@@ -172,7 +182,13 @@ class MessageCalls(AdminBase):
         names = {at: broker.broker_name for broker in info.brokers.values() for at in broker.addresses.values()}
         if address not in names:
             return None
-        message = await api.view_message(self.client.pool, address, offset, timeout_s=self._timeout_s)
+        try:
+            message = await api.view_message(self.client.pool, address, offset, timeout_s=self._timeout_s)
+        except BrokerInternalError as exc:
+            if not exc.remark.startswith(_NOTHING_THERE):
+                raise
+            text = f"no message {message_id}: {names[address]} has none at {offset} of its log; it is misspelt, or old and deleted"
+            raise QueryNotFound(ResponseCode.QUERY_NOT_FOUND, text) from None
         return replace(message, queue=replace(message.queue, broker_name=names[address]))
 
     async def _by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int) -> list[MessageExt]:

@@ -47,6 +47,14 @@ Repair = Callable[[ProcessQueue, int], Awaitable[None]]
 Verify = Callable[[ProcessQueue], Awaitable[None]]
 
 
+def moved(result: PullResult, asked: int, group: str) -> str:
+    """Why a broker sends *group* elsewhere than to the offset that was *asked* for, and where."""
+    first, end, there = result.min_offset, result.max_offset, result.next_offset
+    if first <= asked <= end:
+        return f"the broker sends {group} from {asked} to {there}: the group was reset (the broker holds {first} to {end})"
+    return f"the broker holds {first} to {end} and not {asked}; the group goes on at {there}"
+
+
 class PullService:
     """Fills the process queues of one group.
 
@@ -276,14 +284,7 @@ class PullService:
             log.warning("%s: the broker says that %d is not there, and to go on at it", process_queue.queue, result.next_offset)
             await asyncio.sleep(self._config.pull_retry_s)
             return
-        log.warning(
-            "%s: the broker holds %d to %d and not %d; the group goes on at %d",
-            process_queue.queue,
-            result.min_offset,
-            result.max_offset,
-            process_queue.pull_offset,
-            result.next_offset,
-        )
+        log.warning("%s: %s", process_queue.queue, moved(result, process_queue.pull_offset, self._group.name))
         await asyncio.sleep(IDLE_PAUSE_S)  # it may send us to and fro
         if process_queue.active:
             await self._repair(process_queue, result.next_offset)

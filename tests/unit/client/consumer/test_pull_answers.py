@@ -111,6 +111,23 @@ async def test_a_broker_that_goes_back_is_followed_and_reported(broker: FakeBrok
     assert "the broker goes back from 10 to 7" in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (5, "Orders/broker-a/0: the broker sends replay from 5 to 2: the group was reset (the broker holds 0 to 8)"),
+        (9, "Orders/broker-a/0: the broker holds 0 to 8 and not 9; the group goes on at 2"),
+    ],
+)
+async def test_a_reset_does_not_read_like_a_loss(asked: int, said: str, broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """Where the broker holds what the group asked for, nothing is gone."""
+    broker.offsets["replay", "Orders", 0] = asked
+    header = PullMessageResponse(next_begin_offset=2, min_offset=0, max_offset=8)
+    broker.script(PULL, RemotingCommand(ResponseCode.PULL_OFFSET_MOVED, encode_header(header)))
+    async with member(broker):
+        await broker.until(lambda: pulls_of(broker)[:2] == [asked, 2])
+    assert said in caplog.messages
+
+
 async def test_a_message_that_cannot_be_decompressed_is_handed_out_in_its_place(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
