@@ -11,15 +11,24 @@ log = logging.getLogger(__name__)
 
 
 async def every(period_s: float, job: Callable[[], Awaitable[None]], *, name: str, first_after_s: float = 0.0) -> NoReturn:
-    """Run *job* every *period_s*, start to start, until cancelled. An OgiveError is logged; any other is a bug and ends the task."""
-    loop = asyncio.get_running_loop()
+    """Run *job* every *period_s*, start to start, until cancelled.
+
+    An OgiveError is logged, one of the same kind not again until the job has worked; any other error is a bug and ends the task.
+    """
+    loop, failing = asyncio.get_running_loop(), None
     await asyncio.sleep(first_after_s)
     while True:
         started = loop.time()
         try:
             await job()
         except OgiveError as exc:
-            log.warning("%s failed, next try in %.1f s: %s", name, period_s, exc)
+            level = logging.DEBUG if type(exc) is failing else logging.WARNING
+            failing = type(exc)
+            log.log(level, "%s: failed, tried again every %.1f s: %s", name, period_s, exc)
+        else:
+            if failing is not None:
+                log.info("%s: works again", name)
+            failing = None
         await asyncio.sleep(max(0.0, started + period_s - loop.time()))
 
 

@@ -31,7 +31,7 @@ from ogive.client.consumer.group import Group
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.routes import MASTER_ID
 from ogive.errors import BrokerBusy, OgiveError, SubscriptionOutdated, TransportError
-from ogive.model import MessageExt, PullResult, PullStatus
+from ogive.model import MessageExt, MessageQueue, PullResult, PullStatus
 from ogive.wire.bodies import SubscriptionData
 from ogive.wire.message import DamagedMessage, NoRecord
 
@@ -53,6 +53,25 @@ def moved(result: PullResult, asked: int, group: str) -> str:
     if first <= asked <= end:
         return f"the broker sends {group} from {asked} to {there}: the group was reset (the broker holds {first} to {end})"
     return f"the broker holds {first} to {end} and not {asked}; the group goes on at {there}"
+
+
+class Outages:
+    """Which queues fail, so that the queues of one broker that fail alike are one line in the log."""
+
+    def __init__(self) -> None:
+        self._failing: dict[MessageQueue, str] = {}  # with what it failed first
+
+    def begins(self, queue: MessageQueue, error: str) -> bool:
+        """Note that a pull failed; whether that is news."""
+        known = {text for other, text in self._failing.items() if other.broker_name == queue.broker_name}
+        is_news = queue not in self._failing and error not in known
+        self._failing.setdefault(queue, error)
+        return is_news
+
+    def ends(self, queue: MessageQueue) -> bool:
+        """Note that a pull worked; whether it was the last of its broker to do so again."""
+        failed = self._failing.pop(queue, None) is not None
+        return failed and all(other.broker_name != queue.broker_name for other in self._failing)
 
 
 class PullService:
@@ -86,6 +105,7 @@ class PullService:
         self._loop = asyncio.get_running_loop()
         self._tasks: dict[ProcessQueue, asyncio.Task[None]] = {}
         self._unwanted: set[str] = set()  # topics of which messages came that the filter does not want
+        self._outages = Outages()
         self._times_full = 0
         self._may_pull = asyncio.Event()
         self._may_pull.set()
@@ -93,7 +113,11 @@ class PullService:
     def start(self, process_queue: ProcessQueue) -> None:
         task = self._group.spawn(self._pull_while_held(process_queue), f"pull {process_queue.queue}")
         self._tasks[process_queue] = task
-        task.add_done_callback(lambda _: self._tasks.pop(process_queue, None))
+        task.add_done_callback(lambda _: self._ended(process_queue))
+
+    def _ended(self, process_queue: ProcessQueue) -> None:
+        self._tasks.pop(process_queue, None)
+        self._outages.ends(process_queue.queue)
 
     def stop(self, process_queue: ProcessQueue) -> None:
         """The answer to a pull in flight is ignored."""
@@ -120,7 +144,7 @@ class PullService:
     # --- one queue ---------------------------------------------------------------------------------------------------
 
     async def _pull_while_held(self, process_queue: ProcessQueue) -> None:
-        failing, readings, stuck = False, Readings(), Stuck(self._config.pull_retry_s)
+        queue, readings, stuck = process_queue.queue, Readings(), Stuck(self._config.pull_retry_s)
         while process_queue.active:
             await self._may_pull.wait()
             look_again_s = self._full(process_queue)
@@ -138,13 +162,12 @@ class PullService:
             except NoRecord as exc:
                 await self._in_front(process_queue, exc, readings, stuck)
             except OgiveError as exc:
-                log.log(logging.DEBUG if failing else logging.WARNING, "pull of %s failed, trying again: %s", process_queue.queue, exc)
-                failing = True
+                level = logging.WARNING if self._outages.begins(queue, str(exc)) else logging.DEBUG
+                log.log(level, "pull of %s failed, trying again: %s", queue, exc)
                 await self._after_failure(process_queue, exc)
             else:
-                if failing:
-                    log.info("pull of %s works again", process_queue.queue)
-                failing = False
+                if self._outages.ends(queue):
+                    log.info("pulls of %s from %s work again", queue.topic, queue.broker_name)
                 stuck.was_right()
                 process_queue.stuck_at = None
 

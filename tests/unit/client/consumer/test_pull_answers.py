@@ -161,7 +161,38 @@ async def test_an_unknown_answer_is_an_error_after_which_the_pull_is_repeated(br
         async with member(broker) as consumer:
             assert offsets(await collect(consumer, 1)) == [0]
     assert "99 unknown code: from the future" in caplog.text
-    assert "works again" in caplog.text
+    assert "pulls of Orders from broker-a work again" in caplog.text
+
+
+async def test_an_outage_of_a_broker_is_one_line_and_one_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+    """Not one for each queue."""
+    async with FakeBroker({"Orders": 4}) as broker:
+        for number in range(4):
+            fill(broker, 1, queue_id=number)
+        broker.on(PULL, error(ResponseCode.NO_PERMISSION, "subscription group no permission, replay"))
+        with caplog.at_level(logging.INFO, logger="ogive.client.consumer.pull_service"):
+            async with member(broker):
+                await broker.until(lambda: len(broker.of(PULL)) >= 12)
+                broker.on(PULL, lambda request: None)
+                await broker.until(lambda: any("work again" in message for message in caplog.messages))
+        assert [message.partition(":")[0] for message in caplog.messages] == [
+            "pull of Orders/broker-a/0 failed, trying again",
+            "pulls of Orders from broker-a work again",
+        ]
+
+
+def test_queues_that_fail_alike_are_one_outage_of_their_broker() -> None:
+    here, there, elsewhere = (MessageQueue("Orders", name, number) for name, number in (("a", 0), ("a", 1), ("b", 0)))
+    outages = pull_service.Outages()
+    assert outages.begins(here, "refused")
+    assert not outages.begins(here, "lost")
+    assert not outages.begins(there, "refused")
+    assert outages.begins(elsewhere, "refused")
+    assert not outages.ends(here)
+    assert outages.ends(there)
+    assert not outages.ends(there)
+    assert outages.begins(here, "busy")
+    assert outages.begins(there, "no permission")
 
 
 async def test_a_pull_that_failed_is_repeated_after_a_pause(broker: FakeBroker) -> None:
