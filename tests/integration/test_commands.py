@@ -486,6 +486,22 @@ def test_a_group_is_changed_and_shows_its_settings(running: Broker) -> None:
     assert b"Similar groups: settled" in ogive("group", "update", "setled", "--enable", *server).stderr
 
 
+def test_a_group_gets_a_position_in_a_topic_that_it_never_consumed_only_when_that_is_meant(running: Broker) -> None:
+    """It would be behind there for good. The first position of a new group is no question."""
+    server = ("-n", running.name_server)
+    for topic in ("Vals", "Feat"):
+        ogive("topic", "create", topic, "--queues", "1", *server)
+        ogive("send", topic, "--body", "x", *server)
+    ogive("group", "create", "vals", *server)
+    assert ogive("group", "reset", "vals", "Vals", "--to", "earliest", *server).returncode == 0
+    refused = ogive("group", "reset", "vals", "Feat", "--to", "earliest", *server)
+    question = b"group vals has never consumed Feat, but Vals: give it a position there for good? There is nobody to ask here: add --yes"
+    assert (refused.returncode, question in refused.stderr) == (1, True)
+    assert b"total lag 1\n" in ogive("lag", "vals", *server).stdout
+    assert ogive("group", "reset", "vals", "Feat", "--to", "earliest", "--yes", *server).returncode == 0
+    assert b"total lag 2\n" in ogive("lag", "vals", *server).stdout
+
+
 def test_a_topic_and_its_messages_are_shown_and_deleted(running: Broker) -> None:
     server = ("-n", running.name_server)
     ogive("topic", "create", "Shown", "--queues", "2", *server)
@@ -542,7 +558,7 @@ def test_dead_letters_are_listed_and_sent_again(running: Broker) -> None:
         "    while not admin.dead_letters('refusers') and time.monotonic() < until: time.sleep(0.1)\n"
     )
     subprocess.run([sys.executable, "-c", listener, running.name_server], check=True, timeout=90)
-    assert ogive("dead-letter", "list", "refusers", *server).stdout.endswith(f"id={sent['id']} poison\n".encode())
+    assert ogive("dead-letter", "list", "refusers", *server).stdout.endswith(f"id={sent['id']} from Bad after 1 try poison\n".encode())
     assert b"no dead letter nobody" in ogive("dead-letter", "send", "refusers", "nobody", *server).stderr
     assert b"1 dead letter was given to refusers again" in ogive("dead-letter", "send", "refusers", sent["id"], *server).stdout
     retry = ogive("tail", "%RETRY%refusers", "--from", "earliest", "--count", "1", "--json", *server)

@@ -31,6 +31,15 @@ async def read(message: ogive.MessageExt) -> None:
 """
 
 
+SHOW = """
+import ogive
+
+@ogive.listener("Prices", group="screens", start="earliest", broadcast=True)
+def show(message: ogive.MessageExt) -> None:
+    print(message.text, flush=True)
+"""
+
+
 @contextmanager
 def running(directory: Path, name_server: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     (directory / "shop_app.py").write_text(APP)
@@ -151,3 +160,25 @@ def test_a_save_starts_the_listeners_again_when_what_runs_is_finished_and_counte
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
         assert [(row.consumer_offset, row.lag) for row in admin.lag("workers", "Work")] == [(3, 0)]
+
+
+def test_members_of_a_broadcasting_group_on_one_machine_have_a_name_each(tmp_path: Path) -> None:
+    """The error of the second one without a name says which option it wants."""
+    shown = tmp_path / "progress"
+    (tmp_path / "screen_app.py").write_text(SHOW)
+    words = ("screen_app", "--offsets-dir", str(shown))
+    with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
+        admin.create_topic("Prices", queues=1)
+        with running(tmp_path, broker.name_server, *words, "--instance-name", "left") as left:
+            assert line(left) == "show: Prices for group screens"
+            with running(tmp_path, broker.name_server, *words, "--instance-name", "right") as right:
+                assert line(right) == "show: Prices for group screens"
+                producer.send("Prices", b"12.50")
+                assert [line(left), line(right)] == ["12.50", "12.50"]
+                with running(tmp_path, broker.name_server, *words, "--instance-name", "left") as third:
+                    _, said = third.communicate(timeout=60)
+                assert b"`ogive run --instance-name NAME`" in said
+                for process in (left, right):
+                    process.terminate()
+                    assert process.wait(60) == 0
+    assert sorted(path.name.partition("@")[2] for path in shown.iterdir()) == ["left", "right"]

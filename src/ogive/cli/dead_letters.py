@@ -17,7 +17,7 @@ async def list_letters(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         letters = await _letters(admin, options, options.limit)
     for letter in letters:
-        print_message(letter, as_json=options.json, with_id=True)
+        print_message(letter, as_json=options.json, dead_letter=True)
     if not letters:
         _say_none(options)
     elif len(letters) == options.limit:

@@ -14,6 +14,7 @@ from ogive.cli.times import instant
 from ogive.client.admin import GroupSummary, OffsetReset, ResetTarget
 from ogive.client.admin.base import each
 from ogive.errors import GroupNotExist, InvalidOption
+from ogive.model import retry_topic
 
 
 async def list_groups(options: argparse.Namespace) -> int:
@@ -149,7 +150,7 @@ async def _move(admin: aio.Admin, options: argparse.Namespace, move: Callable[[b
         if options.dry_run:
             await refuse_unknown(admin, options.group)
         elif not options.yes:
-            _ask(options, await move(True))
+            await _ask(admin, options, await move(True))
         plan = await move(options.dry_run)
     except GroupNotExist:
         await refuse_unknown(admin, options.group)  # raises the same with the names that are similar
@@ -165,11 +166,21 @@ async def _move(admin: aio.Admin, options: argparse.Namespace, move: Callable[[b
     return 0
 
 
-def _ask(options: argparse.Namespace, plan: list[OffsetReset]) -> None:
-    """Raises InvalidOption unless the user agrees, where messages would be skipped."""
+async def _ask(admin: aio.Admin, options: argparse.Namespace, plan: list[OffsetReset]) -> None:
+    """Raises InvalidOption unless the user agrees, where messages would be skipped, or the topic is perhaps not the one that was meant."""
+    if all(row.before is None for row in plan):
+        await _ask_whether_it_is_meant(admin, options)
     skipped = sum(max(0, row.after - row.before) for row in plan if row.before is not None)
     if skipped:
         confirm(f"skip {counted(skipped, 'message')} of {options.topic} that group {options.group} has not consumed?", yes=False)
+
+
+async def _ask_whether_it_is_meant(admin: aio.Admin, options: argparse.Namespace) -> None:
+    """A position in a topic is one for good: a group that consumes others only would be behind in this one for ever."""
+    consumed = {row.queue.topic for row in await admin.lag(options.group, members=False)} - {retry_topic(options.group)}
+    if consumed and options.topic not in consumed:
+        names = " ".join(sorted(consumed))
+        confirm(f"group {options.group} has never consumed {options.topic}, but {names}: give it a position there for good?", yes=False)
 
 
 def _row(row: OffsetReset) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ from typing import Any
 from ogive.client.admin.records import SettingChange, SettingValue
 from ogive.errors import InvalidOption
 from ogive.harmless import harmless, harmless_text
-from ogive.model import MessageExt
+from ogive.model import MessageExt, PropertyName
 from ogive.wire.codes import SysFlag
 
 
@@ -108,14 +108,14 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def print_message(message: MessageExt, *, as_json: bool, with_id: bool = False) -> None:
-    """One line, but for the ends of lines in the body."""
+def print_message(message: MessageExt, *, as_json: bool, dead_letter: bool = False) -> None:
+    """One line, but for the ends of lines in the body. *dead_letter*: with its id, the topic it was sent to, and how often it was tried."""
     body = _text(message)
     if not as_json:
         shown = _shown(message, body)
         marks = " ".join(word for word in (message.tag and f"tag={message.tag}", *(f"key={key}" for key in message.keys)) if word)
         where = f"{message.queue.queue_id}/{message.queue_offset}"
-        name = f"id={message.id} " if with_id else ""
+        name = f"id={message.id} {_origin(message)}" if dead_letter else ""
         print(f"{_utc(message.stored_at)} {where} {harmless(name + marks)}{' ' if marks else ''}{shown}", flush=True)
         return
     print_json(
@@ -134,6 +134,12 @@ def print_message(message: MessageExt, *, as_json: bool, with_id: bool = False) 
             **({"body": body} if body is not None else {"body_hex": message.body.hex()}),
         }
     )
+
+
+def _origin(letter: MessageExt) -> str:
+    """``from Orders after 3 tries ``; empty for a message that a producer sent to the dead letters."""
+    topic, tries = letter.properties.get(PropertyName.RETRY_TOPIC), letter.reconsume_times
+    return f"from {topic} after {tries} {'try' if tries == 1 else 'tries'} " if topic else ""
 
 
 def print_message_whole(message: MessageExt) -> None:

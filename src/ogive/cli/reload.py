@@ -68,7 +68,7 @@ async def _end(process: asyncio.subprocess.Process, wait_s: float) -> None:
 def command(options: argparse.Namespace) -> list[str]:
     """The same command without --reload. Bytecode is not written: it could not tell two saves of one second apart."""
     words = [sys.executable, "-B", "-P", "-m", "ogive", "run", *options.targets, "--wait", str(options.wait), *["-v"] * options.verbose]
-    for name in ("name_server", "credentials", "cafile", "certfile", "keyfile"):
+    for name in ("instance_name", "offsets_dir", "name_server", "credentials", "cafile", "certfile", "keyfile"):
         if value := getattr(options, name):
             words += [f"--{name.replace('_', '-')}", value]
     return words

@@ -4,13 +4,14 @@ import argparse
 import logging
 import sys
 from collections.abc import Coroutine, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from ogive.cli import reload
 from ogive.cli.connect import client_config, place, spark_options
 from ogive.cli.output import counted
-from ogive.cli.run_options import ON_SPARK
+from ogive.cli.run_options import NOT_ON_SPARK, ON_SPARK
 from ogive.cli.targets import load_listeners
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push import run as serve
@@ -28,6 +29,9 @@ def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
     only = [f"--{name.replace('_', '-')}" for name, default in ON_SPARK.items() if getattr(options, name) != default]
     if only and options.engine != "spark":
         raise InvalidOption(f"{', '.join(only)}: only with --engine spark")
+    only = [f"--{name.replace('_', '-')}" for name in NOT_ON_SPARK if getattr(options, name) is not None]
+    if only and options.engine == "spark":
+        raise InvalidOption(f"{', '.join(only)}: only with --engine local")
     if options.wait < 0:
         raise InvalidOption(f"--wait {options.wait:g}: 0 or more seconds are possible")
     if options.reload:
@@ -49,8 +53,9 @@ def run_here(listeners: Sequence[AnyListener], options: argparse.Namespace) -> N
     """As members of their groups, on threads and the loop of this process."""
     for one in listeners:
         print(f"{one.name}: {one.config.topic} for group {one.config.group}", flush=True)
-    config = ConsumerConfig(await_termination_s=options.wait)
-    serve(*listeners, config=config, client=client_config(options))
+    folder = None if options.offsets_dir is None else Path(options.offsets_dir)
+    config = ConsumerConfig(await_termination_s=options.wait, offsets_dir=folder)
+    serve(*listeners, config=config, client=replace(client_config(options), instance_name=options.instance_name))
 
 
 def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) -> None:

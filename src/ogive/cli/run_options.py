@@ -8,6 +8,7 @@ from ogive.cli.options import Commands, Options, add_cluster, add_command
 MIB: Final = 1024 * 1024
 ON_SPARK: Final[dict[str, Any]] = {"master": "local[*,4]", "memory": "1g", "checkpoint": "ogive-checkpoint", "once": False, "py_files": []}
 """What only ``--engine spark`` knows, with its defaults."""
+NOT_ON_SPARK: Final = ("instance_name", "offsets_dir")
 
 
 def up(commands: Commands) -> None:
@@ -264,6 +265,15 @@ def run(commands: Commands) -> None:
         "--reload",
         action="store_true",
         help="for development: restart when a Python file in or below this folder is saved, after running calls have ended",
+    )
+    command.add_argument(
+        "--instance-name",
+        metavar="NAME",
+        help="for broadcasting listeners: each process of a group on this machine needs its own, under which its progress is kept "
+        "(default: DEFAULT)",
+    )
+    command.add_argument(
+        "--offsets-dir", metavar="DIR", help="for broadcasting listeners: where progress is kept (default: ~/.rocketmq_offsets)"
     )
     command.add_argument(
         "--engine",

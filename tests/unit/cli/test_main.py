@@ -326,7 +326,7 @@ def test_a_message_does_not_command_the_terminal(
     """The body of one goes to a pipe as it is."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: on_a_terminal)
     sent = message("Orders", f"one\ntwo{EVIL}".encode(), tag=f"t\n{EVIL}", keys=(f"k{EVIL}",), properties={f"p{EVIL}": f"v\n{EVIL}"})
-    print_message(sent, as_json=False, with_id=True)
+    print_message(sent, as_json=False, dead_letter=True)
     print_message_whole(sent)
     print_table(("client",), [(f"c\n{EVIL}",)])
     shown = capsys.readouterr().out
@@ -747,6 +747,12 @@ def test_an_option_of_the_other_engine_is_refused(option: list[str], capsys: pyt
     assert capsys.readouterr().err == f"ogive: {option[0]}: only with --engine spark\n"
     assert main(["run", "no_such_app", *option, "--engine", "spark"]) == 1
     assert "no_such_app" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--instance-name", "--offsets-dir"])
+def test_an_option_of_this_process_is_refused_on_spark(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "no_such_app", option, "x", "--engine", "spark"]) == 1
+    assert capsys.readouterr().err == f"ogive: {option}: only with --engine local\n"
 
 
 def test_a_spark_job_is_not_reloaded(capsys: pytest.CaptureFixture[str]) -> None:

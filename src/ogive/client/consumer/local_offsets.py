@@ -98,7 +98,8 @@ class LocalOffsetStore(Offsets):
             self._lock_file()
         except BlockingIOError:
             raise IllegalStateError(
-                f"another broadcasting member keeps its progress in {self._path}: give each on this machine an instance_name of its own"
+                f"another broadcasting member keeps its progress in {self._path}: give each on this machine an "
+                "instance_name of its own (`ogive run --instance-name NAME`, or ClientConfig(instance_name=...))"
             ) from None
         except OSError as exc:
             log.warning("%s cannot be used, progress is lost at exit: %s", self._path, exc)
