@@ -2,9 +2,11 @@
 
 import asyncio
 import itertools
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -214,6 +216,25 @@ async def test_a_named_queue_is_kept_and_an_impossible_one_refused() -> None:
             await producer.send("Orders", b"", queue=replace(queue, queue_id=3))
         with pytest.raises(TypeError, match=r"queue must be an ogive.MessageQueue \(sent.queue, or MessageQueue\('Orders', .*, not int"):
             await producer.send("Orders", b"", queue=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"tag": "a || b"}, "a message has one tag, and consumers select several with ||"),
+        ({"sharding_key": "a", "queue": MessageQueue("Orders", "broker-a", 0)}, "only one of them can choose the queue"),
+    ],
+)
+async def test_arguments_of_which_one_would_do_nothing_are_refused(arguments: dict[str, Any], said: str) -> None:
+    """A Message is taken as it is: it may be a copy of one that another client has sent."""
+    queue = arguments.get("queue")
+    copy = Message("Orders", b"", tag=arguments.get("tag"), sharding_key=arguments.get("sharding_key"))
+    async with producing("Orders") as (producer, _):
+        with pytest.raises(InvalidOption, match=re.escape(said)):
+            await producer.send("Orders", b"", **arguments)
+        with pytest.raises(InvalidOption, match=re.escape(said)):
+            await producer.send_batch("Orders", [b""], **arguments)
+        assert (await producer.send(copy, queue=queue)).queue_offset == 0
 
 
 async def test_new_queues_are_used_once_the_route_shows_them() -> None:

@@ -47,6 +47,7 @@ class Intake:
         delay_s: float | None = None,
     ) -> Outgoing:
         """One message. Raises InvalidOption, MessageIllegal, TypeError."""
+        _check_arguments(tag, sharding_key, queue)
         hooks = self._config.hooks
         message, flag = None, 0
         if self._serializer is not None and body is not None:
@@ -84,6 +85,7 @@ class Intake:
 
         *tag* and *sharding_key* go to the messages that are given as bodies.
         """
+        _check_arguments(tag, sharding_key, queue)
         if isinstance(messages, (bytes, bytearray, memoryview, str)):  # iterable, too
             raise TypeError(f"a batch is a list of bodies or Messages, not {type(messages).__name__}: send_batch(topic, [body])")
         items = [
@@ -118,6 +120,14 @@ class Intake:
         if self._serializer is not None and not isinstance(raw, bytes):
             raise TypeError(f"the serializer gave a {type(raw).__name__} for a {type(body).__name__}: bytes are expected")
         return raw
+
+
+def _check_arguments(tag: str | None, sharding_key: str | None, queue: MessageQueue | None) -> None:
+    """Raises InvalidOption for what would be taken without a word, and do something else. A Message is sent as it is: it may be a copy."""
+    if type(tag) is str and "||" in tag:
+        raise InvalidOption(f"tag {tag!r}: a message has one tag, and consumers select several with ||, so that nobody could select it")
+    if sharding_key is not None and queue is not None:
+        raise InvalidOption("sharding_key and queue: only one of them can choose the queue")
 
 
 def _shared(topic: str, items: Sequence[Message], queue: MessageQueue | None, max_bytes: int) -> Iterator[Sequence[int]]:
