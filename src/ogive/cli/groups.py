@@ -13,6 +13,7 @@ from ogive.cli.output import confirm, counted, print_changes, print_done, print_
 from ogive.cli.times import instant
 from ogive.client.admin import GroupSummary, OffsetReset, ResetTarget
 from ogive.client.admin.base import each
+from ogive.client.admin.records import how_consumed
 from ogive.errors import GroupNotExist, InvalidOption
 from ogive.model import retry_topic
 
@@ -72,7 +73,7 @@ async def show_group(options: argparse.Namespace) -> int:
     if not members:
         print("no member is online")
         return 0
-    print(f"{'members':<13} {group.message_model.lower()}, {group.consume_type.removeprefix('CONSUME_').lower()}")
+    print(f"{'members':<13} {how_consumed(group.message_model, group.consume_type)}")
     print()
     print_table(("topic", "subscription"), list(group.subscriptions.items()))
     print()

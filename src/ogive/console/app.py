@@ -18,7 +18,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from ogive import __version__
-from ogive.client.config import DEFAULT_NAME_SERVER
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.console import shown
 from ogive.console.asking import Asking, reason
 from ogive.console.body import body_of
@@ -84,6 +84,7 @@ class _Pages:
             "path": shown.path,
             "moment": shown.moment,
             "command": self._command,
+            "access_options": _access_options(config.client),
             "version": __version__,
             "static": {name: f"/static/{name}?{hashlib.sha256(text).hexdigest()[:12]}" for name, text in self._static.items()},
         }
@@ -299,3 +300,8 @@ def _moment(text: str) -> int | None:
         return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
         raise InvalidOption(f"{text[:80]!r} is no time such as 2026-11-01T08:00") from None
+
+
+def _access_options(client: ClientConfig) -> list[str]:
+    """What commands need for this cluster beside its address. The files are those of whoever reads the page, so they have no names."""
+    return [*(["--credentials FILE"] if client.credentials is not None else []), *(["--cafile FILE"] if client.ssl else [])]

@@ -7,6 +7,7 @@ from typing import Final
 
 from ogive.client import api
 from ogive.client.admin import Member, QueueLag
+from ogive.client.admin.records import how_consumed
 from ogive.console.asking import reason, settle
 from ogive.console.cluster import Cluster, GroupAtBrokers
 from ogive.console.topics import Topics
@@ -60,13 +61,13 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPage:
-    """*consumed*: the sum of all positions, which grows as the group consumes. *dead* is None if it is unknown."""
+    """*how* its members consume; *consumed*: the sum of all positions, which grows as it does; *dead* is None if it is unknown."""
 
     row: GroupRow
     brokers: tuple[str, ...]
     broadcast: bool
     retry_queues: int
-    consume_type: str
+    how: str
     per_s: float
     members: tuple[HeldMember, ...]
     topics: tuple[TopicLag, ...]
@@ -140,7 +141,7 @@ class Groups:
             brokers=tuple(group.tables),
             broadcast=all(config.consume_broadcast_enable for config in settings),
             retry_queues=settings[0].retry_queues,
-            consume_type=progress.online[0].consume_type.removeprefix("CONSUME_").lower() if progress.online else "",
+            how=how_consumed(progress.online[0].message_model, progress.online[0].consume_type) if progress.online else "",
             per_s=progress.per_s,
             members=members,
             topics=tuple(one for one in topics if not one.topic.startswith(RETRY_PREFIX)),

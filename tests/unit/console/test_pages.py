@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import ssl
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from ogive.console import asking
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
+from ogive.wire.acl import Credentials
 from ogive.wire.bodies import (
     Connection,
     ConsumerConnection,
@@ -283,6 +285,30 @@ async def test_progress_without_members_is_a_jobs(fake: FakeBroker, page: Browse
     words = (await look(page, "/groups/revenue")).words
     assert "20 behind" in words
     assert "A Spark query shows none either" in words
+
+
+async def test_commands_say_what_else_the_cluster_wants(fake: FakeBroker, page: Browser) -> None:
+    """As they stand they would be refused. A cluster that wants nothing gets no such note."""
+    assert "This cluster also wants" not in (await look(page, "/")).words
+    user = Credentials(access_key="root", secret_key="secret")
+    client = {"credentials": user, "ssl": ssl.create_default_context()}
+    with console_of(fake.address, client=client, credentials=user) as browser:
+        words = (await look(browser, "/")).words
+    assert "This cluster also wants --credentials FILE and --cafile FILE , in each command or once in a context" in words
+
+
+async def test_how_a_group_consumes_is_told_in_plain_words(fake: FakeBroker, page: Browser) -> None:
+    groups_are(fake, "billing")
+    stands_at(fake, Orders=(10, 30))
+    member = ConsumerConnection(
+        connections=(Connection(client_id="me", address="h:1", language="PYTHON", version=1),),
+        subscriptions={},
+        consume_type="CONSUME_PASSIVELY",
+        message_model="CLUSTERING",
+        consume_from_where="",
+    )
+    fake.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, ok(body=member.encode()))
+    assert "they share the messages, by listeners" in (await look(page, "/groups/billing")).words
 
 
 async def test_a_fault_of_the_console_is_a_page_and_a_line_in_the_log(

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import Final, Literal
 
 from ogive.errors import InvalidOption
 from ogive.model import BATCHES, DLQ_PREFIX, QUEUE_TYPE, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, MessageQueue
@@ -23,6 +23,16 @@ def topic_kind(name: str) -> TopicKind:
     if name.startswith(DLQ_PREFIX):
         return "dead-letter"
     return "system" if name in _SYSTEM_NAMES or name.startswith(_SYSTEM_PREFIXES) else "application"
+
+
+_MODELS: Final = {"CLUSTERING": "they share the messages", "BROADCASTING": "each gets every message"}
+_TYPES: Final = {"CONSUME_PASSIVELY": "by listeners", "CONSUME_ACTIVELY": "by pulling", "CONSUME_POP": "by popping"}
+
+
+def how_consumed(message_model: str, consume_type: str) -> str:
+    """What the members of a group say of themselves, in words that need no knowledge of Java's names."""
+    words = (_MODELS.get(message_model, message_model), _TYPES.get(consume_type, consume_type))
+    return ", ".join(word for word in words if word)
 
 
 @dataclass(frozen=True, slots=True)
