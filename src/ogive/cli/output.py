@@ -108,14 +108,16 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def print_message(message: MessageExt, *, as_json: bool, dead_letter: bool = False) -> None:
+def print_message(message: MessageExt, *, as_json: bool, with_id: bool = False, dead_letter: bool = False) -> None:
     """One line, but for the ends of lines in the body. *dead_letter*: with its id, the topic it was sent to, and how often it was tried."""
     body = _text(message)
     if not as_json:
         shown = _shown(message, body)
         marks = " ".join(word for word in (message.tag and f"tag={message.tag}", *(f"key={key}" for key in message.keys)) if word)
         where = f"{message.queue.queue_id}/{message.queue_offset}"
-        name = f"id={message.id} {_origin(message)}" if dead_letter else ""
+        name = f"id={message.id} " if with_id or dead_letter else ""
+        if dead_letter:
+            name += _origin(message)
         print(f"{_utc(message.stored_at)} {where} {harmless(name + marks)}{' ' if marks else ''}{shown}", flush=True)
         return
     print_json(
