@@ -100,7 +100,7 @@ class Guard:
         for need in rule(command, self._facts):
             if not self._is_allowed(user.username, host, need):
                 what = f"User:{user.username} has no permission: {need} is needed, from {host}"
-                raise AccessRefused(what + advice(self.table.acls.get(USER_SUBJECT + user.username), user.username, need))
+                raise AccessRefused(what + advice(self.table.acls.get(USER_SUBJECT + user.username), user.username, need), why=what)
 
     def _is_allowed(self, username: str, host: str, need: Need) -> bool:
         if self._decided_for != self.table.version or len(self._decisions) >= MAX_DECISIONS:

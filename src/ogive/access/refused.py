@@ -4,7 +4,7 @@ from ogive.errors import Refused, ResponseCode
 
 
 class AccessRefused(Refused):
-    """Mostly NO_PERMISSION. *why*: what the log says, where the answer must not say it."""
+    """Mostly NO_PERMISSION. *why*: what the log says, where the answer says less, or how to mend it."""
 
     def __init__(self, remark: str, code: ResponseCode = ResponseCode.NO_PERMISSION, *, why: str | None = None) -> None:
         super().__init__(code, remark)
