@@ -179,14 +179,6 @@ class ClientTable:
         since = self._lost.get(name, self._began)
         return name in self.consumers or self._now() - since < self._expiry_s
 
-    def asker(self, group: str, connection: Connection) -> tuple[str, str]:
-        """Who asks, for OffsetTable: a broadcasting member's client id or ALL, and any member's client id."""
-        online = self.consumers.get(group)
-        client = online.members.get(connection) if online is not None else None
-        if online is None or client is None:
-            return ALL, ""
-        return client.client_id if online.is_broadcasting else ALL, client.client_id
-
     def producer_connection(self, client_id: str) -> Connection | None:
         """Where the client is, if it is online as a producer; None while users on different connections call themselves by its id.
 

@@ -1,10 +1,8 @@
 """The progress of each group in each queue: the next offset to consume. Source: ConsumerOffsetManager.java, 5.3."""
 
 import logging
-import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ogive.broker.replies import Rejected
@@ -20,22 +18,10 @@ ALL: Final = ""
 _MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
 
 
-@dataclass(slots=True)
-class _Spreading:
-    """A reset that one member has heard of. Around a rebalance another one may stand in the queue, too."""
-
-    until: float
-    told: dict[str, bool] = field(default_factory=dict)  # client id -> whether it has pulled since, and what it commits is new
-
-
 class OffsetTable:
-    """group x topic x queue -> offset. In memory; whoever owns it saves a snapshot when ``version`` has moved.
+    """group x topic x queue -> offset. In memory; whoever owns it saves a snapshot when ``version`` has moved."""
 
-    Who has to be told of a reset is a note for each broadcasting member, and one for all others: the first of these to be told takes that
-    out of the file, and every other member is told as well if it comes within *spread_s*.
-    """
-
-    def __init__(self, max_offsets: int, *, spread_s: float = 120.0, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, max_offsets: int) -> None:
         self._queues: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
         self._topics: Counter[str] = Counter()  # how many of them are of a topic
         self._groups: Counter[str] = Counter()  # and of a group
@@ -44,10 +30,8 @@ class OffsetTable:
         # (topic, group, client id or ALL) -> queue ids; without an offset in the table: back to 0
         self._untold: dict[tuple[str, str, str], set[int]] = {}
         self._untold_count = 0
-        # (topic, group, queue id), the oldest first. OrderedDict, not dict: they go from the front, and dict then scans the holes.
-        self._spreading: OrderedDict[tuple[str, str, int], _Spreading] = OrderedDict()
-        self._told_count = 0  # clients in all of them
-        self._spread_s, self._now = spread_s, now
+        self._unattended: set[tuple[str, str, int]] = set()  # those of them (topic, group, queue id) that nobody was online for
+        self._hinted: dict[tuple[str, str, int], set[object]] = {}  # of those: who has heard of it, see hint()
         self.version = 0  # grows with every change
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -77,67 +61,57 @@ class OffsetTable:
         queues[queue_id] = offset
         self.version += 1
 
-    def reset(self, group: str, topic: str, queue_id: int, offset: int, *, tell: Collection[str]) -> None:
-        """Put the group elsewhere. *tell*: those who have to learn of it: ALL stands for whoever holds the queue, and a broadcasting member
-        is its client id.
+    def reset(self, group: str, topic: str, queue_id: int, offset: int, *, tell: Collection[str], attended: bool = True) -> None:
+        """Put the group elsewhere. *tell*: those who have to learn of it with their next pull: ALL stands for whoever holds the queue, and
+        a broadcasting member is its client id. *attended*: one of them is online, for sure.
         """
         self.commit(group, topic, queue_id, offset)
         for member in tell:
             self._note_untold(group, topic, queue_id, member)
+        if not attended and self.is_untold(group, topic, queue_id):
+            self._unattended.add((topic, group, queue_id))
+
+    def begins(self, group: str, topic: str, queue_id: int) -> None:
+        """A member asks where to begin. If none was online at the reset this one has just started, and need not be told again."""
+        if (topic, group, queue_id) in self._unattended:
+            self.tell(group, topic, queue_id)
 
     @property
     def has_untold(self) -> bool:
-        return bool(self._untold or self._spreading)
+        return bool(self._untold)
 
-    def is_untold(self, group: str, topic: str, queue_id: int, member: str = ALL, client_id: str = "") -> bool:
-        """Whether the queue was reset, and who asks does not know yet or has not pulled since: what it commits is ignored.
+    def is_untold(self, group: str, topic: str, queue_id: int, member: str = ALL) -> bool:
+        """Whether the queue was reset and *member* does not know yet: what it commits is ignored."""
+        return bool(self._untold) and queue_id in self._untold.get((topic, group, member), ())
 
-        *member*: see reset(). *client_id*: of a member of the group that is online; of all others one is told.
-        """
-        if queue_id in self._untold.get((topic, group, member), ()):
-            return True
-        spreading = self._spread_of(group, topic, queue_id, member) if client_id else None
-        return spreading is not None and not spreading.told.get(client_id)
-
-    def redirected(self, group: str, topic: str, queue_id: int, member: str, client_id: str, at: int) -> int | None:
-        """Where who pulls from *at* has to go on after a reset; None if it may pull there, as it knows, or stands there already."""
-        offset = self.get(group, topic, queue_id) or 0
-        if at == offset or not self.is_untold(group, topic, queue_id, member, client_id):
+    def tell(self, group: str, topic: str, queue_id: int, member: str = ALL) -> int | None:
+        """The offset that the queue was reset to, if *member* does not know; from now on it counts as told."""
+        if not self.is_untold(group, topic, queue_id, member):
             return None
-        spreading = self._spread_of(group, topic, queue_id, member)
-        return None if spreading is not None and client_id in spreading.told else offset
+        self._unattended.discard((topic, group, queue_id))
+        self._hinted.pop((topic, group, queue_id), None)
+        self._untold[topic, group, member].discard(queue_id)
+        if not self._untold[topic, group, member]:
+            del self._untold[topic, group, member]
+        self._untold_count -= 1
+        self.version += 1
+        return self.get(group, topic, queue_id) or 0
 
-    def tell(self, group: str, topic: str, queue_id: int, member: str = ALL, client_id: str = "", *, pulled: bool = False) -> None:
-        """Who asks has been told, if it did not know; *pulled*: before, or it stands there already, so that its commits count."""
-        key, place = (topic, group, member), (topic, group, queue_id)
-        if queue_id in self._untold.get(key, ()):
-            self._untold[key].discard(queue_id)
-            if not self._untold[key]:
-                del self._untold[key]
-            self._untold_count -= 1
-            self.version += 1
-            if member == ALL:
-                self._spreading[place] = _Spreading(self._now() + self._spread_s)
-        spreading = self._spread_of(group, topic, queue_id, member) if client_id else None
-        if spreading is not None:
-            self._told_count += client_id not in spreading.told
-            spreading.told[client_id] = pulled or spreading.told.get(client_id, False)
-        while len(self._spreading) + self._told_count > max(self._max, self._count):
-            self._spread_ends(next(iter(self._spreading)))
+    def hint(self, group: str, topic: str, queue_id: int, member: str, asker: object) -> int | None:
+        """tell() for *asker*, who may not have the queue any more: whoever has it still has to be told."""
+        if not self.is_untold(group, topic, queue_id, member):
+            return None
+        self._hinted.setdefault((topic, group, queue_id), set()).add(asker)
+        return self.get(group, topic, queue_id) or 0
 
-    def _spread_of(self, group: str, topic: str, queue_id: int, member: str) -> _Spreading | None:
-        while self._spreading and self._spreading[oldest := next(iter(self._spreading))].until <= self._now():
-            self._spread_ends(oldest)
-        return self._spreading.get((topic, group, queue_id)) if member == ALL else None
-
-    def _spread_ends(self, place: tuple[str, str, int]) -> None:
-        if (spreading := self._spreading.pop(place, None)) is not None:
-            self._told_count -= len(spreading.told)
+    def was_hinted(self, group: str, topic: str, queue_id: int, asker: object, offset: int) -> bool:
+        """Whether *asker* has heard of it by hint(), and goes on at *offset* for that."""
+        return asker in self._hinted.get((topic, group, queue_id), ()) and offset == (self.get(group, topic, queue_id) or 0)
 
     def _note_untold(self, group: str, topic: str, queue_id: int, member: str = ALL) -> None:
         if self._untold_count >= max(self._max, self._count):
             return  # a file may hold more offsets than are allowed
-        self._spread_ends((topic, group, queue_id))
+        self._hinted.pop((topic, group, queue_id), None)
         queues = self._untold.setdefault((topic, group, member), set())
         if queue_id not in queues:
             queues.add(queue_id)
@@ -180,9 +154,10 @@ class OffsetTable:
     def remove_group(self, group: str) -> None:
         if group in self._groups:
             self._remove([key for key in self._queues if key[1] == group])
-        for place in [place for place in self._spreading if place[1] == group]:
-            self._spread_ends(place)
+        for place in [place for place in self._hinted if place[1] == group]:
+            del self._hinted[place]
         for key in [key for key in self._untold if key[1] == group]:
+            self._unattended.difference_update((*key[:2], queue_id) for queue_id in self._untold[key])
             self._untold_count -= len(self._untold.pop(key))
             self.version += 1
 

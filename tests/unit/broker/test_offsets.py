@@ -75,10 +75,7 @@ def test_whom_a_member_has_to_be_told_is_in_the_file_until_it_is() -> None:
     again.load(json.loads(json.dumps(content)))
     assert [again.is_untold(group, "U", 3) for group in "GHI"] == [True, True, False]
     assert [again.is_untold("H", "U", 3, member) for member in ("10.0.0.1@7#8", "10.0.0.1@7#9")] == [True, False]
-    assert [again.redirected(*place, ALL, "", 9) for place in (("G", "T", 1), ("H", "U", 0))] == [5, 0]
-    for place in (("G", "T", 1), ("G", "T", 1), ("H", "U", 0)):
-        again.tell(*place)
-    assert (again.is_untold("G", "T", 1), again.is_untold("H", "U", 0), again.version) == (False, False, 2)
+    assert (again.tell("G", "T", 1), again.tell("G", "T", 1), again.tell("H", "U", 0), again.version) == (5, None, 0, 2)
     for topic, queue in (("T", 1), ("U", 0), ("U", 3)):
         table.tell("G", topic, queue)
     table.remove_group("H")
@@ -118,51 +115,9 @@ def test_entries_of_a_file_that_are_no_progress_are_left_out(content: dict[str, 
 def test_what_members_have_to_be_told_is_bounded_however_topics_come_and_go() -> None:
     table = OffsetTable(2)
     for number in range(10):
-        table.reset("G", f"T{number}", 0, 5, tell=[ALL])
+        table.reset("G", f"T{number}", 0, 5, tell=[ALL], attended=False)
         table.remove_topic(f"T{number}")
-    assert sum(table.is_untold("G", f"T{number}", 0) for number in range(10)) == 2
-
-
-def test_every_member_is_told_of_a_reset_for_a_while_after_the_first_one_was() -> None:
-    now = 1000.0
-    table = OffsetTable(10, spread_s=120, now=lambda: now)
-    table.reset("G", "T", 0, 5, tell=[ALL])
-    table.tell("G", "T", 0, ALL, "one")
-    assert [table.redirected("G", "T", 0, ALL, client, 9) for client in ("one", "two", "")] == [None, 5, None]
-    assert [table.is_untold("G", "T", 0, ALL, client) for client in ("one", "two", "")] == [True, True, False]  # "one" has not pulled yet
-    table.tell("G", "T", 0, ALL, "one", pulled=True)
-    table.tell("G", "T", 0, ALL, "one")
-    assert [table.is_untold("G", "T", 0, ALL, client) for client in ("one", "two")] == [False, True]
-    assert "untoldTable" not in table.snapshot()()
-    now += 119
-    assert table.is_untold("G", "T", 0, ALL, "two")
-    now += 1
-    assert not table.is_untold("G", "T", 0, ALL, "two")
-    assert (table.has_untold, table._told_count) == (False, 0)
-
-
-def test_after_another_reset_everybody_has_to_be_told_again() -> None:
-    table = OffsetTable(10)
-    for offset in (5, 7):
-        table.reset("G", "T", 0, offset, tell=[ALL])
-        assert [table.redirected("G", "T", 0, ALL, client, 9) for client in ("one", "")] == [offset] * 2
-        table.tell("G", "T", 0, ALL, "one", pulled=True)
-    table.remove_group("G")
-    assert (table.has_untold, table._told_count) == (False, 0)
-
-
-def test_who_has_been_told_is_bounded_however_members_come_and_go() -> None:
-    table = OffsetTable(10)
-    for queue in range(2):
-        table.reset("G", "T", queue, 5, tell=[ALL])
-    for number in range(1000):
-        table.tell("G", "T", number % 2, ALL, f"c{number}", pulled=True)
-    assert table._told_count <= 10
-    for number in range(1000):
-        table.reset("G", f"T{number}", 0, 5, tell=[ALL])
-        table.tell("G", f"T{number}", 0)
-        table.remove_topic(f"T{number}")
-    assert len(table._spreading) <= 10
+    assert sum(table.is_untold("G", f"T{number}", 0) for number in range(10)) == len(table._unattended) == 2
 
 
 def test_what_is_removed_and_is_not_there_costs_no_look_at_all_offsets() -> None:

@@ -9,9 +9,9 @@ Behaviour
 - The answer's body is the records as they stand in the log. In a topic of batches the record with the asked offset comes whole.
 - A pull that finds nothing new, and may be suspended, is held until its queue has a message for it or its time is over. It commits
   nothing a second time.
-- Each member's first pull after the group was put elsewhere (222, 314) is answered with OFFSET_RESET and the offset to go on from, unless
-  it is from there already, and its commit does not count. Pulls that are held are answered so at once, but may be of a place that their
-  member has left: the next one is answered so, too.
+- The first pull after the group was put elsewhere (222, 314) is answered with OFFSET_RESET and the offset to go on from, and its commit
+  does not count. Those that are held are answered so at once, but may be of a member that does not have the queue any more: the first
+  pull after them is answered so, too, unless it is of such a member and from that offset.
 - A pull from beyond the end of its queue is sent to the progress of its group, and to the end where there is none to tell. A commit
   beyond the end, of a member that has outlived a broker and what that lost, does not count.
 - A client that does not read its answers gets no further ones read from the log until it does.
@@ -39,6 +39,7 @@ from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.filtering import Wanted, check_expression_type, read_matching, wanted_by
 from ogive.broker.groups import NONE_IS_MADE
+from ogive.broker.offsets import ALL
 from ogive.broker.replies import ONEWAY, Rejected, framed, refuse
 from ogive.errors import Refused, ResponseCode, StoreError
 from ogive.sql92 import Expression
@@ -182,12 +183,11 @@ class Pull:
             return 0
         return known if known is not None and result.min_offset <= known <= result.max_offset else result.next_offset
 
-    def answer_reset(self) -> bool:
-        """Tell the client the offset that its group was reset to, unless it knows."""
-        offsets, clients = self._ctx.offsets, self._ctx.clients
-        if not offsets.has_untold:
-            return False
-        offset = offsets.redirected(self._group, *self.key, *clients.asker(self._group, self.connection), self._asked)
+    def answer_reset(self, *, waited: bool) -> bool:
+        """Tell the client the offset that its group was reset to, unless it knows. *waited*: it may not have the queue any more."""
+        offsets, member = self._ctx.offsets, _member(self._ctx, self.connection, self._group)
+        place = self._group, *self.key, member
+        offset = offsets.hint(*place, self.connection) if waited else offsets.tell(*place)
         if offset is None:
             return False
         ends = self._ctx.store.min_offset(*self.key), self._ctx.store.max_offset(*self.key)
@@ -226,7 +226,7 @@ class Pull:
         """Whatever there is now."""
         try:
             self._check_access()
-            if not self.answer_reset():
+            if not self.answer_reset(waited=True):
                 self.reply(self.read())
         except (AccessRefused, StoreError) as exc:
             self._refuse(exc)
@@ -243,24 +243,30 @@ class Pull:
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     header = decode_header(PullMessageRequest, command.ext_fields)
     wanted = _check(ctx, header)
-    offsets, place = ctx.offsets, (header.consumer_group, header.topic, header.queue_id)
-    asker = ctx.clients.asker(header.consumer_group, connection) if offsets.has_untold else None
-    untold = asker is not None and offsets.is_untold(*place, *asker)
-    commits = header.sys_flag & PullSysFlag.COMMIT_OFFSET and not untold
+    member = _member(ctx, connection, header.consumer_group)
+    place = header.consumer_group, header.topic, header.queue_id
+    moved = ctx.offsets.is_untold(*place, member)
+    commits = header.sys_flag & PullSysFlag.COMMIT_OFFSET and not moved
     if commits and 0 <= header.commit_offset <= ctx.store.max_offset(header.topic, header.queue_id):
-        offsets.commit(*place, header.commit_offset)
+        ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     if command.flag & ONEWAY:
         return
     pull = Pull(ctx, connection, command, header, wanted)
-    if asker is not None and untold:
-        told = pull.answer_reset()
-        offsets.tell(*place, *asker, pulled=not told)
-        if told:
-            return
     if ctx.slow_readers.must_wait(connection):
         ctx.slow_readers.put(pull)
         return
+    if moved and ctx.offsets.was_hinted(*place, connection, header.queue_offset):
+        ctx.offsets.tell(*place, member)
+    elif moved and pull.answer_reset(waited=False):
+        return
     pull.serve()
+
+
+def _member(ctx: Context, connection: Connection, group: str) -> str:
+    """Who asks, as far as it makes a difference for what it has to be told, see OffsetTable.reset()."""
+    online = ctx.clients.consumer_group(group) if ctx.offsets.has_untold else None
+    member = online.members.get(connection) if online is not None and online.is_broadcasting else None
+    return member.client_id if member is not None else ALL
 
 
 def _check(ctx: Context, header: PullMessageRequest) -> Wanted | Subscription:

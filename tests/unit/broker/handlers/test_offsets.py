@@ -116,57 +116,6 @@ async def test_who_was_told_while_its_pull_was_held_is_not_told_again(server: Br
     assert await position(client) == "2"
 
 
-@pytest.mark.parametrize("restart", [False, True])
-async def test_both_members_that_pull_a_queue_during_a_rebalance_hear_of_a_reset(start_broker: StartBroker, restart: bool) -> None:
-    """The one that loses it is told first, and what the other one commits does not undo the reset until that is told, too."""
-    server = await start_broker()
-    async with await RawClient.open(server.address) as before, await RawClient.open(server.address) as now:
-        await before.send_batch("T", [b"a", b"b", b"c"])
-        await before.heartbeat("before", "G", "T")
-        await now.heartbeat("now", "G", "T")
-        await now.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=3)
-        await reset(now, queueId=0, offset=1)
-    if restart:
-        await server.stop()
-        server = await start_broker()
-    async with await RawClient.open(server.address) as before, await RawClient.open(server.address) as now:
-        await before.heartbeat("before", "G", "T")
-        assert (await before.pull("G", "T", 3)).remark == "OFFSET_RESET"
-        await now.heartbeat("now", "G", "T")
-        for member in (before, now):
-            ignored = await member.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=3)
-            assert ignored.remark == "Offset has been previously reset"
-        assert server.context.offsets.get("G", "T", 0) == 1
-        told = await now.pull("G", "T", 3, commit=3)
-        assert (told.remark, told.ext_fields["nextBeginOffset"], server.context.offsets.get("G", "T", 0)) == ("OFFSET_RESET", "1", 1)
-        assert (await now.pull("G", "T", 1)).remark == "FOUND"
-        await now.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=2)
-        assert server.context.offsets.get("G", "T", 0) == 2
-
-
-async def test_a_member_that_starts_takes_no_word_of_a_reset_from_the_one_that_has_the_queue(client: RawClient, another: RawClient) -> None:
-    """Nobody was online at the reset: just after a start of the broker, which both have outlived or not."""
-    await client.send_batch("T", [b"a", b"b", b"c"])
-    await make_group(client, "G")
-    await reset(client, queueId=0, offset=1)
-    await another.heartbeat("starts", "G", "T")
-    assert await position(another) == "1"
-    assert (await another.pull("G", "T", 1)).remark == "FOUND"
-    await client.heartbeat("has the queue", "G", "T")
-    assert await position(client) == "1"  # ours asks so whether somebody else was ahead while it was cut off
-    assert (await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=3)).remark == "Offset has been previously reset"
-    assert (await client.pull("G", "T", 3, commit=3)).remark == "OFFSET_RESET"
-    assert await position(client) == "1"
-
-
-async def test_a_member_that_ignores_a_reset_is_told_once(client: RawClient) -> None:
-    await client.send_batch("T", [b"a", b"b", b"c"])
-    await client.heartbeat("c1", "G", "T")
-    await reset(client, queueId=0, offset=1)
-    assert [(await client.pull("G", "T", 2, commit=2)).remark for _ in range(3)] == ["OFFSET_RESET", "FOUND", "FOUND"]
-    assert await position(client) == "2"
-
-
 async def test_who_is_at_work_begins_anew_in_a_topic_that_is_made_again_after_its_deletion(server: Broker, client: RawClient) -> None:
     """Its place in the old topic is beyond the end of the new one, and what it commits is no progress there."""
     await client.send_batch("T", [b"a", b"b", b"c"])
