@@ -210,6 +210,33 @@ async def test_members_go_on_where_their_group_was_reset_to(
     assert set((await admin.positions(group, topic)).values()) == {3}
 
 
+@pytest.mark.since("5.0.0", what="members that are sent to an offset, not to a time")
+async def test_a_backlog_is_skipped_though_its_member_has_read_all_of_it(
+    broker: RunningBroker, admin: aio.Admin, producer: aio.Producer, topic: str, group: str
+) -> None:
+    """The member is sent to where it reads already: what it has and has not begun is what was to be skipped."""
+    queue, _ = await fill(producer, topic, 20)
+    seen: list[bytes] = []
+    came = asyncio.Event()
+
+    @ogive.listener(topic, group=group, start="earliest", orderly=True)
+    async def work(message: MessageExt) -> None:
+        if message.queue == queue:
+            seen.append(message.body)
+            came.set()
+            await asyncio.sleep(1.0)
+
+    async with aio.PushConsumer(work, name_server=broker.name_server, config=QUICK):
+        async with asyncio.timeout(WAIT_S):
+            await came.wait()
+            await admin.skip_backlog(group, topic)
+            await producer.send(topic, b"new", queue=queue)
+            while b"new" not in seen:
+                came.clear()
+                await came.wait()
+    assert b"19" not in seen
+
+
 # --- messages --------------------------------------------------------------------------------------------------------
 
 

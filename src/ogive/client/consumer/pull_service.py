@@ -303,14 +303,16 @@ class PullService:
         await asyncio.sleep(stuck.pause_s)
 
     async def _go_to(self, process_queue: ProcessQueue, result: PullResult) -> None:
-        if result.next_offset == process_queue.pull_offset:
-            log.warning("%s: the broker says that %d is not there, and to go on at it", process_queue.queue, result.next_offset)
+        there = result.next_offset
+        was_reset = result.min_offset <= there <= result.max_offset and process_queue.count  # past what is here: that is dropped
+        if there == process_queue.pull_offset and not was_reset:
+            log.warning("%s: the broker says that %d is not there, and to go on at it", process_queue.queue, there)
             await asyncio.sleep(self._config.pull_retry_s)
             return
         log.warning("%s: %s", process_queue.queue, moved(result, process_queue.pull_offset, self._group.name))
         await asyncio.sleep(IDLE_PAUSE_S)  # it may send us to and fro
         if process_queue.active:
-            await self._repair(process_queue, result.next_offset)
+            await self._repair(process_queue, there)
 
     async def _after_failure(self, process_queue: ProcessQueue, exc: OgiveError) -> None:
         process_queue.suggested_broker_id = 0
