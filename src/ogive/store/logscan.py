@@ -7,7 +7,7 @@ from typing import Final
 
 from ogive.native import native
 from ogive.store.fs import Fs
-from ogive.store.record import BLANK, BLANK_BYTES, Claim, Record, claim_of, read_record
+from ogive.store.record import BLANK, BLANK_BYTES, Claim, Record, claim_of, has_fitting_lengths, is_checked_whole, read_record
 from ogive.store.segments import Found, Handles, segment_path
 from ogive.store.unreadable import BLOCK, Unreadable
 from ogive.wire.message import HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
@@ -202,7 +202,7 @@ class LogScan:
         """Whether valid records stand one behind the other from *position* up to *end*, or beyond it.
 
         Two ends of a damaged record that differ: records before the farther one are true ones if they go on to it; those inside a body
-        stop before the properties behind them.
+        stop before the properties behind them. Unless the last one takes these for its own: it must have a checksum, which those spoil.
         """
         run = self.whole(position)
         while position < end:
@@ -210,6 +210,8 @@ class LogScan:
                 offset, record, _, _ = next(run)
             except StopIteration as stop:
                 return bool(stop.value >= end)
+            if offset >= self._crc_from and not is_checked_whole(record):
+                return False
             position = offset + record.size
         return True
 
@@ -218,12 +220,17 @@ class LogScan:
         while position < end:
             block = self._bytes(position, min(_BLOCK, end - position))
             for candidate in _candidates(block, position):
-                if self._record(position + candidate) is not None:
+                if self._may_be_a_record(position + candidate) and self._record(position + candidate) is not None:
                     return position + candidate
             if len(block) < _BLOCK:
                 return None
             position += len(block) - HEAD.size  # a head may cross the border
         return None
+
+    def _may_be_a_record(self, position: int) -> bool:
+        """A few bytes tell: what only looks like a head may claim any size, and a body hold a hundred thousand of them."""
+        room = min(self._segment_end(position), self.limit) - position
+        return has_fitting_lengths(lambda at, count: self._bytes(position + at, min(count, room - at)), room)
 
     def _load(self, position: int) -> bytes:
         """A block from *position* on with at least one whole record, if one starts there."""

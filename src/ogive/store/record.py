@@ -210,6 +210,16 @@ def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int, *,
     return Record(size, buffer[topic_at:topic_end], queue_id, queue_offset, sys_flag, stored_ms, properties_at, plain)
 
 
+def is_checked_whole(record: Record) -> bool:
+    """Whether it carries the checksum over the whole, which holds then: it has that, and had room for it."""
+    return not record.plain and record.size - record.properties_at <= MAX_CRC_PROPERTIES
+
+
+def has_fitting_lengths(read: Callable[[int, int], bytes], room: int) -> bool:
+    """Whether the size of what may be a record is the sum of its lengths, by its head and the few bytes behind its body."""
+    return _Remains(read, room, 0, 0).has_fitting_lengths
+
+
 def claim_of(read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int) -> Claim:
     """What the damaged record at *commitlog_offset* says of its size, as far as what is left of it can be believed.
 
@@ -231,6 +241,10 @@ class _Remains:
         self._body_at, _, self._body_size = _v6_part(head, 0, sys_flag)
         self._is_known, self._is_placed = self._magic in _WIDTHS, offset == commitlog_offset
 
+    @property
+    def has_fitting_lengths(self) -> bool:
+        return self._is_known and self._size_by_lengths(self._magic, self._body_size) == self._size
+
     def claim(self) -> Claim:
         by_lengths, intact = set[int](), set[int]()
         for magic in (self._magic,) if self._is_known else _WIDTHS:
@@ -240,7 +254,7 @@ class _Remains:
             by_lengths.add(size)
             record = self._mended(size, magic, self._body_size)
             if record is not None:
-                if not record.plain and size - record.properties_at <= MAX_CRC_PROPERTIES:
+                if is_checked_whole(record):
                     return Claim((size,), is_proven=True, inside=size)
                 intact.add(size)
         agree = self._size in by_lengths
@@ -248,9 +262,13 @@ class _Remains:
         if not right:
             return Claim((), is_proven=False, inside=0)
         is_body_known = bool(intact) or agree
-        if right == 2 and not is_body_known and self._may_be_cut_short():
-            intact = self._with_one_bit_of_the_body_size()
-            is_body_known = not intact
+        if right == 2 and not is_body_known:
+            with_one_bit = self._with_one_bit_of_the_body_size()
+            for record in filter(is_checked_whole, with_one_bit):
+                return Claim((record.size,), is_proven=True, inside=record.size)
+            if self._may_be_cut_short():
+                intact = {record.size for record in with_one_bit if record.size < self._size}
+                is_body_known = not intact
         if right >= 2:
             intact |= {self._size} if agree else by_lengths | {self._size}
         sizes = tuple(sorted(size for size in intact if _MIN_RECORD_BYTES <= size <= self._room))
@@ -282,14 +300,14 @@ class _Remains:
             return False
         return not any(self._read(self._size - 3, _MIN_RECORD_BYTES))
 
-    def _with_one_bit_of_the_body_size(self) -> set[int]:
-        """Sizes with which it would be intact if its size, and one bit of the length of its body, were others."""
-        found: set[int] = set()
-        for bit in range(31):
+    def _with_one_bit_of_the_body_size(self) -> list[Record]:
+        """What it would be if its size, and one bit of the length of its body, were others, and it intact with them."""
+        found: list[Record] = []
+        for bit in range(31) if self._is_known else ():
             body_size = self._body_size ^ 1 << bit
             size = self._size_by_lengths(self._magic, body_size)
-            if size is not None and size < self._size and self._mended(size, self._magic, body_size) is not None:
-                found.add(size)
+            if size is not None and (record := self._mended(size, self._magic, body_size)) is not None:
+                found.append(record)
         return found
 
 

@@ -8,7 +8,8 @@ import pytest
 from ogive.store.logscan import LogScan
 from ogive.store.record import Claim, build_record, claim_of, topic_field
 from ogive.store.verify import verify
-from ogive.wire.message import MAGIC_V1
+from ogive.wire.checksum import crc32
+from ogive.wire.message import MAGIC_V1, RECORD_V4
 from tests.stores import Driver, crash, message, small
 
 PAGE = 4096
@@ -162,9 +163,12 @@ def test_a_head_that_is_gone_tells_nothing() -> None:
     assert told(record[:90] + bytes(size - 90)).inside == 92
 
 
-def test_a_body_full_of_heads_is_searched_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That are no records, and do not say that they stand where they do."""
-    heads, seen = (bytes(4) + MAGIC_V1.to_bytes(4) + bytes(28)) * 500, list[int]()
+@pytest.mark.parametrize("placed", [False, True])
+def test_a_body_full_of_heads_is_searched_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placed: bool) -> None:
+    """That are no records, whether they say that they stand where they do or not. Each can claim to be as long as the segment."""
+    seen = list[int]()
+    offsets = [88 + 36 * number if placed else 0 for number in range(500)]
+    heads = b"".join([(50_000).to_bytes(4) + MAGIC_V1.to_bytes(4) + bytes(20) + offset.to_bytes(8) for offset in offsets])
     driver = Driver(small(tmp_path, **SIZES))
     driver.put(message(heads), message(b"after"))
     crash(driver)
@@ -181,3 +185,30 @@ def test_a_body_full_of_heads_is_searched_in_one_go(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(LogScan, "_load", seeing)
     assert verify(tmp_path).records == 1
     assert len(seen) < 10
+
+
+@pytest.mark.parametrize("queue_offset", [0, 1, 40])
+def test_one_whose_properties_are_all_that_follows_to_the_end(tmp_path: Path, queue_offset: int) -> None:
+    """They are so long that there is no room for a checksum; one bit of the body's length leads right to it."""
+    config = small(tmp_path, **SIZES | {"segment_bytes": 1024 * 1024})
+    driver = Driver(config)
+    honest = driver.put(message(b"honest", "Secret"))[0]
+    at = honest.commitlog_offset + honest.size
+    lead, tail, topic, text = 100, 4 + 20 + len(message().properties), b"Secret", b"forged".ljust(1000)
+    body_bytes = 2**16 + lead
+    size = body_bytes - lead - 3 + tail
+    head = RECORD_V4.pack(
+        size, MAGIC_V1, crc32(text) & 0x7FFFFFFF, 0, 0, queue_offset, at + 88 + lead + 3, 0, 1, bytes(8), 1, bytes(8), 0, 0, len(text)
+    )
+    properties_bytes = size - 88 - len(text) - 1 - len(topic) - 2
+    forged = head + text + bytes([len(topic)]) + topic + properties_bytes.to_bytes(2)
+    carrier = driver.put(message((b"a" * lead + bytes(3) + forged).ljust(body_bytes, b"z"), "A"))[0]
+    driver.put(message(b"after", "A"), message(b"honest too", "Secret"))
+    crash(driver)
+    path = tmp_path / "commitlog" / f"{0:020}"
+    data = bytearray(path.read_bytes())
+    data[at + 85] ^= 1
+    path.write_bytes(data)
+    assert verify(tmp_path).damaged_bytes == carrier.size
+    with Driver(config) as driver:
+        assert {topic: driver.bodies(topic) for topic in ("A", "Secret")} == {"A": [b"after"], "Secret": [b"honest", b"honest too"]}
