@@ -1,8 +1,9 @@
 """Tells in the log who administered a server: one line for each change that was carried out.
 
 A line says who (the user where there is access control, and the address), where, what was done to what, and the settings that are not what
-they were. "Before" is taken when the change begins, "after" when it is done: of two that are made to one thing at once, both are in either
-line. Secrets are told as ``***``. Servers say in a table of theirs, by request code, which requests are changes (``changes.py``).
+they were. One that was answered with an error is told where it is in effect all the same, as what could not be saved may be. "Before" is
+taken when the change begins, "after" when it is done: of two that are made to one thing at once, both are in either line. Secrets are told
+as ``***``. Servers say in a table of theirs, by request code, which requests are changes (``changes.py``).
 
 The lines are of level INFO; ``ogive up`` shows them always, and leaves none of them out.
 """
@@ -11,7 +12,6 @@ import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Final, Generic, TypeVar
 
 from ogive.wire.acl import ACCESS_KEY
@@ -88,15 +88,26 @@ class Entry(Generic[Ctx]):
     def _state(self) -> State:
         return {} if self._change.state is None else dict(self._change.state(self._ctx, self._about))
 
-    def tell(self, answer: RemotingCommand) -> None:
-        """Does nothing where the change was refused."""
-        if answer.code != ResponseCode.SUCCESS:
-            return
+    def tell(self, code: int) -> None:
+        """*code*: that of the answer. Does nothing where the change was refused."""
+        try:
+            self._tell(code)
+        except Exception:  # the change was made, and who asked for it is to hear of that
+            log.exception("a change cannot be told")
+
+    def _tell(self, code: int) -> None:
         after = self._state()
-        changes = _differences(self._before, after)
-        about = {kind: _some([shown(name) for name in names]) for kind, names in self._about.items()}
+        different = [name for name in {**self._before, **after} if self._before.get(name) != after.get(name)]
+        if code != ResponseCode.SUCCESS and not different:
+            return
+        changes = {shown(name): (_text(self._before.get(name)), _text(after.get(name))) for name in different[:MAX_SHOWN]}
+        about = {kind: _some([shown(name) for name in names[:MAX_SHOWN]], len(names)) for kind, names in self._about.items()}
         what = " ".join([self._change.operation, ", ".join(f"{kind} {names}" for kind, names in about.items())]).strip()
-        details = "" if self._change.state is None else f": {_told(changes, was=bool(self._before), remains=bool(after))}"
+        details = ""
+        if self._change.state is not None:
+            details = f": {_told(changes, len(different), was=bool(self._before), remains=bool(after))}"
+        if code != ResponseCode.SUCCESS:
+            details += f"; it was answered with error {code}"
         fields: dict[str, object] = {
             "by": self._asker.user,
             "from": self._asker.address,
@@ -104,7 +115,9 @@ class Entry(Generic[Ctx]):
             "operation": self._change.operation,
             **about,
         }
-        fields |= {"changes": dict(islice(changes.items(), MAX_SHOWN))}
+        fields |= {"changes": changes}
+        if code != ResponseCode.SUCCESS:
+            fields |= {"code": int(code)}
         log.info("%s, at %s: %s%s", self._asker, self._server, what, details, extra={"fields": fields})
 
 
@@ -118,24 +131,19 @@ def shown(text: str) -> str:
     return text if len(text) <= MAX_LENGTH and _PLAIN.fullmatch(text) else repr(text[:MAX_LENGTH])
 
 
-def _some(texts: list[str]) -> str:
-    more = f" and {len(texts) - MAX_SHOWN} more" if len(texts) > MAX_SHOWN else ""
-    return ", ".join(texts[:MAX_SHOWN]) + more
-
-
-def _differences(before: State, after: State) -> dict[str, tuple[str | None, str | None]]:
-    """By name: what was, and what is; None for what was, or is, not there."""
-    different = [name for name in {**before, **after} if before.get(name) != after.get(name)]
-    return {shown(name): (_text(before.get(name)), _text(after.get(name))) for name in different}
+def _some(texts: list[str], total: int) -> str:
+    more = f" and {total - len(texts)} more" if total > len(texts) else ""
+    return ", ".join(texts) + more
 
 
 def _text(value: object) -> str | None:
     return None if value is None else shown(str(value))
 
 
-def _told(changes: Mapping[str, tuple[str | None, str | None]], *, was: bool, remains: bool) -> str:
+def _told(changes: Mapping[str, tuple[str | None, str | None]], total: int, *, was: bool, remains: bool) -> str:
+    """*changes*, by name: what was, and what is; None for what was, or is, not there. There are *total* of them."""
     if not changes:
         return "nothing is different"
     if was and remains:
-        return _some([f"{name} {old or 'none'} -> {new or 'none'}" for name, (old, new) in changes.items()])
-    return f"{'it was' if was else 'it is now'} {_some([f'{name}={old or new}' for name, (old, new) in changes.items()])}"
+        return _some([f"{name} {old or 'none'} -> {new or 'none'}" for name, (old, new) in changes.items()], total)
+    return f"{'it was' if was else 'it is now'} {_some([f'{name}={old or new}' for name, (old, new) in changes.items()], total)}"

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import Final
 
+from ogive.access.audit import shown
 from ogive.access.decision import Address, Need, is_allowed
 from ogive.access.needs import CREATE, DELETE, GET, LIST, PUB, RULES, SUB, SUPER_ONLY, UPDATE, Facts
 from ogive.access.refused import AccessRefused
@@ -100,7 +101,8 @@ class Guard:
         for need in rule(command, self._facts):
             if not self._is_allowed(user.username, host, need):
                 what = f"User:{user.username} has no permission: {need} is needed, from {host}"
-                raise AccessRefused(what + advice(self.table.acls.get(USER_SUBJECT + user.username), user.username, need), why=what)
+                why = f"User:{shown(user.username)} has no permission: {need._replace(name=shown(need.name))} is needed, from {host}"
+                raise AccessRefused(what + advice(self.table.acls.get(USER_SUBJECT + user.username), user.username, need), why=why)
 
     def _is_allowed(self, username: str, host: str, need: Need) -> bool:
         if self._decided_for != self.table.version or len(self._decisions) >= MAX_DECISIONS:

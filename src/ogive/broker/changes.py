@@ -3,14 +3,15 @@
 Left out: 306 and 401, which change nothing here, and what consumers do all day: commits (15), locks, and messages that are sent back.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from ogive.access.audit import About, Change, Secret, State, named
 from ogive.access.table import user_of
 from ogive.broker.context import Context
 from ogive.broker.remote_config import CHANGEABLE, setting_text
-from ogive.wire.bodies import SubscriptionGroupConfig, dumps, group_configs_loads, loads_object, topic_configs_loads
+from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig, dumps, group_configs_loads, loads_object, topic_configs_loads
 from ogive.wire.bodies.access import USER_SUBJECT
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
@@ -32,6 +33,16 @@ def _nothing(command: RemotingCommand) -> About:
     return {}
 
 
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """Those of one of many topics or groups: compared as they are, and a text only where it is told."""
+
+    config: TopicConfig | SubscriptionGroupConfig
+
+    def __str__(self) -> str:
+        return dumps(self.config.to_json()).decode()
+
+
 # --- before and after ------------------------------------------------------------------------------------------------
 
 
@@ -45,10 +56,11 @@ def _groups(ctx: Context, about: About) -> State:
 
 def _settings(names: Iterable[str], get: Callable[[str], Any]) -> State:
     """The settings of one thing each for itself, those of several as one text for each."""
-    configs: dict[str, Mapping[str, object]] = {name: config.to_json() for name in names if (config := get(name)) is not None}
+    configs = {name: _Settings(config) for name in names if (config := get(name)) is not None}
     if len(configs) == 1:
-        return next(iter(configs.values()))
-    return {name: dumps(config).decode() for name, config in configs.items()}
+        (only,) = configs.values()
+        return only.config.to_json()
+    return configs
 
 
 def _offsets(ctx: Context, about: About) -> State:

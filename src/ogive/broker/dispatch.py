@@ -14,7 +14,7 @@ from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.handlers.send_answer import refuse_send
 from ogive.broker.pull_hold import LOOK_AGAIN_S
-from ogive.broker.replies import Rejected, refuse, reply
+from ogive.broker.replies import Rejected, code_and_remark, refuse, reply
 from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Direct, Route
 from ogive.errors import ConnectError, OgiveError, ResponseCode, StoreError
 from ogive.store.disk import Cold, Pieces, in_memory
@@ -205,10 +205,15 @@ def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route
     header = decode_header(route.header, command.ext_fields)
     with ctx.store.without_waiting():
         entry = _begin(ctx, connection, command)
-        answer = route.handle(ctx, connection, header, command.body)
+        try:
+            answer = route.handle(ctx, connection, header, command.body)
+        except OgiveError as exc:
+            if entry is not None:
+                entry.tell(code_and_remark(exc)[0])
+            raise
     if isinstance(answer, RemotingCommand):
         if entry is not None:
-            entry.tell(answer)
+            entry.tell(answer.code)
         reply(connection, command, answer)
     elif isinstance(answer, Generator):
         return answer
@@ -232,9 +237,11 @@ async def _serve_later(
             entry.begin()
         done = await answer
         if entry is not None:
-            entry.tell(done)
+            entry.tell(done.code)
         reply(connection, command, done)
     except OgiveError as exc:
+        if entry is not None:
+            entry.tell(code_and_remark(exc)[0])
         refuse(connection, command, exc)
     except BaseException:
         _end_without_answer(connection, command)

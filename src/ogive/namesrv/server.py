@@ -132,10 +132,10 @@ class NameServer:
             header = decode_header(route.header, command.ext_fields)
             entry = self._begin(connection, command)
             answer = route.handle(self._running, call, header)
-            if entry is not None and isinstance(answer, RemotingCommand):
-                entry.tell(answer)
         except (Refused, RegistrationRefused, ProtocolError) as exc:
             answer = _refusal(exc)
+        if entry is not None and isinstance(answer, RemotingCommand):
+            entry.tell(answer.code)
         if isinstance(answer, RemotingCommand):
             _reply(connection, command, answer)
         else:
@@ -151,8 +151,6 @@ class NameServer:
             if entry is not None:
                 entry.begin()
             answer = await pending
-            if entry is not None:
-                entry.tell(answer)
         except OgiveError as exc:
             answer = _refusal(exc)
         except BaseException:
@@ -160,6 +158,8 @@ class NameServer:
             raise
         finally:
             pending.close()
+        if entry is not None:
+            entry.tell(answer.code)
         _reply(connection, command, answer)
 
     def _begin(self, connection: Connection, command: RemotingCommand) -> Entry[Context] | None:

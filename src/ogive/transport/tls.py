@@ -48,6 +48,8 @@ class TlsConfig:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         for path in filter(None, (self.cert, self.key, self.client_ca)):
+            if path.exists() and not path.is_file():
+                raise InvalidOption(f"TLS: {path} is no file")  # to open a pipe, say, could take for ever
             try:
                 path.open("rb").close()
             except OSError as exc:

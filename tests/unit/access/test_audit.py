@@ -12,7 +12,7 @@ from ogive.access.table import AccessTable
 from ogive.broker.changes import CHANGES as OF_BROKER
 from ogive.broker.routes import ROUTES as BROKER
 from ogive.cli import logs
-from ogive.errors import ProtocolError
+from ogive.errors import ProtocolError, ResponseCode
 from ogive.namesrv.changes import CHANGES as OF_NAME_SERVER
 from ogive.namesrv.routes import ROUTES as NAME_SERVER
 from ogive.wire.bodies import dumps
@@ -20,7 +20,6 @@ from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 
 LOGGER = "ogive.access.audit"
-DONE = RemotingCommand(0)
 
 
 @pytest.fixture(autouse=True)
@@ -47,29 +46,31 @@ def entry(before: dict[str, object], after: dict[str, object], **about: str) -> 
 
 
 def test_a_line_says_what_is_different(told: pytest.LogCaptureFixture) -> None:
-    entry({"perm": 6, "gone": 1, "same": 2}, {"perm": 4, "same": 2, "new": ""}, topic="T").tell(DONE)
-    entry({"perm": 6}, {"perm": 6}, topic="T").tell(DONE)
-    entry({}, {"perm": 6}, topic="T").tell(RemotingCommand(1, remark="no"))
+    entry({"perm": 6, "gone": 1, "same": 2}, {"perm": 4, "same": 2, "new": ""}, topic="T").tell(ResponseCode.SUCCESS)
+    entry({"perm": 6}, {"perm": 6}, topic="T").tell(ResponseCode.SUCCESS)
+    entry({"perm": 6}, {"perm": 6}, topic="T").tell(ResponseCode.SYSTEM_ERROR)
+    entry({"perm": 6}, {}, topic="T").tell(ResponseCode.SERVICE_NOT_AVAILABLE)
     assert lines(told) == [
         "10.0.0.1:5, at here: change topic T: perm 6 -> 4, gone 1 -> none, new none -> ''",
         "10.0.0.1:5, at here: change topic T: nothing is different",
+        "10.0.0.1:5, at here: change topic T: it was perm=6; it was answered with error 14",
     ]
 
 
 def test_a_secret_is_compared_and_not_told(told: pytest.LogCaptureFixture) -> None:
-    entry({"password": Secret("old-one")}, {"password": Secret("new-one")}, user="ann").tell(DONE)
+    entry({"password": Secret("old-one")}, {"password": Secret("new-one")}, user="ann").tell(ResponseCode.SUCCESS)
     assert lines(told) == ["10.0.0.1:5, at here: change user ann: password *** -> ***"]
     assert "-one" not in repr(told.records[0].__dict__) + repr(Secret("one"))
 
 
 def test_a_name_looks_like_nothing_else_in_its_line(told: pytest.LogCaptureFixture) -> None:
-    entry({}, {"a\nb": "c, d -> e"}, topic="T: perm 6 -> 4\n2026 ERROR").tell(DONE)
+    entry({}, {"a\nb": "c, d -> e"}, topic="T: perm 6 -> 4\n2026 ERROR").tell(ResponseCode.SUCCESS)
     assert lines(told) == ["10.0.0.1:5, at here: change topic 'T: perm 6 -> 4\\n2026 ERROR': it is now 'a\\nb'='c, d -> e'"]
     assert len(shown("x" * 10_000)) < 300
 
 
 def test_a_line_is_bounded(told: pytest.LogCaptureFixture) -> None:
-    entry({}, {f"{number}": "v" * 10_000 for number in range(10_000)}, topic="T").tell(DONE)
+    entry({}, {f"{number}": "v" * 10_000 for number in range(10_000)}, topic="T").tell(ResponseCode.SUCCESS)
     assert lines(told)[0].endswith(f"and {10_000 - MAX_SHOWN} more")
     assert len(lines(told)[0]) < 15_000
 
@@ -83,7 +84,7 @@ def test_who_asks_is_named_only_where_that_was_checked() -> None:
 
 
 def test_a_line_of_json_carries_the_fields(told: pytest.LogCaptureFixture) -> None:
-    entry({"perm": 6}, {"perm": 4}, topic="T").tell(DONE)
+    entry({"perm": 6}, {"perm": 4}, topic="T").tell(ResponseCode.SUCCESS)
     line = json.loads(logs.JsonLines().format(told.records[0]))
     assert (
         line.items()

@@ -97,3 +97,13 @@ async def test_the_log_says_more_than_the_answer_and_two_servers_count_together(
         "User:ann has no permission: Delete on Topic:T is needed, from 10.0.0.1",
         "user ann from 10.0.0.1, at broker b, was refused request 9999: request 9999 is for super users",
     ]
+
+
+async def test_a_name_that_is_asked_for_stays_a_name_in_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    table = AccessTable()
+    await table.create_user(User(username="ann", password="ann-secret"))
+    ann = Credentials(access_key="ann", secret_key="ann-secret")
+    with pytest.raises(AccessRefused):
+        Guard(table, cluster="C").check(RemotingCommand(DELETE, ann.sign({"topic": "T\nuser root"}, b"")), "10.0.0.1:5")
+    assert "Delete on Topic:'T\\nuser root' is needed" in caplog.messages[0]
+    assert "\n" not in caplog.messages[0]

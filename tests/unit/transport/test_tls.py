@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -308,6 +309,14 @@ def test_what_a_client_would_say_of_a_certificate_is_known_without_one(tmp_path:
     assert files.doubt("127.0.0.1") == ""
     files.cert.write_text(files.cert.read_text().replace(" CERTIFICATE-", " X509 CERTIFICATE-"))
     assert files.doubt("192.0.2.2") == ""  # what cannot be tried stops nothing
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_is_refused_without_waiting_for_who_writes_it(files: TlsConfig) -> None:
+    files.cert.unlink()
+    os.mkfifo(files.cert)
+    with pytest.raises(InvalidOption, match="is no file"):
+        files.context()
 
 
 def test_an_encrypted_key_is_refused_without_asking_at_the_terminal(files: TlsConfig) -> None:

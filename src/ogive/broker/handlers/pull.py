@@ -153,8 +153,11 @@ class Pull:
         self.reply(result)
 
     def _serve_again(self) -> None:
+        if self.connection.closed:
+            return
         try:
-            self.serve()
+            if not self.answer_reset(waited=True):
+                self.serve()
         except (Refused, StoreError) as exc:
             self._refuse(exc)
 

@@ -10,6 +10,7 @@ from ogive.model import MessageQueue
 from ogive.wire.bodies import SubscriptionGroupConfig, dumps, offset_table_loads
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
+from tests.unit.broker.cold_disk import ColdDisk
 from tests.unit.broker.conftest import StartBroker
 from tests.unit.broker.handlers.test_pull import until_held
 
@@ -224,3 +225,36 @@ async def test_a_new_group_begins_at_0_where_there_is_a_queue(client: RawClient,
     await client.send("T")
     answer = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="new", topic=topic, queueId=queue)
     assert answer.code == code
+
+
+async def test_a_pull_that_waits_for_the_disk_meanwhile_is_sent_to_the_new_place(
+    server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.send_batch("T", [b"a", b"b", b"c"])
+    await client.heartbeat("c1", "G", "T")
+    disk = ColdDisk(server.context.store)
+    monkeypatch.setattr(server.context.cold_reads, "fetch", disk.fetch)
+    disk.forget()
+    pull = client.start_pull("G", "T", 0)
+    while not disk.waiting:
+        await asyncio.sleep(0)
+    await reset(another, queueId=0, offset=2)
+    disk.bring_in()
+    assert ((await pull).remark, (await pull).ext_fields["nextBeginOffset"]) == ("OFFSET_RESET", "2")
+
+
+async def test_nothing_is_read_or_held_for_a_client_that_went_while_the_disk_was_read(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.send_batch("T", [b"a", b"b", b"c"])
+    disk = ColdDisk(server.context.store)
+    monkeypatch.setattr(server.context.cold_reads, "fetch", disk.fetch)
+    disk.forget()
+    async with await RawClient.open(server.address) as gone:
+        gone.start_pull("G", "T", 0).add_done_callback(lambda answer: answer.exception())
+        while not disk.waiting:
+            await asyncio.sleep(0)
+    while len(server.context.born_hosts) > 1:
+        await asyncio.sleep(0)
+    monkeypatch.setattr(server.context.store, "get", None)
+    disk.bring_in()
