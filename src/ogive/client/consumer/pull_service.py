@@ -312,7 +312,7 @@ class PullService:
         log.warning("%s: %s", process_queue.queue, moved(result, process_queue.pull_offset, self._group.name))
         await asyncio.sleep(IDLE_PAUSE_S)  # it may send us to and fro
         if process_queue.active:
-            await self._repair(process_queue, there)
+            await self._repair(process_queue, result.next_offset)
 
     async def _after_failure(self, process_queue: ProcessQueue, exc: OgiveError) -> None:
         process_queue.suggested_broker_id = 0
