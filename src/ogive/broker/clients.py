@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ogive.broker.filtering import MAX_EXPRESSION, MAX_TAGS, Wanted, compiled, tag_codes
-from ogive.broker.offsets import ALL
+from ogive.broker.offsets import Asker, Told
 from ogive.broker.replies import Rejected
 from ogive.errors import InvalidExpression, InvalidOption, ResponseCode
 from ogive.transport.connection import Connection
@@ -102,9 +102,9 @@ class ConsumerGroup:
         return self.message_model == "BROADCASTING"
 
     @property
-    def members_to_tell(self) -> list[str]:
-        """Who has to be told of a reset, as OffsetTable.reset() wants it: ALL, or the client id of each broadcasting member."""
-        return self.client_ids if self.is_broadcasting else [ALL]
+    def told(self) -> Told:
+        """Whom a reset concerns. Members that share the queues may be away for a moment; who broadcasts, and comes later, begins anew."""
+        return Told(self.client_ids, others=not self.is_broadcasting)
 
     def difference(self, wanted: Iterable[SubscriptionData]) -> str:
         """How these subscriptions differ from the group's, in words; empty where they do not."""
@@ -178,6 +178,17 @@ class ClientTable:
         """Whether a member is online, or works on and will be again: after a start of the broker, or where its connection was cut."""
         since = self._lost.get(name, self._began)
         return name in self.consumers or self._now() - since < self._expiry_s
+
+    def told(self, name: str) -> Told:
+        """Whom a reset of the group concerns."""
+        online = self.consumers.get(name)
+        return online.told if online is not None else Told(others=self.may_have_members(name))
+
+    def asker(self, group: str, connection: Connection) -> Asker:
+        """Who asks for the group on *connection*."""
+        online = self.consumers.get(group)
+        client = online.members.get(connection) if online is not None else None
+        return Asker(connection, client.client_id if client is not None else "")
 
     def producer_connection(self, client_id: str) -> Connection | None:
         """Where the client is, if it is online as a producer; None while users on different connections call themselves by its id.

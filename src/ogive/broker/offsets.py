@@ -1,9 +1,14 @@
 """The progress of each group in each queue: the next offset to consume. Source: ConsumerOffsetManager.java, 5.3."""
 
 import logging
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 from ogive.broker.replies import Rejected
 from ogive.errors import ResponseCode
@@ -13,25 +18,63 @@ from ogive.wire.numbers import whole_number
 
 log = logging.getLogger(__name__)
 
-ALL: Final = ""
-"""In place of a client id: a group whose queues each have one member at a time."""
 _MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
 
 
-class OffsetTable:
-    """group x topic x queue -> offset. In memory; whoever owns it saves a snapshot when ``version`` has moved."""
+class Asker(NamedTuple):
+    """Who asks for a group. *client_id* is empty where no member has said yet that the connection is its own."""
 
-    def __init__(self, max_offsets: int) -> None:
+    connection: object
+    client_id: str
+
+
+class Told(NamedTuple):
+    """Whom a reset concerns: *members* by their client ids, and, for as long as members may be away, *others* who come."""
+
+    members: Collection[str] = ()
+    others: bool = False
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What a connection has heard of a reset."""
+
+    offset: int = -1  # that it was given last, by an answer or as it asked for one
+    moved: bool = False  # a pull of it was answered with that
+    knows: bool = False  # it has pulled since: what it commits is new
+
+
+@dataclass(slots=True)
+class _Note:
+    """A reset of which not everybody has heard. What the others commit is ignored."""
+
+    members: frozenset[str]  # those of them that were online
+    until: float  # for so long, whoever comes with a place that was not given to it since is another
+    heard: WeakKeyDictionary[object, _Heard] | None = None
+
+    def heard_by(self, connection: object) -> _Heard:
+        if self.heard is None:  # most of the notes after a crash are asked for by nobody
+            self.heard = WeakKeyDictionary()
+        return self.heard.setdefault(connection, _Heard())
+
+
+class OffsetTable:
+    """group x topic x queue -> offset. In memory; whoever owns it saves a snapshot when ``version`` has moved.
+
+    A reset is noted for each queue until those have heard of it who may have a place of their own there: the members that were online, and
+    for *away_s* whoever comes. Somebody knows when it pulls from an offset that it was given since, or pulls on after it was sent there.
+    """
+
+    def __init__(self, max_offsets: int, *, away_s: float = 120.0, now: Callable[[], float] = time.monotonic) -> None:
         self._queues: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
         self._topics: Counter[str] = Counter()  # how many of them are of a topic
         self._groups: Counter[str] = Counter()  # and of a group
         self._count = 0
         self._max = max_offsets
-        # (topic, group, client id or ALL) -> queue ids; without an offset in the table: back to 0
-        self._untold: dict[tuple[str, str, str], set[int]] = {}
-        self._untold_count = 0
-        self._unattended: set[tuple[str, str, int]] = set()  # those of them (topic, group, queue id) that nobody was online for
-        self._hinted: dict[tuple[str, str, int], set[object]] = {}  # of those: who has heard of it, see hint()
+        self._notes: dict[tuple[str, str, int], _Note] = {}  # (topic, group, queue id)
+        self._noted = 0  # notes, and members in them
+        self._next_until = math.inf  # of them, the least that is still to come
+        self._away_s, self._now = away_s, now
         self.version = 0  # grows with every change
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -61,61 +104,82 @@ class OffsetTable:
         queues[queue_id] = offset
         self.version += 1
 
-    def reset(self, group: str, topic: str, queue_id: int, offset: int, *, tell: Collection[str], attended: bool = True) -> None:
-        """Put the group elsewhere. *tell*: those who have to learn of it with their next pull: ALL stands for whoever holds the queue, and
-        a broadcasting member is its client id. *attended*: one of them is online, for sure.
-        """
+    def reset(self, group: str, topic: str, queue_id: int, offset: int, told: Told) -> None:
+        """Put the group elsewhere. *told*: those who have to learn of it with their next pull."""
         self.commit(group, topic, queue_id, offset)
-        for member in tell:
-            self._note_untold(group, topic, queue_id, member)
-        if not attended and self.is_untold(group, topic, queue_id):
-            self._unattended.add((topic, group, queue_id))
-
-    def begins(self, group: str, topic: str, queue_id: int) -> None:
-        """A member asks where to begin. If none was online at the reset this one has just started, and need not be told again."""
-        if (topic, group, queue_id) in self._unattended:
-            self.tell(group, topic, queue_id)
+        self._tell_later(group, topic, queue_id, told)
 
     @property
-    def has_untold(self) -> bool:
-        return bool(self._untold)
+    def has_notes(self) -> bool:
+        return bool(self._notes)
 
-    def is_untold(self, group: str, topic: str, queue_id: int, member: str = ALL) -> bool:
-        """Whether the queue was reset and *member* does not know yet: what it commits is ignored."""
-        return bool(self._untold) and queue_id in self._untold.get((topic, group, member), ())
+    def is_untold(self, group: str, topic: str, queue_id: int, asker: Asker) -> bool:
+        """Whether the queue was reset and *asker* does not know yet: what it commits is ignored."""
+        note = self._notes.get((topic, group, queue_id))
+        if note is None or (note.heard is not None and (heard := note.heard.get(asker.connection)) is not None and heard.knows):
+            return False
+        return asker.client_id in note.members or self._now() < note.until
 
-    def tell(self, group: str, topic: str, queue_id: int, member: str = ALL) -> int | None:
-        """The offset that the queue was reset to, if *member* does not know; from now on it counts as told."""
-        if not self.is_untold(group, topic, queue_id, member):
+    def give(self, group: str, topic: str, queue_id: int, asker: Asker, offset: int) -> None:
+        """*asker* is told where the group stands, and may go on from there."""
+        if self.is_untold(group, topic, queue_id, asker):
+            self._notes[topic, group, queue_id].heard_by(asker.connection).offset = offset
+
+    def redirect(self, group: str, topic: str, queue_id: int, asker: Asker, at: int) -> int | None:
+        """Where *asker*, who pulls from *at*, has to go on instead; None where it knows, or pulls on though it was told."""
+        if not self.is_untold(group, topic, queue_id, asker):
             return None
-        self._unattended.discard((topic, group, queue_id))
-        self._hinted.pop((topic, group, queue_id), None)
-        self._untold[topic, group, member].discard(queue_id)
-        if not self._untold[topic, group, member]:
-            del self._untold[topic, group, member]
-        self._untold_count -= 1
+        heard = self._notes[topic, group, queue_id].heard_by(asker.connection)
+        if heard.moved or heard.offset == at:
+            heard.knows = True
+            self._let_go(topic, group, queue_id, asker.client_id)
+            return None
+        heard.moved, heard.offset = True, self.get(group, topic, queue_id) or 0
+        return heard.offset
+
+    def forget_old_notes(self) -> None:
+        """Those for whoever comes, when their time is over."""
+        now = self._now()
+        if now < self._next_until:
+            return
+        for place in [place for place, note in self._notes.items() if now >= note.until and not note.members]:
+            self._drop_note(place)
+        self._next_until = min([note.until for note in self._notes.values() if note.until > now], default=math.inf)
+
+    def _tell_later(self, group: str, topic: str, queue_id: int, told: Told) -> None:
+        place = topic, group, queue_id
+        self._drop_note(place)
+        room = max(self._max, self._count) - self._noted  # a file may hold more offsets than are allowed
+        if len(told.members) >= room:  # too many to know them by name
+            told = Told(others=True)
+        if not (told.members or told.others):
+            return
+        if room <= 0:
+            log.warning(
+                "the reset of %s on %s/%d is told to nobody: there are too many that members have not heard of", group, topic, queue_id
+            )
+            return
+        until = self._now() + self._away_s if told.others else -math.inf
+        self._notes[place] = _Note(frozenset(told.members), until)
+        if told.others:
+            self._next_until = min(self._next_until, until)
+        self._noted += 1 + len(told.members)
         self.version += 1
-        return self.get(group, topic, queue_id) or 0
 
-    def hint(self, group: str, topic: str, queue_id: int, member: str, asker: object) -> int | None:
-        """tell() for *asker*, who may not have the queue any more: whoever has it still has to be told."""
-        if not self.is_untold(group, topic, queue_id, member):
-            return None
-        self._hinted.setdefault((topic, group, queue_id), set()).add(asker)
-        return self.get(group, topic, queue_id) or 0
+    def _let_go(self, topic: str, group: str, queue_id: int, client_id: str) -> None:
+        """That member knows."""
+        note = self._notes[topic, group, queue_id]
+        if client_id in note.members:
+            note.members -= {client_id}
+            self._noted -= 1
+            self.version += 1
+        if not note.members and self._now() >= note.until:
+            self._drop_note((topic, group, queue_id))
 
-    def was_hinted(self, group: str, topic: str, queue_id: int, asker: object, offset: int) -> bool:
-        """Whether *asker* has heard of it by hint(), and goes on at *offset* for that."""
-        return asker in self._hinted.get((topic, group, queue_id), ()) and offset == (self.get(group, topic, queue_id) or 0)
-
-    def _note_untold(self, group: str, topic: str, queue_id: int, member: str = ALL) -> None:
-        if self._untold_count >= max(self._max, self._count):
-            return  # a file may hold more offsets than are allowed
-        self._hinted.pop((topic, group, queue_id), None)
-        queues = self._untold.setdefault((topic, group, member), set())
-        if queue_id not in queues:
-            queues.add(queue_id)
-            self._untold_count += 1
+    def _drop_note(self, place: tuple[str, str, int]) -> None:
+        note = self._notes.pop(place, None)
+        if note is not None:
+            self._noted -= 1 + len(note.members)
             self.version += 1
 
     def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
@@ -142,24 +206,19 @@ class OffsetTable:
         """Groups that have progress on the topic."""
         return [group for name, group in self._queues if name == topic]
 
-    def remove_topic(self, topic: str, online: Iterable[tuple[str, str]] = (), queue_ids: Collection[int] = ()) -> None:
-        """The topic is deleted. *online*: groups, and who of them, see reset(), is told to begin anew in *queue_ids* should it be made
-        again."""
+    def remove_topic(self, topic: str, online: Mapping[str, Told] = MappingProxyType({}), queue_ids: Collection[int] = ()) -> None:
+        """The topic is deleted. *online*: groups, and who of them is told to begin anew in *queue_ids* should it be made again."""
         if topic in self._topics:
             self._remove([key for key in self._queues if key[0] == topic])
-        for group, member in online:
+        for group, told in online.items():
             for queue_id in queue_ids:
-                self._note_untold(group, topic, queue_id, member)
+                self._tell_later(group, topic, queue_id, told)
 
     def remove_group(self, group: str) -> None:
         if group in self._groups:
             self._remove([key for key in self._queues if key[1] == group])
-        for place in [place for place in self._hinted if place[1] == group]:
-            del self._hinted[place]
-        for key in [key for key in self._untold if key[1] == group]:
-            self._unattended.difference_update((*key[:2], queue_id) for queue_id in self._untold[key])
-            self._untold_count -= len(self._untold.pop(key))
-            self.version += 1
+        for place in [place for place in self._notes if place[1] == group]:
+            self._drop_note(place)
 
     def _remove(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
@@ -183,7 +242,7 @@ class OffsetTable:
         ]
         for topic, group, queue, last in beyond:
             self._queues[topic, group][queue] = last
-            self._note_untold(group, topic, queue)  # a member that has outlived the broker would go on from its own place
+            self._tell_later(group, topic, queue, Told(others=True))  # a member that has outlived the broker would go on from its own place
         return len(beyond)
 
     def doubt(self) -> None:
@@ -193,7 +252,7 @@ class OffsetTable:
         """
         for (topic, group), queues in self._queues.items():
             for queue in queues:
-                self._note_untold(group, topic, queue)
+                self._tell_later(group, topic, queue, Told(others=True))
 
     def __len__(self) -> int:
         return self._count
@@ -209,7 +268,10 @@ class OffsetTable:
         The table may change while it is called, in another thread.
         """
         queues, version = {key: dict(queues) for key, queues in self._queues.items()}, self.version
-        untold = {key: sorted(queues) for key, queues in self._untold.items()}
+        untold: dict[tuple[str, ...], list[int]] = {}
+        for (topic, group, queue), note in sorted(self._notes.items()):
+            for who in (*sorted(note.members), *([""] if self._now() < note.until else [])):
+                untold.setdefault((topic, group, who), []).append(queue)
         return lambda: {
             "dataVersion": DataVersion(version).to_json(),
             "offsetTable": {
@@ -224,11 +286,14 @@ class OffsetTable:
             topic, _, group = key.partition("@")
             if group:
                 self.note(group, topic, queue, offset)
+        told: dict[tuple[str, str, int], set[str]] = {}
         for key, queue in _untold_entries(value.get("untoldTable")):
             topic, _, rest = key.partition("@")
             group, _, member = rest.partition("@")
             if group:
-                self._note_untold(group, topic, queue, member)
+                told.setdefault((topic, group, queue), set()).add(member)
+        for (topic, group, queue), members in told.items():
+            self._tell_later(group, topic, queue, Told(members - {""}, others="" in members))
         self.version = 0
         if self._count > self._max:
             log.warning("the file holds %d offsets of groups, the limit is %d: all are kept, new ones are refused", self._count, self._max)

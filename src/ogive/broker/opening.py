@@ -101,7 +101,8 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
             now_ms=now_ms,
             max_groups=config.max_groups,
         )
-        offsets, offsets_file = OffsetTable(config.max_offsets), loud(JsonTable(fs, folder / "consumerOffset.json"))
+        offsets = OffsetTable(config.max_offsets, away_s=config.client_expiry_s)
+        offsets_file = loud(JsonTable(fs, folder / "consumerOffset.json"))
         offsets.load(offsets_file.load() or {})
         delays_file = loud(JsonTable(fs, folder / "delayOffset.json"))
         delays = delays_file.load() or {}

@@ -9,14 +9,15 @@ Behaviour
 - Offsets of a queue that does not exist are 0. The maximum counts what consumers can see.
 - Progress beyond the end of its queue is answered and not taken: the next messages would be passed over. Not so in a topic without write
   permission, where none come: such offsets are numbers that a program keeps at the broker.
-- 222 and 314 put a group elsewhere at once. Members that are online learn it with their next pull (see pull.py); until then what they
-  commit is answered and not taken. So do those that are not online yet, for client_expiry_s after a start of the broker or the end of their
-  connection: they work on meanwhile.
+- 222 and 314 put a group elsewhere at once. Members that are online learn it with their next pull (see pull.py), each of them, as around a
+  rebalance two may stand in one queue; until the pull after that, what they commit is answered and not taken. For client_expiry_s so does
+  whoever else comes with a place that was not given to it since: members may be away for a moment. Who has asked (14) and goes on from
+  there is left alone.
 
 Differs from Java
 - 222 for one queue refuses an offset that the queue does not have, and a queue that the topic does not have.
 - A group that nobody has been online for since longer is only put elsewhere: a member that starts asks (14). Java tells that one, too, with
-  its first pull, which costs it a rebalance.
+  its first pull, which costs it a rebalance; and only the first pull of a queue is told, whoever it is of.
 - 314 needs the target group to exist, takes all topics of the source unless one is named, and does not look at "offline".
 - "Starts at 0" does not ask whether the first messages are still in memory.
 - VIEW_MESSAGE_BY_ID answers only where a whole record starts; Java trusts the offset.
@@ -25,7 +26,6 @@ Differs from Java
 from functools import partial
 
 from ogive.broker.context import Context
-from ogive.broker.offsets import ALL
 from ogive.broker.replies import Rejected, success
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
@@ -50,9 +50,6 @@ from ogive.wire.headers import (
 
 
 def query_consumer_offset(ctx: Context, connection: Connection, header: QueryConsumerOffsetRequest, body: bytes) -> RemotingCommand:
-    online = ctx.clients.consumer_group(header.consumer_group)
-    if online is not None and connection in online.members:
-        ctx.offsets.begins(header.consumer_group, header.topic, header.queue_id)
     offset = ctx.offsets.get(header.consumer_group, header.topic, header.queue_id)
     if offset is None:
         topic = ctx.topics.get(header.topic)
@@ -60,6 +57,7 @@ def query_consumer_offset(ctx: Context, connection: Connection, header: QueryCon
         if not there or header.set_zero_if_not_found is False or ctx.store.min_offset(header.topic, header.queue_id) > 0:
             raise Rejected(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
         offset = 0
+    ctx.offsets.give(header.consumer_group, header.topic, header.queue_id, ctx.clients.asker(header.consumer_group, connection), offset)
     return success(OffsetResponse(offset=offset))
 
 
@@ -70,7 +68,8 @@ def update_consumer_offset(ctx: Context, connection: Connection, header: UpdateC
         raise Rejected(
             ResponseCode.INVALID_PARAMETER, f"Offset {header.commit_offset} of queue {header.queue_id} is no progress in {topic.name}"
         )
-    if ctx.offsets.is_untold(header.consumer_group, header.topic, header.queue_id):
+    asker = ctx.clients.asker(header.consumer_group, connection)
+    if ctx.offsets.is_untold(header.consumer_group, header.topic, header.queue_id, asker):
         return success(remark="Offset has been previously reset")
     if header.commit_offset > ctx.store.max_offset(header.topic, header.queue_id) and topic.perm & PERM_WRITE:
         return success(remark=BEYOND_THE_END)
@@ -118,9 +117,7 @@ def clone(ctx: Context, connection: Connection, header: CloneGroupOffsetRequest,
 
 
 def _put_elsewhere(ctx: Context, group: str, topic: str, queue_id: int, offset: int) -> None:
-    online = ctx.clients.consumer_group(group)
-    away = [ALL] if ctx.clients.may_have_members(group) else []
-    ctx.offsets.reset(group, topic, queue_id, offset, tell=away if online is None else online.members_to_tell, attended=online is not None)
+    ctx.offsets.reset(group, topic, queue_id, offset, ctx.clients.told(group))
     ctx.holds.answer_all((topic, queue_id))
 
 

@@ -9,9 +9,9 @@ Behaviour
 - The answer's body is the records as they stand in the log. In a topic of batches the record with the asked offset comes whole.
 - A pull that finds nothing new, and may be suspended, is held until its queue has a message for it or its time is over. It commits
   nothing a second time.
-- The first pull after the group was put elsewhere (222, 314) is answered with OFFSET_RESET and the offset to go on from, and its commit
-  does not count. Those that are held are answered so at once, but may be of a member that does not have the queue any more: the first
-  pull after them is answered so, too, unless it is of such a member and from that offset.
+- Each member's first pull after the group was put elsewhere (222, 314) is answered with OFFSET_RESET and the offset to go on from, and its
+  commit does not count. Pulls that are held are answered so at once, but may be of a place that their member has left: the next one is
+  answered so, too, unless it is from that offset.
 - A pull from beyond the end of its queue is sent to the progress of its group, and to the end where there is none to tell. A commit
   beyond the end, of a member that has outlived a broker and what that lost, does not count.
 - A client that does not read its answers gets no further ones read from the log until it does.
@@ -39,7 +39,6 @@ from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
 from ogive.broker.filtering import Wanted, check_expression_type, read_matching, wanted_by
 from ogive.broker.groups import NONE_IS_MADE
-from ogive.broker.offsets import ALL
 from ogive.broker.replies import ONEWAY, Rejected, framed, refuse
 from ogive.errors import Refused, ResponseCode, StoreError
 from ogive.sql92 import Expression
@@ -188,9 +187,17 @@ class Pull:
 
     def answer_reset(self, *, waited: bool) -> bool:
         """Tell the client the offset that its group was reset to, unless it knows. *waited*: it may not have the queue any more."""
-        offsets, member = self._ctx.offsets, _member(self._ctx, self.connection, self._group)
-        place = self._group, *self.key, member
-        offset = offsets.hint(*place, self.connection) if waited else offsets.tell(*place)
+        offsets = self._ctx.offsets
+        if not offsets.has_notes:
+            return False
+        place = self._group, *self.key, self._ctx.clients.asker(self._group, self.connection)
+        if not waited:
+            offset = offsets.redirect(*place, self._asked)
+        elif offsets.is_untold(*place):
+            offset = offsets.get(self._group, *self.key) or 0
+            offsets.give(*place, offset)
+        else:
+            offset = None
         if offset is None:
             return False
         ends = self._ctx.store.min_offset(*self.key), self._ctx.store.max_offset(*self.key)
@@ -246,30 +253,19 @@ class Pull:
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     header = decode_header(PullMessageRequest, command.ext_fields)
     wanted = _check(ctx, header)
-    member = _member(ctx, connection, header.consumer_group)
-    place = header.consumer_group, header.topic, header.queue_id
-    moved = ctx.offsets.is_untold(*place, member)
-    commits = header.sys_flag & PullSysFlag.COMMIT_OFFSET and not moved
+    offsets, place = ctx.offsets, (header.consumer_group, header.topic, header.queue_id)
+    untold = offsets.has_notes and offsets.is_untold(*place, ctx.clients.asker(header.consumer_group, connection))
+    commits = header.sys_flag & PullSysFlag.COMMIT_OFFSET and not untold
     if commits and 0 <= header.commit_offset <= ctx.store.max_offset(header.topic, header.queue_id):
-        ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+        offsets.commit(*place, header.commit_offset)
     if command.flag & ONEWAY:
         return
     pull = Pull(ctx, connection, command, header, wanted)
     if ctx.slow_readers.must_wait(connection):
         ctx.slow_readers.put(pull)
         return
-    if moved and ctx.offsets.was_hinted(*place, connection, header.queue_offset):
-        ctx.offsets.tell(*place, member)
-    elif moved and pull.answer_reset(waited=False):
-        return
-    pull.serve()
-
-
-def _member(ctx: Context, connection: Connection, group: str) -> str:
-    """Who asks, as far as it makes a difference for what it has to be told, see OffsetTable.reset()."""
-    online = ctx.clients.consumer_group(group) if ctx.offsets.has_untold else None
-    member = online.members.get(connection) if online is not None and online.is_broadcasting else None
-    return member.client_id if member is not None else ALL
+    if not untold or not pull.answer_reset(waited=False):
+        pull.serve()
 
 
 def _check(ctx: Context, header: PullMessageRequest) -> Wanted | Subscription:

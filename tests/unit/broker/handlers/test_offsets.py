@@ -105,6 +105,51 @@ async def test_who_has_the_queue_hears_of_it_beside_a_pull_of_who_had_it(server:
     assert (await client.pull("G", "T", 0)).remark == "FOUND"
 
 
+async def told_to_go_to(client: RawClient, at: int) -> tuple[object, object]:
+    """What a pull from *at*, with the progress before it, is answered."""
+    answer = await client.pull("G", "T", at, commit=at)
+    return answer.remark, answer.ext_fields["nextBeginOffset"]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_both_members_that_stand_in_a_queue_are_told(start_broker: StartBroker, restarted: bool) -> None:
+    """Around a rebalance. The one that loses it pulls first, and the other one's commit would undo the reset."""
+    server = await start_broker()
+    async with await RawClient.open(server.address) as before, await RawClient.open(server.address) as now:
+        await now.send_batch("T", [b"a", b"b", b"c"])
+        await before.heartbeat("before", "G", "T")
+        await now.heartbeat("now", "G", "T")
+        await reset(now, queueId=0, offset=1)
+    if restarted:
+        await server.stop()
+        server = await start_broker()
+    async with await RawClient.open(server.address) as before, await RawClient.open(server.address) as now:
+        await before.heartbeat("before", "G", "T")
+        await now.heartbeat("now", "G", "T")
+        assert await told_to_go_to(before, 2) == ("OFFSET_RESET", "1")
+        await now.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=3)
+        assert await told_to_go_to(now, 3) == ("OFFSET_RESET", "1")
+        assert await position(now) == "1"
+        for member in (before, now):
+            assert (await member.pull("G", "T", 1)).remark == "FOUND"
+        await now.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=2)
+        assert await position(now) == "2"
+
+
+async def test_a_member_that_has_read_to_the_end_is_told_that_it_is_put_there(
+    server: Broker, client: RawClient, another: RawClient
+) -> None:
+    """What it has not consumed yet is to be skipped, and is not to count."""
+    await client.send_batch("T", [b"a", b"b", b"c"])
+    await client.heartbeat("c1", "G", "T")
+    held = client.start_pull("G", "T", 3, commit=0, suspend_ms=60_000)
+    await until_held(server)
+    await reset(another, queueId=0, offset=3)
+    assert ((await held).remark, (await held).ext_fields["nextBeginOffset"]) == ("OFFSET_RESET", "3")
+    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=1)
+    assert await position(client) == "3"
+
+
 async def test_who_was_told_while_its_pull_was_held_is_not_told_again(server: Broker, client: RawClient, another: RawClient) -> None:
     await client.send_batch("T", [b"a", b"b"])
     await client.heartbeat("c1", "G", "T")
