@@ -85,6 +85,7 @@ async def test_a_member_that_outlived_a_power_cut_gets_what_is_stored_after_it(s
         told = await client.pull("G", "T", 50, commit=50)
         assert told.code == ResponseCode.PULL_OFFSET_MOVED
         assert int(told.ext_fields["nextBeginOffset"]) == (0 if saved == "{}" else 1)
+        await client.pull("G", "T", int(told.ext_fields["nextBeginOffset"]))
         await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **position, commitOffset=4)
         assert server.context.offsets.get("G", "T", 0) == 4
 
