@@ -1,5 +1,6 @@
 """What every unit test has: no stretch of work ends early because the machine is slow."""
 
+import logging
 import math
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from ogive.broker import filtering, pull_hold
 from ogive.broker.handlers import queue_entries
 from ogive.transport import connection, turn
+from tests.unit.audit import LOGGER
 
 
 @pytest.fixture(autouse=True)
@@ -20,3 +22,10 @@ def endless_slices(monkeypatch: pytest.MonkeyPatch) -> None:
         (queue_entries, "LOOK_S"),
     ):
         monkeypatch.setattr(module, name, math.inf)
+
+
+@pytest.fixture
+def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """The log of administration."""
+    caplog.set_level(logging.INFO, LOGGER)
+    return caplog

@@ -11,33 +11,24 @@ Differs from Java
 - An unknown user, a disabled one and a wrong signature get the same text, so that guessing reveals nothing; the log tells them apart.
 """
 
-import shlex
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import Final
 
+from ogive.access.advice import advice
 from ogive.access.audit import shown
 from ogive.access.decision import Address, Need, is_allowed
-from ogive.access.needs import CREATE, DELETE, GET, LIST, PUB, RULES, SUB, SUPER_ONLY, UPDATE, Facts
+from ogive.access.needs import RULES, Facts
 from ogive.access.refused import AccessRefused
 from ogive.access.table import AccessTable
 from ogive.model import MAX_RESOURCE_LENGTH
 from ogive.wire.acl import ACCESS_KEY
-from ogive.wire.bodies.access import ANY, CUSTOM, DENY, ENABLED, SUPER, USER_SUBJECT, Acl, User
+from ogive.wire.bodies.access import ENABLED, SUPER, USER_SUBJECT, User
 from ogive.wire.command import RemotingCommand
 
 MAX_DECISIONS: Final = 50_000
 NO_CREDENTIALS: Final = "this server asks for credentials: access key and signature are missing"
 NOBODY_KNOWN: Final = "the user is unknown or disabled, or the signature is wrong"
-_PURPOSE: Final = {
-    PUB: "send",
-    SUB: "receive",
-    GET: "look at it",
-    CREATE: "create it",
-    UPDATE: "change it",
-    DELETE: "delete it",
-    LIST: "list",
-}
 
 
 class Guard:
@@ -115,26 +106,6 @@ class Guard:
         if allowed is None:
             allowed = self._decisions[key] = is_allowed(self.table.acls.get(USER_SUBJECT + username), need, _address(host))
         return allowed
-
-
-def advice(acl: Acl | None, username: str, need: Need) -> str:
-    """The command by which an administrator allows it, with what the user's rule for the same resource allows, whose place it takes.
-
-    Empty where no rule can allow it, or where one for the very resource denies, or is for other addresses: that is meant.
-    """
-    if not need.name or len(need.name) > MAX_RESOURCE_LENGTH or need == SUPER_ONLY or ANY in need.name.removesuffix(ANY):
-        return ""
-    if need.name != ANY and need.name.endswith(ANY):
-        return ""  # a rule for that name would be one for a prefix
-    resource = f"{need.kind}:{need.name}"
-    policies = acl.policies if acl is not None else ()
-    same = [entry for policy in policies if policy.policy_type == CUSTOM for entry in policy.entries if str(entry.resource) == resource]
-    if any(entry.decision == DENY or entry.source_ips for entry in same):
-        return f"; an administrator: `ogive acl list {shlex.quote(username)}`"
-    actions = ",".join([*(action for entry in same for action in entry.actions), need.actions[0]])
-    command = f"; an administrator: `ogive acl allow {shlex.quote(username)} {shlex.quote(resource)} {actions}`"
-    first, *others = (f"{action} to {_PURPOSE[action]}" for action in need.actions)
-    return f"{command} ({first}; or {', '.join(others)})" if others else command
 
 
 def _host(remote_address: str) -> str:

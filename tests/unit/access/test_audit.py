@@ -1,7 +1,6 @@
 """What the log tells of who administered a broker or a name server."""
 
 import json
-import logging
 from collections.abc import Iterable
 
 import pytest
@@ -18,18 +17,7 @@ from ogive.namesrv.routes import ROUTES as NAME_SERVER
 from ogive.wire.bodies import dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-
-LOGGER = "ogive.access.audit"
-
-
-@pytest.fixture(autouse=True)
-def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.INFO, LOGGER)
-    return caplog
-
-
-def lines(told: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in told.records if record.name == LOGGER]
+from tests.unit.audit import LOGGER, lines
 
 
 def entry(before: dict[str, object], after: dict[str, object], **about: str) -> Entry[dict[str, object]]:

@@ -2,8 +2,9 @@
 
 import pytest
 
+from ogive.access.advice import advice
 from ogive.access.decision import Need
-from ogive.access.guard import NOBODY_KNOWN, Guard, advice
+from ogive.access.guard import NOBODY_KNOWN, Guard
 from ogive.access.needs import SUPER_ONLY
 from ogive.access.refused import AccessRefused
 from ogive.access.table import AccessTable

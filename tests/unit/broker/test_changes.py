@@ -1,35 +1,14 @@
 """What the log tells of those who administer a broker."""
 
-import logging
-
 import pytest
 
-from ogive.access.table import AccessTable
-from ogive.wire.acl import Credentials
-from ogive.wire.bodies import User, dumps
+from ogive.wire.bodies import dumps
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
+from tests.unit.audit import ROOT, lines, table_with_root
 from tests.unit.broker.conftest import StartBroker
 
-LOGGER = "ogive.access.audit"
-ROOT = Credentials(access_key="root", secret_key="root-secret")
 TOPIC = {"topic": "Orders", "defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0, "order": False}
-
-
-@pytest.fixture(autouse=True)
-def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.INFO, LOGGER)
-    return caplog
-
-
-def lines(told: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in told.records if record.name == LOGGER]
-
-
-async def table_with_root() -> AccessTable:
-    table = AccessTable()
-    await table.create_user(User(username="root", password="root-secret", user_type="Super"))
-    return table
 
 
 async def test_a_broker_tells_who_changed_what(start_broker: StartBroker, told: pytest.LogCaptureFixture) -> None:

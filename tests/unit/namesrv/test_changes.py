@@ -1,35 +1,14 @@
 """What the log tells of those who administer a name server."""
 
-import logging
 from pathlib import Path
 
 import pytest
 
-from ogive.access.table import AccessTable
 from ogive.namesrv import NameServer, NameServerConfig
-from ogive.wire.acl import Credentials
-from ogive.wire.bodies import User, dumps
+from ogive.wire.bodies import dumps
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
-
-LOGGER = "ogive.access.audit"
-ROOT = Credentials(access_key="root", secret_key="root-secret")
-
-
-@pytest.fixture(autouse=True)
-def told(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    caplog.set_level(logging.INFO, LOGGER)
-    return caplog
-
-
-def lines(told: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in told.records if record.name == LOGGER]
-
-
-async def table_with_root() -> AccessTable:
-    table = AccessTable()
-    await table.create_user(User(username="root", password="root-secret", user_type="Super"))
-    return table
+from tests.unit.audit import ROOT, lines, table_with_root
 
 
 async def test_a_name_server_tells_who_changed_what(told: pytest.LogCaptureFixture, tmp_path: Path) -> None:
