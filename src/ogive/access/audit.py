@@ -82,7 +82,7 @@ class Entry(Generic[Ctx]):
         self._before: State = {}
 
     def begin(self) -> None:
-        """Take what is before the change. A second call takes it anew."""
+        """Take what is before the change."""
         self._before = self._state()
 
     def _state(self) -> State:

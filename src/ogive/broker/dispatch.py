@@ -204,7 +204,9 @@ def _end_without_answer(connection: Connection, command: RemotingCommand) -> Non
 def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route: Route[Any]) -> Pieces[RemotingCommand] | None:
     header = decode_header(route.header, command.ext_fields)
     with ctx.store.without_waiting():
-        entry = _begin(ctx, connection, command)
+        entry = _entry(ctx, connection, command)
+        if entry is not None and not inspect.iscoroutinefunction(route.handle):  # else it begins in its turn, see _serve_later()
+            entry.begin()
         try:
             answer = route.handle(ctx, connection, header, command.body)
         except OgiveError as exc:
@@ -250,12 +252,10 @@ async def _serve_later(
         answer.close()
 
 
-def _begin(ctx: Context, connection: Connection, command: RemotingCommand) -> Entry[Context] | None:
+def _entry(ctx: Context, connection: Connection, command: RemotingCommand) -> Entry[Context] | None:
     """For a request that administers the broker: what the log tells of it."""
     change = CHANGES.get(command.code)
     if change is None:
         return None
     who = asker(command, connection.remote_address, checked=ctx.guard is not None)
-    entry = Entry(change, ctx, command, who, f"broker {ctx.config.name}")
-    entry.begin()
-    return entry
+    return Entry(change, ctx, command, who, f"broker {ctx.config.name}")

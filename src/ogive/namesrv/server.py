@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import inspect
 import itertools
 import logging
 from collections.abc import Coroutine
@@ -130,7 +131,9 @@ class NameServer:
                 raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
             call = Call(self._owners[connection], command.version, command.body)
             header = decode_header(route.header, command.ext_fields)
-            entry = self._begin(connection, command)
+            entry = self._entry(connection, command)
+            if entry is not None and not inspect.iscoroutinefunction(route.handle):  # else it begins in its turn, see _answer_later()
+                entry.begin()
             answer = route.handle(self._running, call, header)
         except (Refused, RegistrationRefused, ProtocolError) as exc:
             answer = _refusal(exc)
@@ -162,15 +165,13 @@ class NameServer:
             entry.tell(answer.code)
         _reply(connection, command, answer)
 
-    def _begin(self, connection: Connection, command: RemotingCommand) -> Entry[Context] | None:
+    def _entry(self, connection: Connection, command: RemotingCommand) -> Entry[Context] | None:
         """For a request that administers the name server: what the log tells of it."""
         change = CHANGES.get(command.code)
         if change is None:
             return None
         who = asker(command, connection.remote_address, checked=self._guard is not None)
-        entry = Entry(change, self._running, command, who, _CALLED)
-        entry.begin()
-        return entry
+        return Entry(change, self._running, command, who, _CALLED)
 
 
 def _refusal(exc: OgiveError) -> RemotingCommand:
