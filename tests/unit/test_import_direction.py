@@ -18,6 +18,7 @@ STEP = {
     "charts": 1,
     "harmless": 1,
     "model": 1,
+    "words": 1,
     "sql92": 2,
     "wire": 2,
     "store": 3,

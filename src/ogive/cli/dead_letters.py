@@ -6,11 +6,12 @@ import sys
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.lag import refuse_unknown
-from ogive.cli.output import confirm, counted, print_done, print_message
+from ogive.cli.output import confirm, print_done, print_message
 from ogive.cli.times import instant
 from ogive.client.admin.messages import MAX_MESSAGES
 from ogive.errors import InvalidOption
 from ogive.model import MessageExt
+from ogive.words import counted
 
 
 async def list_letters(options: argparse.Namespace) -> int:

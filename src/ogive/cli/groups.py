@@ -9,13 +9,14 @@ from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.find import named_queue
 from ogive.cli.lag import refuse_unknown
-from ogive.cli.output import confirm, counted, print_changes, print_done, print_json, print_table
+from ogive.cli.output import confirm, print_changes, print_done, print_json, print_table
 from ogive.cli.times import instant
 from ogive.client.admin import GroupSummary, OffsetReset, ResetTarget
 from ogive.client.admin.base import each
 from ogive.client.admin.records import how_consumed
 from ogive.errors import GroupNotExist, InvalidOption
 from ogive.model import retry_topic
+from ogive.words import counted
 
 
 async def list_groups(options: argparse.Namespace) -> int:

@@ -11,9 +11,10 @@ from typing import Any
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.find import keeps_batches_whole
-from ogive.cli.output import counted, interruptible, print_json, print_message
+from ogive.cli.output import interruptible, print_json, print_message
 from ogive.errors import BrokerError, InvalidOption, OgiveError, ProtocolError
 from ogive.model import Message, SendResult
+from ogive.words import counted
 
 _UNITS = ((3_600_000, "h"), (60_000, "min"))
 

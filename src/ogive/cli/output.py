@@ -44,11 +44,6 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     sys.stdout.flush()
 
 
-def counted(number: int, word: str) -> str:
-    """``1 queue``, ``1,200 queues``."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
-
-
 def print_changes(changes: Sequence[SettingChange], of: str, *, as_json: bool, dry_run: bool) -> None:
     """The settings *of* a topic or group that were changed, or would be."""
     if as_json:

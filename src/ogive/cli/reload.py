@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ogive.cli.output import counted
 from ogive.cli.paths import is_there
 from ogive.errors import InvalidOption
+from ogive.words import counted
 
 POLL_S: Final = 0.5
 GRACE_S: Final = 10.0  # for closing connections and the interpreter, after the running calls were waited for

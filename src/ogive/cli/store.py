@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Final
 
 from ogive.cli.logs import say_once
-from ogive.cli.output import counted, print_json
+from ogive.cli.output import print_json
 from ogive.store.verify import Report
 from ogive.store.verify import repair as repair_store
 from ogive.store.verify import verify as verify_store
+from ogive.words import counted
 
 EXIT_DAMAGED: Final = 3
 

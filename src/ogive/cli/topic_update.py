@@ -7,9 +7,10 @@ from typing import Any
 
 from ogive import aio
 from ogive.cli.connect import client_config
-from ogive.cli.output import confirm, counted, print_changes
+from ogive.cli.output import confirm, print_changes
 from ogive.client.admin import BrokerTopic, Topic
 from ogive.errors import InvalidOption
+from ogive.words import counted
 
 
 async def run(options: argparse.Namespace) -> int:

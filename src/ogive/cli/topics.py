@@ -4,10 +4,11 @@ import argparse
 
 from ogive import aio
 from ogive.cli.connect import client_config
-from ogive.cli.output import confirm, counted, print_done, print_json, print_table
+from ogive.cli.output import confirm, print_done, print_json, print_table
 from ogive.client.admin import TopicSummary
 from ogive.client.admin.records import topic_kind
 from ogive.errors import InvalidOption, NoRoute, TopicNotExist
+from ogive.words import counted
 
 
 async def list_topics(options: argparse.Namespace) -> int:

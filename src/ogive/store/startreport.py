@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ogive.words import counted
+
 
 @dataclass(slots=True)
 class StartReport:
@@ -21,18 +23,14 @@ class StartReport:
 
     def _parts(self) -> Iterator[str]:
         read = self.end - self.read_from
-        yield f"{_count(self.records, 'record')}, {_count(read, 'byte')} of the log, from {self.read_from} on, were read again"
+        yield f"{counted(self.records, 'record')}, {counted(read, 'byte')} of the log, from {self.read_from} on, were read again"
         if self.grown:
-            yield f"{_count(self.grown, 'queue')} and the index of keys were completed"
+            yield f"{counted(self.grown, 'queue')} and the index of keys were completed"
         if self.made_again:
-            yield f"{_count(self.made_again, 'queue')} that had been lost {'was' if self.made_again == 1 else 'were'} made again"
+            yield f"{counted(self.made_again, 'queue')} that had been lost {'was' if self.made_again == 1 else 'were'} made again"
         if self.keys_from is not None:
             yield f"the index of keys was made again, from {self.keys_from} on"
         if self.cleared:
-            yield f"{_count(self.cleared, 'byte')} behind the end of the log, at {self.end}, were no record and were cleared"
+            yield f"{counted(self.cleared, 'byte')} behind the end of the log, at {self.end}, were no record and were cleared"
         else:
             yield f"the log ends at {self.end}, and nothing had to be cut"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
