@@ -59,7 +59,7 @@ def named(**fields: str) -> Callable[[RemotingCommand], About]:
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class Requester:
     """*user*: None where nobody has to say who it is."""
 
     user: str | None
@@ -74,10 +74,10 @@ class Asker:
 class Entry(Generic[Ctx]):
     """One change that is asked for: ``begin`` just before it is carried out, ``tell`` once it has been."""
 
-    def __init__(self, change: Change[Ctx], ctx: Ctx, command: RemotingCommand, asker: Asker, server: str) -> None:
+    def __init__(self, change: Change[Ctx], ctx: Ctx, command: RemotingCommand, requester: Requester, server: str) -> None:
         """*server*: where. Raises ProtocolError for a body that cannot be read."""
         self._change, self._ctx = change, ctx
-        self._asker, self._server = asker, server
+        self._asker, self._server = requester, server
         self._about = change.about(command)
         self._before: State = {}
 
@@ -121,9 +121,9 @@ class Entry(Generic[Ctx]):
         log.info("%s, at %s: %s%s", self._asker, self._server, what, details, extra={"fields": fields})
 
 
-def asker(command: RemotingCommand, remote_address: str, *, checked: bool) -> Asker:
+def requester(command: RemotingCommand, remote_address: str, *, checked: bool) -> Requester:
     """Who sent the request. *checked*: whether access control found that its user is who it says."""
-    return Asker(command.ext_fields.get(ACCESS_KEY) if checked else None, remote_address)
+    return Requester(command.ext_fields.get(ACCESS_KEY) if checked else None, remote_address)
 
 
 def shown(text: str) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ogive.broker.filtering import MAX_EXPRESSION, MAX_TAGS, Wanted, compiled, tag_codes
-from ogive.broker.offsets import Asker, Told
+from ogive.broker.offsets import Asker, Audience
 from ogive.broker.replies import Rejected
 from ogive.errors import InvalidExpression, InvalidOption, ResponseCode
 from ogive.transport.connection import Connection
@@ -102,9 +102,9 @@ class ConsumerGroup:
         return self.message_model == "BROADCASTING"
 
     @property
-    def told(self) -> Told:
+    def audience(self) -> Audience:
         """Whom a reset concerns. Members that share the queues may be away for a moment; who broadcasts, and comes later, begins anew."""
-        return Told(self.client_ids, others=not self.is_broadcasting)
+        return Audience(self.client_ids, others=not self.is_broadcasting)
 
     def difference(self, wanted: Iterable[SubscriptionData]) -> str:
         """How these subscriptions differ from the group's, in words; empty where they do not."""
@@ -179,10 +179,10 @@ class ClientTable:
         since = self._lost.get(name, self._began)
         return name in self.consumers or self._now() - since < self._expiry_s
 
-    def told(self, name: str) -> Told:
+    def audience(self, name: str) -> Audience:
         """Whom a reset of the group concerns."""
         online = self.consumers.get(name)
-        return online.told if online is not None else Told(others=self.may_have_members(name))
+        return online.audience if online is not None else Audience(others=self.may_have_members(name))
 
     def asker(self, group: str, connection: Connection) -> Asker:
         """Who asks for the group on *connection*."""

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, nullcontext
 from functools import partial
 from typing import Any, Final
 
-from ogive.access.audit import Entry, asker
+from ogive.access.audit import Entry, requester
 from ogive.broker import listings
 from ogive.broker.changes import CHANGES
 from ogive.broker.cold_reads import MAX_TRIES
@@ -257,5 +257,5 @@ def _entry(ctx: Context, connection: Connection, command: RemotingCommand) -> En
     change = CHANGES.get(command.code)
     if change is None:
         return None
-    who = asker(command, connection.remote_address, checked=ctx.guard is not None)
+    who = requester(command, connection.remote_address, checked=ctx.guard is not None)
     return Entry(change, ctx, command, who, f"broker {ctx.config.name}")

@@ -28,7 +28,7 @@ class Asker(NamedTuple):
     client_id: str
 
 
-class Told(NamedTuple):
+class Audience(NamedTuple):
     """Whom a reset concerns: *members* by their client ids, and, for as long as members may be away, *others* who come."""
 
     members: Collection[str] = ()
@@ -104,10 +104,10 @@ class OffsetTable:
         queues[queue_id] = offset
         self.version += 1
 
-    def reset(self, group: str, topic: str, queue_id: int, offset: int, told: Told) -> None:
-        """Put the group elsewhere. *told*: those who have to learn of it with their next pull."""
+    def reset(self, group: str, topic: str, queue_id: int, offset: int, audience: Audience) -> None:
+        """Put the group elsewhere. *audience*: those who have to learn of it with their next pull."""
         self.commit(group, topic, queue_id, offset)
-        self._tell_later(group, topic, queue_id, told)
+        self._tell_later(group, topic, queue_id, audience)
 
     @property
     def has_notes(self) -> bool:
@@ -137,6 +137,15 @@ class OffsetTable:
         heard.moved, heard.offset = True, self.get(group, topic, queue_id) or 0
         return heard.offset
 
+    def hint(self, group: str, topic: str, queue_id: int, asker: Asker) -> int | None:
+        """redirect() for a pull that waited when the group was put elsewhere: it may be of a place that *asker* has left, so that the next
+        one is redirected as well."""
+        if not self.is_untold(group, topic, queue_id, asker):
+            return None
+        offset = self.get(group, topic, queue_id) or 0
+        self.give(group, topic, queue_id, asker, offset)
+        return offset
+
     def forget_old_notes(self) -> None:
         """Those for whoever comes, when their time is over."""
         now = self._now()
@@ -146,24 +155,24 @@ class OffsetTable:
             self._drop_note(place)
         self._next_until = min([note.until for note in self._notes.values() if note.until > now], default=math.inf)
 
-    def _tell_later(self, group: str, topic: str, queue_id: int, told: Told) -> None:
+    def _tell_later(self, group: str, topic: str, queue_id: int, audience: Audience) -> None:
         place = topic, group, queue_id
         self._drop_note(place)
         room = max(self._max, self._count) - self._noted  # a file may hold more offsets than are allowed
-        if len(told.members) >= room:  # too many to know them by name
-            told = Told(others=True)
-        if not (told.members or told.others):
+        if len(audience.members) >= room:  # too many to know them by name
+            audience = Audience(others=True)
+        if not (audience.members or audience.others):
             return
         if room <= 0:
             log.warning(
                 "the reset of %s on %s/%d is told to nobody: there are too many that members have not heard of", group, topic, queue_id
             )
             return
-        until = self._now() + self._away_s if told.others else -math.inf
-        self._notes[place] = _Note(frozenset(told.members), until)
-        if told.others:
+        until = self._now() + self._away_s if audience.others else -math.inf
+        self._notes[place] = _Note(frozenset(audience.members), until)
+        if audience.others:
             self._next_until = min(self._next_until, until)
-        self._noted += 1 + len(told.members)
+        self._noted += 1 + len(audience.members)
         self.version += 1
 
     def _let_go(self, topic: str, group: str, queue_id: int, client_id: str) -> None:
@@ -206,13 +215,13 @@ class OffsetTable:
         """Groups that have progress on the topic."""
         return [group for name, group in self._queues if name == topic]
 
-    def remove_topic(self, topic: str, online: Mapping[str, Told] = MappingProxyType({}), queue_ids: Collection[int] = ()) -> None:
+    def remove_topic(self, topic: str, online: Mapping[str, Audience] = MappingProxyType({}), queue_ids: Collection[int] = ()) -> None:
         """The topic is deleted. *online*: groups, and who of them is told to begin anew in *queue_ids* should it be made again."""
         if topic in self._topics:
             self._remove([key for key in self._queues if key[0] == topic])
-        for group, told in online.items():
+        for group, audience in online.items():
             for queue_id in queue_ids:
-                self._tell_later(group, topic, queue_id, told)
+                self._tell_later(group, topic, queue_id, audience)
 
     def remove_group(self, group: str) -> None:
         if group in self._groups:
@@ -242,7 +251,8 @@ class OffsetTable:
         ]
         for topic, group, queue, last in beyond:
             self._queues[topic, group][queue] = last
-            self._tell_later(group, topic, queue, Told(others=True))  # a member that has outlived the broker would go on from its own place
+            # a member that has outlived the broker would go on from its own place
+            self._tell_later(group, topic, queue, Audience(others=True))
         return len(beyond)
 
     def doubt(self) -> None:
@@ -252,7 +262,7 @@ class OffsetTable:
         """
         for (topic, group), queues in self._queues.items():
             for queue in queues:
-                self._tell_later(group, topic, queue, Told(others=True))
+                self._tell_later(group, topic, queue, Audience(others=True))
 
     def __len__(self) -> int:
         return self._count
@@ -293,7 +303,7 @@ class OffsetTable:
             if group:
                 told.setdefault((topic, group, queue), set()).add(member)
         for (topic, group, queue), members in told.items():
-            self._tell_later(group, topic, queue, Told(members - {""}, others="" in members))
+            self._tell_later(group, topic, queue, Audience(members - {""}, others="" in members))
         self.version = 0
         if self._count > self._max:
             log.warning("the file holds %d offsets of groups, the limit is %d: all are kept, new ones are refused", self._count, self._max)

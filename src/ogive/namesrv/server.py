@@ -8,7 +8,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from ogive.access.audit import Entry, asker
+from ogive.access.audit import Entry, requester
 from ogive.access.guard import Guard
 from ogive.access.table import AccessTable
 from ogive.errors import OgiveError, ProtocolError, Refused
@@ -170,7 +170,7 @@ class NameServer:
         change = CHANGES.get(command.code)
         if change is None:
             return None
-        who = asker(command, connection.remote_address, checked=self._guard is not None)
+        who = requester(command, connection.remote_address, checked=self._guard is not None)
         return Entry(change, self._running, command, who, _CALLED)
 
 

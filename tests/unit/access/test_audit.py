@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from ogive.access.audit import MAX_SHOWN, Asker, Change, Entry, Secret, asker, shown
+from ogive.access.audit import MAX_SHOWN, Change, Entry, Requester, Secret, requester, shown
 from ogive.access.needs import RULES, Facts
 from ogive.access.table import AccessTable
 from ogive.broker.changes import CHANGES as OF_BROKER
@@ -23,7 +23,7 @@ from tests.unit.audit import LOGGER, lines
 def entry(before: dict[str, object], after: dict[str, object], **about: str) -> Entry[dict[str, object]]:
     now = dict(before)
     change: Change[dict[str, object]] = Change("change", lambda _: {kind: (name,) for kind, name in about.items()}, lambda ctx, _: ctx)
-    made = Entry(change, now, RemotingCommand(1), Asker(None, "10.0.0.1:5"), "here")
+    made = Entry(change, now, RemotingCommand(1), Requester(None, "10.0.0.1:5"), "here")
     made.begin()
     now.clear()
     now.update(after)
@@ -65,10 +65,10 @@ def test_a_line_is_bounded(told: pytest.LogCaptureFixture) -> None:
 
 def test_who_asks_is_named_only_where_that_was_checked() -> None:
     command = RemotingCommand(1, {"AccessKey": "ann"})
-    assert str(asker(command, "127.0.0.1:5", checked=True)) == "user ann from 127.0.0.1:5"
-    assert str(asker(command, "127.0.0.1:5", checked=False)) == "127.0.0.1:5"
+    assert str(requester(command, "127.0.0.1:5", checked=True)) == "user ann from 127.0.0.1:5"
+    assert str(requester(command, "127.0.0.1:5", checked=False)) == "127.0.0.1:5"
     internal = RemotingCommand(1, {"AccessKey": AccessTable().internal.access_key})
-    assert str(asker(internal, "?", checked=True)) == "this process itself"
+    assert str(requester(internal, "?", checked=True)) == "this process itself"
 
 
 def test_a_line_of_json_carries_the_fields(told: pytest.LogCaptureFixture) -> None:

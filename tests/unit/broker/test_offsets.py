@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ogive.broker.offsets import Asker, OffsetTable, Told
+from ogive.broker.offsets import Asker, Audience, OffsetTable
 from ogive.broker.replies import Rejected
 
 
@@ -81,7 +81,7 @@ class Clock:
 
 
 AWAY_S = 120.0
-BOTH = Told({"a", "b"}, others=True)
+BOTH = Audience({"a", "b"}, others=True)
 
 
 @pytest.fixture
@@ -156,15 +156,15 @@ def test_for_a_while_whoever_comes_may_have_been_away(table: OffsetTable, clock:
 
 
 def test_who_broadcasts_is_told_by_name_only(table: OffsetTable) -> None:
-    table.reset("G", "T", 0, 5, Told({"a"}))
+    table.reset("G", "T", 0, 5, Audience({"a"}))
     assert table.redirect("G", "T", 0, member("c"), 9) is None
     assert table.redirect("G", "T", 0, member("a"), 9) == 5
 
 
 def test_notes_go_when_all_know_or_their_time_is_over(table: OffsetTable, clock: Clock) -> None:
-    table.reset("G", "T", 0, 5, Told({"a"}))
-    table.reset("G", "T", 1, 5, Told(others=True))
-    table.reset("G", "T", 2, 5, Told())
+    table.reset("G", "T", 0, 5, Audience({"a"}))
+    table.reset("G", "T", 1, 5, Audience(others=True))
+    table.reset("G", "T", 2, 5, Audience())
     version = table.version
     asker = member("a")
     for at in (9, 5):
@@ -187,8 +187,10 @@ def test_another_reset_is_told_anew(table: OffsetTable) -> None:
 
 def test_who_has_to_be_told_is_in_the_file_until_it_is() -> None:
     table = OffsetTable(20)
-    table.reset("G", "T", 1, 5, Told(others=True))
-    table.remove_topic("U", {"G": Told(others=True), "H": Told({"10.0.0.1@7#8"}, others=True), "I": Told({"10.0.0.1@7#9"})}, [0, 3])
+    table.reset("G", "T", 1, 5, Audience(others=True))
+    table.remove_topic(
+        "U", {"G": Audience(others=True), "H": Audience({"10.0.0.1@7#8"}, others=True), "I": Audience({"10.0.0.1@7#9"})}, [0, 3]
+    )
     content = table.snapshot()()
     assert content["untoldTable"] == {
         "T@G": [1], "U@G": [0, 3], "U@H@10.0.0.1@7#8": [0, 3], "U@H": [0, 3], "U@I@10.0.0.1@7#9": [0, 3],
@@ -234,7 +236,7 @@ def test_entries_of_a_file_that_are_no_progress_are_left_out(content: dict[str, 
 def test_what_members_have_to_be_told_is_bounded_however_topics_come_and_go(caplog: pytest.LogCaptureFixture) -> None:
     table = OffsetTable(2)
     for number in range(10):
-        table.reset("G", f"T{number}", 0, 5, Told({"a", "b", "c"}))
+        table.reset("G", f"T{number}", 0, 5, Audience({"a", "b", "c"}))
         table.remove_topic(f"T{number}")
     assert [table.is_untold("G", f"T{number}", 0, member("z")) for number in range(10)] == [True, True] + [False] * 8
     assert table._noted == 2

@@ -117,7 +117,7 @@ def clone(ctx: Context, connection: Connection, header: CloneGroupOffsetRequest,
 
 
 def _put_elsewhere(ctx: Context, group: str, topic: str, queue_id: int, offset: int) -> None:
-    ctx.offsets.reset(group, topic, queue_id, offset, ctx.clients.told(group))
+    ctx.offsets.reset(group, topic, queue_id, offset, ctx.clients.audience(group))
     ctx.holds.answer_all((topic, queue_id))
 
 

@@ -191,13 +191,7 @@ class Pull:
         if not offsets.has_notes:
             return False
         place = self._group, *self.key, self._ctx.clients.asker(self._group, self.connection)
-        if not waited:
-            offset = offsets.redirect(*place, self._asked)
-        elif offsets.is_untold(*place):
-            offset = offsets.get(self._group, *self.key) or 0
-            offsets.give(*place, offset)
-        else:
-            offset = None
+        offset = offsets.hint(*place) if waited else offsets.redirect(*place, self._asked)
         if offset is None:
             return False
         ends = self._ctx.store.min_offset(*self.key), self._ctx.store.max_offset(*self.key)

@@ -130,7 +130,7 @@ async def _forget(ctx: Context, topics: Mapping[str, int]) -> None:
             queues[topic].add(queue_id)
     for topic, queue_ids in queues.items():
         groups = [group for group in ctx.clients.consumers.values() if topic in group.subscriptions]
-        ctx.offsets.remove_topic(topic, {group.name: group.told for group in groups}, queue_ids)
+        ctx.offsets.remove_topic(topic, {group.name: group.audience for group in groups}, queue_ids)
     await ctx.save_offsets()  # then the queues: progress that outlived them would pass over the first messages of a topic made again
     for topic, queue_ids in queues.items():
         ctx.store.delete_topic(topic)
