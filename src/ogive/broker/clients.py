@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ogive.broker.filtering import MAX_EXPRESSION, MAX_TAGS, Wanted, compiled, tag_codes
-from ogive.broker.offsets import Asker, Audience
 from ogive.broker.replies import Rejected
+from ogive.broker.resets import Asker, Audience
 from ogive.errors import InvalidExpression, InvalidOption, ResponseCode
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import SQL92, ConsumerData, SubscriptionData

@@ -1,16 +1,14 @@
 """The progress of each group in each queue: the next offset to consume. Source: ConsumerOffsetManager.java, 5.3."""
 
 import logging
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import Any, Final
 
 from ogive.broker.replies import Rejected
+from ogive.broker.resets import Audience, Resets
 from ogive.errors import ResponseCode
 from ogive.model import DLQ_PREFIX, RETRY_PREFIX
 from ogive.wire.bodies import DataVersion
@@ -21,48 +19,10 @@ log = logging.getLogger(__name__)
 _MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
 
 
-class Asker(NamedTuple):
-    """Who asks for a group. *client_id* is empty where no member has said yet that the connection is its own."""
-
-    connection: object
-    client_id: str
-
-
-class Audience(NamedTuple):
-    """Whom a reset concerns: *members* by their client ids, and, for as long as members may be away, *others* who come."""
-
-    members: Collection[str] = ()
-    others: bool = False
-
-
-@dataclass(slots=True)
-class _Heard:
-    """What a connection has heard of a reset."""
-
-    offset: int = -1  # that it was given last, by an answer or as it asked for one
-    moved: bool = False  # a pull of it was answered with that
-    knows: bool = False  # it has pulled since: what it commits is new
-
-
-@dataclass(slots=True)
-class _Note:
-    """A reset of which not everybody has heard. What the others commit is ignored."""
-
-    members: frozenset[str]  # those of them that were online
-    until: float  # for so long, whoever comes with a place that was not given to it since is another
-    heard: WeakKeyDictionary[object, _Heard] | None = None
-
-    def heard_by(self, connection: object) -> _Heard:
-        if self.heard is None:  # most of the notes after a crash are asked for by nobody
-            self.heard = WeakKeyDictionary()
-        return self.heard.setdefault(connection, _Heard())
-
-
 class OffsetTable:
     """group x topic x queue -> offset. In memory; whoever owns it saves a snapshot when ``version`` has moved.
 
-    A reset is noted for each queue until those have heard of it who may have a place of their own there: the members that were online, and
-    for *away_s* whoever comes. Somebody knows when it pulls from an offset that it was given since, or pulls on after it was sent there.
+    ``resets`` are what members have not heard of yet.
     """
 
     def __init__(self, max_offsets: int, *, away_s: float = 120.0, now: Callable[[], float] = time.monotonic) -> None:
@@ -71,11 +31,14 @@ class OffsetTable:
         self._groups: Counter[str] = Counter()  # and of a group
         self._count = 0
         self._max = max_offsets
-        self._notes: dict[tuple[str, str, int], _Note] = {}  # (topic, group, queue id)
-        self._noted = 0  # notes, and members in them
-        self._next_until = math.inf  # of them, the least that is still to come
-        self._away_s, self._now = away_s, now
-        self.version = 0  # grows with every change
+        self._version = 0
+        most = lambda: max(self._max, self._count)  # noqa: E731  a file may hold more offsets than are allowed
+        self.resets = Resets(self.get, most, away_s, now)
+
+    @property
+    def version(self) -> int:
+        """Grows with every change."""
+        return self._version + self.resets.version
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """None: the group has no progress there."""
@@ -102,94 +65,12 @@ class OffsetTable:
             return
         self._count += known is None
         queues[queue_id] = offset
-        self.version += 1
+        self._version += 1
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int, audience: Audience) -> None:
         """Put the group elsewhere. *audience*: those who have to learn of it with their next pull."""
         self.commit(group, topic, queue_id, offset)
-        self._tell_later(group, topic, queue_id, audience)
-
-    @property
-    def has_notes(self) -> bool:
-        return bool(self._notes)
-
-    def is_untold(self, group: str, topic: str, queue_id: int, asker: Asker) -> bool:
-        """Whether the queue was reset and *asker* does not know yet: what it commits is ignored."""
-        note = self._notes.get((topic, group, queue_id))
-        if note is None or (note.heard is not None and (heard := note.heard.get(asker.connection)) is not None and heard.knows):
-            return False
-        return asker.client_id in note.members or self._now() < note.until
-
-    def give(self, group: str, topic: str, queue_id: int, asker: Asker, offset: int) -> None:
-        """*asker* is told where the group stands, and may go on from there."""
-        if self.is_untold(group, topic, queue_id, asker):
-            self._notes[topic, group, queue_id].heard_by(asker.connection).offset = offset
-
-    def redirect(self, group: str, topic: str, queue_id: int, asker: Asker, at: int) -> int | None:
-        """Where *asker*, who pulls from *at*, has to go on instead; None where it knows, or pulls on though it was told."""
-        if not self.is_untold(group, topic, queue_id, asker):
-            return None
-        heard = self._notes[topic, group, queue_id].heard_by(asker.connection)
-        if heard.moved or heard.offset == at:
-            heard.knows = True
-            self._let_go(topic, group, queue_id, asker.client_id)
-            return None
-        heard.moved, heard.offset = True, self.get(group, topic, queue_id) or 0
-        return heard.offset
-
-    def hint(self, group: str, topic: str, queue_id: int, asker: Asker) -> int | None:
-        """redirect() for a pull that waited when the group was put elsewhere: it may be of a place that *asker* has left, so that the next
-        one is redirected as well."""
-        if not self.is_untold(group, topic, queue_id, asker):
-            return None
-        offset = self.get(group, topic, queue_id) or 0
-        self.give(group, topic, queue_id, asker, offset)
-        return offset
-
-    def forget_old_notes(self) -> None:
-        """Those for whoever comes, when their time is over."""
-        now = self._now()
-        if now < self._next_until:
-            return
-        for place in [place for place, note in self._notes.items() if now >= note.until and not note.members]:
-            self._drop_note(place)
-        self._next_until = min([note.until for note in self._notes.values() if note.until > now], default=math.inf)
-
-    def _tell_later(self, group: str, topic: str, queue_id: int, audience: Audience) -> None:
-        place = topic, group, queue_id
-        self._drop_note(place)
-        room = max(self._max, self._count) - self._noted  # a file may hold more offsets than are allowed
-        if len(audience.members) >= room:  # too many to know them by name
-            audience = Audience(others=True)
-        if not (audience.members or audience.others):
-            return
-        if room <= 0:
-            log.warning(
-                "the reset of %s on %s/%d is told to nobody: there are too many that members have not heard of", group, topic, queue_id
-            )
-            return
-        until = self._now() + self._away_s if audience.others else -math.inf
-        self._notes[place] = _Note(frozenset(audience.members), until)
-        if audience.others:
-            self._next_until = min(self._next_until, until)
-        self._noted += 1 + len(audience.members)
-        self.version += 1
-
-    def _let_go(self, topic: str, group: str, queue_id: int, client_id: str) -> None:
-        """That member knows."""
-        note = self._notes[topic, group, queue_id]
-        if client_id in note.members:
-            note.members -= {client_id}
-            self._noted -= 1
-            self.version += 1
-        if not note.members and self._now() >= note.until:
-            self._drop_note((topic, group, queue_id))
-
-    def _drop_note(self, place: tuple[str, str, int]) -> None:
-        note = self._notes.pop(place, None)
-        if note is not None:
-            self._noted -= 1 + len(note.members)
-            self.version += 1
+        self.resets.note(group, topic, queue_id, audience)
 
     def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
         """queue id -> offset"""
@@ -221,18 +102,17 @@ class OffsetTable:
             self._remove([key for key in self._queues if key[0] == topic])
         for group, audience in online.items():
             for queue_id in queue_ids:
-                self._tell_later(group, topic, queue_id, audience)
+                self.resets.note(group, topic, queue_id, audience)
 
     def remove_group(self, group: str) -> None:
         if group in self._groups:
             self._remove([key for key in self._queues if key[1] == group])
-        for place in [place for place in self._notes if place[1] == group]:
-            self._drop_note(place)
+        self.resets.drop_group(group)
 
     def _remove(self, keys: list[tuple[str, str]]) -> None:
         for key in keys:
             self._count -= len(self._queues.pop(key))
-            self.version += 1
+            self._version += 1
             for table, name in zip((self._topics, self._groups), key, strict=True):
                 table[name] -= 1
                 if not table[name]:
@@ -252,7 +132,7 @@ class OffsetTable:
         for topic, group, queue, last in beyond:
             self._queues[topic, group][queue] = last
             # a member that has outlived the broker would go on from its own place
-            self._tell_later(group, topic, queue, Audience(others=True))
+            self.resets.note(group, topic, queue, Audience(others=True))
         return len(beyond)
 
     def doubt(self) -> None:
@@ -262,7 +142,7 @@ class OffsetTable:
         """
         for (topic, group), queues in self._queues.items():
             for queue in queues:
-                self._tell_later(group, topic, queue, Audience(others=True))
+                self.resets.note(group, topic, queue, Audience(others=True))
 
     def __len__(self) -> int:
         return self._count
@@ -278,16 +158,13 @@ class OffsetTable:
         The table may change while it is called, in another thread.
         """
         queues, version = {key: dict(queues) for key, queues in self._queues.items()}, self.version
-        untold: dict[tuple[str, ...], list[int]] = {}
-        for (topic, group, queue), note in sorted(self._notes.items()):
-            for who in (*sorted(note.members), *([""] if self._now() < note.until else [])):
-                untold.setdefault((topic, group, who), []).append(queue)
+        untold = self.resets.table()
         return lambda: {
             "dataVersion": DataVersion(version).to_json(),
             "offsetTable": {
                 f"{topic}@{group}": {str(queue): at for queue, at in table.items()} for (topic, group), table in queues.items()
             },
-            **({"untoldTable": {"@".join(key).removesuffix("@"): ids for key, ids in untold.items()}} if untold else {}),
+            **({"untoldTable": untold} if untold else {}),
         }
 
     def load(self, value: Mapping[str, Any]) -> None:
@@ -296,15 +173,8 @@ class OffsetTable:
             topic, _, group = key.partition("@")
             if group:
                 self.note(group, topic, queue, offset)
-        told: dict[tuple[str, str, int], set[str]] = {}
-        for key, queue in _untold_entries(value.get("untoldTable")):
-            topic, _, rest = key.partition("@")
-            group, _, member = rest.partition("@")
-            if group:
-                told.setdefault((topic, group, queue), set()).add(member)
-        for (topic, group, queue), members in told.items():
-            self._tell_later(group, topic, queue, Audience(members - {""}, others="" in members))
-        self.version = 0
+        self.resets.load(_untold_entries(value.get("untoldTable")))
+        self._version = 0
         if self._count > self._max:
             log.warning("the file holds %d offsets of groups, the limit is %d: all are kept, new ones are refused", self._count, self._max)
 

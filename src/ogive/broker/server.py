@@ -417,7 +417,7 @@ async def _look_after(ctx: Context) -> None:
     for connection in ctx.clients.expired():
         log.info("client %s is dropped: no heartbeat for %g s", connection.remote_address, ctx.config.client_expiry_s)
         connection.close()
-    ctx.offsets.forget_old_notes()
+    ctx.offsets.resets.forget_old()
     ctx.locks.expire()
     ctx.locks.save_soon()
     ctx.topics.save_again()

@@ -57,7 +57,9 @@ def query_consumer_offset(ctx: Context, connection: Connection, header: QueryCon
         if not there or header.set_zero_if_not_found is False or ctx.store.min_offset(header.topic, header.queue_id) > 0:
             raise Rejected(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
         offset = 0
-    ctx.offsets.give(header.consumer_group, header.topic, header.queue_id, ctx.clients.asker(header.consumer_group, connection), offset)
+    ctx.offsets.resets.give(
+        header.consumer_group, header.topic, header.queue_id, ctx.clients.asker(header.consumer_group, connection), offset
+    )
     return success(OffsetResponse(offset=offset))
 
 
@@ -69,7 +71,7 @@ def update_consumer_offset(ctx: Context, connection: Connection, header: UpdateC
             ResponseCode.INVALID_PARAMETER, f"Offset {header.commit_offset} of queue {header.queue_id} is no progress in {topic.name}"
         )
     asker = ctx.clients.asker(header.consumer_group, connection)
-    if ctx.offsets.is_untold(header.consumer_group, header.topic, header.queue_id, asker):
+    if ctx.offsets.resets.is_untold(header.consumer_group, header.topic, header.queue_id, asker):
         return success(remark="Offset has been previously reset")
     if header.commit_offset > ctx.store.max_offset(header.topic, header.queue_id) and topic.perm & PERM_WRITE:
         return success(remark=BEYOND_THE_END)

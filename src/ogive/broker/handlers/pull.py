@@ -187,11 +187,11 @@ class Pull:
 
     def answer_reset(self, *, waited: bool) -> bool:
         """Tell the client the offset that its group was reset to, unless it knows. *waited*: it may not have the queue any more."""
-        offsets = self._ctx.offsets
-        if not offsets.has_notes:
+        resets = self._ctx.offsets.resets
+        if not resets:
             return False
         place = self._group, *self.key, self._ctx.clients.asker(self._group, self.connection)
-        offset = offsets.hint(*place) if waited else offsets.redirect(*place, self._asked)
+        offset = resets.hint(*place) if waited else resets.redirect(*place, self._asked)
         if offset is None:
             return False
         ends = self._ctx.store.min_offset(*self.key), self._ctx.store.max_offset(*self.key)
@@ -248,7 +248,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     header = decode_header(PullMessageRequest, command.ext_fields)
     wanted = _check(ctx, header)
     offsets, place = ctx.offsets, (header.consumer_group, header.topic, header.queue_id)
-    untold = offsets.has_notes and offsets.is_untold(*place, ctx.clients.asker(header.consumer_group, connection))
+    untold = bool(offsets.resets) and offsets.resets.is_untold(*place, ctx.clients.asker(header.consumer_group, connection))
     commits = header.sys_flag & PullSysFlag.COMMIT_OFFSET and not untold
     if commits and 0 <= header.commit_offset <= ctx.store.max_offset(header.topic, header.queue_id):
         offsets.commit(*place, header.commit_offset)

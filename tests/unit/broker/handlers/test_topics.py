@@ -226,7 +226,7 @@ async def test_a_deletion_that_finds_no_room_is_refused_and_goes_on_with_the_nex
         await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
     server = await start_broker(data=crash_image(server, tmp_path))
     assert "T" not in server.context.topics
-    assert (server.context.offsets.get("G", "T", 0), server.context.offsets.has_notes) == (None, True)
+    assert (server.context.offsets.get("G", "T", 0), bool(server.context.offsets.resets)) == (None, True)
     async with await RawClient.open(server.address) as client:
         assert (await client.send("T", b"new")).ext_fields["queueOffset"] == "0"
 
