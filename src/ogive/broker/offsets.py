@@ -32,13 +32,15 @@ class OffsetTable:
         self._count = 0
         self._max = max_offsets
         self._version = 0
-        most = lambda: max(self._max, self._count)  # noqa: E731  a file may hold more offsets than are allowed
-        self.resets = Resets(self.get, most, away_s, now)
+        self.resets = Resets(self.get, self._most, away_s, now)
 
     @property
     def version(self) -> int:
         """Grows with every change."""
         return self._version + self.resets.version
+
+    def _most(self) -> int:
+        return max(self._max, self._count)  # a file may hold more offsets than are allowed
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """None: the group has no progress there."""
