@@ -1,7 +1,7 @@
 """T30 and T32: many messages and many queues (a million, 40,000) are all there after a clean stop and after a kill. And T7's full size: all
 that is made of a gibibyte of log is made again from it.
 
-How long a start takes stands in docs/performance.md, from ``python -m bench.store_scale``.
+How long a start takes stands in the figures, and in docs/performance.md, from ``python -m bench.store_scale``.
 """
 
 import hashlib
@@ -42,10 +42,10 @@ def test_everything_is_there_after_a_clean_stop_and_after_a_kill(tmp_path: Path,
     more = count // 100
     with figures(test, nightly=count in (1_000_000, 40_000), attempts=count + more, acknowledged=count + more, faults=1) as line:
         in_a_process("fill", tmp_path, count, topics, body)
-        for written in (count, count + more):
+        for how, written in (("stop", count), ("kill", count + more)):
             measured = json.loads(in_a_process("measure", tmp_path))
             assert (measured["messages"], measured["damaged"], measured["queues"]) == (written, 0, 4 * topics)
-            line["started_rss_mib"] = measured["peak resident (MiB)"]
+            line |= {f"open_after_{how}_s": measured["start (s)"], f"resident_after_{how}_mib": measured["peak resident (MiB)"]}
             if written == count:
                 in_a_process("kill", tmp_path, more, topics, body)
         store = MessageStore.open(StoreConfig(root=tmp_path))
