@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Write the table of results in docs/reliability.md from the JSON lines that a run of the reliability tests left.
+"""Write the tables of results in docs/reliability.md from the JSON lines that a run of the reliability tests left.
 
     OGIVE_FIGURES=figures.jsonl make test-slow && tools/reliability.py figures.jsonl
 
-Tests write the lines with tests/figures.py. A test that ran more than once counts in sum; nothing in the table is written by hand.
+Tests write the lines with tests/figures.py. A test that ran more than once counts in sum; nothing in the tables is
+written by hand.
 """
 
 import json
@@ -16,6 +17,13 @@ DOCS = Path(__file__).parents[1] / "docs" / "reliability.md"
 BEGIN, END = "<!-- results: written by tools/reliability.py -->", "<!-- end of results -->"
 NEEDED = ("T2", "T4", "T9", "T10", "T11")  # no page without them: tests/rel/conftest.py fails where one is skipped
 COUNTS = ("faults", "attempts", "acknowledged", "received", "lost", "duplicates")
+NO_MEASURE = (*COUNTS, "seconds", "peak_rss_kib", "seed")
+UNITS = {"kib_a_minute": "KiB a minute", "ms": "ms", "s": "s", "kib": "KiB", "mib": "MiB", "percent": "%", "a_second": "a second"}
+
+
+def number(test: str) -> tuple[int, str]:
+    """What tests are in the order of: T2 before T10."""
+    return int("".join(c for c in test if c.isdigit()) or 0), test
 
 
 def rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -32,8 +40,7 @@ def rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     def order(item: tuple[tuple[str, str], dict[str, Any]]) -> tuple[int, str, str]:
         (test, size), _ = item
-        digits = "".join(c for c in test if c.isdigit())
-        return int(digits or 0), test, size
+        return *number(test), size
 
     return [{"test": test, "size": size, **row} for (test, size), row in sorted(found.items(), key=order)]
 
@@ -44,6 +51,29 @@ def table(lines: list[dict[str, Any]], day: str) -> str:
         counts = [f"{row[name]:,}" if name in row else "" for name in COUNTS]
         cells = [row["test"], row["size"], str(row["runs"]), *counts, f"{row['peak_rss_kib'] / 1024:.0f}", f"{row['seconds']:.0f}"]
         text.append("| " + " | ".join(cells) + " |")
+    return "\n".join(text)
+
+
+def named(field: str) -> tuple[str, str]:
+    """What a field measures, and in what: "send_p99_alone_ms" is ("send p99 alone", "ms"). In nothing where it counts."""
+    unit = next((unit for unit in UNITS if field.endswith(f"_{unit}")), "")
+    return field.removesuffix(f"_{unit}").replace("_", " "), UNITS.get(unit, "")
+
+
+def measures(lines: list[dict[str, Any]]) -> str:
+    """What the long sizes of the tests measure beside the counts; from the least to the most, where it was measured more than once."""
+    found: dict[str, dict[str, list[float]]] = {}
+    for line in sorted(lines, key=lambda line: number(line["test"])):
+        for field, value in line.items():
+            if line["size"] == "nightly" and field not in NO_MEASURE and isinstance(value, int | float):
+                found.setdefault(line["test"], {}).setdefault(field, []).append(value)
+    text = ["| test | measured |", "|---|---|"]
+    for test, fields in found.items():
+        cells = []
+        for field, values in fields.items():
+            what, unit = named(field)
+            cells.append(f"{what} {' to '.join(f'{value:,}' for value in sorted({min(values), max(values)}))} {unit}".rstrip())
+        text.append(f"| {test} | {'; '.join(cells)} |")
     return "\n".join(text)
 
 
@@ -66,7 +96,8 @@ def main() -> None:
     lines = [json.loads(line) for line in Path(sys.argv[1]).read_text("utf-8").splitlines()]
     if gone := missing(lines):
         sys.exit(f"{DOCS.name} stays as it is: {sys.argv[1]} has no figures of {', '.join(gone)}. Only a whole `make test-slow` writes it.")
-    DOCS.write_text(replaced(DOCS.read_text("utf-8"), table(lines, f"{datetime.now(UTC):%Y-%m-%d}")), "utf-8")
+    new = f"{table(lines, f'{datetime.now(UTC):%Y-%m-%d}')}\n\nWhat they measured beside it:\n\n{measures(lines)}"
+    DOCS.write_text(replaced(DOCS.read_text("utf-8"), new), "utf-8")
     print(f"{DOCS.name}: {len(lines)} lines of figures")
 
 

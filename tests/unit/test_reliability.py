@@ -38,6 +38,19 @@ def test_results_are_summed_by_test_and_size_and_stand_in_order() -> None:
     ]
 
 
+def test_what_long_sizes_measure_stands_with_its_unit_and_from_the_least_to_the_most() -> None:
+    lines = [
+        {"test": "T32", "size": "nightly", "seconds": 1.0, "lost": 0, "opened_after_stop_s": 2.0, "descriptors": 1276},
+        {"test": "T26", "size": "nightly", "seed": 7, "slope_kib_a_minute": -3, "messages_a_second": 17_000, "deaths": {"write": 3}},
+        {"test": "T32", "size": "nightly", "opened_after_stop_s": 1.5},
+        {"test": "T31", "size": "quick", "stored_of_usual_percent": 99},
+    ]
+    assert tool.measures(lines).splitlines()[2:] == [
+        "| T26 | slope -3 KiB a minute; messages 17,000 a second |",
+        "| T32 | opened after stop 1.5 to 2.0 s; descriptors 1,276 |",
+    ]
+
+
 def test_the_page_has_a_place_for_the_results() -> None:
     page = tool.replaced(PAGE, "NEW TABLE")
     assert page.count("NEW TABLE") == 1
