@@ -152,11 +152,14 @@ def check_name(what: str, name: str) -> None:
 
 
 def ip_of(host: str) -> str:
-    """*host*, which records hold as an IP address. Raises InvalidOption for any other name than localhost."""
+    """*host*, which records hold as an IP address. Raises InvalidOption for any other name than localhost, and for a zone (``%eth0``)."""
     try:
-        return LOOPBACK if host == "localhost" else str(ip_address(host))
+        address = LOOPBACK if host == "localhost" else str(ip_address(host))
     except ValueError:
         raise InvalidOption(f"host {host!r}: an IP address is needed, every record holds it") from None
+    if "%" in address:
+        raise InvalidOption(f"host {host!r}: an IP address without a zone is needed, every record holds it")
+    return address
 
 
 _POSITIVE: Final = (

@@ -63,7 +63,7 @@ def check_names(options: argparse.Namespace) -> None:
             ip_of(options.advertised_host)
         except InvalidOption:
             raise InvalidOption(
-                f"--advertised-host (brokerIP1) {options.advertised_host}: an IP address is expected, every record holds it"
+                f"--advertised-host (brokerIP1) {options.advertised_host}: an IP address is expected, without a zone: every record holds it"
             ) from None
     try:
         DelayLevels.parse(DEFAULT_DELAY_LEVELS if options.delay_levels is None else options.delay_levels)

@@ -18,6 +18,7 @@ from ogive.errors import InvalidOption
         ({"broker_id": -1}, "broker_id"),
         ({"name": ""}, "name"),
         ({"host": "0.0.0.0"}, "advertised_host"),
+        ({"host": "fe80::1%lo"}, "without a zone"),
         ({"host": "broker.example"}, "IP address"),
         ({"max_held_pulls": 0}, "max_held_pulls"),
         ({"lock_lease_s": 0}, "lock_lease_s"),

@@ -548,6 +548,7 @@ def test_a_first_user_without_access_control_is_no_silent_nothing(
         (["--broker-name", ""], "--broker-name of 0 characters: 1 to 127"),
         (["--cluster", "é"], "--cluster 'é' may hold only letters"),
         (["--advertised-host", "foo"], "--advertised-host (brokerIP1) foo: an IP address is expected"),
+        (["--advertised-host", "fe80::1%lo"], "--advertised-host (brokerIP1) fe80::1%lo: an IP address is expected, without a zone"),
         (["--delay-levels", "x"], "--delay-levels (messageDelayLevel): delay levels 'x'"),
         (["--delete-at", "25"], "--delete-at 25: hours from 0 to 23"),
     ],

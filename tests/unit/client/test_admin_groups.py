@@ -237,6 +237,10 @@ async def test_a_group_with_members_is_not_deleted(admin: Admin, brokers: tuple[
     await admin.delete_group("billing", offsets=True)
     asked = [broker.of(RequestCode.DELETE_SUBSCRIPTIONGROUP)[0].ext_fields for broker in brokers]
     assert asked == [{"groupName": "billing", "cleanOffset": "true", "removeOffset": "true"}] * 2
+    with pytest.raises(
+        GroupNotExist, match=r'no broker knows a consumer group "billin". Similar groups: billing. There is nothing to delete.'
+    ):
+        await admin.delete_group("billin")
 
 
 async def test_lag_names_the_member_that_holds_a_queue_where_it_tells(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:

@@ -46,10 +46,10 @@ async def test_a_group_without_members_is_put_elsewhere_by_its_offsets(
     assert [broker.offsets["billing", "Orders", 0] for broker in positions] == [place, place]
 
 
-async def test_our_broker_puts_a_group_elsewhere_whoever_is_online(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
-    """Commits are no news for its log; a reset is."""
+async def test_a_broker_that_can_puts_a_group_elsewhere_whoever_is_online(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
+    """What is written is lost on one that keeps an earlier reset for members that are not back."""
     first, second = positions
-    first.on(RequestCode.GET_BROKER_CONFIG, ok(body=b"ogiveVersion=1.0\nuseServerSideResetOffset=true\n"))
+    first.on(RequestCode.GET_BROKER_CONFIG, ok(body=b"useServerSideResetOffset=true\n"))
     first.on(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ok(body=b'{"offsetTable":{}}'))
     second.on(RequestCode.GET_BROKER_CONFIG, error(ResponseCode.NO_PERMISSION))
     await admin.reset_offsets("billing", "Orders", "earliest")

@@ -118,7 +118,7 @@ class GroupCalls(AdminBase):
         validate_group(group)
         tables = await self._group_tables()
         if not any(group in table for _, _, table in tables):
-            raise _unknown(group, tables)
+            raise _unknown(group, tables, "There is nothing to delete.")
         online = await self._connections(group)
         if online:
             ids = ", ".join(sorted(connection.client_id for _, one in online for connection in one.connections))
@@ -286,11 +286,11 @@ def _check_retries(retry_queues: int | None, max_retries: int | None) -> None:
         raise InvalidOption(f"{max_retries} retries: 0 or more are possible")
 
 
-def _unknown(group: str, tables: list[tuple[str, str, dict[str, dict[str, Any]]]]) -> GroupNotExist:
+def _unknown(group: str, tables: list[tuple[str, str, dict[str, dict[str, Any]]]], advice: str | None = None) -> GroupNotExist:
     similar = similar_topics(group, {name for _, _, table in tables for name in table})
     hint = f" Similar groups: {', '.join(similar)}." if similar else ""
-    text = f'no broker knows a consumer group "{group}".{hint} Create it with `ogive group create {group}`, or start a member of it.'
-    return GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+    way_out = advice or f"Create it with `ogive group create {group}`, or start a member of it."
+    return GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f'no broker knows a consumer group "{group}".{hint} {way_out}')
 
 
 def _member(connection: Connection) -> Member:

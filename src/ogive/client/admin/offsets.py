@@ -1,8 +1,7 @@
 """The progress of groups: looking at it, and changing it.
 
-For a group without members the offsets are written. For one with members the broker has to do it: a broker of 5.x sets the offset and
-tells the member at its next pull (useServerSideResetOffset, on by default); others pass a time on to each member, and nothing but a time.
-Our broker does it for any group.
+A broker of 5.x moves a group, whoever is online: it sets the offset and tells the member at its next pull (useServerSideResetOffset, on
+by default). At others the offsets of a group without members are written; they pass a time on to each member, and nothing but a time.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -16,7 +15,6 @@ from ogive.client.admin.records import OffsetReset, ResetTarget
 from ogive.client.routes import subscribe_queues
 from ogive.errors import BrokerError, BrokerInternalError, ConsumerNotOnline, GroupNotExist, InvalidOption
 from ogive.model import MessageQueue, validate_group, validate_topic
-from ogive.wire.codes import OWN_VERSION_FIGURE
 
 END_MS = -1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -164,30 +162,31 @@ class OffsetCalls(AdminBase):
             raise BrokerInternalError(exc.code, text, address) from None
 
     async def _way(self, address: str, group: str, to: ResetTarget) -> Literal["offsets", "broker", "members"]:
-        """Who moves the group at this broker: we (nobody is online there), the broker, or the members.
+        """Who moves the group at this broker: the broker, we (nobody is online there), or the members.
 
-        Our broker does it also where nobody is online: it keeps it for members that are not back yet, and tells its log who asked for it.
+        A broker that can does it also where nobody is online: it keeps it for members that are not back yet, and from a reset that they
+        have not heard of until then it takes no progress that is written. Where it does not say to this user whether it can, and nobody is
+        online, we do it.
         """
+        settings, refused = dict[str, str](), None
+        try:
+            settings = await api.broker_settings(self.client.pool, address, timeout_s=self._timeout_s)
+        except BrokerError as exc:
+            refused = exc
+        if settings.get("useServerSideResetOffset") == "true":
+            return "broker"
         try:
             await api.consumer_connections(self.client.pool, address, group, timeout_s=self._timeout_s)
         except ConsumerNotOnline:
-            return "broker" if await self._is_ours(address) else "offsets"
-        settings = await api.broker_settings(self.client.pool, address, timeout_s=self._timeout_s)
-        if settings.get("useServerSideResetOffset") == "true":
-            return "broker"
+            return "offsets"
+        if refused is not None:
+            raise refused
         if isinstance(to, Mapping):
             raise InvalidOption(
                 f'group "{group}" has members online, and {address} can only tell them a time, not offsets: '
                 'stop the members, or reset to "earliest", "latest" or a datetime'
             )
         return "members"
-
-    async def _is_ours(self, address: str) -> bool:
-        """False also where the broker does not say it to this user."""
-        try:
-            return OWN_VERSION_FIGURE in await api.broker_settings(self.client.pool, address, timeout_s=self._timeout_s)
-        except BrokerError:
-            return False
 
 
 def _reset_time(to: ResetTarget) -> int:
