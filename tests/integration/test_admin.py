@@ -8,6 +8,7 @@ import pytest
 
 import ogive
 from ogive import aio
+from ogive.client import api
 from ogive.errors import GroupNotExist, InvalidOption, NoRoute, QueryNotFound
 from ogive.model import MessageExt, MessageQueue, dlq_topic
 from tests.integration.test_producer import read_all
@@ -171,6 +172,27 @@ async def test_a_group_without_members_is_reset_skipped_and_cloned(
     assert await admin.positions(f"{group}-b", topic) == {queues[0]: 0, queues[1]: 2}
     with pytest.raises(InvalidOption, match="holds the offsets 0 to 3"):
         await admin.reset_offsets(group, topic, {queues[1]: 4})
+
+
+async def test_the_last_of_several_resets_is_where_a_group_goes_on_that_was_away(
+    broker: RunningBroker, admin: aio.Admin, producer: aio.Producer, topic: str, group: str, release: tuple[int, ...]
+) -> None:
+    """The members have not heard of the first when the second comes."""
+    first, second = await fill(producer, topic, 3)
+    await admin.create_group(group)
+    if release >= (5,):
+        await api.reset_offset_by_time(admin.client.pool, broker.address, group, topic, -1)  # as mqadmin does
+    await admin.reset_offsets(group, topic, {first: 1, second: 2})
+    assert await admin.positions(group, topic) == {first: 1, second: 2}
+    seen: asyncio.Queue[tuple[MessageQueue, int]] = asyncio.Queue()
+
+    @ogive.listener(topic, group=group)
+    async def note(message: MessageExt) -> None:
+        seen.put_nowait((message.queue, message.queue_offset))
+
+    async with aio.PushConsumer(note, name_server=broker.name_server, config=QUICK), asyncio.timeout(WAIT_S):
+        assert {await seen.get() for _ in range(3)} == {(first, 1), (first, 2), (second, 2)}
+    assert seen.empty()
 
 
 @pytest.mark.since("5.0.0", what="refusing offsets of a group that it does not know")
