@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +16,7 @@ log = logging.getLogger(__name__)
 
 TOLD_AGAIN_S: Final = 60.0
 MAX_KNOWN: Final = 1_000  # users with addresses and reasons, each some 500 bytes
+MAX_OF_ONE: Final = 100  # of them from one address: it leaves room for others
 _NAMING: Final = ("topic", "b", "group", "consumerGroup", "groupName", "username", "subject", "brokerName", "namespace")
 
 
@@ -36,8 +38,11 @@ class Refusals:
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._known: dict[tuple[str, str, str], _More] = {}
+        self._hosts: Counter[str] = Counter()
+        """How many of the known are from each address."""
         self._others = 0
         """Those for which there was no room in the table."""
+        self._others_told_at = now()
         self.count = 0
 
     def note(self, command: RemotingCommand, host: str, server: str, reason: str) -> None:
@@ -49,9 +54,10 @@ class Refusals:
         known = self._known.get(key)
         if known is not None:
             known.count += 1
-        elif len(self._known) >= MAX_KNOWN:
+        elif len(self._known) >= MAX_KNOWN or self._hosts[host] >= MAX_OF_ONE:
             self._others += 1
         else:
+            self._hosts[host] += 1
             self._known[key] = _More(name and shown(name), self._now())
             asked = _asked(command)
             fields = {"by": name and shown(name), "from": host, "at": server, "operation": asked, "reason": key[2]}
@@ -63,16 +69,17 @@ class Refusals:
         for key, more in list(self._known.items()):
             if now - more.since < TOLD_AGAIN_S:
                 continue
+            user, host, reason = key
             if not more.count:
                 del self._known[key]
                 continue
-            user, host, reason = key
             fields = {"by": more.user, "from": host, "reason": reason, "count": more.count}
             log.warning("%s from %s was refused %d times more: %s", user, host, more.count, reason, extra={"fields": fields})
             self._known[key] = _More(more.user, now)
-        if self._others and len(self._known) < MAX_KNOWN:
+        self._hosts = Counter(host for _, host, _ in self._known)
+        if self._others and now - self._others_told_at >= TOLD_AGAIN_S:
             log.warning("%d requests more of other users or addresses, or for other reasons, were refused", self._others)
-            self._others = 0
+            self._others, self._others_told_at = 0, now
 
 
 def _asked(command: RemotingCommand) -> str:

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from ogive.access.guard import Guard
-from ogive.access.refusals import MAX_KNOWN, TOLD_AGAIN_S, Refusals
+from ogive.access.refusals import MAX_KNOWN, MAX_OF_ONE, TOLD_AGAIN_S, Refusals
 from ogive.access.refused import AccessRefused
 from ogive.access.table import AccessTable
 from ogive.wire.acl import Credentials
@@ -56,13 +56,30 @@ def test_memory_is_bounded_whoever_asks_and_what_found_no_room_is_counted(caplog
     clock = Clock()
     refusals = Refusals(clock)
     for number in range(MAX_KNOWN + 500):
-        refusals.note(request(f"user-{number}" + "x" * 10_000), "h", "b", "r" * 100_000)
+        refusals.note(request(f"user-{number}" + "x" * 10_000), f"10.0.0.{number % 20}", "b", "r" * 100_000)
     assert len(caplog.messages) == len(refusals._known) == MAX_KNOWN
     assert max(map(len, caplog.messages)) < 2_000
     clock.now = TOLD_AGAIN_S
     refusals.tell()
     assert caplog.messages[-1].startswith("500 requests more")
     assert not refusals._known
+    assert not refusals._hosts
+
+
+def test_who_makes_names_up_leaves_room_for_others(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    refusals = Refusals(clock)
+    for number in range(MAX_KNOWN):
+        refusals.note(request(f"user-{number}"), "10.0.0.1", "b", "r")
+    refusals.note(request("ann"), "10.0.0.2", "b", "r")
+    assert len(caplog.messages) == MAX_OF_ONE + 1
+    assert caplog.messages[-1].startswith("user ann from 10.0.0.2")
+    for seconds in (TOLD_AGAIN_S - 1, TOLD_AGAIN_S, TOLD_AGAIN_S + 1):
+        clock.now = seconds
+        refusals.tell()
+    assert [message for message in caplog.messages if "requests more" in message] == [
+        f"{MAX_KNOWN - MAX_OF_ONE} requests more of other users or addresses, or for other reasons, were refused"
+    ]
 
 
 def test_a_name_cannot_write_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
