@@ -39,9 +39,9 @@ async def name_server(tmp_path: Path) -> AsyncIterator[NameServer]:
 
 
 @pytest.fixture
-async def their_broker(name_server: NameServer, tmp_path: Path) -> AsyncIterator[Apache]:
-    """Registered at our name server."""
-    broker = Apache(tmp_path / "apache", name_server=name_server.address)
+async def their_broker(name_server: NameServer, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Apache]:
+    """Registered at our name server; of another release where a test is parametrised with it."""
+    broker = Apache(tmp_path / "apache", name_server=name_server.address, version=getattr(request, "param", VERSION))
     try:
         await asyncio.to_thread(broker.start)
         yield broker
@@ -107,6 +107,23 @@ async def test_apache_s_broker_tools_and_clients_work_with_our_name_server(name_
         kept = await client.ok(RequestCode.GET_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="Made")
         assert kept.ext_fields == {"value": "broker-a:2"}
         await until_known(name_server.address, set())
+
+
+@pytest.mark.parametrize("their_broker", OLDER, indirect=True)
+async def test_apache_s_older_brokers_work_with_our_name_server_until_they_end(name_server: NameServer, their_broker: Apache) -> None:
+    await asyncio.to_thread(apache.send, name_server.address, "Mixed", 20)
+    await asyncio.to_thread(apache.consume, name_server.address, "Mixed", "group", 20)
+    clusters, made, route = await admin(
+        name_server.address, "clusterList", "updateTopic -c DefaultCluster -t Made -r 5 -w 3", "topicRoute -t Made"
+    )
+    (row,) = apache.table(clusters)
+    assert (row["Broker Name"], row["BID"], row["Addr"]) == ("broker-a", "0", their_broker.address)
+    assert "success" in made
+    found = apache.route(route)
+    assert found["brokerDatas"][0]["brokerAddrs"] == {"0": their_broker.address}
+    assert [(queues["readQueueNums"], queues["writeQueueNums"]) for queues in found["queueDatas"]] == [(5, 3)]
+    await asyncio.to_thread(their_broker.kill)
+    await until_known(name_server.address, set())
 
 
 async def test_our_broker_works_with_apache_s_name_server_until_it_stops(their_name_server: str, broker: Broker) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from collections import Counter
 
 from tests.simulation.story import tell
 
@@ -21,12 +22,13 @@ def main() -> int:
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of names is part of the story
         os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"})
     gc.disable()  # a story is short, and its end frees nearly all of it: a sixth of the time
-    began, virtual_s, traces = time.perf_counter(), 0.0, []
+    began, virtual_s, traces, counts = time.perf_counter(), 0.0, [], Counter[str]()
     for seed in range(options.seed, options.seed + options.seeds):
         outcome = tell(seed, options.operations, verbose=options.verbose)
         gc.collect()
         virtual_s += outcome.virtual_s
         traces.append(outcome.trace)
+        counts.update(outcome.counts)
         print(f"seed {seed}: {outcome.virtual_s:.0f} s, trace {outcome.trace}, {outcome.counts}", flush=True)
         if outcome.faults:
             print("\n".join(outcome.faults[:20]))
@@ -34,7 +36,7 @@ def main() -> int:
             return 1
     took_s = time.perf_counter() - began
     done = {"stories": len(traces), "operations": options.operations, "virtual_s": round(virtual_s), "seconds": round(took_s, 1)}
-    print(json.dumps(done | {"traces": traces}))
+    print(json.dumps(done | {"counts": counts, "traces": traces}))
     return 0
 
 

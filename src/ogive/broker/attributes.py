@@ -1,7 +1,7 @@
 """Attributes of topics and groups: which exist, how commands change them, and which messages message.type admits.
 
 Source: AttributeParser.java, AttributeUtil.java, TopicAttributes.java, SubscriptionGroupAttributes.java, TopicMessageType.java,
-DefaultTopicMessageTypeValidator.java, 5.5.
+DefaultTopicMessageTypeValidator.java, 5.5. As there, reserve.time is refused by a store without tiers (TopicConfigManager.java).
 
 Differs from Java
 - The broker itself enforces message.type; in Java only the proxy does. A topic without the attribute takes everything.
@@ -68,6 +68,8 @@ def change_attributes(current: Mapping[str, str] | None, text: str | None) -> di
 
 
 def _check(current: Mapping[str, str] | None, sign: str, name: str, value: str) -> None:
+    if name == "reserve.time":
+        raise InvalidOption("attribute reserve.time is for stores with tiers; this one keeps all messages for --keep-hours")
     if name not in _KNOWN:
         raise InvalidOption(f"attribute {name[:80]!r} is not known: there are {', '.join(_KNOWN)}")
     if sign == "-":

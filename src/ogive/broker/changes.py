@@ -54,6 +54,11 @@ def _groups(ctx: Context, about: About) -> State:
     return _settings(about.get("group", ()), ctx.groups.get)
 
 
+def _readable(ctx: Context, about: About) -> State:
+    (group,), (topic,) = about.get("group", ("",)), about.get("topic", ("",))
+    return {"readable": ctx.groups.may_read(group, topic)}
+
+
 def _settings(names: Iterable[str], get: Callable[[str], Any]) -> State:
     """The settings of one thing each for itself, those of several as one text for each."""
     configs = {name: _Settings(config) for name in names if (config := get(name)) is not None}
@@ -99,6 +104,7 @@ CHANGES: Final[dict[int, Change[Context]]] = {
     C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Change("create or change", _group_of, _groups),
     C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Change("create or change", _groups_of, _groups),
     C.DELETE_SUBSCRIPTIONGROUP: Change("delete", named(group="groupName"), _groups),
+    C.UPDATE_AND_GET_GROUP_FORBIDDEN: Change("set the right to read of", named(group="group", topic="topic"), _readable),
     C.INVOKE_BROKER_TO_RESET_OFFSET: Change("reset the offsets of", named(group="group", topic="topic"), _offsets),
     C.CLONE_GROUP_OFFSET: Change(
         "copy the offsets of", named(**{"group": "srcGroup", "to group": "destGroup", "topic": "topic"}), _offsets

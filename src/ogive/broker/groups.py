@@ -3,12 +3,13 @@
 Retry policy, attributes, system flag and fixed subscriptions are kept and shown. Nothing here acts on them; in Java they are for the
 proxy, POP and lite topics.
 
-Differs from Java: settings that Java could not read again from the file are refused.
+Differs from Java: settings that Java could not read again from the file are refused; what is forbidden goes with its group, and one topic's
+with that topic alone.
 """
 
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final
 
 from ogive.broker.config_table import ConfigTable, read_configs
@@ -16,7 +17,7 @@ from ogive.broker.saving import Render
 from ogive.errors import InvalidOption
 from ogive.model import TOOLS_GROUP, TRANSACTION_GROUP, validate_group
 from ogive.store.tables import JsonTable
-from ogive.wire.bodies import SubscriptionGroupConfig, dumps
+from ogive.wire.bodies import PERM_READ, SubscriptionGroupConfig, dumps
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ BUILT_IN: Final = (
 )
 NONE_IS_MADE: Final = "this broker makes none by itself (`ogive group create`)"
 MAX_RETRY_QUEUES: Final = 1024
+MAX_FORBIDDEN: Final = 20_000  # pairs of a group and a topic
 MAX_KEPT_BYTES: Final = 16_384
 """Of one group's settings that the broker only keeps."""
 
@@ -46,8 +48,8 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         stored = table.load() or {}
         loaded = read_configs(stored.get("subscriptionGroupTable"), SubscriptionGroupConfig, validate_group, "groups")
         forbidden = stored.get("forbiddenTable")
-        self.forbidden: Mapping[str, Any] = forbidden if isinstance(forbidden, dict) else {}
-        """Group to topic to permission bits, as Apache's tools wrote it: kept, not used."""
+        self._forbidden: dict[str, Any] = forbidden if isinstance(forbidden, dict) else {}
+        """Group to topic to bits of what it may not do there, as the file has it: any JSON."""
         self._begin({name: SubscriptionGroupConfig(name=name) for name in BUILT_IN}, loaded, stored.get("dataVersion"))
 
     def find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
@@ -82,7 +84,26 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         """Whether there was such a group. Raises InvalidOption for a built-in one."""
         if name in BUILT_IN:
             raise InvalidOption(f"group {name} belongs to the broker: it cannot be deleted")
+        self._forbidden = {group: topics for group, topics in self._forbidden.items() if group != name}
         return self._remove(name)
+
+    def may_read(self, group: str, topic: str) -> bool:
+        return not self._forbidden or not self._bits(group).get(topic, 0) & PERM_READ
+
+    def forbid_or_allow(self, group: str, topic: str, *, may_read: bool) -> None:
+        """Have *group* read *topic*, or not. Raises InvalidOption for a full table."""
+        if may_read == self.may_read(group, topic):
+            return
+        topics = self._bits(group)
+        if not may_read and sum(len(self._bits(name)) for name in self._forbidden) >= MAX_FORBIDDEN:
+            raise InvalidOption(f"group {group}: {MAX_FORBIDDEN} topics are forbidden to groups already")
+        topics[topic] = topics.get(topic, 0) ^ PERM_READ
+        self._forbidden = {**self._forbidden, group: {name: bits for name, bits in topics.items() if bits}}
+        self._note_change()
+
+    def _bits(self, group: str) -> dict[str, int]:
+        topics = self._forbidden.get(group)
+        return {name: bits for name, bits in topics.items() if type(bits) is int and bits > 0} if isinstance(topics, dict) else {}
 
     def to_json(self, first: int = 0, end: int | None = None) -> dict[str, Any]:
         """The table as the file and GET_ALL_SUBSCRIPTIONGROUP_CONFIG hold it, or the groups of one page of it."""
@@ -92,10 +113,10 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         return self._render(list(self._configs.values()))
 
     def _render(self, groups: list[SubscriptionGroupConfig]) -> Render:
-        version, forbidden = self.data_version, self.forbidden
+        version, forbidden = self.data_version, self._forbidden
         return lambda: {
             "dataVersion": version.to_json(),
-            "forbiddenTable": dict(forbidden),
+            "forbiddenTable": forbidden,
             "subscriptionGroupTable": {group.name: group.to_json() for group in groups},
         }
 

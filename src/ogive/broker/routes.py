@@ -103,6 +103,7 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
         Route(headers.DeleteGroupRequest, groups.delete),
         Route(headers.GetAllGroupsRequest, groups.show_all, listing=True),
         Route(headers.GetGroupConfigRequest, groups.show),
+        Route(headers.UpdateGroupForbiddenRequest, groups.forbid_or_allow),
         Route(headers.UpdateBrokerConfigRequest, admin.update_config),
         Route(headers.GetBrokerConfigRequest, admin.show_config),
         Route(headers.GetBrokerRuntimeInfoRequest, admin.show_runtime_info, listing=True),
@@ -195,8 +196,7 @@ NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
     ),
     **_reasons(
         "an operator's command that this broker does not have",
-        C.QUERY_CORRECTION_OFFSET, C.UPDATE_AND_GET_GROUP_FORBIDDEN,
-        C.RESUME_CHECK_HALF_MESSAGE,
+        C.QUERY_CORRECTION_OFFSET, C.RESUME_CHECK_HALF_MESSAGE,
     ),
 }  # fmt: skip
 """Every other code of the protocol, and why it gets REQUEST_CODE_NOT_SUPPORTED."""

@@ -30,6 +30,7 @@ def test_attributes_are_added_changed_and_taken_away() -> None:
         (None, "+message.type=FIFO,+message.type=DELAY", "twice"),
         (None, "+queue.type=RocksDBCQ", "SimpleCQ, BatchCQ"),
         (None, "+cleanup.policy=COMPACTION", "this broker has DELETE"),
+        (None, "+reserve.time=86400000", "for stores with tiers"),
         ({}, "+queue.type=BatchCQ", "decided when a topic is made"),
         ({"queue.type": "SimpleCQ"}, "-queue.type", "decided when a topic is made"),
     ],

@@ -21,6 +21,7 @@ async def test_a_broker_tells_who_changed_what(start_broker: StartBroker, told: 
         await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="Orders", queueId=0, commitOffset=0)
         reset = {"topic": "Orders", "group": "G", "timestamp": -1, "isForce": True, "queueId": 1, "offset": 0}
         await client.ok(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, **reset)
+        await client.ok(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, group="G", topic="Orders", readable=False)
         await client.ok(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=99")
         await client.ok(RequestCode.AUTH_CREATE_USER, dumps({"username": "ann", "password": "ann-secret"}), username="ann")
         await client.ok(RequestCode.AUTH_UPDATE_USER, dumps({"username": "ann", "password": "ann-secret-2"}), username="ann")
@@ -37,19 +38,20 @@ async def test_a_broker_tells_who_changed_what(start_broker: StartBroker, told: 
     assert what[1] == "create or change topic Orders: readQueueNums 4 -> 8"
     assert what[2].startswith("create or change group G: ")
     assert "retryMaxTimes=16" in what[2]
-    assert what[3:10] == (
+    assert what[3:11] == (
         "reset the offsets of group G, topic Orders: Orders/1 none -> 0",
+        "set the right to read of group G, topic Orders: readable True -> False",
         "change the broker's settings: maxMessageSize 4194304 -> 99",
         "create user ann: it is now type=Normal, status=enable, password=***",
         "change user ann: password *** -> ***",
         "allow or deny subject User:ann: it is now Custom/Topic:T='Allow Pub'",
         "delete user ann: it was type=Normal, status=enable, password=***",
-        what[9],
+        what[10],
     )
-    assert what[9].startswith("delete group G: ")
-    assert "it was attributes='{}', order=False, perm=6" in what[10]
-    assert what[11] == "delete topic Orders: nothing is different"
-    assert len(what) == 12
+    assert what[10].startswith("delete group G: ")
+    assert "it was attributes='{}', order=False, perm=6" in what[11]
+    assert what[12] == "delete topic Orders: nothing is different"
+    assert len(what) == 13
     assert "secret" not in told.text
 
 

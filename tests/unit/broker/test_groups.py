@@ -114,6 +114,30 @@ async def test_a_file_of_apache_s_broker_is_read_and_what_is_forbidden_in_it_is_
     assert "../G" not in table
     await table.saved()
     assert json.loads(path.read_text())["forbiddenTable"] == {"G": {"T": 4}}
+    assert not table.may_read("G", "T")
+    assert table.may_read("G", "U")
+
+
+@pytest.mark.parametrize("bits", ["4.0", '"4"', "-4", "null", "true", "8"])
+def test_what_is_no_bit_for_reading_forbids_nothing(tmp_path: Path, bits: str) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "subscriptionGroup.json").write_text(f'{{"forbiddenTable":{{"G":{{"T":{bits}}},"H":[],"I":4}}}}')
+    table = a_table(tmp_path)
+    assert all(table.may_read(group, "T") for group in "GHIJ")
+
+
+async def test_forbidden_pairs_are_limited_and_other_bits_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ogive.broker.groups.MAX_FORBIDDEN", 2)
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / "subscriptionGroup.json"
+    path.write_text('{"forbiddenTable":{"G":{"T":12}}}')
+    table = a_table(tmp_path)
+    table.forbid_or_allow("H", "T", may_read=False)
+    with pytest.raises(InvalidOption, match="2 topics are forbidden"):
+        table.forbid_or_allow("H", "U", may_read=False)
+    table.forbid_or_allow("G", "T", may_read=True)
+    await table.saved()
+    assert json.loads(path.read_text())["forbiddenTable"] == {"G": {"T": 8}, "H": {"T": 4}}
 
 
 FULL = {

@@ -1,4 +1,4 @@
-"""Consumer groups: 200 and 225 create or change, 207 delete, 201 and 352 show.
+"""Consumer groups: 200 and 225 create or change, 207 delete, 201 and 352 show; 353 forbids one to read a topic, allows or shows it.
 
 Source: AdminBrokerProcessor.java, 5.5.
 
@@ -12,6 +12,7 @@ Behaviour
 Differs from Java
 - 225 changes all groups of its list or, where one is refused, none.
 - 352 shows a group and never makes one.
+- 353 is about groups and topics that there are; allowing one topic leaves what is forbidden of others, and is kept over a restart.
 - Deleting what is not there succeeds without a change of the table's version.
 """
 
@@ -31,6 +32,7 @@ from ogive.wire.headers import (
     DeleteGroupRequest,
     GetAllGroupsRequest,
     GetGroupConfigRequest,
+    UpdateGroupForbiddenRequest,
 )
 
 
@@ -76,7 +78,22 @@ def show_all(ctx: Context, connection: Connection, header: GetAllGroupsRequest, 
 
 
 def show(ctx: Context, connection: Connection, header: GetGroupConfigRequest, body: bytes) -> RemotingCommand:
-    config = ctx.groups.get(header.group)
+    return success(body=dumps(_existing(ctx, header.group).to_json()))
+
+
+async def forbid_or_allow(ctx: Context, connection: Connection, header: UpdateGroupForbiddenRequest, body: bytes) -> RemotingCommand:
+    group = _existing(ctx, header.group).name
+    if header.topic not in ctx.topics:
+        raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:256]}] not exist")
+    if header.readable is not None:
+        ctx.groups.forbid_or_allow(group, header.topic, may_read=header.readable)
+        await ctx.groups.saved()
+    return success(body=dumps({"group": group, "readable": ctx.groups.may_read(group, header.topic), "topic": header.topic}))
+
+
+def _existing(ctx: Context, group: str) -> SubscriptionGroupConfig:
+    """Raises Rejected."""
+    config = ctx.groups.get(group)
     if config is None:
-        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {header.group[:256]}")
-    return success(body=dumps(config.to_json()))
+        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"No group in this broker. group: {group[:256]}")
+    return config

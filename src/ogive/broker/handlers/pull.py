@@ -24,7 +24,7 @@ does: it gets up to max_large_pull_messages and max_large_pull_bytes (or its own
 Differs from Java
 - New messages that all fail a held pull's filter are passed over once; its answer, when the time is over, moves the client past them.
 - OFFSET_FOUND_NULL is answered at once, so that the client moves on; Java holds the pull where it stands.
-- No slave, so suggestWhichBrokerId is always 0.
+- No slave, so suggestWhichBrokerId is always 0. What forbids a pull is told in its remark alone, without forbiddenType, which proxies read.
 - SQL92 is on by default (property_filter); in Java it is off (enablePropertyFilter).
 """
 
@@ -288,6 +288,8 @@ def _subscribed(ctx: Context, online: ConsumerGroup | None, group: SubscriptionG
         raise Rejected(ResponseCode.SUBSCRIPTION_NOT_EXIST, f"the consumer's group info not exist: no member of {group.name} is online")
     if online.is_broadcasting and not group.consume_broadcast_enable:
         raise Rejected(ResponseCode.NO_PERMISSION, f"the consumer group[{group.name}] can not consume by broadcast way")
+    if not ctx.groups.may_read(group.name, header.topic):
+        raise Rejected(ResponseCode.NO_PERMISSION, f"the consumer group[{group.name}] is forbidden for topic[{header.topic}]")
     subscription = online.subscriptions.get(header.topic)
     if subscription is None:
         raise Rejected(

@@ -128,6 +128,7 @@ from ogive.wire.headers.topics import (
     GetTopicStatsRequest,
     QueryTopicConsumeByWhoRequest,
     UpdateBrokerConfigRequest,
+    UpdateGroupForbiddenRequest,
 )
 
 __all__ = [
@@ -237,6 +238,7 @@ __all__ = [
     "UpdateAclRequest",
     "UpdateBrokerConfigRequest",
     "UpdateConsumerOffsetRequest",
+    "UpdateGroupForbiddenRequest",
     "UpdateNameServerConfigRequest",
     "UpdateUserRequest",
     "ViewBrokerStatsRequest",

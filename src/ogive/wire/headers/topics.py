@@ -68,6 +68,15 @@ class DeleteGroupRequest(Header):
     remove_offset: bool = False
 
 
+class UpdateGroupForbiddenRequest(Header):
+    """UPDATE_AND_GET_GROUP_FORBIDDEN (353). Without *readable* it only asks."""
+
+    code = RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN
+    group: str
+    topic: str
+    readable: bool | None = None
+
+
 class GetAllGroupsRequest(Header):
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201); since 5.4 by pages, of one *data_version*."""
 

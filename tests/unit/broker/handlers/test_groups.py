@@ -172,3 +172,43 @@ async def test_the_loop_turns_between_deletions_that_waited_for_one_save(
             await asyncio.sleep(0)
             turns += 1
     assert len(set(removed)) == 20
+
+
+async def readable(client: RawClient, topic: str, *, change_to: bool | None = None) -> bool:
+    fields: dict[str, object] = {} if change_to is None else {"readable": change_to}
+    answer = await client.ok(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, group="G", topic=topic, **fields)
+    shown = loads_object(answer.body)
+    assert (shown["group"], shown["topic"]) == ("G", topic)
+    return bool(shown["readable"])
+
+
+async def test_a_group_that_is_forbidden_a_topic_is_given_nothing_of_it_until_it_is_allowed(server: Broker, client: RawClient) -> None:
+    for topic in ("T", "U"):
+        await client.send(topic)
+    await client.heartbeat("c1", "G", "T", "U")
+    path = Path(server.config.data, "config", "subscriptionGroup.json")
+
+    async def codes() -> list[int]:
+        return [(await client.pull("G", topic, 0, subscription=None)).code for topic in ("T", "U")]
+
+    assert await readable(client, "T")
+    assert not await readable(client, "T", change_to=False)
+    assert not await readable(client, "U", change_to=False)
+    assert json.loads(path.read_text())["forbiddenTable"] == {"G": {"T": 4, "U": 4}}
+    assert await codes() == [ResponseCode.NO_PERMISSION, ResponseCode.NO_PERMISSION]
+    assert await readable(client, "T", change_to=True)
+    assert json.loads(path.read_text())["forbiddenTable"] == {"G": {"U": 4}}
+    assert await codes() == [ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION]
+    assert (await client.pull("H", "U", 0)).code == ResponseCode.SUCCESS
+    await client.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G")
+    assert json.loads(path.read_text())["forbiddenTable"] == {}
+
+
+async def test_what_is_not_there_cannot_be_forbidden(server: Broker, client: RawClient) -> None:
+    await create(client, SubscriptionGroupConfig(name="G"))
+    for names, code in (
+        ({"group": "H", "topic": "T"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"group": "G", "topic": "T"}, ResponseCode.TOPIC_NOT_EXIST),
+    ):
+        assert (await client.call(RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN, **names, readable=False)).code == code
+    assert server.context.groups.may_read("G", "T")
