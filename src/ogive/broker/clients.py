@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from ogive.broker.filtering import MAX_EXPRESSION, MAX_TAGS, Wanted, compiled, tag_codes
+from ogive.broker.filtering import MAX_EXPRESSION, MAX_TAGS, Wanted, compiled, memory_of_filter, tag_codes, tag_count
 from ogive.broker.replies import Rejected
 from ogive.broker.resets import Asker, Audience
 from ogive.errors import InvalidExpression, InvalidOption, ResponseCode
@@ -18,7 +18,7 @@ MAX_CLIENT_ID: Final = 255
 MAX_SHOWN: Final = 80  # characters of an expression in a log line
 MAX_CONNECTION_BYTES: Final = 4 * 1024 * 1024  # of the subscriptions that one connection brings: thousands of the usual kind
 MAX_BYTES: Final = 64 * 1024 * 1024  # of all groups' subscriptions
-_EACH, _TAG, _CODE = 600, 60, 72  # memory of a subscription, of a tag beside its text, and of a code, also in the filter
+_EACH, _TAG = 600, 60  # memory of a subscription, and of a tag beside its text
 
 
 def check_client_id(client_id: str) -> None:
@@ -30,15 +30,21 @@ def check_client_id(client_id: str) -> None:
 def check_subscription(data: SubscriptionData) -> None:
     """Raises InvalidOption for one that is longer than any filter needs to be."""
     longest = max(len(data.expression), len(data.tags) and max(map(len, data.tags)))
-    if longest > MAX_EXPRESSION or max(len(data.tags), len(data.codes)) > MAX_TAGS:
+    tags = max(len(data.tags), len(data.codes), 0 if data.expression_type == SQL92 else tag_count(data.expression))
+    if longest > MAX_EXPRESSION or tags > MAX_TAGS:
         limits = f"{MAX_EXPRESSION} characters and {MAX_TAGS} tags are the limits"
         raise InvalidOption(f"the subscription to {data.topic[:80]} is too long: {limits}")
 
 
 def memory_of(wanted: Iterable[SubscriptionData]) -> int:
-    """About how many bytes the subscriptions take; an SQL expression that has been read takes more, once a group pulls with it."""
+    """About how many bytes the subscriptions take, and their filters, once a group pulls with them."""
     return sum(
-        _EACH + len(data.topic) + len(data.expression) + sum(map(len, data.tags)) + _TAG * len(data.tags) + _CODE * len(data.codes)
+        _EACH
+        + len(data.topic)
+        + len(data.expression)
+        + sum(map(len, data.tags))
+        + _TAG * len(data.tags)
+        + memory_of_filter(data.expression_type, data.expression, len(data.codes))
         for data in wanted
     )
 

@@ -20,7 +20,7 @@ from ogive.broker.registration import Registration
 from ogive.broker.remote_config import RemoteSettings
 from ogive.broker.replies import refusal
 from ogive.broker.retention import Retention
-from ogive.broker.room import ReplyRoom, RequestRoom, size_of
+from ogive.broker.room import FilterRoom, ReplyRoom, RequestRoom, size_of
 from ogive.broker.stats import Traffic
 from ogive.broker.timers import Timers
 from ogive.broker.topics import TopicTable
@@ -88,6 +88,7 @@ class Context:
     """For requests that take more than one step: each begins in a slice, as requests of one step are carried out in slices."""
     room: RequestRoom = field(default_factory=RequestRoom)
     """What requests that wait may hold."""
+    filter_room: FilterRoom = field(default_factory=FilterRoom)
     deletions: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while topics are deleted: one request at a time."""
     sends_waiting: int = 0

@@ -13,6 +13,7 @@ Java's broker has nothing like it.
 """
 
 import asyncio
+import hashlib
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 Key = tuple[str, bytes]
 """topic, unique key"""
 
+_LONG_KEY: Final = 128  # bytes
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024  # of sends that wait for the disk after a start, as many as the store lets wait for itself
 
 
@@ -117,7 +119,7 @@ class Duplicates:
                 self._held_bytes -= bytes_of(messages)
                 try:
                     for message in messages:
-                        await self._look_up(_key(message))
+                        await self._look_up(message)
                     self._put(put, messages, answer)
                 except Exception as exc:  # noqa: BLE001  whatever it is, others wait behind it
                     answer(0, refusal(exc))
@@ -153,17 +155,17 @@ class Duplicates:
                 sends.refused()
                 raise
 
-    async def _look_up(self, key: Key | None) -> None:
+    async def _look_up(self, message: NewMessage) -> None:
         """Remember where the message with *key* is, if one was stored before the start and inside the window. Raises StoreError."""
-        if key is None or key in self._firsts:
+        key, unique_key = _key(message), _unique_key(message)
+        if key is None or unique_key is None or key in self._firsts:
             return
-        topic, unique_key = key
         try:
             text = unique_key.decode()
         except UnicodeDecodeError:
             return
         now_ms, tries = self._store.now_ms(), 0
-        search = self._store.find_key(topic, text, now_ms - self._window_ms, self._started_ms)
+        search = self._store.find_key(message.topic, text, now_ms - self._window_ms, self._started_ms)
         while True:
             with self._store.without_waiting() if tries < MAX_TRIES else nullcontext():
                 found = next(search, False)
@@ -213,8 +215,15 @@ class Duplicates:
             del self._firsts[key]
 
 
+def _unique_key(message: NewMessage) -> bytes | None:
+    return raw_property(message.properties, b"UNIQ_KEY")
+
+
 def _key(message: NewMessage) -> Key | None:
-    unique_key = raw_property(message.properties, b"UNIQ_KEY")
+    """What it is remembered by: a long key by its digest."""
+    unique_key = _unique_key(message)
+    if unique_key and len(unique_key) > _LONG_KEY:
+        unique_key = b"\x02" + hashlib.blake2b(unique_key, digest_size=16).digest()  # no key holds \x02
     return (message.topic, unique_key) if unique_key else None
 
 

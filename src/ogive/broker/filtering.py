@@ -28,6 +28,9 @@ MAX_TAGS: Final = 1000  # of one subscription
 SCAN: Final = 800  # records looked at for one request; as many as Apache's broker does
 SCAN_BYTES: Final = 4 * 1024 * 1024
 SCAN_S: Final = 0.02  # three times what SCAN usual records take; thousands of properties, or of words in an expression, would take seconds
+_CODE_BYTES: Final = 100  # memory of a hash in a set
+_SQL_BYTES, _MAX_SQL_BYTES = 64, 128 * 1024  # memory of an expression that has been read, a character, and at most
+_KEPT: Final = 256  # filters of pulls that bring their own, of either kind, for those that bring the same
 _STEP: Final = 64  # records read at once
 _STEP_BYTES: Final = 256 * 1024
 
@@ -43,13 +46,26 @@ def check_expression_type(expression_type: str | None, *, sql: bool) -> bool:
     return True
 
 
+def memory_of_filter(expression_type: str | None, expression: str, codes: int = 0) -> int:
+    """About how many bytes a filter takes once it has been read. *codes*: how many hashes were sent with it."""
+    if expression_type == SQL92:
+        return min(_SQL_BYTES * len(expression), _MAX_SQL_BYTES)
+    return _CODE_BYTES * max(codes, tag_count(expression)) if expression not in ("", "*") else 0
+
+
+def tag_count(expression: str) -> int:
+    """How many tags it may hold."""
+    return expression.count("||") + 1
+
+
 def wanted_by(expression_type: str | None, expression: str, *, sql: bool) -> Wanted:
     """The filter of a pull that brings its own. Raises Rejected."""
     if not check_expression_type(expression_type, sql=sql):
-        if len(expression) > MAX_EXPRESSION:
+        if len(expression) > MAX_EXPRESSION or tag_count(expression) > MAX_TAGS:
             raise Rejected(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"a subscription of {len(expression)} characters is over the limit of {MAX_EXPRESSION}",
+                f"a subscription of {len(expression)} characters and {tag_count(expression)} tags is over the limits of {MAX_EXPRESSION} "
+                f"and {MAX_TAGS}",
             )
         return _codes_of(expression)
     try:
@@ -58,13 +74,13 @@ def wanted_by(expression_type: str | None, expression: str, *, sql: bool) -> Wan
         raise Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {exc}") from None
 
 
-@functools.lru_cache(1024)
+@functools.lru_cache(_KEPT)
 def compiled(text: str) -> Expression:
     """Raises InvalidExpression."""
     return compile_expression(text)
 
 
-@functools.lru_cache(1024)
+@functools.lru_cache(_KEPT)
 def _codes_of(expression: str) -> frozenset[int] | None:
     return tag_codes(SubscriptionData.of_tags("", expression))
 

@@ -1,4 +1,4 @@
-"""How much memory requests that wait may hold, and how many replies may wait for those that they are for.
+"""How much memory requests that wait may hold, and filters that pulls bring along; how many replies may wait for those that they are for.
 
 Requests that wait are those that are carried out in their turn, read the disk, or wait for another to be done.
 
@@ -8,6 +8,8 @@ Their number is limited by the connection; each may be as large as a frame. Send
 from collections import Counter
 from typing import Final
 
+from ogive.broker.replies import Rejected
+from ogive.errors import ResponseCode
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 
@@ -15,6 +17,10 @@ MAX_BYTES: Final = 128 * 1024 * 1024
 MAX_BYTES_PER_CONNECTION: Final = 32 * 1024 * 1024  # two of the largest frames
 REPLY_SHARES: Final = 8  # one client may have one of them
 FREE_BYTES: Final = 256 * 1024  # a connection that holds no more is not refused on account of others
+MAX_FILTER_BYTES: Final = 64 * 1024 * 1024
+MAX_FILTER_BYTES_PER_CONNECTION: Final = 4 * 1024 * 1024
+FREE_FILTER_BYTES: Final = 8 * 1024
+SMALL_FILTER: Final = 256  # bytes; filters that take no more do not count
 
 
 class RequestRoom:
@@ -38,6 +44,47 @@ class RequestRoom:
         self._held[connection] -= size
         if not self._held[connection]:  # nothing that has a size
             del self._held[connection]
+
+
+class FilterRoom:
+    """What filters take that pulls bring along, as long as those pulls are there. Owner: the event loop."""
+
+    def __init__(self) -> None:
+        self._held: Counter[Connection] = Counter()
+        self._bytes = 0
+
+    def take(self, connection: Connection, size: int) -> "FilterShare | None":
+        """To be kept as long as the filter is; None for one that does not count. Raises Rejected where there is no room."""
+        if size <= SMALL_FILTER:
+            return None
+        mine = self._held[connection] + size
+        if mine > MAX_FILTER_BYTES_PER_CONNECTION:
+            limit = f"{MAX_FILTER_BYTES_PER_CONNECTION} are allowed for one connection"
+        elif mine > FREE_FILTER_BYTES and self._bytes + size > MAX_FILTER_BYTES:
+            limit = f"{MAX_FILTER_BYTES} are allowed for all together"
+        else:
+            self._held[connection] = mine
+            self._bytes += size
+            return FilterShare(self, connection, size)
+        raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: the filters of pulls that wait take {mine} bytes: {limit}")
+
+    def give_back(self, connection: Connection, size: int) -> None:
+        self._bytes -= size
+        self._held[connection] -= size
+        if not self._held[connection]:
+            del self._held[connection]
+
+
+class FilterShare:
+    """Of a filter's room: given back when nothing holds this any more, whichever way the pull that did came to its end."""
+
+    __slots__ = ("_connection", "_room", "_size")
+
+    def __init__(self, room: FilterRoom, connection: Connection, size: int) -> None:
+        self._room, self._connection, self._size = room, connection, size
+
+    def __del__(self) -> None:
+        self._room.give_back(self._connection, self._size)
 
 
 class ReplyRoom:

@@ -14,6 +14,7 @@ Differs from Java
 
 import base64
 import binascii
+import hashlib
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -33,8 +34,16 @@ _TIME_DIGITS: Final = 18
 TIMES_BYTES: Final = len("TIMER_ENQUEUE_MS__TIMER_DEQUEUE_MS___") + 2 * _TIME_DIGITS
 """What a message may grow by when it is delivered."""
 
+_LONG_KEY: Final = 128  # characters; clients' own have 32 or 56
 Name = tuple[str, str, str]
-"""Topic, unique key and TIMER_OUT_MS: what a message is taken back by, so by nobody who may not write to its topic."""
+"""Topic, unique key and TIMER_OUT_MS: what a message is taken back by, so by nobody who may not write to its topic. Made by name_of()."""
+
+
+def name_of(topic: str, unique_key: str, out_ms: str) -> Name:
+    """With a digest in place of a long key: each message that waits keeps its name in memory."""
+    if len(unique_key) > _LONG_KEY:
+        unique_key = "\x02" + hashlib.blake2b(unique_key.encode(errors="surrogatepass"), digest_size=16).hexdigest()  # no key holds \x02
+    return topic, unique_key, out_ms
 
 
 def timed(properties: dict[str, str], topic: str, queue_id: int, *, wall_ms: int, store_ms: int, max_delay_s: float) -> tuple[str, int]:
@@ -126,7 +135,7 @@ class Handle(NamedTuple):
     @property
     def name(self) -> Name:
         """See Name."""
-        return self.topic, self.unique_key, str(self.time_ms - 1)
+        return name_of(self.topic, self.unique_key, str(self.time_ms - 1))
 
 
 def read_handle(text: str) -> Handle:

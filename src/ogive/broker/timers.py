@@ -27,7 +27,7 @@ from typing import Any, Final, NamedTuple
 from ogive.broker.cold_reads import Fetch, JobReads
 from ogive.broker.replies import Rejected
 from ogive.broker.stats import ByTopic, Values
-from ogive.broker.timed import DELETE_KEY, DELIVER_MS, OUT_MS, Handle, Name, delivered_properties, exact_time, is_delay, is_time
+from ogive.broker.timed import DELETE_KEY, DELIVER_MS, OUT_MS, Handle, Name, delivered_properties, exact_time, is_delay, is_time, name_of
 from ogive.broker.waiting import MAX_WAIT_S, Put, stored_again
 from ogive.errors import InvalidOption, ResponseCode, StoreError
 from ogive.model import HALF_TOPIC, TIMER_TOPIC, PropertyName
@@ -314,7 +314,7 @@ class Timers:
                     return
             elif deliver_ms <= (progress.settled_delays_ms if delay else progress.settled_ms):
                 return
-        name = (properties.get(PropertyName.REAL_TOPIC, ""), properties.get(PropertyName.UNIQ_KEY, ""), out_ms)
+        name = name_of(properties.get(PropertyName.REAL_TOPIC, ""), properties.get(PropertyName.UNIQ_KEY, ""), out_ms)
         if "TIMER_ROLL_TIMES" in properties:
             self._drop(name)  # this is the same message again, which Apache's broker put farther on
         one = self._waiting[offset] = TimerMessage(deliver_ms, offset, commitlog_offset, name, delay)
@@ -332,10 +332,11 @@ class Timers:
 
     def _take_back(self, key: str, topic: str, out_ms: str) -> None:
         """*key* is a unique key, or topic, plus sign and unique key (appendTopicForTimerDeleteKey)."""
-        if (topic, key, out_ms) not in self._names:
-            key = key.removeprefix(f"{topic}+")
-        self._drop((topic, key, out_ms))
-        self._held.pop((topic, key, out_ms), None)
+        name = name_of(topic, key, out_ms)
+        if name not in self._names:
+            name = name_of(topic, key.removeprefix(f"{topic}+"), out_ms)
+        self._drop(name)
+        self._held.pop(name, None)
 
     def _drop(self, name: Name) -> None:
         for offset in self._names.pop(name):

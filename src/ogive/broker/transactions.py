@@ -30,7 +30,7 @@ from ogive.broker.transaction_recovery import find_transactions
 from ogive.broker.transaction_state import Ended, MarkProgress, ReadyMessages, Transaction
 from ogive.broker.waiting import Served
 from ogive.errors import InvalidOption, OgiveError, ResponseCode, StoreError
-from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, PropertyName
+from ogive.model import HALF_TOPIC, MAX_RESOURCE_LENGTH, OP_HALF_TOPIC, TRANSACTION_GROUP, PropertyName
 from ogive.store.model import SIZE_BEFORE, NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
 from ogive.wire.checksum import crc32
@@ -164,6 +164,11 @@ class Transactions:
         Raises Rejected when too many are open, and for one that nobody could be asked about; InvalidOption for one whose end would fit no
         segment.
         """
+        if len(group) > MAX_RESOURCE_LENGTH:
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"the producer group (PGROUP) has {len(group)} characters, {MAX_RESOURCE_LENGTH} are possible: nobody could be asked",
+            )
         if len(self._places) >= self._max_open:
             raise Rejected(ResponseCode.SYSTEM_BUSY, f"{self._max_open} half messages wait for their end already (--max-open-transactions)")
         body = message.body

@@ -87,7 +87,7 @@ class TestMemory:
     @staticmethod
     def beat(table: ClientTable, group: str, connection: Any, size: int, version: int = 1) -> bool:
         """Whether it is taken."""
-        data = ConsumerData(group=group, subscriptions=(SubscriptionData(topic="T", expression="x" * (size - 601), version=version),))
+        data = ConsumerData(group=group, subscriptions=(SubscriptionData(topic="T", expression="x" * (size - 701), version=version),))
         try:
             table.register_consumer(data, Client("c", connection, 0, 0, 0.0))
         except Rejected as exc:
@@ -109,6 +109,20 @@ class TestMemory:
         assert self.beat(table, "g3", c1, 13_000)
         table.unregister_consumer("g3", c1)  # type: ignore[arg-type]
         assert self.beat(table, "g4", c1, 13_000)
+
+    @pytest.mark.parametrize(
+        ("data", "size"),
+        [
+            (
+                SubscriptionData(topic="T", expression="||".join("abcdefghij")),
+                601 + 28 + 1_000,
+            ),  # without hashes, as clients in C++ send it
+            (SubscriptionData(topic="T", expression="*"), 602),
+            (SubscriptionData.of_sql("T", "a = 1", 1), 601 + 5 + 320),
+        ],
+    )
+    def test_the_filter_that_a_subscription_becomes_counts(self, data: SubscriptionData, size: int) -> None:
+        assert clients.memory_of([data]) == size
 
     def test_of_all_groups(self, table: ClientTable) -> None:
         """A group counts once, however many members it has."""

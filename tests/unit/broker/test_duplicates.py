@@ -51,6 +51,23 @@ async def test_a_message_is_stored_once_and_answered_with_its_first_place(start_
         assert await stored(client, 2) == []
 
 
+async def test_a_long_key_is_remembered_by_its_digest_also_over_a_restart(start_broker: StartBroker) -> None:
+    """Ten thousand of 30,000 characters took 345 MiB."""
+    key, other = "x" * 20_000, "x" * 19_999 + "y"
+    server = await start_broker(duplicate_window_s=60.0)
+    for _ in range(2):
+        async with await RawClient.open(server.address) as client:
+            for _ in range(2):
+                await client.send("T", b"first", {"UNIQ_KEY": key})
+                await client.send("T", b"other", {"UNIQ_KEY": other})
+            assert await stored(client) == [b"first", b"other"]
+        duplicates = server.context.duplicates
+        assert duplicates is not None
+        assert max(len(unique_key) for _, unique_key in duplicates._firsts) < 100
+        await server.stop()
+        server = await start_broker(duplicate_window_s=60.0)
+
+
 async def test_a_batch_stores_what_is_new(start_broker: StartBroker) -> None:
     server = await start_broker(duplicate_window_s=60.0)
     async with await RawClient.open(server.address) as client:

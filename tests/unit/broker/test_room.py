@@ -1,4 +1,4 @@
-"""Requests that wait hold so much and no more."""
+"""Requests that wait, and filters of pulls, hold so much and no more."""
 
 import asyncio
 from types import SimpleNamespace
@@ -7,7 +7,9 @@ from typing import Any, cast
 import pytest
 
 from ogive.broker import Broker, room
-from ogive.broker.room import RequestRoom, size_of
+from ogive.broker.filtering import MAX_TAGS
+from ogive.broker.replies import Rejected
+from ogive.broker.room import SMALL_FILTER, FilterRoom, RequestRoom, size_of
 from ogive.errors import ResponseCode
 from ogive.transport.connection import Connection
 from ogive.wire.codes import RequestCode
@@ -86,3 +88,47 @@ async def test_a_body_that_is_too_long_is_refused_before_the_guard_reads_it(
 
     monkeypatch.setattr(server.context, "guard", SimpleNamespace(check=check))
     assert (await client.call(RequestCode.AUTH_CREATE_ACL, bytes(2 * 1024 * 1024))).code == ResponseCode.INVALID_PARAMETER
+
+
+def test_filters_have_a_limit_for_each_connection_and_for_all_and_small_ones_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "MAX_FILTER_BYTES_PER_CONNECTION", 5_000)
+    monkeypatch.setattr(room, "MAX_FILTER_BYTES", 8_000)
+    monkeypatch.setattr(room, "FREE_FILTER_BYTES", 1_000)
+    filters = FilterRoom()
+    greedy, another, modest = connections(3)
+    held = [filters.take(greedy, 4_500)]
+    with pytest.raises(Rejected, match="5500 bytes: 5000 are allowed for one"):
+        filters.take(greedy, 1_000)
+    assert filters.take(greedy, SMALL_FILTER) is None
+    held.append(filters.take(another, 3_000))
+    with pytest.raises(Rejected, match="4000 bytes: 8000 are allowed for all"):
+        filters.take(another, 1_000)
+    held.append(filters.take(modest, 1_000))
+    held.clear()
+    assert (filters._bytes, dict(filters._held)) == (0, {})
+
+
+async def test_pulls_that_wait_with_large_filters_of_their_own_are_limited(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three connections with 5,700 of them took 740 MiB."""
+    monkeypatch.setattr(room, "MAX_FILTER_BYTES_PER_CONNECTION", 150_000)
+    monkeypatch.setattr(room, "FREE_FILTER_BYTES", 0)
+
+    def tags(count: int, first: str) -> str:
+        return "||".join([first, *(f"t{number}" for number in range(count - 1))])
+
+    await client.send("T", b"old")
+    waiting = [client.start_pull("G", "T", 1, subscription=tags(600, f"first{number}"), suspend_ms=60_000) for number in range(2)]
+    refused = await client.pull("G", "T", 1, subscription=tags(600, "first"), suspend_ms=60_000)
+    assert (refused.code, "filters of pulls" in str(refused.remark)) == (ResponseCode.SYSTEM_BUSY, True)
+    sql = await client.pull("G", "T", 1, subscription="a in (" + "'x'," * 1_000 + "'y')", expressionType="SQL92", suspend_ms=60_000)
+    assert sql.code == ResponseCode.SYSTEM_BUSY
+    await client.send("T", b"new", {"TAGS": "t7"})
+    assert [answer.code for answer in await asyncio.gather(*waiting)] == [0, 0]
+    assert (await client.pull("G", "T", 1, subscription=tags(600, "first"))).code == 0
+    assert not server.context.filter_room._held
+    many = await client.pull("G", "T", 1, subscription=tags(MAX_TAGS + 1, "first")[:4096].rpartition("||")[0])
+    assert many.code == 0  # as many as fit
+    many = await client.pull("G", "T", 1, subscription="||".join("abcd" * 300))
+    assert (many.code, "1200 tags" in str(many.remark)) == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, True)

@@ -37,9 +37,10 @@ from ogive.access.refused import AccessRefused
 from ogive.broker.clients import ConsumerGroup, Subscription
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
-from ogive.broker.filtering import Wanted, check_expression_type, read_matching, wanted_by
+from ogive.broker.filtering import Wanted, check_expression_type, memory_of_filter, read_matching, wanted_by
 from ogive.broker.groups import NONE_IS_MADE
 from ogive.broker.replies import ONEWAY, Rejected, framed, refuse
+from ogive.broker.room import FilterShare
 from ogive.errors import Refused, ResponseCode, StoreError
 from ogive.sql92 import Expression
 from ogive.store.disk import Cold
@@ -74,17 +75,18 @@ class Pull:
     """One pull that has passed the checks. Can be tried again, see pull_hold."""
 
     __slots__ = (
-        "_asked", "_ctx", "_group", "_max_bytes", "_max_messages", "_opaque", "_rules_version", "_subscription", "_suspend_s", "_tries",
-        "_user", "_wanted", "connection", "key", "offset",
+        "_asked", "_ctx", "_group", "_max_bytes", "_max_messages", "_opaque", "_room", "_rules_version", "_subscription", "_suspend_s",
+        "_tries", "_user", "_wanted", "connection", "key", "offset",
     )  # fmt: skip
 
     def __init__(
         self, ctx: Context, connection: Connection, command: RemotingCommand, header: PullMessageRequest, wanted: Wanted | Subscription
     ) -> None:
-        """*wanted*: the request's own filter, or the group's subscription, which may change while the pull waits."""
+        """*wanted*: the request's own filter, or the group's subscription, which may change while the pull waits. Raises Rejected where the
+        filters of pulls take too much memory."""
         self._ctx, self.connection, self._opaque = ctx, connection, command.opaque
         self._subscription = wanted if isinstance(wanted, Subscription) else None
-        self._wanted = wanted.wanted if isinstance(wanted, Subscription) else wanted
+        self._wanted, self._room = (wanted.wanted, None) if isinstance(wanted, Subscription) else (wanted, _room(ctx, connection, header))
         self._user, self._rules_version = "", 0  # whose pull it is, and the version of the access rules that let it through
         if ctx.guard is not None:
             self._user, self._rules_version = command.ext_fields.get(ACCESS_KEY, ""), ctx.guard.table.version
@@ -242,6 +244,10 @@ class Pull:
 
     def _refuse(self, error: Refused | StoreError) -> None:
         refuse(self.connection, RemotingCommand(RequestCode.PULL_MESSAGE, opaque=self._opaque), error)
+
+
+def _room(ctx: Context, connection: Connection, header: PullMessageRequest) -> FilterShare | None:
+    return ctx.filter_room.take(connection, memory_of_filter(header.expression_type, header.subscription or "*"))
 
 
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:

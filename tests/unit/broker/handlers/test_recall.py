@@ -57,6 +57,20 @@ async def test_a_message_is_taken_back_once(client: RawClient) -> None:
     assert await until_delivered(client, "T", 2) == [b"kept", b"last"]
 
 
+async def test_a_message_with_a_long_key_waits_under_its_digest_and_is_taken_back(server: Broker, client: RawClient) -> None:
+    """Ten thousand keys of 30,000 characters took 390 MiB."""
+    due = {"TIMER_DELIVER_MS": str(time.time_ns() // 1_000_000 + 3_600_000)}
+    key = "x" * 12_000
+    handles = [(await client.send("T", b"x", due | {"UNIQ_KEY": key + end})).ext_fields["recallHandle"] for end in "ab"]
+    assert await recall(client, handles[0]) == (ResponseCode.SUCCESS, key + "a")
+    async with asyncio.timeout(20):
+        while len(server.context.timers) > 1:
+            await asyncio.sleep(0.01)
+    (left,) = server.context.timers._waiting.values()
+    assert max(map(len, left.name)) < 100
+    assert await recall(client, handles[1]) == (ResponseCode.SUCCESS, key + "b")
+
+
 @pytest.mark.parametrize(
     "group", ["g\x02TIMER_DEL_UNIQKEY\x01OTHER\x02INNER_NUM\x01x", "g\x02TIMER_OUT_MS\x01never", "a b", "g" * 300, "\ufffd"]
 )

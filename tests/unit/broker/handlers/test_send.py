@@ -172,6 +172,7 @@ async def test_a_queue_beyond_the_topic_is_refused_and_a_negative_one_is_chosen(
         ({"f": SysFlag.TRANSACTION_COMMIT}, None, ResponseCode.MESSAGE_ILLEGAL),
         ({"f": SysFlag.TRANSACTION_ROLLBACK}, {"TRAN_MSG": "true", "PGROUP": "g", "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
         ({}, {"TRAN_MSG": "true", "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
+        ({}, {"TRAN_MSG": "true", "PGROUP": "g" * 256, "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
         ({}, {"TRAN_MSG": "true", "PGROUP": "g", "DELAY": "1", "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
         ({}, {"TRAN_MSG": "true", "PGROUP": "g", "TIMER_DELAY_MS": "1", "UNIQ_KEY": "AB"}, ResponseCode.MESSAGE_ILLEGAL),
         ({"f": SysFlag.INNER_BATCH}, None, ResponseCode.MESSAGE_ILLEGAL),
