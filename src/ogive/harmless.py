@@ -17,3 +17,8 @@ def harmless(text: str) -> str:
 def harmless_text(text: str) -> str:
     """Lines and tabs stay."""
     return text.translate(_CONTROLS_IN_TEXT)
+
+
+def is_line(text: str) -> bool:
+    """Whether it can stand in a file or a property: UTF-8 without control characters."""
+    return text.isprintable() or not any(char < " " or char == "\x7f" or "\ud800" <= char <= "\udfff" for char in text)

@@ -1,12 +1,13 @@
 """The settings of a broker."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, Literal
 
 from ogive.errors import InvalidOption
+from ogive.harmless import is_line
 from ogive.model import DEFAULT_DELAY_LEVELS, MAX_BODY_BYTES, MAX_TOPIC_LENGTH, NAME_CHARACTER, DelayLevels
 from ogive.store.retention import RetentionConfig
 from ogive.transport.expectation import MAX_BUSY_POLL_S
@@ -116,8 +117,7 @@ class BrokerConfig:
             ip_of(host)
         check_name("name", self.name)
         check_name("cluster", self.cluster)
-        if not self.region:
-            raise InvalidOption("region must not be empty")
+        check_region("region", self.region)
         if self.host in ("0.0.0.0", "::") and not self.advertised_host:
             raise InvalidOption(f"host={self.host}: give advertised_host too, the address at which clients reach this broker")
         self._check_numbers()
@@ -134,6 +134,10 @@ class BrokerConfig:
                 raise InvalidOption(
                     f"{name}={getattr(self, name)}: up to {MAX_PULL_BYTES} bytes are possible, clients read no larger answer"
                 )
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if isinstance(value, float) and not value <= _MAX_NUMBER:
+                raise InvalidOption(f"{entry.name}={value:g}: up to {_MAX_NUMBER:g} is possible")
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidOption(f"{name}={getattr(self, name)}: more than 0 is needed")
@@ -151,6 +155,14 @@ def check_name(what: str, name: str) -> None:
         raise InvalidOption(f"{what} {name!r} may hold only letters, digits and % | - _ .")
 
 
+def check_region(what: str, region: str) -> None:
+    """Raises InvalidOption for what no property of a message (MSG_REGION) can hold."""
+    if not region:
+        raise InvalidOption(f"{what} must not be empty")
+    if not is_line(region):
+        raise InvalidOption(f"{what} {region!r}: text in UTF-8 without control characters is expected, every message holds it")
+
+
 def ip_of(host: str) -> str:
     """*host*, which records hold as an IP address. Raises InvalidOption for any other name than localhost, and for a zone (``%eth0``)."""
     try:
@@ -162,6 +174,7 @@ def ip_of(host: str) -> str:
     return address
 
 
+_MAX_NUMBER: Final = 1e9  # decades in seconds; more is no time any more
 _POSITIVE: Final = (
     "duplicate_max_keys", "timer_max_delay_s", "timer_max_waiting",
     "segment_bytes", "default_topic_queues", "max_topics", "max_groups", "max_message_bytes", "max_sends_waiting",

@@ -133,7 +133,7 @@ def group(commands: Commands) -> None:
         "clone",
         "groups:clone_group",
         "put a group where another one stands in a topic",
-        "In the queues where the other has a place. The members of both may be online. Asks first where messages would be skipped.",
+        "In those queues in which the other has a place. Members may be online. Asks first where messages would be skipped.",
     )
     command.add_argument("source", help="the group whose place is taken over; it stays where it is")
     command.add_argument("group", metavar="target", help="the group that is put there; `ogive group create` makes a new one")

@@ -96,8 +96,14 @@ class Measured:
         return {"seconds": round(until - self.whole.started, 3), "messages": self.whole.messages, "failed": self.failed}
 
 
+def _check_count(options: argparse.Namespace) -> None:
+    if options.count is not None and options.count < 1:
+        raise InvalidOption(f"--count {options.count}: at least 1 is needed")
+
+
 async def produce(options: argparse.Namespace) -> int:
     """1 when a send failed."""
+    _check_count(options)
     if not 1 <= options.size <= MAX_SIZE:
         raise InvalidOption(f"--size {options.size}: 1 to {MAX_SIZE} bytes are possible")
     if not 1 <= options.in_flight <= MAX_IN_FLIGHT:
@@ -134,6 +140,7 @@ async def produce(options: argparse.Namespace) -> int:
 
 async def consume(options: argparse.Namespace) -> int:
     """1 when nothing came."""
+    _check_count(options)
     measured, ends = Measured(), time.perf_counter() + seconds(options.duration)
     async with aio.PullConsumer(options.topic, group=options.group, start="earliest", client=client_config(options)) as consumer:
         reports = asyncio.create_task(_report(measured, "received", as_json=options.json))

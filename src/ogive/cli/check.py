@@ -9,6 +9,7 @@ from ogive.cli.connect import client_config
 from ogive.cli.lag import nothing_consumed, refuse_unknown
 from ogive.cli.output import print_json
 from ogive.errors import InvalidOption
+from ogive.words import counted
 
 EXIT_OVER: Final = 3
 
@@ -29,5 +30,5 @@ async def lag(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"group": options.group, "topic": options.topic, "lag": total, "max": options.max, "over": over})
         return EXIT_OVER if over else 0
-    print(f"{'over' if over else 'ok'}: group {options.group} is {total:,} messages behind, {options.max:,} are allowed")
+    print(f"{'over' if over else 'ok'}: group {options.group} is {counted(total, 'message')} behind, {options.max:,} are allowed")
     return EXIT_OVER if over else 0

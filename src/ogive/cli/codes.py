@@ -12,7 +12,7 @@ R = ResponseCode
 _EXPLAINED: Final[dict[ResponseCode, str]] = {
     R.RPC_TIME_OUT: "a broker waited in vain for another one; look whether all brokers of the cluster are up",
     R.RPC_SEND_TO_CHANNEL_FAILED: "a broker could not write to another one; look at the network between them",
-    R.RPC_ADDR_IS_NULL: "a broker does not know another one's address; look whether that one is registered (`ogive topic list`)",
+    R.RPC_ADDR_IS_NULL: "a broker does not know another one's address; look whether that one is registered (`ogive broker list`)",
     R.RPC_UNKNOWN: "a broker's call to another one failed; its log says why",
     R.SUCCESS: "done",
     R.SYSTEM_ERROR: "the broker's catch-all; its remark says why. Without one, look into the broker's log",

@@ -4,11 +4,11 @@ import argparse
 import importlib
 import sys
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, Final
 
 from ogive.cli.exits import EXIT_ERROR, EXIT_TRY_LATER, EXIT_USAGE, TryLater
 from ogive.cli.parser import build_parser, parse
-from ogive.errors import OgiveError
+from ogive.errors import InvalidOption, OgiveError
 from ogive.harmless import harmless_text
 
 Run = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
@@ -23,6 +23,7 @@ def run(arguments: Sequence[str]) -> int:
         getattr(options, "group_parser", parser).print_help()
         return EXIT_USAGE
     try:
+        _check_names(options)
         if getattr(options, "config", None):
             config_file = importlib.import_module("ogive.cli.config_file")
             in_file = config_file.read(options.config, options.config_of)
@@ -41,6 +42,21 @@ def run(arguments: Sequence[str]) -> int:
         text, advice = harmless_text(str(exc)), way_out(exc, options)  # a server may have had a word in it
         _complain(f"{text.rstrip('.')}{'' if text.endswith('?') else '.'} {advice}" if advice else text, options)
         return EXIT_TRY_LATER if isinstance(exc, TryLater) else EXIT_ERROR
+
+
+_NAMES: Final = (
+    "topic", "topics", "group", "cluster", "broker", "broker_name", "tag", "keys", "properties", "sharding_key", "key", "id", "ids",
+    "trace_topic", "source", "user", "resource", "instance_name",
+)  # fmt: skip
+
+
+def _check_names(options: argparse.Namespace) -> None:
+    """Raises InvalidOption for bytes on the command line that are no text: no request can hold them. Files may have such names."""
+    for name in _NAMES:
+        given = getattr(options, name, None)
+        for text in given if isinstance(given, list) else [given]:
+            if isinstance(text, str) and any("\ud800" <= char <= "\udfff" for char in text):
+                raise InvalidOption(f"{name.replace('_', '-')} {text!r} is no text in UTF-8")
 
 
 def _complain(text: str, options: argparse.Namespace) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ogive.errors import InvalidOption
+from ogive.harmless import is_line
 from ogive.wire.acl import Credentials
 
 V = TypeVar("V")
@@ -71,6 +72,8 @@ def _value(where: str, action: argparse.Action, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         several = "; several are one text, joined by commas" if isinstance(value, list) else ""
         raise InvalidOption(f"{where} needs text or a number{several}")
+    if isinstance(value, str) and not is_line(value):
+        raise InvalidOption(f"{where}: {value!r} holds a control character")
     if action.choices is not None and value not in action.choices:
         raise InvalidOption(f"{where}: {value!r} is none of {', '.join(map(str, action.choices))}")
     if not callable(action.type):
@@ -278,7 +281,11 @@ _PLACES: Final[Mapping[str, str]] = {
 }
 """What Apache's broker can keep elsewhere, and its place here, below storePathRootDir."""
 
-_SECRET: Final = ("initAuthenticationUser", "innerClientAuthenticationCredentials")
+_SECRET: Final = {
+    "initAuthenticationUser": '{"username":"NAME","password":"SECRET"}',
+    "innerClientAuthenticationCredentials": '{"accessKey":"NAME","secretKey":"SECRET"}',
+}
+"""Keys whose values are not shown, with their form."""
 _KNOWN: Final = (*_KEYS, *_SETTINGS, *_ONLY, *_PLACES, "authorizationEnabled")
 
 
@@ -297,7 +304,7 @@ def _from_broker_conf(path: str, found: Mapping[str, str]) -> dict[str, Any]:
                 _ONLY[name](text)
         except (ValueError, KeyError, TypeError, InvalidOption) as exc:
             shown = "what stands there" if name in _SECRET else repr(text[:80])  # never a password
-            why = f": {exc}" if isinstance(exc, InvalidOption) else ""
+            why = f": {exc}" if isinstance(exc, InvalidOption) else f": {_SECRET[name]} is expected" if name in _SECRET else ""
             raise InvalidOption(f"{path}: {name} cannot be {shown}{why}") from None
     for name in _PLACES.keys() & found.keys():
         _check_place(path, name, found[name], found.get("storePathRootDir"))

@@ -36,7 +36,9 @@ async def send(options: argparse.Namespace) -> int:
         letters = {letter.id: letter for letter in await _letters(admin, options, MAX_MESSAGES)}  # each once, however often it came back
         missing = set(options.ids) - letters.keys()
         if missing:
-            raise InvalidOption(f"group {options.group} has no dead letter {min(missing)}")
+            raise InvalidOption(
+                f"group {options.group} has no dead letter {min(missing)} (`ogive dead-letter list {options.group}` shows their ids)"
+            )
         chosen = [letter for letter in letters.values() if options.all or letter.id in options.ids]
         if options.all and chosen:
             oldest = min(letter.stored_at for letter in chosen).date()

@@ -33,8 +33,9 @@ async def run(options: argparse.Namespace) -> int:
             print()
         print_message_whole(message)
     if not found:
-        key = "" if options.key is None else f" with the key {options.key}"
-        raise InvalidOption(f"topic {options.topic} has no message{key}{_when(options)}{_IN_BATCHES if whole else ''}")
+        wanted = [] if options.key is None else [f"with the key {options.key}"]
+        wanted += [f"stored {word} {at}" for word, at in (("since", options.since), ("before", options.until)) if at is not None]
+        raise InvalidOption(f"topic {options.topic} has no message {', '.join(wanted)}".rstrip() + (_IN_BATCHES if whole else ""))
     if by_time and len(found) == options.limit:
         print(f"ogive: there may be more; --limit shows more than {options.limit}", file=sys.stderr)
     return 0
@@ -57,11 +58,6 @@ def _check(options: argparse.Namespace) -> tuple[datetime | None, datetime | Non
     if start is not None and end is not None and start >= end:
         raise InvalidOption(f"--until {options.until} is not after --since {options.since}")
     return start, end
-
-
-def _when(options: argparse.Namespace) -> str:
-    since = "" if options.since is None else f", stored since {options.since}"
-    return since + ("" if options.until is None else f", stored before {options.until}")
 
 
 async def keeps_batches_whole(admin: aio.Admin, topic: str) -> bool:

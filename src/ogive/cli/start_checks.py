@@ -3,14 +3,16 @@
 import argparse
 import logging
 import socket
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Final
 
-from ogive.broker.config import check_name, ip_of
+from ogive.broker.config import check_name, check_region, ip_of
 from ogive.broker.topics import MAX_MADE_QUEUES
 from ogive.cli.parser import build_parser
 from ogive.cli.paths import is_there
 from ogive.errors import ConnectError, InvalidOption
+from ogive.harmless import is_line
 from ogive.model import DEFAULT_DELAY_LEVELS, DelayLevels
 from ogive.transport.connection import is_loopback, join_address, reason_of
 from ogive.transport.tls import TlsConfig
@@ -28,11 +30,14 @@ _ABOUT: Final = (
 """Options that say something about another one only: (option, the other, how it is asked for)."""
 
 _OF_A_BROKER: Final = (
-    "broker_name", "region", "flush", "segment_size", "empty_log", "keep_hours", "delete_at", "delete_above", "delete_young_above",
-    "no_auto_create_topics", "no_auto_create_groups", "default_queues", "max_message_size", "no_property_filter", "max_timer_delay",
-    "delay_levels", "duplicate_window", "transaction_timeout", "transaction_check_interval", "transaction_check_max", "busy_poll",
-    "max_timer_messages", "max_open_transactions", "max_unanswered_checks",
+    "broker_name", "region", "flush", "segment_size", "empty_log", "keep_hours", "delete_at", "delete_above",
+    "delete_young_above", "no_auto_create_topics", "no_auto_create_groups", "default_queues", "max_message_size", "no_property_filter",
+    "max_timer_delay", "delay_levels", "duplicate_window", "transaction_timeout", "transaction_check_interval", "transaction_check_max",
+    "busy_poll", "max_timer_messages", "max_open_transactions", "max_unanswered_checks",
 )  # fmt: skip
+
+
+_BROADCAST: Final = IPv4Address("255.255.255.255")
 
 
 def check_effect(options: argparse.Namespace) -> None:
@@ -56,21 +61,34 @@ def check_names(options: argparse.Namespace) -> None:
     """Raises InvalidOption that names the option, and the key of broker.conf where that is another word."""
     check_name("--broker-name", options.broker_name)
     check_name("--cluster", options.cluster)
-    if not options.region:
-        raise InvalidOption("--region must not be empty")
+    check_region("--region", options.region)
     if options.advertised_host is not None:
-        try:
-            ip_of(options.advertised_host)
-        except InvalidOption:
-            raise InvalidOption(
-                f"--advertised-host (brokerIP1) {options.advertised_host}: an IP address is expected, without a zone: every record holds it"
-            ) from None
+        _check_advertised(options.advertised_host)
     try:
         DelayLevels.parse(DEFAULT_DELAY_LEVELS if options.delay_levels is None else options.delay_levels)
     except InvalidOption as exc:
         raise InvalidOption(f"--delay-levels (messageDelayLevel): {exc}") from None
     if options.default_queues > MAX_MADE_QUEUES:
         raise InvalidOption(f"--default-queues {options.default_queues}: up to {MAX_MADE_QUEUES} queues are possible")
+
+
+def _check_advertised(host: str) -> None:
+    try:
+        address = ip_address(ip_of(host))
+    except InvalidOption:
+        raise InvalidOption(
+            f"--advertised-host (brokerIP1) {host}: an IP address is expected, without a zone: every record holds it"
+        ) from None
+    if address.is_unspecified or address.is_multicast or address == _BROADCAST:
+        raise InvalidOption(f"--advertised-host (brokerIP1) {host}: the address of this machine to which clients connect is expected")
+
+
+def check_data(name: str) -> None:
+    """Raises InvalidOption for a directory that a line of Apache's broker.conf cannot name."""
+    if not name:
+        raise InvalidOption("--data is empty: the directory for messages is expected")
+    if not is_line(str(Path(name).absolute())):
+        raise InvalidOption(f"--data {name!r}: a name in UTF-8 without control characters is expected, as files of settings hold it")
 
 
 def check_place(options: argparse.Namespace) -> None:

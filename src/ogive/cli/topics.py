@@ -84,7 +84,7 @@ async def show_topic(options: argparse.Namespace) -> int:
         return 0
     whole = ", keeps batches whole" if topic.whole_batches else ""
     print(f"topic {topic.name}, {topic.kind}{f', {topic.message_type} messages' if topic.message_type else ''}{whole}")
-    print(f"consumed by {' '.join(topic.groups) or 'nobody yet'}")
+    print(f"consumed by {', '.join(topic.groups) or 'nobody yet'}")
     print()
     rows = [(row.broker, row.address, row.cluster, row.read_queues, row.write_queues, row.perm) for row in topic.brokers]
     print_table(("broker", "address", "cluster", "read queues", "write queues", "perm"), rows)
@@ -102,7 +102,7 @@ async def delete_topic(options: argparse.Namespace) -> int:
             topic = await admin.topic(options.topic)  # brokers delete what is not there without a word: a misspelt name would look done
         except NoRoute as exc:
             raise NoRoute(exc.fact) from None  # nobody who wants it gone is to create it
-        consumed = f", consumed by {' '.join(topic.groups)}" if topic.groups else ""
+        consumed = f", consumed by {', '.join(topic.groups)}" if topic.groups else ""
         confirm(f"delete topic {options.topic} with all its messages{consumed}?", yes=options.yes)
         await admin.delete_topic(options.topic)
     print_done(options, f"topic {options.topic} is deleted", topic=options.topic, deleted=True)

@@ -56,8 +56,7 @@ def run(options: argparse.Namespace) -> int:
     set_up(options.verbose, options.log_format)
     for note in options.config_notes:
         log.warning("%s", note)
-    if not options.data:
-        raise InvalidOption("--data is empty: the directory for messages is expected")
+    start_checks.check_data(options.data)
     name_servers.check(options)
     check_host(options)
     check_ports(options)
@@ -126,10 +125,19 @@ _ABOVE_ZERO: Final = (
 )  # fmt: skip
 
 
+_MOST: Final = {
+    "keep_hours": 1e6,
+    "duplicate_window": 1e9, "max_timer_delay": 1e9, "transaction_timeout": 1e9, "transaction_check_interval": 1e9,
+}  # fmt: skip
+"""More than a century, and decades in seconds: what is meant to be for ever is one of them."""
+
+
 def check_numbers(options: argparse.Namespace) -> None:
     """Raises InvalidOption that names the option: what is made of them further in has other names, and partly other units."""
     for name in _ABOVE_ZERO:
         _require(options, name, lambda value: value > 0, "more than 0 is needed")
+    for name, most in _MOST.items():
+        _require(options, name, lambda value, most=most: value <= most, f"up to {most:,.0f} is possible")  # type: ignore[misc]
     for name in ("delete_above", "delete_young_above"):
         _require(options, name, lambda value: 0 < value <= 100, "a percentage, more than 0 and up to 100, is needed")
     _require(options, "segment_size", lambda value: value >= 4096 and not value % 512, "a multiple of 512, 4096 or more, is needed")

@@ -20,6 +20,7 @@ from typing import Any, Final
 from ogive.errors import InvalidOption
 
 MAX_PER_RUN: Final = 10
+_MOST_S: Final = 1e10  # three centuries
 _OFFSET_DIGITS: Final = 20
 
 
@@ -33,8 +34,8 @@ class RetentionConfig:
     force_share: float = 1.0  # diskSpaceCleanForciblyRatio, 0.85; above it the oldest go whatever their age; 1: never
 
     def __post_init__(self) -> None:
-        if self.keep_s <= 0:
-            raise InvalidOption(f"keep_s={self.keep_s}: more than 0 is needed")
+        if not 0 < self.keep_s <= _MOST_S:
+            raise InvalidOption(f"keep_s={self.keep_s:g}: more than 0, and up to {_MOST_S:g} is needed")
         if not self.hours or not all(0 <= hour < 24 for hour in self.hours):
             raise InvalidOption(f"hours={self.hours}: one or more of 0 to 23 are needed")
         for name in ("disk_share", "force_share"):

@@ -549,6 +549,18 @@ def test_a_first_user_without_access_control_is_no_silent_nothing(
         (["--cluster", "é"], "--cluster 'é' may hold only letters"),
         (["--advertised-host", "foo"], "--advertised-host (brokerIP1) foo: an IP address is expected"),
         (["--advertised-host", "fe80::1%lo"], "--advertised-host (brokerIP1) fe80::1%lo: an IP address is expected, without a zone"),
+        (["--advertised-host", "0.0.0.0"], "--advertised-host (brokerIP1) 0.0.0.0: the address of this machine to which clients connect"),
+        (["--advertised-host", "ff02::1"], "--advertised-host (brokerIP1) ff02::1: the address of this machine to which clients connect"),
+        (["--keep-hours", "inf"], "--keep-hours inf: up to 1,000,000 is possible"),
+        (["--keep-hours", "1e306"], "--keep-hours 1e+306: up to 1,000,000 is possible"),
+        (["--duplicate-window", "inf"], "--duplicate-window inf: up to 1,000,000,000 is possible"),
+        (["--max-timer-delay", "inf"], "--max-timer-delay inf: up to"),
+        (["--transaction-timeout", "inf"], "--transaction-timeout inf: up to"),
+        (["--transaction-check-interval", "inf"], "--transaction-check-interval inf: up to"),
+        (["--region", "x\x01y"], "--region 'x\\x01y': text in UTF-8 without control characters is expected"),
+        (["--region", "\udcff"], "--region '\\udcff': text in UTF-8"),
+        (["--data", "d\udcff"], "--data 'd\\udcff': a name in UTF-8 without control characters is expected"),
+        (["--data", "d\nx"], "--data 'd\\nx': a name in UTF-8 without control characters is expected"),
         (["--delay-levels", "x"], "--delay-levels (messageDelayLevel): delay levels 'x'"),
         (["--delete-at", "25"], "--delete-at 25: hours from 0 to 23"),
     ],
@@ -759,3 +771,17 @@ def test_an_option_of_this_process_is_refused_on_spark(option: str, capsys: pyte
 def test_a_spark_job_is_not_reloaded(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "no_such_app", "--reload", "--engine", "spark"]) == 1
     assert capsys.readouterr().err.startswith("ogive: --reload: only with --engine local")
+
+
+@pytest.mark.parametrize(
+    "words", [["tail", "T", "--tag", "\udcff"], ["message", "\udcff"], ["send", "T", "--body", "x", "--key", "\udcff"]]
+)
+def test_names_that_are_no_text_are_refused_before_anybody_is_asked(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 1
+    assert capsys.readouterr().err.endswith("'\\udcff' is no text in UTF-8\n")
+
+
+def test_a_measurement_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("produce", "consume"):
+        assert main(["bench", command, "--count", "0"]) == 1
+        assert capsys.readouterr().err == "ogive: --count 0: at least 1 is needed\n"

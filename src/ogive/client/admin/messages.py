@@ -79,7 +79,11 @@ class MessageCalls(AdminBase):
         copies = [message for messages in await each(topics, of) for message in messages]
         if copies:
             return min(copies, key=lambda message: message.store_timestamp_ms)
-        where = f'topic "{topic}"' if topic is not None else f"any of {len(topics)} topics (retry and dead-letter topics must be named)"
+        where = (
+            f'topic "{topic}"'
+            if topic is not None
+            else f"{'the one topic' if len(topics) == 1 else f'any of {len(topics)} topics'} (retry and dead-letter topics must be named)"
+        )
         raise QueryNotFound(
             ResponseCode.QUERY_NOT_FOUND,
             f"no message {message_id} in {where}: it is misspelt, as old as what the brokers have deleted, or in "
