@@ -67,6 +67,10 @@ class Retention:
         """What the file holds."""
         self._ages.load(ages)
 
+    def full_for_s(self, commitlog_offset: int) -> float:
+        """For how long the segment with that offset has been full, by the machine's uptime; 0 for one that is not."""
+        return self._ages.of(commitlog_offset - commitlog_offset % self._store.segment_bytes)
+
     async def run(self) -> None:
         """Remove what is due now. Raises StoreError when a queue cannot be read, or the ages of segments cannot be saved."""
         self._store.remove_left()

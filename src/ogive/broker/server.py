@@ -378,7 +378,9 @@ def _jobs(ctx: Context) -> list[_Job]:
 def _transaction_checks(ctx: Context) -> TransactionChecks:
     read = partial(ctx.cold_reads.read, ctx.store)
     may_send = partial(_may_send, ctx.guard)
-    return TransactionChecks(ctx.transactions, ctx.clients, ctx.config, ctx.store_host, ctx.store.now_ms, read, may_send)
+    return TransactionChecks(
+        ctx.transactions, ctx.clients, ctx.config, ctx.store_host, ctx.store.now_ms, ctx.loop.time, ctx.retention.full_for_s, read, may_send
+    )
 
 
 # --- what happens meanwhile ------------------------------------------------------------------------------------------

@@ -9,8 +9,12 @@ Behaviour
 - After transaction_check_max questions the message goes to TRANS_CHECK_MAX_TIME_TOPIC, for an operator to look at.
 
 Differs from Java
-- Without a live producer of the group nothing counts: a producer may be away for up to transaction_keep_s and still be asked.
-- The age counts from when the message was stored, on the broker's own clock; Java takes the producer's.
+- Without a live producer of the group nothing counts: a producer may be away for up to transaction_keep_s and still be asked. That time is
+  counted from the first round of this start that missed it, by a clock that nobody can set and that stands still while the machine sleeps:
+  neither downtime nor a step of the wall clock gives up what could be asked about. Java goes by the wall clock.
+- Starts that come more often would keep such a transaction, and the log from there on, for ever. So RETURN_S after one it is given up, too,
+  where its segment of the log has been full for KEEPS times transaction_keep_s.
+- The age before which nobody is asked counts from when the message was stored, on the broker's own clock; Java takes the producer's.
 - At most max_unanswered_checks questions wait for their answers, so that no producer has to drop any; a round goes on as answers come,
   or after an interval without them. Java asks for as long as a minute, whatever comes back.
 - With access control only producers whose user may send to the topic are asked: the question carries the message, and any client may
@@ -42,6 +46,8 @@ from ogive.wire.numbers import whole_number
 log = logging.getLogger(__name__)
 
 AT_A_TIME: Final = 64
+KEEPS: Final = 10  # these two: see above
+RETURN_S: Final = 3600.0
 LOOK_S: Final = 0.05  # how often a round that waits for answers looks for them
 
 MaySend = Callable[[Client, str], bool]
@@ -59,12 +65,16 @@ class TransactionChecks:
         config: BrokerConfig,
         store_host: bytes,
         now_ms: Callable[[], int],
+        now_s: Callable[[], float],
+        full_for_s: Callable[[int], float],
         read: Read,
         may_send: MaySend,
     ) -> None:
-        """*read* carries out a read of the store, and waits for the disk where it has to, but not on the loop."""
+        """*now_s* is the loop's clock; *full_for_s*: see Retention. *read* carries out a read of the store, and waits for the disk where
+        it has to, but not on the loop."""
         self._transactions, self._clients, self._config, self._read = transactions, clients, config, read
         self._store_host, self._now_ms, self._may_send = store_host, now_ms, may_send
+        self._now_s, self._full_for_s = now_s, full_for_s
         self._turn = itertools.count()
 
     async def run(self) -> None:
@@ -120,13 +130,13 @@ class TransactionChecks:
         properties = decode_properties(half.properties)
         properties.pop(PropertyName.RECORD_CRC, None)
         checks = _count(properties)
-        too_old = self._now_ms() - transaction.stored_ms > self._config.transaction_keep_s * 1000
-        if checks >= self._config.transaction_check_max or too_old:
+        group, topic = properties[PropertyName.PRODUCER_GROUP], properties[PropertyName.REAL_TOPIC]
+        live = bool(self._live(group, topic))
+        if checks >= self._config.transaction_check_max or self._is_alone_too_long(transaction, live):
             log.warning("nobody decided about the transaction of %s: it goes to %s", _name(half), CHECKED_TOO_OFTEN_TOPIC)
             self._transactions.drop(transaction, self._copy(half, CHECKED_TOO_OFTEN_TOPIC, properties))
             return False
-        group, topic = properties[PropertyName.PRODUCER_GROUP], properties[PropertyName.REAL_TOPIC]
-        if not self._live(group, topic):
+        if not live:
             log.debug("no producer of group %s is there to be asked about %s", group, _name(half))
             return False
         properties[PropertyName.TRANSACTION_CHECKS] = str(checks + 1)
@@ -137,6 +147,16 @@ class TransactionChecks:
         if transaction.asked:
             self._ask(producers[next(self._turn) % len(producers)], transaction, half, copy)
         return transaction.asked
+
+    def _is_alone_too_long(self, transaction: Transaction, live: bool) -> bool:
+        """*live*: whether a producer is there to be asked."""
+        if live:
+            transaction.alone_since_s = None
+            return False
+        if transaction.alone_since_s is None:
+            transaction.alone_since_s = self._now_s()
+        alone_s, keep_s = self._now_s() - transaction.alone_since_s, self._config.transaction_keep_s
+        return alone_s > keep_s or (alone_s > RETURN_S and self._full_for_s(transaction.commitlog_offset) > KEEPS * keep_s)
 
     async def _move(self, transaction: Transaction, copy: NewMessage) -> None:
         """Return when the half message has its new place. Raises StoreError."""

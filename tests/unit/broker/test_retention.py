@@ -53,6 +53,8 @@ async def test_old_messages_go_and_a_reader_of_them_is_moved(server: Broker, cli
     machine.now_s = 73 * HOUR
     await retention.run()
     assert store.min_offset("T", 0) == 0  # it is not the hour
+    segment, end = store.segment_bytes, store.stats().commitlog_end
+    assert [retention.full_for_s(at) for at in (0, segment - 1, segment, end - 1)] == [73 * HOUR, 73 * HOUR, 73 * HOUR, 0]
     machine.hour = 4
     await retention.run()
     low = store.min_offset("T", 0)

@@ -10,9 +10,11 @@ import pytest
 from ogive.access.table import AccessTable
 from ogive.broker import Broker, dispatch
 from ogive.broker.server import _transaction_checks
+from ogive.broker.transaction_checks import KEEPS, RETURN_S
 from ogive.broker.transaction_state import ReadyMessages
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, MessageExt
+from ogive.store.clock import now_ms
 from ogive.store.disk import Cold
 from ogive.wire.acl import Credentials
 from ogive.wire.bodies import Acl, HeartbeatData, Policy, PolicyEntry, TopicConfig, User
@@ -23,6 +25,8 @@ from tests.raw_client import RawClient, messages, unique_key
 from tests.unit.broker.conftest import StartBroker
 
 QUICK = {"transaction_timeout_s": 0.001, "transaction_check_interval_s": 0.02}
+HOUR_S = 3600.0
+HOUR_MS = 3_600_000
 END = RequestCode.END_TRANSACTION
 CHECK = RequestCode.CHECK_TRANSACTION_STATE
 
@@ -434,6 +438,77 @@ async def test_a_transaction_whose_group_never_comes_back_is_put_aside(start_bro
     server = await start_broker(transaction_keep_s=0.001, **QUICK)
     async with await RawClient.open(server.address) as client:
         await send_half(client)
+        [given_up] = messages(await client.pull("looker", CHECKED_TOO_OFTEN_TOPIC, 0, suspend_ms=15_000))
+        assert given_up.body == b"paid"
+
+
+@pytest.mark.parametrize("restart", [True, False], ids=["downtime", "a step of the clock"])
+async def test_neither_downtime_nor_a_step_of_the_clock_gives_up_what_can_be_asked_about(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch, restart: bool
+) -> None:
+    """Not even where the producer comes back some rounds later."""
+    shift_ms = 0
+    for module in ("opening", "server"):
+        monkeypatch.setattr(f"ogive.broker.{module}.now_ms", lambda: now_ms() + shift_ms)
+    server = await start_broker(**QUICK)
+    async with await RawClient.open(server.address) as client:
+        half = await send_half(client)
+        if restart:
+            await server.stop()
+    shift_ms = 73 * HOUR_MS
+    if restart:
+        server = await start_broker(**QUICK)
+    await _transaction_checks(server.context).run()
+    async with await RawClient.open(server.address) as client:
+        await beat(client, "shop")
+        [message] = decode_messages((await client.next_request(CHECK)).body)
+        assert (message.body, message.properties["TRANSACTION_CHECK_TIMES"]) == (b"paid", "1")
+        assert (await end(client, half)).code == ResponseCode.SUCCESS
+        assert [one.body for one in await stored(client, "T", 2)] == [b"paid"]
+        assert await stored(client, CHECKED_TOO_OFTEN_TOPIC) == []
+
+
+async def test_the_time_without_a_producer_begins_anew_when_one_was_there(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await start_broker(transaction_check_interval_s=3600.0)
+    checks, now_s = _transaction_checks(server.context), 0.0
+    monkeypatch.setattr(checks, "_now_s", lambda: now_s)
+    async with await RawClient.open(server.address) as client:
+        await send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS="0")
+        for there in (False, True, False):
+            if there:
+                await beat(client, "shop")
+            else:
+                await client.ok(RequestCode.UNREGISTER_CLIENT, clientID=f"p{id(client)}", producerGroup="shop")
+            await checks.run()
+            now_s += 71 * HOUR_S
+        await checks.run()
+        assert await stored(client, CHECKED_TOO_OFTEN_TOPIC) == []
+        now_s += 2 * HOUR_S
+        await checks.run()
+        [given_up] = messages(await client.pull("looker", CHECKED_TOO_OFTEN_TOPIC, 0, suspend_ms=15_000))
+        assert given_up.properties["TRANSACTION_CHECK_TIMES"] == "1"
+
+
+async def test_starts_that_come_often_do_not_keep_a_transaction_and_the_log_for_ever(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = await start_broker(transaction_check_interval_s=3600.0)
+    checks, now_s, full_s = _transaction_checks(server.context), 0.0, KEEPS * 72 * HOUR_S
+    monkeypatch.setattr(checks, "_now_s", lambda: now_s)
+    monkeypatch.setattr(checks, "_full_for_s", lambda _: full_s)
+    async with await RawClient.open(server.address) as client:
+        await send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS="0")
+        await checks.run()
+        now_s = RETURN_S + 1
+        await checks.run()
+        full_s += 1
+        now_s = RETURN_S
+        await checks.run()
+        assert await stored(client, CHECKED_TOO_OFTEN_TOPIC) == []
+        now_s = RETURN_S + 1
+        await checks.run()
         [given_up] = messages(await client.pull("looker", CHECKED_TOO_OFTEN_TOPIC, 0, suspend_ms=15_000))
         assert given_up.body == b"paid"
 
