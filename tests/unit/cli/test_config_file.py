@@ -356,5 +356,5 @@ def test_a_mistake_in_broker_conf_is_named_without_its_secrets(tmp_path: Path, l
 def test_text_with_control_characters_is_refused(tmp_path: Path) -> None:
     """A NUL in a path ended with a traceback, a line break in a line of Apache's broker.conf."""
     for text in ("a\\u0000b", "a\\nb"):
-        with pytest.raises(InvalidOption, match="data: 'a.*b' holds a control character"):
+        with pytest.raises(InvalidOption, match=r"data: 'a.*b' holds a control character"):
             read(tmp_path / "ogive.toml", f'data = "{text}"')
