@@ -30,10 +30,9 @@ def rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One for each test and size, in the order of their names."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for line in lines:
-        row = found.setdefault((line["test"], line["size"]), {"runs": 0, "seconds": 0.0, "peak_rss_kib": 0})
+        row = found.setdefault((line["test"], line["size"]), {"runs": 0, "seconds": 0.0})
         row["runs"] += 1
         row["seconds"] += line.get("seconds", 0.0)
-        row["peak_rss_kib"] = max(row["peak_rss_kib"], line.get("peak_rss_kib", 0))
         for name in COUNTS:
             if isinstance(line.get(name), int):
                 row[name] = row.get(name, 0) + line[name]
@@ -46,10 +45,10 @@ def rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def table(lines: list[dict[str, Any]], day: str) -> str:
-    text = [f"Results of the run of {day}:", "", "| test | size | runs | " + " | ".join(COUNTS) + " | peak MiB | s |", "|---" * 11 + "|"]
+    text = [f"Results of the run of {day}:", "", "| test | size | runs | " + " | ".join(COUNTS) + " | s |", "|---" * 10 + "|"]
     for row in rows(lines):
         counts = [f"{row[name]:,}" if name in row else "" for name in COUNTS]
-        cells = [row["test"], row["size"], str(row["runs"]), *counts, f"{row['peak_rss_kib'] / 1024:.0f}", f"{row['seconds']:.0f}"]
+        cells = [row["test"], row["size"], str(row["runs"]), *counts, f"{row['seconds']:.0f}"]
         text.append("| " + " | ".join(cells) + " |")
     return "\n".join(text)
 
@@ -96,6 +95,8 @@ def main() -> None:
     lines = [json.loads(line) for line in Path(sys.argv[1]).read_text("utf-8").splitlines()]
     if gone := missing(lines):
         sys.exit(f"{DOCS.name} stays as it is: {sys.argv[1]} has no figures of {', '.join(gone)}. Only a whole `make test-slow` writes it.")
+    if losing := [line["test"] for line in lines if line.get("lost")]:
+        sys.exit(f"{DOCS.name} stays as it is: messages were lost in {', '.join(losing)}.")
     new = f"{table(lines, f'{datetime.now(UTC):%Y-%m-%d}')}\n\nWhat they measured beside it:\n\n{measures(lines)}"
     DOCS.write_text(replaced(DOCS.read_text("utf-8"), new), "utf-8")
     print(f"{DOCS.name}: {len(lines)} lines of figures")

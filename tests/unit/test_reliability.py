@@ -27,14 +27,14 @@ def test_every_test_that_the_page_names_is_there() -> None:
 
 def test_results_are_summed_by_test_and_size_and_stand_in_order() -> None:
     lines = [
-        {"test": "T10", "size": "nightly", "seconds": 1.0, "peak_rss_kib": 2048, "lost": 0, "faults": 10},
-        {"test": "T4", "size": "nightly", "seconds": 2.0, "peak_rss_kib": 1024, "lost": 0, "acknowledged": 1000},
-        {"test": "T4", "size": "nightly", "seconds": 3.0, "peak_rss_kib": 4096, "lost": 1, "acknowledged": 500},
+        {"test": "T10", "size": "nightly", "seconds": 1.0, "lost": 0, "faults": 10},
+        {"test": "T4", "size": "nightly", "seconds": 2.0, "lost": 0, "acknowledged": 1000},
+        {"test": "T4", "size": "nightly", "seconds": 3.0, "lost": 1, "acknowledged": 500},
     ]
     text = tool.table(lines, "2026-11-22")
     assert [row.split("|")[1:] for row in text.splitlines()[4:]] == [
-        [" T4 ", " nightly ", " 2 ", "  ", "  ", " 1,500 ", "  ", " 1 ", "  ", " 4 ", " 5 ", ""],
-        [" T10 ", " nightly ", " 1 ", " 10 ", "  ", "  ", "  ", " 0 ", "  ", " 2 ", " 1 ", ""],
+        [" T4 ", " nightly ", " 2 ", "  ", "  ", " 1,500 ", "  ", " 1 ", "  ", " 5 ", ""],
+        [" T10 ", " nightly ", " 1 ", " 10 ", "  ", "  ", "  ", " 0 ", "  ", " 1 ", ""],
     ]
 
 
@@ -68,6 +68,10 @@ def test_a_part_of_the_tests_writes_no_page(tmp_path: Path, monkeypatch: pytest.
     lines = [{"test": name, "size": "nightly"} for name in ("T2", "T4", "T9 under load", "T11", "T15")]
     figures.write_text("\n".join(map(json.dumps, [*lines, {"test": "T10", "size": "quick"}])), "utf-8")
     with pytest.raises(SystemExit, match="no figures of T10"):
+        tool.main()
+    assert page.read_text("utf-8") == PAGE
+    figures.write_text("\n".join(map(json.dumps, [*lines, {"test": "T10", "size": "nightly", "lost": 1}])), "utf-8")
+    with pytest.raises(SystemExit, match="lost in T10"):
         tool.main()
     assert page.read_text("utf-8") == PAGE
     figures.write_text("\n".join(map(json.dumps, [*lines, {"test": "T10", "size": "nightly"}])), "utf-8")
