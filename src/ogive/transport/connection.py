@@ -314,7 +314,7 @@ class Connection(asyncio.Protocol):
             try:
                 command = decode_command(frames[at])
             except ProtocolError as exc:
-                fault = exc
+                fault = ProtocolError(str(exc))  # its traceback would hold on to this call, and so to the peer's megabytes
                 break
             at += 1
             if command.flag & _RESPONSE:

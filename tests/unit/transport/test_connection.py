@@ -81,6 +81,23 @@ async def test_a_closed_connection_is_freed_at_once(server: Server, by_us: bool)
         gc.enable()
 
 
+async def test_a_connection_that_sent_what_is_no_frame_is_freed_at_once(server: Server) -> None:
+    """What it sent goes with it, which may be 16 MiB."""
+    gc.disable()
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        async with asyncio.timeout(5.0):
+            while not server.connections:
+                await asyncio.sleep(0)
+            served = weakref.ref(next(iter(server.connections)))
+            writer.write(b"\x00\x00\x00\x05\x00\x00\x00\x01x")
+            while served() is not None:
+                await asyncio.sleep(0)
+        writer.close()
+    finally:
+        gc.enable()
+
+
 async def test_many_requests_in_one_loop_turn_are_answered(server: Server) -> None:
     connection = await connect("127.0.0.1", server.port)
     calls = [connection.start_call(RemotingCommand(1, body=b"%d" % i), 5.0) for i in range(1000)]
