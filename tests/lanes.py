@@ -23,7 +23,7 @@ TAKES: Final[Mapping[str, Mapping[str, int]]] = {
         "rel/test_store_scale.py": 15,
         "rel/test_bit_flips.py": 30,
         "rel/test_store_damage.py": 15,
-        "rel/test_fuzz.py": 48,
+        "rel/test_fuzz.py": 51,
         "rel/test_store_faults.py": 3,
     },
     APART: {

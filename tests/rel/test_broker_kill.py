@@ -143,19 +143,22 @@ async def killed_again_and_again(
         ):
             stop = asyncio.Event()
             producing = [asyncio.create_task(produce(producer, i, ledger, stop, max_batch)) for i in range(PRODUCERS)]
+            served_again_s: list[float] = []
             for _ in range(kills):
                 await until_acknowledged(ledger, len(ledger.acknowledged) + each_life)
                 await asyncio.sleep(chance.uniform(0.1, 0.9))
+                began = time.monotonic()
                 await asyncio.to_thread(broker.kill)
                 ledger.killed()
                 await asyncio.to_thread(broker.start)
+                served_again_s.append(time.monotonic() - began)
             stop.set()
             await asyncio.gather(*producing)
             await wait_until_received(ledger, 120.0)
         received = set.intersection(*ledger.received.values())
         line.update(attempts=len(ledger.attempted), acknowledged=len(ledger.acknowledged), received=len(received))
         line.update(lost=len(ledger.acknowledged - received), duplicates=ledger.duplicates)
-        line.update(most_duplicates=ledger.most_duplicates)
+        line.update(most_duplicates=ledger.most_duplicates, served_again_slowest_s=round(max(served_again_s), 2))
     for group in ("concurrent", "orderly"):
         assert not ledger.acknowledged - ledger.received[group], f"lost by {group}"
         assert not ledger.received[group] - ledger.attempted, f"phantom in {group}"

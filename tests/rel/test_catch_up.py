@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.rel, pytest.mark.nightly, pytest.mark.timeout(900)]
 
 BACKLOG, GROUP, HOT = "Topic0", "returning", "Hot"
 COUNT, ALONE, LEAST_TURNS, MEMORY_MIB = 1_000_000, 200, 50, 300
+LIVE, AT_A_TIME = 20_000, 200  # new messages whose rate is measured, and how many of them are on their way
 
 
 def forget(folder: Path) -> None:
@@ -29,6 +30,10 @@ def forget(folder: Path) -> None:
             with path.open("rb") as file:
                 os.fsync(file.fileno())
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def live_body(number: int) -> bytes:
+    return b"%0256d" % number
 
 
 def peak_mib(pid: int) -> int:
@@ -92,6 +97,17 @@ async def test_a_group_that_comes_back_to_a_backlog_gets_all_of_it_and_holds_up_
             await got.wait()
             return took
 
+        async def live_s() -> float:
+            """Seconds from the first send of many new messages, of the old ones' size, until all have come."""
+            began = time.monotonic()
+            for first in range(0, LIVE, AT_A_TIME):
+                await asyncio.gather(*(producer.send(HOT, live_body(number)) for number in range(first, first + AT_A_TIME)))
+            async with asyncio.timeout(60.0):
+                while len(hot) < LIVE:
+                    await asyncio.sleep(0.01)
+            return time.monotonic() - began
+
+        line["live_a_second"] = round(LIVE / await live_s())
         alone_s = [await turn(b"alone %d" % number) for number in range(ALONE)]
         began = time.monotonic()
         for _ in range(4):
@@ -107,6 +123,7 @@ async def test_a_group_that_comes_back_to_a_backlog_gets_all_of_it_and_holds_up_
             while sum(row.lag for row in await admin.lag(GROUP, BACKLOG, members=False)):
                 await asyncio.sleep(0.2)
     assert reader.came == b"\x01" * COUNT
-    assert set(hot) == {*(b"alone %d" % number for number in range(ALONE)), *(b"%d" % number for number in range(len(beside_s)))}
+    assert set(hot[:LIVE]) == {live_body(number) for number in range(LIVE)}
+    assert set(hot[LIVE:]) == {*(b"alone %d" % number for number in range(ALONE)), *(b"%d" % number for number in range(len(beside_s)))}
     assert len(beside_s) > LEAST_TURNS
     assert line["broker_resident_mib"] <= MEMORY_MIB

@@ -38,6 +38,7 @@ pytestmark = pytest.mark.rel
 DEADLINE_S = 60.0
 BUSY, ROUNDS, SENDS = 20, 5, 50  # clients, how often they are measured, and what each sends then
 VISITORS, GROUPS = 500, 200  # at a time; that they are members of
+ALONE = 30  # pulls that are measured before anybody slow is there
 sizes = pytest.mark.parametrize
 
 
@@ -470,6 +471,7 @@ async def test_a_process_under_who_never_finishes_keeps_its_memory_and_takes_rea
             held = [stack.enter_context(socket.create_connection((host, int(port)), DEADLINE_S)) for _ in range(count)]
             for number, one in enumerate(held[silent + slow :]):
                 one.sendall(hello[: len(hello) // (1 + number % 2)])
+            all_there = time.monotonic()
             took: list[float] = []
             async with asyncio.timeout(DEADLINE_S):
                 while len(took) < 3 or connections_of(pid) > idle:
@@ -481,6 +483,7 @@ async def test_a_process_under_who_never_finishes_keeps_its_memory_and_takes_rea
                         await real.send("T", b"%d" % len(took))
                     took.append(time.perf_counter() - began)
                     await asyncio.sleep(0.05)
+            line["closed_s"] = round(time.monotonic() - all_there, 2)
             line.update(acknowledged=len(took), send_slowest_ms=round(1000 * max(took), 1), more_kib=(peak_bytes(pid) - before) // 1024)
     assert line["more_kib"] <= 50 * 1024
     assert len((tmp_path / "broker.log").read_text().splitlines()) <= 40, "a line for each of them"
@@ -510,7 +513,17 @@ async def test_readers_that_do_not_read_are_closed_and_memory_stays_bounded(
             for _ in range(6):
                 await client.send("T", os.urandom(1024 * 1024))
             before, idle = peak_bytes(pid), connections_of(pid)
+
+            async def pull_s(puller: RawClient) -> float:
+                """Seconds of one, and a pause behind it."""
+                began = time.perf_counter()
+                assert len(messages(await puller.pull("G", "T", 0, count=64))) == 3
+                took_s = time.perf_counter() - began
+                await asyncio.sleep(0.1)
+                return took_s
+
             with figures("T29", nightly=count > 60, attempts=count) as line:
+                alone_s = [await pull_s(client) for _ in range(ALONE)]
                 host, _, port = address.rpartition(":")
                 held = []
                 for _ in range(count):
@@ -523,14 +536,12 @@ async def test_readers_that_do_not_read_are_closed_and_memory_stays_bounded(
                 took: list[float] = []
                 async with await RawClient.open(address) as other, asyncio.timeout(slow_reader_s + DEADLINE_S):
                     while not took or connections_of(pid) > idle + 1:  # the first answer tells that those before it are there
-                        began = time.perf_counter()
-                        assert len(messages(await other.pull("G", "T", 0, count=64))) == 3
-                        took.append(time.perf_counter() - began)
-                        await asyncio.sleep(0.1)
+                        took.append(await pull_s(other))
                         for one in held if rate and len(took) % 10 == 0 else ():
                             with contextlib.suppress(OSError):
                                 one.recv(rate)
-                line.update(acknowledged=len(took), pull_p99_ms=p99_ms(took), more_kib=(peak_bytes(pid) - before) // 1024)
+                line.update(acknowledged=len(took), pull_p99_alone_ms=p99_ms(alone_s), pull_p99_beside_ms=p99_ms(took))
+                line["more_kib"] = (peak_bytes(pid) - before) // 1024
     assert line["more_kib"] <= (budget >> 10) + 64 * 1024
     assert (tmp_path / "broker.log").read_text().count("is cut off") >= 10
 

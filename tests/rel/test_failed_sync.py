@@ -3,6 +3,8 @@
 import asyncio
 import subprocess
 import sys
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -72,24 +74,37 @@ def test_a_failed_sync_ends_the_broker_with_code_74_and_loses_nothing_acknowledg
 @pytest.mark.parametrize("times", [1, 4, 10**9])
 def test_a_sync_that_fails_under_load_acknowledges_nothing_any_more(tmp_path: Path, times: int) -> None:
     """Also when later ones would succeed. Fifty sends are on their way all the time; each gets its answer or an error."""
+    errors_s: list[float] = []
+    ends_s: list[float] = []
     with figures("T9 under load", nightly=True, attempts=0, acknowledged=0, received=0, lost=0, faults=0) as line:
         for round_ in range(5):
-            attempted, acknowledged, found = asyncio.run(until_a_sync_fails(tmp_path / str(round_), times, 200 + 150 * round_))
+            seen = asyncio.run(until_a_sync_fails(tmp_path / str(round_), times, 200 + 150 * round_))
             line["faults"] += 1
-            line["attempts"] += len(attempted)
-            line["acknowledged"] += len(acknowledged)
-            line["received"] += len(found)
-            line["lost"] += len(acknowledged - found)
-            assert acknowledged <= found <= attempted
+            line["attempts"] += len(seen.attempted)
+            line["acknowledged"] += len(seen.acknowledged)
+            line["received"] += len(seen.found)
+            line["lost"] += len(seen.acknowledged - seen.found)
+            errors_s.append(seen.error_s)
+            ends_s.append(seen.ended_s)
+            assert seen.acknowledged <= seen.found <= seen.attempted
+        line.update(send_to_error_slowest_ms=round(1000 * max(errors_s), 1), fault_to_exit_slowest_ms=round(1000 * max(ends_s), 1))
 
 
-async def until_a_sync_fails(folder: Path, times: int, messages: int) -> tuple[set[bytes], set[bytes], set[bytes]]:
-    """(tried, acknowledged, found afterwards) by fifty senders; syncs begin to fail behind *messages* acknowledged ones."""
+@dataclass(slots=True)
+class Seen:
+    attempted: set[bytes] = field(default_factory=set)
+    acknowledged: set[bytes] = field(default_factory=set)
+    found: set[bytes] = field(default_factory=set)  # afterwards
+    error_s: float = 0.0  # that a send which failed waited at most
+    ended_s: float = 0.0  # from when syncs began to fail to the end of the process
+
+
+async def until_a_sync_fails(folder: Path, times: int, messages: int) -> Seen:
+    """Of fifty senders; syncs begin to fail behind *messages* acknowledged ones."""
     folder.mkdir()
     broken, data = folder / "broken", folder / "data"
-    attempted: set[bytes] = set()
-    acknowledged: set[bytes] = set()
-    refused = asyncio.Event()
+    seen, refused = Seen(), asyncio.Event()
+    broke = 0.0
     process = await asyncio.create_subprocess_exec(*failing_up(broken, data), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         assert process.stdout is not None
@@ -97,32 +112,40 @@ async def until_a_sync_fails(folder: Path, times: int, messages: int) -> tuple[s
         async with aio.Producer(name_server, config=ogive.ProducerConfig(retries=0)) as producer:
             await producer.send("Ledger", b"first")
 
+            async def end() -> None:
+                assert await process.wait() == EXIT_STORE_FAILED
+                seen.ended_s = time.monotonic() - broke
+
             async def send(sender: int) -> None:
+                nonlocal broke
                 number = 0
                 while not refused.is_set():
                     body = b"%d/%d" % (sender, number)
                     number += 1
-                    attempted.add(body)
+                    seen.attempted.add(body)
+                    began = time.monotonic()
                     try:
                         await producer.send("Ledger", body, timeout_s=30.0)
                     except OgiveError:
                         refused.set()
+                        seen.error_s = max(seen.error_s, time.monotonic() - began)
                     else:
-                        acknowledged.add(body)
-                        if len(acknowledged) == messages:
+                        seen.acknowledged.add(body)
+                        if len(seen.acknowledged) == messages:
                             broken.write_text(str(times))
+                            broke = time.monotonic()
 
-            await asyncio.gather(*(send(sender) for sender in range(50)))
-            assert await asyncio.wait_for(process.wait(), 60) == EXIT_STORE_FAILED
+            async with asyncio.timeout(120):
+                await asyncio.gather(end(), *(send(sender) for sender in range(50)))
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     store = MessageStore.open(StoreConfig(root=data))
     store.start(lambda report: None)
-    found = {record.body for key in list(store.queues) if key[0] == "Ledger" for record in read_queue(store, *key)}
+    seen.found = {record.body for key in list(store.queues) if key[0] == "Ledger" for record in read_queue(store, *key)} - {b"first"}
     store.close()
-    return attempted, acknowledged, found - {b"first"}
+    return seen
 
 
 def read_back(data: Path, queue: ogive.MessageQueue) -> list[bytes]:

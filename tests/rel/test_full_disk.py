@@ -5,6 +5,7 @@ import contextlib
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from ogive.errors import ResponseCode, StoreFull
 from ogive.store import StoreConfig
 from ogive.wire.codes import RequestCode
-from tests.figures import figures
+from tests.figures import figures, p99_ms
 from tests.peers import our_broker
 from tests.raw_client import RawClient, messages
 from tests.stores import Driver, message
@@ -21,6 +22,7 @@ from tests.stores import Driver, message
 pytestmark = [pytest.mark.rel, pytest.mark.nightly]
 
 MIB = 1024 * 1024
+PULLS = 100  # of the first message, measured in each round
 
 
 @pytest.fixture
@@ -104,10 +106,22 @@ async def received(client: RawClient, topic: str) -> list[bytes]:
     return found
 
 
+async def pulls_s(client: RawClient) -> list[float]:
+    took: list[float] = []
+    for _ in range(PULLS):
+        began = time.perf_counter()
+        assert messages(await client.pull("Looker", "T", 0, count=1))[0].body == b"first"
+        took.append(time.perf_counter() - began)
+    return took
+
+
 @pytest.mark.parametrize("small_disk", [64], indirect=True, ids=["64 MiB"])
 async def test_broker_on_a_full_disk_refuses_sends_and_goes_on_when_there_is_room(small_disk: Path) -> None:
     """A producer hears why, consumers get everything and commit, and within 5 s of there being room all is as before."""
     acked: list[bytes] = []
+    before_s: list[float] = []
+    full_s: list[float] = []
+    writes_again_s: list[float] = []
     ballast = small_disk / "ballast"
     with figures("T10 ogive up", nightly=True, faults=10, attempts=0) as line, our_broker(small_disk) as broker:
         async with await RawClient.open(broker.address) as client:
@@ -115,16 +129,20 @@ async def test_broker_on_a_full_disk_refuses_sends_and_goes_on_when_there_is_roo
             acked.append(b"first")
             await client.heartbeat("c", "G", "T")
             for round_ in range(10):
+                before_s += await pulls_s(client)
                 take_all(ballast)
                 line["attempts"] += await fill(client, acked)
+                full_s += await pulls_s(client)
                 assert await received(client, "T") == acked
                 await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=len(acked))
                 new = await client.start_send(f"New{round_}", b"refused")
                 assert new.code == ResponseCode.SERVICE_NOT_AVAILABLE, new
                 ballast.unlink()
+                began = time.monotonic()
                 async with asyncio.timeout(5.0):
                     while (await client.start_send(f"New{round_}", b"taken")).code != ResponseCode.SUCCESS:
                         await asyncio.sleep(0.05)
+                writes_again_s.append(time.monotonic() - began)
                 assert await received(client, f"New{round_}") in ([b"taken"], [b"refused", b"taken"])  # the log may have had room for one
         broker.kill()
         broker.start()
@@ -133,5 +151,8 @@ async def test_broker_on_a_full_disk_refuses_sends_and_goes_on_when_there_is_roo
             asked = await client.ok(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0)
         line["attempts"] += len(acked)
         line["acknowledged"], line["received"], line["lost"] = len(acked), len(found), len(set(acked) - set(found))
+        line.update(
+            pull_p99_before_ms=p99_ms(before_s), pull_p99_full_ms=p99_ms(full_s), writes_again_slowest_s=round(max(writes_again_s), 2)
+        )
         assert found == acked
         assert int(asked.ext_fields["offset"]) <= len(acked)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.rel
 
 ROOT = Path(__file__).parents[2]
 SEARCH_S = 60
-HALF = {"columns", "put", "java-json", "inflate", "tags", "sql92", "settings", "kv-file", "local-offsets", "words", "page"}
+HALF = {"columns", "put", "java-json", "inflate", "tags", "sql92", "kv-file", "words", "page"}
 """Who has half of that: decoders of an input of which another one has its minute, or both a half, and short texts."""
 
 
