@@ -7,7 +7,7 @@ reads.
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ogive.store import checkpoint as checkpoints
@@ -47,16 +47,28 @@ class DerivedFiles:
             checkpoints.save(self._fs, self._root, flush.checkpoint)
             self.saved_position, self.saved_deletions = flush.checkpoint.position, flush.checkpoint.deleted
 
-    def remove_queues(self, directories: Sequence[Path]) -> None:
-        """The directories of a deleted topic's queues, and that of the topic once it is empty."""
-        for path in [path for path in self._left if path.parent in directories]:
+    def remove_queues(self, directories: Sequence[Path]) -> Iterator[None]:
+        """The directories of a deleted topic's queues, and then that of the topic if it is empty.
+
+        Works while it is iterated over: each step is a path, so that other jobs may come between two of them.
+        """
+        every = set(directories)
+        for path in [path for path in self._left if path.parent in every]:
             del self._left[path]  # the topic may be made again, with files of these names
+        topics: dict[Path, None] = {}
         try:
             for directory in directories:
-                if self._fs.list(directory):
-                    self._queues.remove(directory)
-                    if not self._fs.list(directory.parent):
-                        self._fs.remove_dir(directory.parent)
+                names = self._fs.list(directory)
+                for name in names:
+                    self._queues.unlink(directory / name)
+                    yield
+                if names:
+                    self._fs.remove_dir(directory)
+                    topics[directory.parent] = None
+                yield
+            for topic in topics:
+                if not self._fs.list(topic):
+                    self._fs.remove_dir(topic)
         except OSError as exc:
             log.warning("files of a deleted topic stay: %s", exc)
 

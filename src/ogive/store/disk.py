@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -98,10 +98,10 @@ class Disk:
         self.keep_nothing()
         self._handles.forget(path)
 
-    def forget_under(self, directory: Path) -> None:
-        """So are all files of *directory*. One that is made there later is another file: an open handle would show the old one."""
+    def forget_under(self, directories: Collection[Path]) -> None:
+        """So are all files of *directories*. One that is made there later is another file: an open handle would show the old one."""
         self.keep_nothing()
-        self._handles.forget_under(directory)
+        self._handles.forget_under(directories)
 
     def close(self) -> None:
         self._handles.close()

@@ -44,6 +44,7 @@ class QueueFlusher:
         self._checkpoint_wanted = False
         self._in_memory: dict[ConsumeQueue, None] = dict.fromkeys(q for q in queues.values() if q.tail)  # least recently written first
         self.current: Flush | None = None
+        self.held = False  # nothing begins: files of deleted topics are still there, which a checkpoint would not tell of any more
 
     def note(self, touched: Iterable[ConsumeQueue], position: int) -> bool:
         """*touched* got entries, and the log reaches *position*; whether a flush is due."""
@@ -51,10 +52,10 @@ class QueueFlusher:
         return position - self._flushed_at >= self._config.flush_bytes
 
     def begin(self, position: int, store_timestamp_ms: int, *, checkpoint: bool = False) -> bool:
-        """Collect everything that no file holds as *current*; False if a flush is on its way, and this one must wait."""
+        """Collect everything that no file holds as *current*; False if a flush is on its way or held, and this one must wait."""
         self._index.build()
         self._checkpoint_wanted |= checkpoint or self._index.has_full or position - self._checkpoint_at >= self._config.checkpoint_bytes
-        if self.current is not None:
+        if self.current is not None or self.held:
             return False
         self.current = self._collect(position, store_timestamp_ms)
         return True

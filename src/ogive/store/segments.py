@@ -3,7 +3,7 @@
 import functools
 import itertools
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -129,8 +129,9 @@ class Handles:
         if handle is not None:
             self._fs.close(handle)
 
-    def forget_under(self, directory: Path) -> None:
-        for path in [path for path in self._open if path.parent == directory]:
+    def forget_under(self, directories: Collection[Path]) -> None:
+        every = set(directories)
+        for path in [path for path in self._open if path.parent in every]:
             self.forget(path)
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ Differs from Java
 """
 
 import functools
+import itertools
 import logging
 import threading
 import time
@@ -48,6 +49,7 @@ log = logging.getLogger(__name__)
 
 _RETRY_FULL_S = 1.0
 _QUEUES_AT_ONCE = 200
+_PATHS_AT_ONCE = 32  # removed by one job of the writer: a few milliseconds
 _MAX_TRIES = 256  # to look up some queues; beyond it the reads wait for the disk
 
 
@@ -125,6 +127,7 @@ class MessageStore:
         self._full_until = 0.0
         self._full = StoreFull("no room in the store")  # what was refused last
         self._told_full = False  # in the log, until writes are taken again
+        self._removals: deque[Iterator[None]] = deque()  # of deleted topics, see remove_queues(); the first is under way
         self._flush_refused = False  # the current flush met a full disk, and waits to be tried again
         self._closed = False
         self._stats = StoreStats()
@@ -302,15 +305,39 @@ class MessageStore:
         """Forget every queue of *topic*. Its records stay in the log, unseen; after a crash too once is_deletion_saved() says so."""
         self._kinds.batched.discard(topic)
         directories = [queue.directory for queue in self._appender.forget_topic(topic)]
-        for directory in directories:
-            self._disk.forget_under(directory)
+        self._disk.forget_under(directories)
         if directories and self.failed is None and self._writer is not None:
             self._flusher.forget(topic, self._visible_end)  # not later: a full disk may take back what waits, with its offsets
             self._hand_over()
-            self._post(functools.partial(self._derived.remove_queues, directories))
-            self._flush(checkpoint=True)
-        if self._flush_refused and self._is_running():
+            self._flusher.held = True
+            self._flush(checkpoint=True)  # once they are gone
+            self._removals.append(self._derived.remove_queues(directories))
+            if len(self._removals) == 1:
+                self._post_removal()
+        if self._flush_refused and not self._removals and self._is_running():
             self._post_flush()  # there may be room by now
+
+    def _post_removal(self) -> None:
+        """The next paths: not all at once, so that what is put meanwhile does not wait for them."""
+        self._post(functools.partial(self._removal_job, self._removals[0]))
+
+    def _removal_job(self, removal: Iterator[None]) -> None:
+        """Writer thread."""
+        steps = sum(1 for _ in itertools.islice(removal, _PATHS_AT_ONCE))
+        self._on_owner(functools.partial(self._removed, ended=steps < _PATHS_AT_ONCE))
+
+    def _removed(self, *, ended: bool) -> None:
+        if self.failed is not None:
+            return  # the rest stays, as after a crash: no checkpoint tells of the deletion
+        if ended:
+            self._removals.popleft()
+        if self._removals:
+            self._post_removal()
+            return
+        self._flusher.held = False
+        if self._flush_refused:
+            self._post_flush()  # there may be room by now
+        self._flush()
 
     def has_topic(self, topic: str) -> bool:
         """Whether *topic* has queues."""
@@ -325,7 +352,7 @@ class MessageStore:
         position = self._deleted.get(topic)
         if position is None or self._derived.saved_deletions.get(topic) == position:
             return True
-        if self._flush_refused:
+        if self._flush_refused and not self._removals:
             raise StoreFull(str(self._full))
         return False
 
@@ -737,6 +764,8 @@ class MessageStore:
         self._note_full(StoreFull(f"no room for consume queues: {reason(cause)}"))
 
     def _flush_last(self) -> None:
+        for _ in itertools.chain.from_iterable(self._removals):
+            pass
         try:
             if self._flusher.current is not None:  # met a full disk
                 self._derived.write(self._flusher.current)

@@ -133,6 +133,7 @@ async def _forget(ctx: Context, topics: Mapping[str, int]) -> None:
         ctx.offsets.remove_topic(topic, {group.name: group.audience for group in groups}, queue_ids)
     await ctx.save_offsets()  # then the queues: progress that outlived them would pass over the first messages of a topic made again
     for topic, queue_ids in queues.items():
+        await ctx.slices.mine()  # each looks at all queues
         ctx.store.delete_topic(topic)
         ctx.traffic.forget_topic(topic)
         ctx.timers.by_topic.forget(topic)
