@@ -60,6 +60,7 @@ async def query(ctx: Context, connection: Connection, header: QueryAssignmentReq
 async def _queues(ctx: Context, topic: str) -> list[MessageQueue]:
     """All readable queues in Java's order: topic, broker, id."""
     route = await ctx.registration.route(topic)
+    await ctx.slices.mine()  # many routes may have come with one read
     if route is not None:
         found: Sequence[QueueData] = route.queues
     else:

@@ -4,11 +4,13 @@ import asyncio
 
 import pytest
 
+from ogive.broker import Broker
 from ogive.broker.handlers.assignment import STRATEGIES
 from ogive.client.consumer.allocate import average, average_by_circle
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.namesrv import NameServer, NameServerConfig
+from ogive.transport import turn
 from ogive.wire.bodies import dumps, loads_object
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
@@ -53,6 +55,40 @@ async def test_a_broker_alone_assigns_its_own_queues(client: RawClient) -> None:
     body = dumps({"topic": "T", "consumerGroup": "G", "clientId": "c1", "strategyName": "BY_STARS"})
     answer = await client.call(RequestCode.QUERY_ASSIGNMENT, body)
     assert (answer.code, "AVG_BY_CIRCLE" in (answer.remark or "")) == (ResponseCode.INVALID_PARAMETER, True)
+
+
+async def test_the_loop_turns_between_answers_whose_routes_came_together(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred clients of a topic with 1,024 queues stopped everybody for 0.4 s."""
+    ctx, now, turns = server.context, 0.0, 0
+    answered: list[int] = []
+    came = asyncio.Event()
+
+    async def route(topic: str) -> None:
+        await came.wait()
+
+    def get(topic: str) -> None:
+        nonlocal now
+        now += 1.0
+        answered.append(turns)
+
+    monkeypatch.setattr(turn, "SLICE_S", 0.01)
+    monkeypatch.setattr(ctx.slices, "_now", lambda: now)
+    monkeypatch.setattr(ctx.registration, "route", route)
+    monkeypatch.setattr(ctx.topics, "get", get)
+    body = dumps({"topic": "T", "consumerGroup": "G", "clientId": "c1", "strategyName": "AVG", "messageModel": "BROADCASTING"})
+    answers = [client.start(RequestCode.QUERY_ASSIGNMENT, body) for _ in range(20)]
+    while len(ctx._tasks) < 20:
+        await asyncio.sleep(0)
+    for _ in range(30):
+        await asyncio.sleep(0)
+    came.set()
+    async with asyncio.timeout(20):
+        while not all(answer.done() for answer in answers):
+            await asyncio.sleep(0)
+            turns += 1
+    assert len(set(answered)) == 20
 
 
 @pytest.mark.parametrize(("name", "theirs"), [("AVG", average), ("AVG_BY_CIRCLE", average_by_circle)])
