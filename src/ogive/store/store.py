@@ -744,7 +744,9 @@ class MessageStore:
             self._post(functools.partial(self._flush_job, flush))
 
     def _flush_job(self, flush: Flush) -> None:
-        """Writer thread. A full disk leaves *flush* to be tried again."""
+        """Writer thread. A full disk leaves *flush* to be tried again; after a failed sync another one may say that all is well."""
+        if self._work.has_failed:
+            return
         try:
             self._derived.write(flush)
         except OSError as exc:

@@ -129,6 +129,11 @@ class GroupWriter:
         """After a commit: whether sync_in_s() has just begun to count, or the room ahead of the log runs out."""
         return self._just_begun or self._log.prepared < self._end + self._ahead_bytes // 2
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether nothing more is written."""
+        return self._failed is not None
+
     def accept_again(self) -> None:
         """The owner has taken back every refused group: what comes next starts where the log ends."""
         self._refusing = None

@@ -652,6 +652,22 @@ def test_a_damaged_format_number_is_no_later_release(driver: Driver) -> None:
         assert again.bodies() == [b"0", b"1", b"2"]
 
 
+def test_no_checkpoint_is_written_after_a_sync_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system forgets what it could not write: the next sync succeeds, and a checkpoint behind it would tell of what is not there."""
+    driver = Driver(small(tmp_path, flush="async"), threaded=False)
+    driver.put(message("a"))
+    checkpoint = tmp_path / "checkpoint"
+    before = checkpoint.read_bytes() if checkpoint.exists() else b""
+    waiting: list[Callable[[], None]] = []
+    monkeypatch.setattr(driver.store, "_post", waiting.append)
+    driver.store._flush(checkpoint=True)
+    driver.store._work.fail_by("syncing the commit log", OSError(errno.EIO, "input/output error"))
+    for job in waiting:
+        job()
+    assert waiting
+    assert (checkpoint.read_bytes() if checkpoint.exists() else b"") == before
+
+
 def test_close_answers_what_waits(tmp_path: Path) -> None:
     driver = Driver(small(tmp_path))
     answers: list[Any] = []
