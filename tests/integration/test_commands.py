@@ -434,7 +434,7 @@ def test_messages_of_a_time_are_listed(running: Broker) -> None:
     assert b"there may be more; --limit shows more than 1" in some.stderr
     before = ogive("message", "--until", first["stored_at"], *place)
     assert (before.returncode, before.stdout) == (1, b"")
-    assert f"topic Timed has no message, stored before {first['stored_at']}".encode() in before.stderr
+    assert f"topic Timed has no message stored before {first['stored_at']}".encode() in before.stderr
     assert (
         b"has no message with the key k, stored since 2099-01-01" in ogive("message", "--key", "k", "--since", "2099-01-01", *place).stderr
     )
