@@ -156,7 +156,7 @@ class Duplicates:
                 raise
 
     async def _look_up(self, message: NewMessage) -> None:
-        """Remember where the message with *key* is, if one was stored before the start and inside the window. Raises StoreError."""
+        """Remember where the first message with its key is, if one was stored before the start and inside the window. Raises StoreError."""
         key, unique_key = _key(message), _unique_key(message)
         if key is None or unique_key is None or key in self._firsts:
             return

@@ -47,10 +47,10 @@ def check_expression_type(expression_type: str | None, *, sql: bool) -> bool:
 
 
 def memory_of_filter(expression_type: str | None, expression: str, codes: int = 0) -> int:
-    """About how many bytes a filter takes once it has been read. *codes*: how many hashes were sent with it."""
+    """About how many bytes a filter takes once it has been read. *codes*: how many hashes were sent with it, which are kept in any case."""
     if expression_type == SQL92:
-        return min(_SQL_BYTES * len(expression), _MAX_SQL_BYTES)
-    return _CODE_BYTES * max(codes, tag_count(expression)) if expression not in ("", "*") else 0
+        return min(_SQL_BYTES * len(expression), _MAX_SQL_BYTES) + _CODE_BYTES * codes
+    return _CODE_BYTES * max(codes, 0 if expression in ("", "*") else tag_count(expression))
 
 
 def tag_count(expression: str) -> int:
