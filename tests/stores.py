@@ -1,6 +1,7 @@
 """Driving a store from a test: no event loop, one message after the other."""
 
 import queue
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,34 @@ class InlineWriter:
         self.work.idle()
 
     def close(self) -> None:
+        self.work.sync_now()
+
+
+class OneByOne:
+    """A writer that carries out what was posted, in order, when the test says so."""
+
+    def __init__(self, work: GroupWriter, _max_group_bytes: int = 0) -> None:
+        self.work = work
+        self.posted: deque[Group | Job] = deque()
+
+    def post(self, job: Group | Job) -> None:
+        self.posted.append(job)
+
+    def step(self) -> None:
+        job = self.posted.popleft()
+        if isinstance(job, Group):
+            self.work.commit([job])
+        else:
+            job()
+
+    def run(self) -> None:
+        while self.posted:
+            self.step()
+
+    def close(self) -> None:
+        """As the thread does it: nothing that is posted meanwhile."""
+        for _ in range(len(self.posted)):
+            self.step()
         self.work.sync_now()
 
 

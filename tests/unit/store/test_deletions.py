@@ -1,7 +1,7 @@
 """Deleted topics with many queues: their files go in pieces, and other messages come in between."""
 
 import errno
-from collections import Counter, deque
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,10 @@ import pytest
 
 from ogive.errors import StoreFull
 from ogive.store import Fs, MessageStore
-from ogive.store.writer import Group, GroupWriter, Job
+from ogive.store.writer import GroupWriter
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.chaos.recorder import MemoryFs, Operation, RecorderFs
-from tests.stores import Clock, Driver, message, read_queue, run_now, small
+from tests.stores import Clock, Driver, OneByOne, message, read_queue, run_now, small
 
 ROOT = Path("/store")
 QUEUES = 8
@@ -23,34 +23,6 @@ WIDE = ROOT / "consumequeue" / "Wide"
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue is two or three paths: a file, its directory, and that there is no more."""
     monkeypatch.setattr("ogive.store.store._PATHS_AT_ONCE", 4, raising=False)
-
-
-class OneByOne:
-    """Carries out what was posted, in order, when the test says so."""
-
-    def __init__(self, work: GroupWriter, _max_group_bytes: int = 0) -> None:
-        self.work = work
-        self.posted: deque[Group | Job] = deque()
-
-    def post(self, job: Group | Job) -> None:
-        self.posted.append(job)
-
-    def step(self) -> None:
-        job = self.posted.popleft()
-        if isinstance(job, Group):
-            self.work.commit([job])
-        else:
-            job()
-
-    def run(self) -> None:
-        while self.posted:
-            self.step()
-
-    def close(self) -> None:
-        """As the thread does it: nothing that is posted meanwhile."""
-        for _ in range(len(self.posted)):
-            self.step()
-        self.work.sync_now()
 
 
 class Run:

@@ -3,7 +3,6 @@ import itertools
 import logging
 import random
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,11 +17,11 @@ from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.disk import Cold
 from ogive.store.record import crc_property
 from ogive.store.verify import verify
-from ogive.store.writer import Group, GroupWriter, Job
+from ogive.store.writer import GroupWriter
 from ogive.wire.message import BatchItem, decode_stored, java_hash
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.chaos.recorder import MemoryFs, Name, Operation, RecorderFs, Sync, images
-from tests.stores import Clock, Driver, crash, message, read_queue, run_now, small
+from tests.stores import Clock, Driver, OneByOne, crash, message, read_queue, run_now, small
 from tests.unit.broker.cold_disk import ColdDisk
 
 ROOT = Path("/store")
@@ -767,32 +766,6 @@ def test_a_file_that_cannot_be_made_now_refuses_sends_and_ends_nothing(part: str
         assert driver.bodies() == [*kept, b"after"]
     with Driver(small(tmp_path)) as again:
         assert again.bodies() == [*kept, b"after"]
-
-
-class OneByOne:
-    """A writer that carries out what was posted, in order, when the test says so."""
-
-    def __init__(self, work: GroupWriter, _max_group_bytes: int = 0) -> None:
-        self.work = work
-        self.posted: deque[Group | Job] = deque()
-
-    def post(self, job: Group | Job) -> None:
-        self.posted.append(job)
-
-    def step(self) -> None:
-        job = self.posted.popleft()
-        if isinstance(job, Group):
-            self.work.commit([job])
-        else:
-            job()
-
-    def run(self) -> None:
-        while self.posted:
-            self.step()
-
-    def close(self) -> None:
-        self.run()
-        self.work.sync_now()
 
 
 def test_a_flush_that_a_full_disk_refused_is_written_once_and_ends_no_other(tmp_path: Path) -> None:
