@@ -29,7 +29,7 @@ SCAN: Final = 800  # records looked at for one request; as many as Apache's brok
 SCAN_BYTES: Final = 4 * 1024 * 1024
 SCAN_S: Final = 0.02  # three times what SCAN usual records take; thousands of properties, or of words in an expression, would take seconds
 _CODE_BYTES: Final = 100  # memory of a hash in a set
-_SQL_BYTES, _MAX_SQL_BYTES = 64, 128 * 1024  # memory of an expression that has been read, a character, and at most
+_SQL_BYTES, _SQL_BYTES_EACH, _MAX_SQL_BYTES = 1_000, 100, 128 * 1024  # memory of an expression that has been read: and a character, at most
 _KEPT: Final = 256  # filters of pulls that bring their own, of either kind, for those that bring the same
 _STEP: Final = 64  # records read at once
 _STEP_BYTES: Final = 256 * 1024
@@ -49,7 +49,7 @@ def check_expression_type(expression_type: str | None, *, sql: bool) -> bool:
 def memory_of_filter(expression_type: str | None, expression: str, codes: int = 0) -> int:
     """About how many bytes a filter takes once it has been read. *codes*: how many hashes were sent with it, which are kept in any case."""
     if expression_type == SQL92:
-        return min(_SQL_BYTES * len(expression), _MAX_SQL_BYTES) + _CODE_BYTES * codes
+        return min(_SQL_BYTES + _SQL_BYTES_EACH * len(expression), _MAX_SQL_BYTES) + _CODE_BYTES * codes
     return _CODE_BYTES * max(codes, 0 if expression in ("", "*") else tag_count(expression))
 
 

@@ -118,9 +118,9 @@ class TestMemory:
                 601 + 28 + 1_000,
             ),  # without hashes, as clients in C++ send it
             (SubscriptionData(topic="T", expression="*"), 602),
-            (SubscriptionData.of_sql("T", "a = 1", 1), 601 + 5 + 320),
+            (SubscriptionData.of_sql("T", "a = 1", 1), 601 + 5 + 1_500),
             (SubscriptionData(topic="T", expression="*", codes=tuple(range(1_000))), 602 + 100_000),
-            (SubscriptionData(topic="T", expression="a = 1", expression_type="SQL92", codes=tuple(range(10))), 601 + 5 + 320 + 1_000),
+            (SubscriptionData(topic="T", expression="a = 1", expression_type="SQL92", codes=tuple(range(10))), 601 + 5 + 1_500 + 1_000),
         ],
     )
     def test_the_filter_that_a_subscription_becomes_counts(self, data: SubscriptionData, size: int) -> None:
