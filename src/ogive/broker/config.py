@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field, fields
-from ipaddress import ip_address
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Final, Literal
 
@@ -115,6 +115,8 @@ class BrokerConfig:
             raise InvalidOption(f"broker_id={self.broker_id}: 0 or more is needed")
         for host in filter(None, (self.host, self.advertised_host)):
             ip_of(host)
+        if self.advertised_host and not is_of_one_machine(self.advertised_host):
+            raise InvalidOption(f"advertised_host={self.advertised_host}: the address to which clients connect is needed")
         check_name("name", self.name)
         check_name("cluster", self.cluster)
         check_region("region", self.region)
@@ -172,6 +174,12 @@ def ip_of(host: str) -> str:
     if "%" in address:
         raise InvalidOption(f"host {host!r}: an IP address without a zone is needed, every record holds it")
     return address
+
+
+def is_of_one_machine(host: str) -> bool:
+    """Whether clients can connect to *host*, see ip_of()."""
+    address = ip_address(ip_of(host))
+    return not (address.is_unspecified or address.is_multicast or address == IPv4Address("255.255.255.255"))
 
 
 _MAX_NUMBER: Final = 1e9  # decades in seconds; more is no time any more

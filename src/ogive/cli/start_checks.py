@@ -3,11 +3,10 @@
 import argparse
 import logging
 import socket
-from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Final
 
-from ogive.broker.config import check_name, check_region, ip_of
+from ogive.broker.config import check_name, check_region, ip_of, is_of_one_machine
 from ogive.broker.topics import MAX_MADE_QUEUES
 from ogive.cli.parser import build_parser
 from ogive.cli.paths import is_there
@@ -35,9 +34,6 @@ _OF_A_BROKER: Final = (
     "max_timer_delay", "delay_levels", "duplicate_window", "transaction_timeout", "transaction_check_interval", "transaction_check_max",
     "busy_poll", "max_timer_messages", "max_open_transactions", "max_unanswered_checks",
 )  # fmt: skip
-
-
-_BROADCAST: Final = IPv4Address("255.255.255.255")
 
 
 def check_effect(options: argparse.Namespace) -> None:
@@ -74,12 +70,12 @@ def check_names(options: argparse.Namespace) -> None:
 
 def _check_advertised(host: str) -> None:
     try:
-        address = ip_address(ip_of(host))
+        reachable = is_of_one_machine(host)
     except InvalidOption:
         raise InvalidOption(
             f"--advertised-host (brokerIP1) {host}: an IP address is expected, without a zone: every record holds it"
         ) from None
-    if address.is_unspecified or address.is_multicast or address == _BROADCAST:
+    if not reachable:
         raise InvalidOption(f"--advertised-host (brokerIP1) {host}: the address of this machine to which clients connect is expected")
 
 
