@@ -11,6 +11,9 @@ pytest = $(python) -m pytest -q -n 2 --no-loadscope-reorder
 pytest_peers = $(python) -m pytest -q -n 3 --no-loadscope-reorder
 # three of the long sizes, of which one computes: tests/lanes.py
 pytest_slow = $(python) -m pytest -q -n 3 --no-loadscope-reorder --nightly -m nightly
+# the parts of make test-slow, each at most 55 minutes: tests/lanes.py says which tests are in which; pytest ends with 5 where ARGS picks none of a part
+SLOW_PARTS = spark interop long
+PART ?= $(SLOW_PARTS)
 # the tests of make test; .ci/run leaves out those that make check has just run
 TESTS ?= tests --ignore=tests/interop
 # Apache's older releases, and the client's part of the integration suite, which runs on them too
@@ -21,7 +24,7 @@ client_suite = $(addprefix tests/integration/test_,$(addsuffix .py,\
 help:
 	@echo "make demo      a million flight events through broker, consumers and Spark, every figure checked (ARGS=\"--events 50000\": shorter)"
 	@echo "make test      all tests that need no Java peer, Spark included (ARGS=\"-k name\": some of them)"
-	@echo "make test-slow the long sizes of the reliability tests, under an hour"
+	@echo "make test-slow the long sizes of the reliability tests, one part after the other (PART=spark|interop|long: one part, at most 55 minutes)"
 	@echo "make check     format, lint, types, unit tests"
 	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker, also of 4.9.7 and 5.3.3 (JDK 17+, Maven)"
 	@echo "make bench     our broker and client beside Apache's, as ratios (JDK 17+, Maven)"
@@ -36,10 +39,17 @@ test:
 	@$(pytest) $(TESTS) $(ARGS)
 
 test-slow:
+	@for part in $(PART); do case " $(SLOW_PARTS) " in *" $$part "*) ;; *) \
+		echo "PART must be one of: $(SLOW_PARTS), got $$part" >&2; exit 2;; esac; done
 	@tools/setup slow
-	@mkdir -p .cache && rm -f .cache/figures.jsonl
-	@OGIVE_FIGURES=$(CURDIR)/.cache/figures.jsonl $(pytest_slow) tests $(ARGS)
-	@$(python) tools/reliability.py .cache/figures.jsonl
+	@mkdir -p .cache/figures
+	@failed=; for part in $(PART); do \
+		echo "test-slow, part $$part"; rm -f .cache/figures/$$part.jsonl; \
+		OGIVE_FIGURES=$(CURDIR)/.cache/figures/$$part.jsonl $(pytest_slow) --part $$part tests $(ARGS) || [ $$? = 5 ] || failed="$$failed $$part"; \
+	done; if [ -n "$$failed" ]; then echo "test-slow: failed:$$failed" >&2; exit 1; fi
+ifeq ($(PART),$(SLOW_PARTS))
+	@$(python) tools/reliability.py $(addprefix .cache/figures/,$(addsuffix .jsonl,$(SLOW_PARTS)))
+endif
 
 check:
 	@tools/setup test

@@ -34,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--broker", choices=("ogive", "apache"), default="ogive", help="whose broker the integration suite runs on")
     parser.addoption("--apache-version", default=VERSION, metavar="N.N.N", help="of the broker that --broker apache starts")
     parser.addoption("--nightly", action="store_true", help="also run the long sizes, as make test-slow does")
+    parser.addoption("--part", choices=tuple(lanes.PARTS), help="only the tests of one part of make test-slow")
     parser.addoption("--soak-minutes", type=int, default=5, metavar="N", help="how long T26 works: 5, and 60 once a week")
 
 
@@ -44,18 +45,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Of several workers (``-n 2``) each begins with the long ones, so that none is at one when the others have ended.
     """
     if config.getoption("--broker") == "apache":
-        elsewhere = [item for item in items if "flavour" not in getattr(item, "fixturenames", ())]
-        config.hook.pytest_deselected(items=elsewhere)
-        items[:] = [item for item in items if item not in elsewhere]
+        _keep(config, items, [item for item in items if "flavour" in getattr(item, "fixturenames", ())])
         version = config.getoption("--apache-version")
         for item in items:
             since = item.get_closest_marker("since")
             if since is not None and _numbers_of(version) < _numbers_of(since.args[0]):
                 item.add_marker(pytest.mark.skip(reason=f"Apache's {version} cannot: {since.kwargs['what']}, from {since.args[0]} on"))
+    part = config.getoption("--part")
+    if part is not None:
+        _keep(config, items, [item for item in items if lanes.part_of(item.nodeid) == part])
     if not config.getoption("--nightly"):
-        long = [item for item in items if item.get_closest_marker("nightly")]
-        config.hook.pytest_deselected(items=long)
-        items[:] = [item for item in items if item not in long]
+        _keep(config, items, [item for item in items if not item.get_closest_marker("nightly")])
     for item in items:
         if item.get_closest_marker("nightly") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(NIGHTLY_TIMEOUT_S))
@@ -79,6 +79,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: -lanes.seconds_of(item.nodeid))
     else:
         items.sort(key=rank)
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
+    chosen = set(kept)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = kept
 
 
 class OneFileOneWorker(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types

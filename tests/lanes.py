@@ -1,4 +1,4 @@
-"""How make test-slow runs three tests at a time on two cores, and what each takes.
+"""How make test-slow runs three tests at a time on two cores, what each takes, and which part it belongs to.
 
 One worker *computes*: long sizes that keep a core busy and that no clock judges. One takes what starts Spark and what measures, or holds
 leases against pauses, so that no two of those run beside each other. The third takes the rest, most of which waits: for deadlines, for
@@ -8,6 +8,16 @@ with the rest.
 
 from collections.abc import Mapping
 from typing import Final
+
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "spark": ("integration/test_spark", "integration/test_pipelines.py", "rel/test_spark", "rel/test_pipeline"),
+    "interop": ("interop/",),
+    "long": ("",),
+}
+"""The parts of make test-slow, by the beginnings of their tests' ids below tests/. The first part that fits counts.
+
+A part takes at most 55 minutes on two quiet cores. A part that outgrows this is split.
+"""
 
 COMPUTES, APART, OTHERS = "computes", "apart", "others"
 
@@ -67,6 +77,10 @@ TAKES: Final[Mapping[str, Mapping[str, int]]] = {
     },
 }
 _BEGINNINGS: Final = sorted(((begins, lane) for lane, rows in TAKES.items() for begins in rows), key=lambda row: -len(row[0]))
+
+
+def part_of(test: str) -> str:
+    return next(part for part, begins in PARTS.items() if test.removeprefix("tests/").startswith(begins))
 
 
 def lane_of(test: str) -> str:

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Write the tables of results in docs/reliability.md from the JSON lines that a run of the reliability tests left.
 
-    OGIVE_FIGURES=figures.jsonl make test-slow && tools/reliability.py figures.jsonl
+    make test-slow    # does so at its end; after its parts, run one by one:
+    tools/reliability.py .cache/figures/*.jsonl
 
 Tests write the lines with tests/figures.py. A test that ran more than once counts in sum; nothing in the tables is
 written by hand.
@@ -92,9 +93,10 @@ def missing(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    lines = [json.loads(line) for line in Path(sys.argv[1]).read_text("utf-8").splitlines()]
+    files = [Path(name) for name in sys.argv[1:]]
+    lines = [json.loads(line) for file in files if file.exists() for line in file.read_text("utf-8").splitlines()]
     if gone := missing(lines):
-        sys.exit(f"{DOCS.name} stays as it is: {sys.argv[1]} has no figures of {', '.join(gone)}. Only a whole `make test-slow` writes it.")
+        sys.exit(f"{DOCS.name} stays as it is: there are no figures of {', '.join(gone)}. Only a whole `make test-slow` writes it.")
     if losing := [line["test"] for line in lines if line.get("lost")]:
         sys.exit(f"{DOCS.name} stays as it is: messages were lost in {', '.join(losing)}.")
     new = f"{table(lines, f'{datetime.now(UTC):%Y-%m-%d}')}\n\nWhat they measured beside it:\n\n{measures(lines)}"

@@ -101,9 +101,29 @@ def test_a_worker_that_dies_leaves_its_lane_to_another() -> None:
     assert len(apart) == 1
 
 
-def test_the_table_speaks_of_tests_that_there_are() -> None:
+@pytest.mark.parametrize(
+    ("test", "part"),
+    [
+        ("tests/integration/test_spark_sink.py::test_a", "spark"),
+        ("tests/rel/test_pipeline_kills.py::test_a[1]", "spark"),
+        ("tests/interop/test_mixed_churn.py::test_a", "interop"),
+        ("tests/rel/test_soak.py::test_a", "long"),
+        ("tests/unit/spark/test_sink.py::test_a", "long"),
+    ],
+)
+def test_every_test_belongs_to_one_part(test: str, part: str) -> None:
+    assert lanes.part_of(test) == part
+
+
+def test_make_knows_the_same_parts() -> None:
+    make = (ROOT.parent / "Makefile").read_text("utf-8")
+    assert f"SLOW_PARTS = {' '.join(lanes.PARTS)}\n" in make
+    assert f"PART={'|'.join(lanes.PARTS)}:" in make
+
+
+def test_the_tables_speak_of_tests_that_there_are() -> None:
     files = {str(path.relative_to(ROOT)): path.read_text("utf-8") for path in ROOT.rglob("test_*.py")}
-    for rows in lanes.TAKES.values():
+    for rows in (*lanes.TAKES.values(), *lanes.PARTS.values()):
         for begins in rows:
             path, _, name = begins.partition("[")[0].partition("::")
             assert any(file.startswith(path) and f"def {name}" in text for file, text in files.items()), begins

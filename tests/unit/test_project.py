@@ -138,10 +138,25 @@ def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(step: s
     assert (third.returncode, third.stdout) == (0, "")
 
 
+def ci_steps() -> str:
+    """A line each: the budget in minutes, then the command."""
+    return subprocess.run(["bash", ".ci/run", "--list"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_budgets_of_ci_add_up_to_at_most_an_hour() -> None:
+    assert sum(int(line.split()[0]) for line in ci_steps().splitlines()) <= 60
+
+
+def test_a_part_of_the_long_sizes_that_does_not_exist_is_one_sentence() -> None:
+    done = subprocess.run(["make", "test-slow", "PART=nope"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[0] == "PART must be one of: spark interop long, got nope"
+
+
 def test_ci_runs_the_three_targets() -> None:
     """And the last of them in all its parts, on every release that tools/setup fetches."""
-    script, make = ((ROOT / name).read_text("utf-8") for name in (".ci/run", "Makefile"))
-    run = re.findall(r"make ([\w-]+)(?: OLDER=([\d.]+))?", script.split("work=$(mktemp", 1)[1])
+    make = (ROOT / "Makefile").read_text("utf-8")
+    run = re.findall(r"make ([\w-]+)(?: OLDER=([\d.]+))?", ci_steps())
     targets = list(dict.fromkeys(target for target, _ in run))
     (parts,) = re.findall(r"^interop: (.*)$", make, re.MULTILINE)
     assert targets == ["check", "test", *parts.split()]
