@@ -319,7 +319,7 @@ class MessageExt:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return tuple(self.properties.get(PropertyName.KEYS, "").split())
+        return split_keys(self.properties.get(PropertyName.KEYS, ""))
 
     @property
     def sharding_key(self) -> str | None:
@@ -434,6 +434,14 @@ class DelayLevels:
         if level < 1:
             raise InvalidOption(f"delay level {level} is below 1")
         return self.delays_ms[self.clamp(level) - 1]
+
+
+def split_keys(text: str) -> tuple[str, ...]:
+    """Split a stored KEYS property. Only U+0020 separates keys; other white space is part of a key.
+
+    Source: MessageConst.KEY_SEPARATOR.
+    """
+    return tuple([key for key in text.split(" ") if key])
 
 
 def as_keys(keys: str | Iterable[str]) -> tuple[str, ...]:

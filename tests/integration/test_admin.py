@@ -293,6 +293,26 @@ async def test_messages_are_found_by_key(admin: aio.Admin, producer: aio.Produce
         await admin.message("0" * 32, topic=topic)
 
 
+async def test_only_a_space_separates_keys(broker: RunningBroker, admin: aio.Admin, topic: str) -> None:
+    keys = ("a\u00a0b", "c\u3000d", "e\tf", "g\nh", "\u2028i", "j\x1ck\x85l", "plain")
+    await admin.create_topic(topic, queues=2)
+    settings = ogive.ProducerConfig(trace=True, send_timeout_s=WAIT_S)
+    async with aio.Producer(broker.name_server, config=settings) as producer:
+        sent = await producer.send(topic, b"x", keys=keys)
+    (message,) = (await read_all(admin.client, topic, 1))[sent.queue]
+    assert message.keys == keys
+    async with asyncio.timeout(WAIT_S):
+        for key in keys:
+            # indexed a moment after it is stored
+            while not (found := await admin.messages(topic, key=key)):
+                await asyncio.sleep(0.1)
+            assert [one.id for one in found] == [sent.id]
+            while not (steps := await admin.trace(key)):
+                await asyncio.sleep(0.1)
+            assert sent.id in {step.message_id for step in steps if step.keys == keys}
+    assert await admin.messages(topic, key="a") == []
+
+
 async def test_dead_letters_are_shown_and_given_to_their_group_again(
     broker: RunningBroker, admin: aio.Admin, producer: aio.Producer, topic: str, group: str
 ) -> None:

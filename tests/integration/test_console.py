@@ -110,6 +110,16 @@ def test_pages_show_what_is_there(broker: RunningBroker, browser: Browser, topic
     assert "Nothing found" in browser.get(f"/messages?topic={topic}&to={before:%Y-%m-%dT%H:%M}").words
 
 
+def test_white_space_other_than_a_space_belongs_to_a_key(broker: RunningBroker, browser: Browser, topic: str) -> None:
+    with ogive.Producer(broker.name_server) as producer:
+        producer.send(topic, JSON, keys=("\u3000k1", "k2"))
+    deadline = time.monotonic() + WAIT_S
+    address = f"/messages?topic={topic}&key=%E3%80%80k1"
+    while "1 messages, the oldest first" not in (page := browser.get(address).words):
+        assert time.monotonic() < deadline, page
+        time.sleep(0.2)
+
+
 def test_more_messages_of_a_key_than_a_page_shows_are_told(broker: RunningBroker, browser: Browser, topic: str) -> None:
     with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server) as producer:
         admin.create_topic(topic, queues=2)

@@ -30,6 +30,7 @@ from ogive.wire.codes import SysFlag
 from ogive.wire.message import MAX_PROPERTIES_BYTES
 from tests.peers import RunningBroker, our_broker
 from tests.topics import Wire, wait_until_shown
+from tests.zones import local_zone
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 
@@ -305,17 +306,11 @@ def test_both_hours_that_local_time_calls_two_in_autumn_are_replayed(
         "'b' as part",
     )  # fmt: skip
     rows.write.partitionBy("topic", "date", "hour", "part").parquet(str(tmp_path / "lake"))
-    with monkeypatch.context() as berlin:
-        berlin.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
-        time.tzset()
-        try:
-            summary = replay(
-                spark, source=f"archive:{tmp_path}/lake", name_server=broker.name_server, target=broker.name_server, to=topic,
-                state=tmp_path / "state", stop=Stop(), say=lambda _: None,
-            )  # fmt: skip
-        finally:
-            berlin.undo()
-            time.tzset()
+    with local_zone("CET-1CEST,M3.5.0,M10.5.0/3", monkeypatch):
+        summary = replay(
+            spark, source=f"archive:{tmp_path}/lake", name_server=broker.name_server, target=broker.name_server, to=topic,
+            state=tmp_path / "state", stop=Stop(), say=lambda _: None,
+        )  # fmt: skip
     assert (summary.written, table(spark, broker, topic).count()) == (2, 2)
 
 

@@ -47,10 +47,20 @@ class UniqueKeys:
         return f"{self._prefix}{number:012X}"
 
     def _begin_month(self, now_ms: int) -> None:
-        start = datetime.fromtimestamp(now_ms / 1000).astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-        end = start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
-        self._month_start_ms = int(start.timestamp() * 1000)
-        self._month_ends_ms = max(int(end.timestamp() * 1000), now_ms + 1)
+        # a local time without an offset: that of the 1st may differ from today's
+        day = datetime.fromtimestamp(now_ms / 1000)  # noqa: DTZ006
+        self._month_start_ms = _midnight_ms(day.year, day.month)
+        self._month_ends_ms = max(_midnight_ms(day.year + day.month // 12, day.month % 12 + 1), now_ms + 1)
         self._last = 0
         address = socket.inet_aton(local_ip())
         self._prefix = (address + (os.getpid() & 0xFFFF).to_bytes(2) + secrets.token_bytes(4)).hex().upper()
+
+
+def _midnight_ms(year: int, month: int) -> int:
+    """Return the time since 1970 at which a month begins in the local time zone.
+
+    Where the clocks change at that midnight, it is the second of two midnights, and 01:00 where
+    there is none. Both as java.util.Calendar has it.
+    """
+    midnight = datetime(year, month, 1)  # noqa: DTZ001
+    return int(max(midnight.timestamp(), midnight.replace(fold=1).timestamp()) * 1000)

@@ -29,7 +29,7 @@ from ogive.client.sending.outgoing import Outgoing
 from ogive.client.sending.publish import Publisher
 from ogive.client.trace_record import CallEnd, MessageKind, TraceRecord, begun, ended, packed, sent
 from ogive.errors import OgiveError
-from ogive.model import TRACE_TOPIC, MessageExt, PropertyName, SendResult
+from ogive.model import TRACE_TOPIC, MessageExt, PropertyName, SendResult, split_keys
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import decode_properties
 
@@ -145,7 +145,7 @@ def record_sent(tracer: Tracer, outgoing: Outgoing, results: Sequence[SendResult
                 region=region,
                 group=group,
                 tags=properties.get(PropertyName.TAGS),
-                keys=tuple(properties.get(PropertyName.KEYS, "").split()),
+                keys=split_keys(properties.get(PropertyName.KEYS, "")),
                 broker=outgoing.target.lane.address if outgoing.target is not None else "",
                 body_bytes=len(body),
                 cost_ms=max(0, now_ms - outgoing.born_ms) // len(items),

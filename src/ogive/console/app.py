@@ -239,7 +239,9 @@ class _Pages:
         return {"group": name, "found": await self._messages.dead_letters(name)}
 
     async def _lookup(self, request: Request) -> dict[str, Any]:
-        given = {name: request.query_params.get(name, "").strip() for name in ("id", "topic", "key", "from", "to")}
+        given = {name: request.query_params.get(name, "").strip() for name in ("id", "topic", "from", "to")}
+        # other white space than U+0020 may belong to a key
+        given["key"] = request.query_params.get("key", "").strip(" ")
         values: dict[str, Any] = {"given": given, "found": None, "trouble": None, "limit": LIMIT}
         if not given["topic"]:
             return values

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ogive.errors import ProtocolError
+from ogive.model import split_keys
 
 _FIELD, _RECORD = "\x01", "\x02"
 MESSAGE_KINDS: Final = ("normal", "half", "commit", "delay", "order")
@@ -63,23 +64,23 @@ def _record(fields: list[str]) -> TraceRecord | None:
         case "Pub":
             return TraceRecord(
                 step="sent", at_ms=at.number(1), group=at.text(3), topic=at.text(4), message_id=at.needed(5), tag=at.text(6),
-                keys=at.words(7), host=at.text(8), cost_ms=at.number(10), message_type=at.name(11, MESSAGE_KINDS), offset_id=at.text(12),
+                keys=at.keys(7), host=at.text(8), cost_ms=at.number(10), message_type=at.name(11, MESSAGE_KINDS), offset_id=at.text(12),
                 success=at.flag(13),
             )  # fmt: skip
         case "SubBefore":
             return TraceRecord(
                 step="delivered", at_ms=at.number(1), group=at.text(3), request_id=at.text(4), message_id=at.needed(5),
-                retries=at.number(6), keys=at.words(7),
+                retries=at.number(6), keys=at.keys(7),
             )  # fmt: skip
         case "SubAfter":
             return TraceRecord(
                 step="consumed", request_id=at.text(1), message_id=at.needed(2), cost_ms=at.number(3), success=at.flag(4),
-                keys=at.words(5), at_ms=at.number(7), group=at.text(8),
+                keys=at.keys(5), at_ms=at.number(7), group=at.text(8),
             )  # fmt: skip
         case "EndTransaction":
             return TraceRecord(
                 step="transaction ended", at_ms=at.number(1), group=at.text(3), topic=at.text(4), message_id=at.needed(5), tag=at.text(6),
-                keys=at.words(7), host=at.text(8), message_type=at.name(9, MESSAGE_KINDS), transaction_state=at.text(11),
+                keys=at.keys(7), host=at.text(8), message_type=at.name(9, MESSAGE_KINDS), transaction_state=at.text(11),
             )  # fmt: skip
         case _:
             return None
@@ -101,8 +102,8 @@ class _Fields:
             raise ProtocolError(f"trace record {self._fields[0][:40]!r} names no message")
         return value
 
-    def words(self, place: int) -> tuple[str, ...]:
-        return tuple((self.text(place) or "").split())
+    def keys(self, place: int) -> tuple[str, ...]:
+        return split_keys(self.text(place) or "")
 
     def number(self, place: int) -> int | None:
         value = self.text(place)
