@@ -1,5 +1,5 @@
 # Every target does its own set-up. OGIVE_PYTHON=/path/to/python picks the interpreter; ARGS="..." is passed on.
-.PHONY: help demo test test-slow check interop interop-peers interop-suite interop-older bench clean
+.PHONY: help demo test test-slow check mutants interop interop-peers interop-suite interop-older bench clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -26,6 +26,7 @@ help:
 	@echo "make test      all tests that need no Java peer, Spark included (ARGS=\"-k name\": some of them)"
 	@echo "make test-slow the long sizes of the reliability tests, one part after the other (PART=spark|interop|long: one part, at most 55 minutes)"
 	@echo "make check     format, lint, types, unit tests"
+	@echo "make mutants   random faults in a copy of the source, and which of them tests let pass (SEED=n COUNT=n PATHS=\"store spark\")"
 	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker, also of 4.9.7 and 5.3.3 (JDK 17+, Maven)"
 	@echo "make bench     our broker and client beside Apache's, as ratios (JDK 17+, Maven)"
 	@echo "make clean     remove .venv, the compiled part and every cache of this clone"
@@ -57,6 +58,10 @@ check:
 	$(python) -m ruff check .
 	$(python) -m mypy
 	$(pytest) tests/unit $(ARGS)
+
+mutants:
+	@tools/setup test
+	@$(python) -m tests.mutants $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(PATHS),--paths $(PATHS)) $(ARGS)
 
 interop: interop-peers interop-suite interop-older
 

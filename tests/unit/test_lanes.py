@@ -16,7 +16,7 @@ TESTS = [
     *(f"tests/rel/test_simulation.py::test_stories[{i}]" for i in range(4)),
     *(f"tests/rel/test_spark_kills.py::test_{i}" for i in range(12)),
     *(f"tests/rel/test_broker_kill.py::test_{i}" for i in range(6)),
-    *(f"tests/never/test_mutations.py::test_a_mutation[{i}]" for i in range(47)),
+    *(f"tests/rel/test_mutants.py::test_a_named_mutant[{i}]" for i in range(47)),
 ]
 
 

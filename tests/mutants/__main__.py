@@ -1,0 +1,128 @@
+"""Puts faults into a copy of the source and shows which of them the tests notice.
+
+    python -m tests.mutants --seed 7 --count 60                 # random changes, and the tests nearest to each
+    python -m tests.mutants --seed 7 --paths store spark        # of some packages or modules below src/ogive
+    python -m tests.mutants --named                             # the faults of tests/mutants/named.py
+    python -m tests.mutants --named "case 16" "no directory"    # those whose names begin like that
+
+A random mutant runs the tests that call the changed function, for at most a minute, first in pure Python; those that it survives run
+again with the compiled part. It is killed when a test fails. Each survivor is printed as a diff: write a test, or list it with its reason
+in tests/mutants/equivalent.toml if no test can tell it from the original. A seed always picks the same mutants of the same source.
+The first run traces what each test calls, which takes some minutes; later ones do so only for test files that changed.
+"""
+
+import argparse
+import difflib
+import random
+import sys
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from tests.mutants.named import NAMED
+from tests.mutants.nearest import ROOT, calls
+from tests.mutants.sites import Mutant, compiles, mutants
+from tests.mutants.trial import Copy, check_rows, copied, try_named, try_random
+
+PATHS: Final = ("broker", "store", "client/consumer", "spark", "access")
+EQUIVALENT: Final = Path(__file__).with_name("equivalent.toml")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 for random mutants, whatever survives: the share is for a human to judge. 1 if a named one survives."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=1, help="which random mutants; default 1")
+    parser.add_argument("--count", type=int, default=60, help="how many; default 60")
+    parser.add_argument("--paths", nargs="+", default=PATHS, metavar="PATH", help=f"below src/ogive; default {' '.join(PATHS)}")
+    parser.add_argument("--named", nargs="*", metavar="FAULT", help="named mutants instead, all or those whose names begin like that")
+    options = parser.parse_args(arguments)
+    try:
+        if options.named is not None:
+            return run_named(options.named)
+        return run_random(options.seed, options.count, options.paths)
+    except FileNotFoundError as exc:
+        parser.error(str(exc))
+    except KeyboardInterrupt:
+        return 130
+
+
+def run_named(wanted: Sequence[str]) -> int:
+    check_rows()
+    rows = [row for row in NAMED if not wanted or row.fault.startswith(tuple(wanted))]
+    survived = 0
+    print("| fault | verdict | test | s |\n|---|---|---|---|")
+    with copied() as copy:
+        for row in rows:
+            for test in row.tests:
+                began = time.monotonic()
+                outcome = try_named(copy, row, test)
+                survived += not outcome.killed
+                verdict = "killed" if outcome.killed else "SURVIVED"
+                print(f"| {row.fault} | {verdict} | `tests/{test}` | {time.monotonic() - began:.0f} |", flush=True)
+                if not outcome.killed:
+                    print(outcome.said, file=sys.stderr)
+    return 1 if survived else 0
+
+
+def run_random(seed: int, count: int, paths: Sequence[str]) -> int:
+    chosen = list(picked(seed, count, paths))
+    found = calls()
+    survivors: list[Mutant] = []
+    tried = 0
+    with copied() as copy:
+        for mutant in chosen:
+            began = time.monotonic()
+            outcome = try_random(copy, mutant, found.of(mutant.file, mutant.function))
+            tried += 1
+            verdict = f"killed by {outcome.by}" if outcome.killed else "SURVIVED"
+            place = f"{mutant.file}:{mutant.line} {mutant.what}"
+            print(f"{tried:3} of {count}  {time.monotonic() - began:4.0f} s  {place}: {verdict}", flush=True)
+            if not outcome.killed:
+                survivors.append(mutant)
+                print(diff(mutant, copy.text(mutant.file)), flush=True)
+    killed = tried - len(survivors)
+    print(f"\nseed {seed}: {killed} of {tried} killed ({100 * killed / max(tried, 1):.0f} %)")
+    return 0
+
+
+def picked(seed: int, count: int, paths: Sequence[str]) -> Iterator[Mutant]:
+    """The mutants of a seed, without those that equal the original."""
+    candidates = mutants(ROOT / "src" / "ogive", paths)
+    random.Random(seed).shuffle(candidates)
+    known = equivalents()
+    copy = Copy(ROOT / "src")
+    left = count
+    for mutant in candidates:
+        if not left:
+            return
+        source = copy.text(mutant.file)
+        if compiles(changed := mutant.apply(source)) and key(source, changed) not in known:
+            left -= 1
+            yield mutant
+
+
+def equivalents() -> set[tuple[str, str]]:
+    rows = tomllib.loads(EQUIVALENT.read_text("utf-8")).get("mutant", [])
+    return {(row["old"], row["new"]) for row in rows if row["reason"]}
+
+
+def key(source: bytes, changed: bytes) -> tuple[str, str]:
+    """The lines that differ, before and after, without what the lines around them say."""
+    old, new = source.decode().splitlines(), changed.decode().splitlines()
+    start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    end = next((i for i, (a, b) in enumerate(zip(old[::-1], new[::-1], strict=False)) if a != b), 0)
+    return tuple("\n".join(line.strip() for line in lines[start : len(lines) - end]) for lines in (old, new))  # type: ignore[return-value]
+
+
+def diff(mutant: Mutant, source: bytes) -> str:
+    old, new = source.decode().splitlines(), mutant.apply(source).decode().splitlines()
+    name = f"src/ogive/{mutant.file}"
+    return "\n".join(difflib.unified_diff(old, new, name, name, lineterm="", n=3))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Which tests are nearest to a function: those that call it, the ones of the module's own test file and the most special ones first."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+CACHE: Final = ROOT / ".cache" / "mutants" / "calls.json"
+SUITES: Final = ("tests/unit", "tests/property", "tests/never")
+NOT_CALLING: Final = ("tests/unit/test_docs.py", "tests/unit/test_project.py", "tests/unit/test_native_build.py")
+MOST_TESTS: Final = 400
+
+
+@dataclass(slots=True)
+class Calls:
+    """The functions ("store/tables.py:Table.write") that each test calls. *files* were traced, and had these checksums."""
+
+    files: dict[str, str] = field(default_factory=dict)
+    tests: dict[str, frozenset[str]] = field(default_factory=dict)
+
+    def of(self, file: str, function: str) -> list[str]:
+        """At most MOST_TESTS tests, the nearest first; those of a whole module if *function* is empty or no test calls it."""
+        found = [test for test, called in self.tests.items() if f"{file}:{function}" in called]
+        found = found or [test for test, called in self.tests.items() if any(name.startswith(f"{file}:") for name in called)]
+        own = f"tests/unit/{Path(file).parent / f'test_{Path(file).name}'}::"
+        found.sort(key=lambda test: (not test.startswith(own), len(self.tests[test]), test))
+        return found[:MOST_TESTS]
+
+    @classmethod
+    def load(cls, path: Path) -> "Calls":
+        kept = json.loads(path.read_text("utf-8"))
+        names = kept["functions"]
+        return cls(kept["files"], {test: frozenset(names[i] for i in called) for test, called in kept["tests"].items()})
+
+    def save(self, path: Path) -> None:
+        numbers = {name: i for i, name in enumerate(sorted(frozenset().union(*self.tests.values())))}
+        tests = {test: [numbers[name] for name in called] for test, called in self.tests.items()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"files": self.files, "functions": list(numbers), "tests": tests}), "utf-8")
+
+
+def calls() -> Calls:
+    """What tests call. Test files that changed since the last time are traced; changes of the source are not looked at."""
+    known = Calls.load(CACHE) if CACHE.exists() else Calls()
+    now = {
+        str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for suite in SUITES
+        for path in sorted((ROOT / suite).rglob("test_*.py"))
+    }
+    for name in NOT_CALLING:
+        now.pop(name, None)
+    changed = [name for name, digest in now.items() if known.files.get(name) != digest]
+    if not changed:
+        return known
+    print(f"tracing what {len(changed)} test files call (kept in {CACHE.relative_to(ROOT)})", flush=True)
+    kept = {test: called for test, called in known.tests.items() if (name := test.partition("::")[0]) in now and name not in changed}
+    found = Calls(now, kept | _traced(changed))
+    found.save(CACHE)
+    return found
+
+
+def _traced(files: Sequence[str]) -> dict[str, frozenset[str]]:
+    with tempfile.TemporaryDirectory(prefix="ogive-calls-") as folder:
+        environment = os.environ | {"OGIVE_CALLS": folder, "OGIVE_NATIVE": "0"}
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-n",
+            "2",
+            "--timeout",
+            "120",
+            "-p",
+            "tests.mutants.calls",
+            "-p",
+            "no:cacheprovider",
+        ]
+        with Path(folder, "output").open("wb") as out:  # a test may fail only because it is traced
+            subprocess.run([*command, *files], cwd=ROOT, env=environment, stdout=out, stderr=out, check=False)
+        lines = [json.loads(line) for file in Path(folder).glob("*.jsonl") for line in file.read_text("utf-8").splitlines()]
+        if not lines:
+            raise RuntimeError(f"no test could be traced:\n{Path(folder, 'output').read_text('utf-8', 'replace')[-2000:]}")
+    return {line["test"]: frozenset(line["calls"]) for line in lines}
