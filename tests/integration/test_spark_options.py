@@ -5,6 +5,7 @@ The readers do here, in this process, what Spark has them do in its own ones; wi
 
 import json
 import time
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -136,6 +137,25 @@ def test_a_stream_ends_where_it_is_told(wire: Wire, table: Topic, topic: str) ->
     wire.send(topic, 1, bodies(5))
     assert query.run() == [[(1, 0), (1, 1)]]
     assert query.run() == []
+
+
+def test_a_long_queue_is_read_beside_more_short_ones_than_a_batch_has_rows(wire: Wire, table: Topic, topic: str) -> None:
+    """Each short queue gets a message before each trigger, so that it always has a backlog."""
+    wire.create(topic, 6)
+    wire.send(topic, 5, bodies(20))
+    reader: StreamReader = source.stream_reader(table.options({"startingOffsets": "earliest"}), MESSAGE_COLUMNS)
+    at = reader.initialOffset()
+    read: Counter[int] = Counter()
+    for _ in range(9):
+        for queue_id in range(5):
+            wire.send(topic, queue_id, bodies(1))
+        end = reader.latestOffset(at, ReadMaxRows(2))
+        parts = reader.partitions(at, end)
+        batch = places([row for part in parts for batch in reader.read(part) for row in batch.to_pylist()])
+        assert len(batch) == 2
+        read.update(queue_id for queue_id, _ in batch)
+        at = end
+    assert read == dict.fromkeys(range(6), 3)
 
 
 def test_batches_are_limited_by_bytes(wire: Wire, table: Topic, topic: str) -> None:

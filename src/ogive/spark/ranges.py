@@ -77,24 +77,33 @@ def _cut(ranges: Sequence[QueueRange], total: int, count: int) -> list[list[Queu
     return groups
 
 
-def admit(start: Mapping[MessageQueue, int], latest: Mapping[MessageQueue, int], max_rows: int | None) -> dict[MessageQueue, int]:
-    """How far one trigger may read: *latest* if that is at most *max_rows* away (None: no limit), else each queue its share of the backlog.
+def admit(
+    start: Mapping[MessageQueue, int],
+    latest: Mapping[MessageQueue, int],
+    max_rows: int | None,
+    served: Mapping[MessageQueue, int] | None = None,
+) -> dict[MessageQueue, int]:
+    """Return how far one trigger may read: *latest*, or *max_rows* of the backlog, shared among the queues.
 
-    A queue with a backlog gets at least one row, so that a short queue beside a long one is not starved.
+    Each queue with a backlog gets one row, then its share of the rest. Where there are more such queues than
+    rows, those go first that were served the longest ago: *served* has the number of the trigger that did so.
+    Among equals the number of rows read so far says who goes first, so that a restart goes on with the next.
     """
     behind = {queue: max(0, end - start.get(queue, 0)) for queue, end in latest.items()}
     total = sum(behind.values())
     if max_rows is None or total <= max_rows:
         return dict(latest)
-    end = dict(latest)
-    left = max_rows
-    for queue in sorted(behind, key=lambda queue: (behind[queue], queue)):
-        if behind[queue] == 0:
-            continue
-        rows = min(behind[queue], left, max(1, behind[queue] * max_rows // total))
-        end[queue] = start.get(queue, 0) + rows
-        left -= rows
-    return end
+    waiting = sorted(queue for queue, rows in behind.items() if rows)
+    turn = sum(start.values()) % len(waiting)
+    waiting = sorted(waiting[turn:] + waiting[:turn], key=lambda queue: (served or {}).get(queue, 0))[:max_rows]
+    shared, over = max_rows - len(waiting), total - len(waiting)
+    rows = {queue: 1 + ((behind[queue] - 1) * shared // over if shared else 0) for queue in waiting}
+    left = max_rows - sum(rows.values())
+    for queue in sorted(waiting, key=lambda queue: -behind[queue]):
+        more = min(left, behind[queue] - rows[queue])
+        rows[queue] += more
+        left -= more
+    return {queue: start.get(queue, 0) + rows.get(queue, 0) if behind[queue] else end for queue, end in latest.items()}
 
 
 def admit_bytes(

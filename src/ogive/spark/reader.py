@@ -201,6 +201,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._looked_at = 0.0
         self._advanced_at = -math.inf
         self._idle_s = 0.0
+        self._trigger = 0
+        # the trigger that read each queue last, see admit()
+        self._served: dict[MessageQueue, int] = {}
         self._missing: set[MessageQueue] = set()
         self._behind: set[MessageQueue] = set()
         self._progress: Progress | None = None
@@ -230,12 +233,14 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         known = self._known(begin, end)
         if self._holds_back(known, end):
             return start
-        admitted = admit(known, end, _max_rows(limit))
+        admitted = admit(known, end, _max_rows(limit), self._served)
         if self._options.max_bytes_per_trigger is not None:
             behind = {queue: known[queue] for queue in admitted if admitted[queue] > known[queue]}
             admitted = admit_bytes(known, admitted, self._cluster.record_bytes(behind), self._options.max_bytes_per_trigger)
         if admitted != begin:
             self._advanced_at = time.monotonic()
+            self._trigger += 1
+            self._served |= {queue: self._trigger for queue in admitted if admitted[queue] > known[queue]}
         return to_offset(admitted, self._owner)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802

@@ -111,6 +111,43 @@ def test_a_short_queue_beside_a_long_one_is_not_starved() -> None:
     assert end[QUEUES[0]] == 999
 
 
+@given(
+    st.dictionaries(queues, st.integers(0, 3), min_size=1),
+    st.integers(1, 12),
+    st.lists(st.dictionaries(queues, st.integers(0, 3)), max_size=20),
+)
+def test_every_queue_advances_while_all_get_new_messages(
+    first: dict[MessageQueue, int], limit: int, news: list[dict[MessageQueue, int]]
+) -> None:
+    """However few rows a trigger reads: within one round of triggers each queue with a backlog is read."""
+    at, latest = dict.fromkeys(QUEUES, 0), dict.fromkeys(QUEUES, 1000) | first
+    served: dict[MessageQueue, int] = {}
+    waiting = dict.fromkeys(QUEUES, 0)
+    for trigger, more in enumerate(news * 3, 1):
+        latest = {queue: end + more.get(queue, 0) for queue, end in latest.items()}
+        end = admit(at, latest, limit, served)
+        for queue in QUEUES:
+            read = end[queue] > at[queue] or latest[queue] == at[queue]
+            waiting[queue] = 0 if read else waiting[queue] + 1
+            if end[queue] > at[queue]:
+                served[queue] = trigger
+        at = end
+        assert max(waiting.values()) <= -(-len(QUEUES) // limit)
+
+
+def test_a_restart_at_each_trigger_starves_no_queue() -> None:
+    at, latest = dict.fromkeys(QUEUES, 0), dict.fromkeys(QUEUES, 100)
+    for _ in QUEUES:
+        at = admit(at, latest, 1)
+    assert at == dict.fromkeys(QUEUES, 1)
+
+
+def test_a_long_queue_beside_many_is_read_with_each_trigger() -> None:
+    """As many rows as queues, and two long queues: the shorter of these takes no more than its share."""
+    end = admit({}, dict.fromkeys(QUEUES[:6], 1) | {QUEUES[6]: 500, QUEUES[7]: 1000}, 8)
+    assert end == dict.fromkeys(QUEUES, 1)
+
+
 def test_no_limit_reads_everything() -> None:
     assert admit({}, {QUEUES[0]: 10**9}, None) == {QUEUES[0]: 10**9}
 
