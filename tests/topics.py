@@ -43,6 +43,13 @@ class Wire:
         config = TopicConfig(name=topic, read_queues=queues, write_queues=queues)
         self._run(lambda pool: api.create_topic(pool, self._address, config))
 
+    def delete(self, topic: str) -> None:
+        """From the broker only."""
+        self._run(lambda pool: api.delete_topic(pool, self._address, topic))
+
+    def delete_in_name_server(self, topic: str) -> None:
+        self._run(lambda pool: api.delete_topic_in_name_server(pool, self.name_server, topic))
+
     def send(self, topic: str, queue_id: int, bodies: Sequence[bytes], sys_flag: int = 0, **properties: str) -> None:
         """Each body as a message with *properties*, where {i} stands for its position. Returns when all can be read."""
 

@@ -6,7 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ogive.client.api import RawPull
-from ogive.model import PullStatus
+from ogive.errors import DataLoss, OgiveError
+from ogive.model import MessageQueue, PullStatus
 from ogive.spark.losses import data_loss
 from ogive.spark.ranges import Chunks, QueueRange
 
@@ -17,14 +18,23 @@ SETTLE_S: Final = 3.0  # how long a queue may be shorter than it was before: a b
 
 Pull = Callable[[QueueRange], Awaitable[RawPull]]
 
+WhyGone = Callable[[QueueRange], Awaitable[DataLoss | None]]
+"""Say what became of a queue that cannot be read; None if it is still there."""
+
 Fetched = tuple[list[tuple[QueueRange, bytes]], int]  # answers with the offsets that they cover, and the offset behind the last one
 
 
 class Reading:
-    """One call of Cluster.read. *pull* asks once for a range, and brings up to all of it."""
+    """One call of Cluster.read. *pull* asks once for a range, and brings up to all of it.
 
-    def __init__(self, pull: Pull, chunks: Chunks, *, filtered: bool, fail_on_data_loss: bool) -> None:
+    *why_gone* is asked when that fails: a queue that was deleted is a loss like that of its messages.
+    """
+
+    def __init__(self, pull: Pull, chunks: Chunks, *, filtered: bool, fail_on_data_loss: bool, why_gone: WhyGone | None = None) -> None:
         self._pull = pull
+        self._why_gone = why_gone
+        # the gap that was reported last, for each queue that has one
+        self._reported: dict[MessageQueue, QueueRange] = {}
         self._chunks = chunks
         self._filtered = filtered
         self._fail_on_data_loss = fail_on_data_loss
@@ -35,7 +45,15 @@ class Reading:
         at, size, doubted = chunk.start, 0, -1
         while at < chunk.end and size < CHUNK_BYTES:
             wanted = QueueRange(chunk.queue, at, chunk.end)
-            answer = await self._pull(wanted)
+            try:
+                answer = await self._pull(wanted)
+            except OgiveError:
+                gone = self._chunks.rest_of(wanted)
+                loss = None if self._why_gone is None else await self._why_gone(gone)
+                if loss is None:
+                    raise
+                self._lost(gone, loss)
+                return answers, chunk.end
             following = min(max(answer.next_offset, at), chunk.end)
             if at == chunk.start:
                 self._chunks.learn(len(wanted), following - at, len(answer.body))
@@ -48,7 +66,8 @@ class Reading:
             elif following > at and doubted != at:
                 doubted = following = at  # asked once more: a broker that tells of a reset of the group's offsets does so once
             elif following > at:
-                self._lost(QueueRange(chunk.queue, at, following))
+                gone = self._chunks.rest_of(wanted)
+                self._lost(QueueRange(gone.queue, gone.start, min(answer.next_offset, gone.end)))
             else:
                 following = await self._settle(wanted)
             at = following
@@ -66,13 +85,19 @@ class Reading:
             answer = await self._pull(wanted)
             if answer.next_offset > wanted.start:
                 return wanted.start
-        self._lost(wanted)
+        self._lost(self._chunks.rest_of(wanted))
         return wanted.end
 
-    def _lost(self, gone: QueueRange) -> None:
+    def _lost(self, gone: QueueRange, loss: DataLoss | None = None) -> None:
+        loss = loss or data_loss(gone)
         if self._fail_on_data_loss:
-            raise data_loss(gone)
-        log.warning("%s", data_loss(gone))
+            raise loss
+        self._chunks.skip(gone)
+        # pulls that were on their way meanwhile find parts of the same gap
+        told = self._reported.get(gone.queue)
+        if told is None or gone.start < told.start or gone.end > told.end:
+            self._reported[gone.queue] = gone
+            log.warning("%s", loss)
 
 
 def record_count(body: bytes) -> int:

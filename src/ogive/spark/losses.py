@@ -1,5 +1,7 @@
 """Errors about lost messages: what is lost, and what can be done."""
 
+from datetime import UTC, datetime
+
 from ogive.errors import DataLoss
 from ogive.model import MessageQueue
 from ogive.spark.ranges import QueueRange
@@ -23,4 +25,23 @@ def removed(gone: QueueRange) -> DataLoss:
     return DataLoss(
         f"{gone.queue} is not a queue of its topic any more, and its offsets {gone.start} to {gone.end - 1} were not read. Give the topic "
         "its queue back to read them; with failOnDataLoss=false reading goes on without them."
+    )
+
+
+def deleted(queue: MessageQueue, position: int, planned: int | None = None) -> DataLoss:
+    """The whole topic is gone from the queue's broker. *planned*: where a batch that is open was to end."""
+    missing = "what came after that is" if planned is None else f"offsets {position} to {planned - 1} are"
+    return DataLoss(
+        f"topic {queue.topic} was deleted from broker {queue.broker_name}: {queue} was read up to offset {position}, and {missing} lost. "
+        "With failOnDataLoss=false reading goes on without the queue, and begins with its first message if the topic is made again."
+    )
+
+
+def made_anew(queue: MessageQueue, position: int, first: int, stored_ms: int, was_ms: int) -> DataLoss:
+    """*stored_ms*: when a message was stored that should not be younger than *was_ms*, when the last message read was."""
+    now, before = (f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}" for ms in (stored_ms, was_ms))
+    return DataLoss(
+        f"{queue} was read up to offset {position}, and its topic was deleted and made again since: it holds a message of {now} UTC "
+        f"where one of {before} UTC was read. Its offsets {first} to {position - 1} hold messages that were not read. "
+        "With failOnDataLoss=false reading goes on at its first message."
     )

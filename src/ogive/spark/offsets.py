@@ -24,16 +24,34 @@ def fingerprint(selection: str, subscription: str) -> str:
     return hashlib.sha256(f"{selection}\0\0{subscription}".encode()).hexdigest()[:16]
 
 
-def to_offset(positions: Positions, owner: str, entering: Collection[MessageQueue] = ()) -> dict[str, Any]:
+def to_offset(
+    positions: Positions, owner: str, entering: Collection[MessageQueue] = (), stored_ms: Mapping[MessageQueue, int] | None = None
+) -> dict[str, Any]:
     """``{"f": owner, "q": {topic: {broker: {queue id: offset}}}, "v": 1}``, in one order only: Spark compares offsets as text.
 
     *entering* are queues that the query takes up at their position, and reads nothing before it: ``"e": [[topic, broker, queue id]]``.
+    *stored_ms* has the time at which the message before each position was stored, in the form of the positions: ``"t"``.
+    Releases that do not know it pass over it.
     """
-    topics: dict[str, dict[str, dict[str, int]]] = {}
-    for queue in sorted(positions):
-        topics.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = positions[queue]
     entered = {"e": [[queue.topic, queue.broker_name, queue.queue_id] for queue in sorted(entering)]} if entering else {}
-    return {**entered, "f": owner, "q": topics, "v": VERSION}
+    times = {"t": _by_topic(stored_ms)} if stored_ms else {}
+    return {**entered, "f": owner, "q": _by_topic(positions), **times, "v": VERSION}
+
+
+def _by_topic(numbers: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[str, int]]]:
+    topics: dict[str, dict[str, dict[str, int]]] = {}
+    for queue in sorted(numbers):
+        topics.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})[str(queue.queue_id)] = numbers[queue]
+    return topics
+
+
+def _by_queue(topics: Mapping[str, Mapping[str, Mapping[str, int]]]) -> dict[MessageQueue, int]:
+    return {
+        MessageQueue(topic, broker_name, int(queue_id)): number
+        for topic, brokers in topics.items()
+        for broker_name, queues in brokers.items()
+        for queue_id, number in queues.items()
+    }
 
 
 def entering(offset: Mapping[str, Any]) -> set[MessageQueue]:
@@ -51,12 +69,12 @@ def from_offset(offset: Mapping[str, Any], owner: str) -> dict[MessageQueue, int
             f"the checkpoint belongs to a query with other topics, queues or another filter (its topics: {topics}); use a new "
             "checkpointLocation"
         )
-    return {
-        MessageQueue(topic, broker_name, int(queue_id)): position
-        for topic, brokers in offset["q"].items()
-        for broker_name, queues in brokers.items()
-        for queue_id, position in queues.items()
-    }
+    return _by_queue(offset["q"])
+
+
+def last_stored(offset: Mapping[str, Any]) -> dict[MessageQueue, int]:
+    """Return when the last message read of each queue was stored, in ms; nothing for a queue of which *offset* does not say it."""
+    return _by_queue(offset.get("t", {}))
 
 
 def behind(source: Mapping[str, Any]) -> dict[MessageQueue, int]:

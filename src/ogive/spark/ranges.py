@@ -131,6 +131,8 @@ class Chunks:
         self._ranges = ranges
         self._range = 0
         self._at = ranges[0].start if ranges else 0
+        # where messages begin again, for each queue that has a gap
+        self._resume: dict[MessageQueue, int] = {}
         self.record_bytes = _LONG_RECORD
         self._step = _FIRST_STEP
         self._short: deque[int] = deque(maxlen=_EVIDENCE)  # answers that were cut; one alone may be the end of a file
@@ -141,16 +143,28 @@ class Chunks:
         return self
 
     def __next__(self) -> QueueRange:
-        if self._range == len(self._ranges):
-            raise StopIteration
-        current = self._ranges[self._range]
+        while True:
+            if self._range == len(self._ranges):
+                raise StopIteration
+            current = self._ranges[self._range]
+            self._at = max(self._at, self._resume.get(current.queue, 0))
+            if self._at < current.end:
+                break
+            self._range += 1
+            self._at = self._ranges[self._range].start if self._range < len(self._ranges) else 0
         step = min(self._step, max(_SMALLEST_STEP, _AIM_BYTES // self.record_bytes))
         start, end = self._at, min(self._at + step, current.end)
         self._at = end
-        if end == current.end:
-            self._range += 1
-            self._at = self._ranges[self._range].start if self._range < len(self._ranges) else 0
         return QueueRange(current.queue, start, end)
+
+    def rest_of(self, part: QueueRange) -> QueueRange:
+        """Return *part* and what follows it in its range."""
+        end = next(item.end for item in self._ranges if item.queue == part.queue and item.start <= part.start < item.end)
+        return QueueRange(part.queue, part.start, end)
+
+    def skip(self, gone: QueueRange) -> None:
+        """Make no chunks of *gone*: a deleted stretch is passed in one step, however long it is."""
+        self._resume[gone.queue] = max(gone.end, self._resume.get(gone.queue, 0))
 
     def learn(self, asked: int, answered: int, answer_bytes: int) -> None:
         """A pull that asked for *asked* offsets got *answered* of them, in *answer_bytes*."""

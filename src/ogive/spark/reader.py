@@ -18,7 +18,7 @@ Differs from Spark's Kafka source
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final
 
@@ -27,19 +27,30 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from ogive.errors import DataLoss, InvalidOption, OgiveError
+from ogive.errors import DataLoss, InvalidOption, NoRoute, OgiveError
 from ogive.model import TOOLS_GROUP, MessageQueue
 from ogive.spark.bounds import AtTime, AtTimes, Bound
 from ogive.spark.fetching import SETTLE_S
-from ogive.spark.losses import data_loss, removed, shrunk
-from ogive.spark.offsets import Positions, Spans, entering, fingerprint, from_offset, resolve, times_wanted, to_offset
+from ogive.spark.losses import data_loss, deleted, made_anew, removed, shrunk
+from ogive.spark.offsets import (
+    Positions,
+    Spans,
+    entering,
+    fingerprint,
+    from_offset,
+    last_stored,
+    resolve,
+    times_wanted,
+    to_offset,
+)
 from ogive.spark.options import SourceOptions
 from ogive.spark.progress import FLUSH_S, Progress
 from ogive.spark.ranges import QueueRange, admit, admit_bytes, pack
-from ogive.spark.routes import Patience
+from ogive.spark.routes import BrokerAway, Patience
 from ogive.spark.rpc import Cluster, Filter, cluster
 from ogive.spark.schema import arrow_schema
 from ogive.sql92 import compile_expression
+from ogive.wire.bodies import TopicOffset
 
 log = logging.getLogger(__name__)
 
@@ -68,11 +79,13 @@ class _Reading:
     def _cluster(self) -> Cluster:
         return cluster(self._options.access)
 
-    def _spans(self, *, settled: bool = False) -> Spans:
-        """*settled*: not the first question of a query, see Patience."""
+    def _spans(self, *, settled: bool = False, read: Iterable[MessageQueue] | None = None) -> Spans:
+        """*settled*: not the first question of a query, see Patience. Where one is read on, queues that were *read* before may be
+        missing, and others that it has given up."""
         options = self._options
         patience = Patience(options.poll_timeout_s, options.fetch_retries, options.fetch_retry_interval_s, settled)
-        return self._cluster.selected(options.selection, patience)
+        given_up = read is not None and not options.fail_on_data_loss
+        return self._cluster.selected(options.selection, patience, read or (), any_missing=given_up)
 
     def _resolve(self, side: str, bound: Bound, spans: Spans, *, beyond: bool = False) -> dict[MessageQueue, int]:
         """What *bound*, the start or the end as *side* says, means in every queue."""
@@ -194,10 +207,13 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             options.selection.identity, options.subscription if options.sql_filter is None else f"sql {options.subscription}"
         )
         self._initial: dict[str, Any] | None = None
-        self._target: Positions | None = None  # where trigger(availableNow=True) ends
+        self._until_now = False  # trigger(availableNow=True)
+        self._target: Positions | None = None  # where that ends
         self._stop_at: Positions | None = None  # where the option of an end says
         self._first: Positions = {}
         self._latest: Positions = {}
+        # when the last message of each queue was stored
+        self._stored_ms: Positions = {}
         self._looked_at = 0.0
         self._advanced_at = -math.inf
         self._idle_s = 0.0
@@ -217,19 +233,30 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._look()[0]
+        self._until_now = True
+        try:
+            self._target = self._look()[0]
+        except BrokerAway:
+            raise
+        except (NoRoute, InvalidOption) as exc:
+            # What is missing may have been read before. That is known when Spark says where the query goes on.
+            log.info("the end of the query is fixed by its first batch: %s", exc)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.max_offsets_per_trigger)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """*start* is durable in the checkpoint: the only moment to tell the consumer group of a query's last batch."""
-        begin = from_offset(start, self._owner)
+        begin, times = from_offset(start, self._owner), last_stored(start)
         self._store(begin)
-        end = self._wait_for_news(begin) if self._target is None else self._up_to_target(begin, self._target)
-        taken_up = self._taken_up(begin, end)
-        if taken_up:
-            return to_offset({**begin, **taken_up}, self._owner, taken_up)
+        end, shorter = self._up_to_target(begin) if self._until_now else self._wait_for_news(begin)
+        moved = self._taken_up(begin, end) | self._jumped(begin, end) | self._made_anew(begin, times)
+        for gone in shorter:
+            if gone.queue not in moved:
+                self._lost(shrunk(gone.queue, gone.start, gone.end))
+        if moved:
+            kept = {queue: ms for queue, ms in times.items() if queue not in moved}
+            return to_offset({**begin, **moved}, self._owner, moved, kept)
         known = self._known(begin, end)
         if self._holds_back(known, end):
             return start
@@ -237,11 +264,12 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._options.max_bytes_per_trigger is not None:
             behind = {queue: known[queue] for queue in admitted if admitted[queue] > known[queue]}
             admitted = admit_bytes(known, admitted, self._cluster.record_bytes(behind), self._options.max_bytes_per_trigger)
-        if admitted != begin:
-            self._advanced_at = time.monotonic()
-            self._trigger += 1
-            self._served |= {queue: self._trigger for queue in admitted if admitted[queue] > known[queue]}
-        return to_offset(admitted, self._owner)
+        if admitted == begin:
+            return start
+        self._advanced_at = time.monotonic()
+        self._trigger += 1
+        self._served |= {queue: self._trigger for queue in admitted if admitted[queue] > known[queue]}
+        return to_offset(admitted, self._owner, stored_ms=self._times_of(admitted, begin, times))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """For the lag that Spark shows in a query's progress."""
@@ -250,7 +278,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, finish = from_offset(start, self._owner), from_offset(end, self._owner)
         if finish.keys() - begin.keys():
-            spans = self._spans(settled=True)
+            spans = self._spans(settled=True, read=finish)
             begin = {queue: spans[queue].min_offset if queue in spans else 0 for queue in finish} | begin
         return self._plan(begin | {queue: finish[queue] for queue in entering(end)}, finish)
 
@@ -281,15 +309,56 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         committed = self._committed(fresh)
         return {q: min(offset, self._latest.get(q, offset)) for q, offset in committed.items() if offset > self._first.get(q, 0)}
 
-    def _wait_for_news(self, begin: Positions) -> Positions:
-        """Where the queues end. Spark asks 75 times a second while nothing comes: pause longer and longer, up to _LONGEST_IDLE_S."""
+    def _jumped(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
+        """Where to go on in queues whose next messages were deleted: in one step, however many those are."""
+        moved: dict[MessageQueue, int] = {}
+        for queue, position in begin.items():
+            to = min(self._first.get(queue, 0), end.get(queue, 0))
+            if position < to and queue.broker_name not in self._cluster.without_master:
+                self._lost(data_loss(QueueRange(queue, position, to)))
+                moved[queue] = to
+        return moved
+
+    def _made_anew(self, begin: Positions, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """The first offset of queues that hold other messages now at the offsets that were read: their topic was deleted and made again.
+
+        The time of storage of the last message that was read tells, or in a queue that is shorter now that of its first message.
+        """
+        look_at: dict[MessageQueue, int] = {}
+        for queue, ms in times.items():
+            position, first, latest = begin[queue], self._first.get(queue, 0), self._latest.get(queue, 0)
+            same = latest == position and self._stored_ms.get(queue, ms) == ms
+            if first < min(position, latest) and not same:
+                look_at[queue] = position - 1 if latest >= position else first
+        moved: dict[MessageQueue, int] = {}
+        for queue, ms in sorted(self._look_at(look_at).items()):
+            if ms > times[queue] or (ms != times[queue] and look_at[queue] == begin[queue] - 1):
+                self._lost(made_anew(queue, begin[queue], self._first[queue], ms, times[queue]))
+                moved[queue] = self._first[queue]
+        return moved
+
+    def _look_at(self, offsets: Positions) -> dict[MessageQueue, int]:
+        """When the messages there were stored; nothing where that cannot be found out now."""
+        try:
+            return self._cluster.stored_ms(offsets, self._options.consumer_group or TOOLS_GROUP) if offsets else {}
+        except OgiveError as exc:
+            log.warning("the last messages that were read cannot be looked at: %s", exc)
+            return {}
+
+    def _times_of(self, end: Positions, begin: Positions, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """When the messages before *end* were stored."""
+        kept = {queue: ms for queue, ms in times.items() if end.get(queue) == begin.get(queue)}
+        told = {q: ms for q, ms in self._stored_ms.items() if q not in kept and end.get(q) == self._latest[q]}
+        unknown = {q: at - 1 for q, at in end.items() if at > self._first.get(q, at) and q not in kept and q not in told}
+        return {**kept, **told, **self._look_at(unknown)}
+
+    def _wait_for_news(self, begin: Positions) -> tuple[Positions, list[QueueRange]]:
+        """`_settled`. Spark asks 75 times a second while nothing comes: pause longer and longer, up to _LONGEST_IDLE_S."""
         time.sleep(max(0.0, self._looked_at + self._idle_s - time.monotonic()))
-        end, shorter = self._look(begin)
-        if shorter:
-            end = self._settled(begin)
+        end, shorter = self._settled(begin)
         news = end != begin and not self._holds_back(self._known(begin, end), end)
         self._idle_s = 0.0 if news else min(max(2 * self._idle_s, _SHORTEST_IDLE_S), _LONGEST_IDLE_S)
-        return end
+        return end, shorter
 
     def _known(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
         """*begin*, and where queues start that are new since."""
@@ -298,26 +367,33 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def _holds_back(self, begin: Positions, end: Positions) -> bool:
         """Whether to wait for minOffsetsPerTrigger; trigger(availableNow=True) would never end so."""
         least = self._options.min_offsets_per_trigger
-        if least is None or self._target is not None or time.monotonic() - self._advanced_at >= self._options.max_trigger_delay_s:
+        if (
+            least is None
+            or self._until_now
+            or begin.keys() - end.keys()
+            or time.monotonic() - self._advanced_at >= self._options.max_trigger_delay_s
+        ):
             return False
         ahead = {queue: end[queue] - begin.get(queue, 0) for queue in end}
         return min(ahead.values(), default=0) >= 0 and sum(ahead.values()) < least  # below 0: messages are lost, which must be reported
 
-    def _up_to_target(self, begin: Positions, target: Positions) -> Positions:
-        """The target, except where *begin* is past it: because the queue grew in between, or because it lost messages."""
-        past = [queue for queue, position in begin.items() if target.get(queue, position) < position]
-        if past:
-            now = self._settled(begin)
-            target = self._target = {**target, **{queue: min(begin[queue], now[queue]) for queue in past}}
-        return {**begin, **target}
+    def _up_to_target(self, begin: Positions) -> tuple[Positions, list[QueueRange]]:
+        """`_settled`, as far as the queues went when the query began. One that grew before its position was fixed stays there."""
+        end, shorter = self._settled(begin)
+        if self._target is None:
+            self._target = end
+        limits = {queue: max(at, begin.get(queue, 0)) for queue, at in ({**begin, **self._target}).items()}
+        return {queue: min(at, limits[queue]) for queue, at in end.items() if queue in limits}, shorter
 
     def _look(self, begin: Positions | None = None) -> tuple[Positions, list[QueueRange]]:
-        """Where the queues end, and what of *begin* lies behind that. A queue that is gone stays where it was."""
-        spans = self._spans(settled=begin is not None)
+        """Where the queues end, and what of *begin* lies behind that. One whose broker is away stays where it was; one whose topic was
+        deleted is left out."""
+        spans = self._spans(settled=begin is not None, read=begin)
         begin = begin or {}
         self._looked_at = time.monotonic()
         self._first = {queue: span.min_offset for queue, span in spans.items()}
         self._latest = {queue: span.max_offset for queue, span in spans.items()}
+        self._stored_ms = {queue: span.last_update_timestamp for queue, span in spans.items() if span.last_update_timestamp > 0}
         self._wait_for_slaves(begin)
         shorter = [
             QueueRange(queue, self._latest[queue], position)
@@ -325,7 +401,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             if self._latest.get(queue, position) < position
         ]
         self._report_missing(begin, spans)
-        return {**begin, **self._bounded(begin, spans)}, shorter
+        left = {queue: position for queue, position in begin.items() if queue not in self._missing or not self._is_deleted(queue)}
+        return {**left, **self._bounded(begin, spans)}, shorter
+
+    def _is_deleted(self, queue: MessageQueue) -> bool:
+        return (queue.topic, queue.broker_name) in self._cluster.deleted
 
     def _wait_for_slaves(self, begin: Positions) -> None:
         """A slave may not have the last messages yet that its master gave us: nothing is lost, and nothing comes before it has them."""
@@ -346,7 +426,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         missing = begin.keys() - spans.keys()
         brokers = {(queue.topic, queue.broker_name) for queue in spans}
         for queue in sorted(missing - self._missing):
-            if (queue.topic, queue.broker_name) not in brokers:
+            if self._is_deleted(queue):
+                self._lost(deleted(queue, begin[queue]))
+            elif (queue.topic, queue.broker_name) not in brokers:
                 log.warning("queue %s is in no route: its broker is away, or it moved; it was read up to offset %d", queue, begin[queue])
             elif (end := self._cluster.end_of(queue)) > begin[queue]:
                 self._lost(removed(QueueRange(queue, begin[queue], end)))
@@ -363,23 +445,25 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             stop = self._resolve("ending", bound, spans)
         else:
             if self._stop_at is None:
-                self._stop_at = self._resolve("ending", bound, spans, beyond=True)
+                gone = {
+                    queue: TopicOffset(min_offset=at, max_offset=at, last_update_timestamp=0)
+                    for queue, at in begin.items()
+                    if queue not in spans
+                }
+                self._stop_at = self._resolve("ending", bound, {**gone, **spans}, beyond=True)
             stop = dict(self._stop_at)
         return {
             queue: latest if latest < begin.get(queue, 0) else max(begin.get(queue, 0), min(latest, stop.get(queue, self._first[queue])))
             for queue, latest in self._latest.items()
         }
 
-    def _settled(self, begin: Positions) -> Positions:
-        """A queue is shorter than what was read of it: a broker that starts shows its queues bit by bit, so look again for a while."""
+    def _settled(self, begin: Positions) -> tuple[Positions, list[QueueRange]]:
+        """`_look`, again for a while if a queue is shorter than what was read: a broker that starts shows its queues bit by bit."""
         deadline = time.monotonic() + SETTLE_S
         while True:
             end, shorter = self._look(begin)
-            if not shorter:
-                return end
-            if time.monotonic() > deadline:
-                self._lost(shrunk(shorter[0].queue, shorter[0].start, shorter[0].end))
-                return end
+            if not shorter or time.monotonic() > deadline:
+                return end, shorter
             time.sleep(0.2)
 
     def _store(self, positions: Positions) -> None:

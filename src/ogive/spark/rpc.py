@@ -9,7 +9,7 @@ import functools
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar
@@ -17,10 +17,11 @@ from typing import Any, Final, Literal, TypeVar
 from ogive.client import api
 from ogive.client.portal import Portal, portal
 from ogive.client.routes import MASTER_ID, auto_create_route, broker_addresses, publish_queues, subscribe_queues
-from ogive.errors import GroupNotExist, NoRoute, OgiveError, TopicNotExist
+from ogive.errors import DataLoss, GroupNotExist, NoPermission, NoRoute, OgiveError, TopicNotExist
 from ogive.model import AUTO_CREATE_TOPIC, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TOOLS_GROUP, MessageQueue, PullStatus, reply_topic
 from ogive.spark.access import Access
 from ogive.spark.fetching import Fetched, Reading, record_count
+from ogive.spark.losses import deleted, removed
 from ogive.spark.options import Selection
 from ogive.spark.ranges import ANSWER_BYTES, Chunks, QueueRange
 from ogive.spark.routes import CALL_TIMEOUT_S, PASSING, ROUTE_AGE_S, USUAL, BrokerAway, Patience, Routes, reading_address
@@ -28,6 +29,7 @@ from ogive.spark.selecting import assigned, matching
 from ogive.wire.bodies import PERM_READ, SubscriptionGroupConfig, TopicConfig, TopicOffset, TopicRouteData
 from ogive.wire.codes import PullSysFlag
 from ogive.wire.headers import PullMessageRequest
+from ogive.wire.message import decode_stored
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +79,8 @@ class Cluster:
         self._portal = portal
         self.pool = access.pool()
         self.without_master: set[str] = set()  # brokers of which a slave said last how long the queues are
+        # topic and broker name, where the broker itself has said that it does not have the topic
+        self.deleted: set[tuple[str, str]] = set()
         self._topics: tuple[list[str], float] | None = None
         self._routes = Routes(self.pool, access.name_servers)
 
@@ -89,9 +93,15 @@ class Cluster:
         """First and next offset of every queue of *topics*. Raises NoRoute for a topic that does not exist."""
         return self._portal.call(self._spans(tuple(topics), patience))
 
-    def selected(self, selection: Selection, patience: Patience = USUAL) -> dict[MessageQueue, TopicOffset]:
-        """First and next offset of the queues of *selection*. Raises NoRoute, and InvalidOption where it names what does not exist."""
-        return self._portal.call(self._selected(selection, patience))
+    def selected(
+        self, selection: Selection, patience: Patience = USUAL, read: Iterable[MessageQueue] = (), *, any_missing: bool = False
+    ) -> dict[MessageQueue, TopicOffset]:
+        """First and next offset of the queues of *selection*. Raises NoRoute, and InvalidOption where it names what does not exist.
+
+        Queues that were *read* before may be missing, or with *any_missing* any. Those of a topic that is gone from their broker are in
+        ``deleted`` then.
+        """
+        return self._portal.call(self._selected(selection, patience, frozenset(read), any_missing))
 
     def search(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """For each queue, the first offset stored at that time or later, or else its end."""
@@ -104,6 +114,19 @@ class Cluster:
             return await api.max_offset(self.pool, address, queue, timeout_s=CALL_TIMEOUT_S)
 
         return self._portal.call(self._each((queue,), ask))[queue]
+
+    def stored_ms(self, offsets: Mapping[MessageQueue, int], group: str = TOOLS_GROUP) -> dict[MessageQueue, int]:
+        """When the message at an offset of each queue was stored; nothing for a queue that does not show one there."""
+
+        async def look(queue: MessageQueue, address: str) -> int | None:
+            answer = await self._pull(group, QueueRange(queue, offsets[queue], offsets[queue] + 1), EVERYTHING)
+            if answer.status is not PullStatus.FOUND:
+                return None
+            record = decode_stored(answer.body)
+            return record.store_timestamp_ms if record.queue_offset <= offsets[queue] else None
+
+        found = self._portal.call(self._each(offsets, look))
+        return {queue: stored_ms for queue, stored_ms in found.items() if stored_ms is not None}
 
     def record_bytes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
         """How long stored messages are from there on, by a few of each queue; nothing for a queue that has none there."""
@@ -246,15 +269,19 @@ class Cluster:
     async def _search(self, address: str, queue: MessageQueue, time_ms: int) -> int:
         return await api.search_offset(self.pool, address, queue, time_ms, timeout_s=CALL_TIMEOUT_S)
 
-    async def _selected(self, selection: Selection, patience: Patience) -> dict[MessageQueue, TopicOffset]:
+    async def _selected(
+        self, selection: Selection, patience: Patience, read: frozenset[MessageQueue], any_missing: bool
+    ) -> dict[MessageQueue, TopicOffset]:
         topics: Sequence[str] = selection.topics
         if selection.pattern is not None:
             known = await self._routes.insist("", self._all_topics, patience)
             ours = [self._namespace.strip(topic) for topic in known if self._namespace.holds(topic)]
             topics = [self._namespace.wrap(topic) for topic in matching(selection.pattern, ours)]
-        spans = await self._spans(topics, patience)
+        spans = await self._spans(sorted({*topics, *(queue.topic for queue in read)}), patience, read, any_missing)
         chosen = {queue: span for queue, span in spans.items() if selection.queue_ids is None or queue.queue_id in selection.queue_ids}
-        return chosen if selection.assigned is None else {queue: chosen[queue] for queue in assigned(selection.assigned, chosen)}
+        if selection.assigned is None:
+            return chosen
+        return {queue: chosen[queue] for queue in assigned(selection.assigned, chosen, read, any_missing=any_missing)}
 
     async def _all_topics(self) -> list[str]:
         """Every topic that the name server knows, but for the brokers' own; at most ROUTE_AGE_S old."""
@@ -267,29 +294,82 @@ class Cluster:
             self._topics = users, now
         return self._topics[0]
 
-    async def _spans(self, topics: Sequence[str], patience: Patience) -> dict[MessageQueue, TopicOffset]:
+    async def _spans(
+        self, topics: Sequence[str], patience: Patience, read: Iterable[MessageQueue] = (), any_missing: bool = False
+    ) -> dict[MessageQueue, TopicOffset]:
+        brokers: dict[str, set[str]] = {}
+        for queue in read:
+            brokers.setdefault(queue.topic, set()).add(queue.broker_name)
         found: dict[MessageQueue, TopicOffset] = {}
-        for part in await asyncio.gather(*(self._spans_of(topic, patience) for topic in topics)):
+        for part in await asyncio.gather(*(self._spans_of(topic, patience, brokers.get(topic, set()), any_missing) for topic in topics)):
             found |= part
         return found
 
-    async def _spans_of(self, topic: str, patience: Patience) -> dict[MessageQueue, TopicOffset]:
+    async def _spans_of(self, topic: str, patience: Patience, read: Set[str], any_missing: bool = False) -> dict[MessageQueue, TopicOffset]:
+        """*read*: the brokers of which queues of *topic* were read before."""
+
         async def ask() -> dict[MessageQueue, TopicOffset]:
-            route = await self._routes.route(topic)
+            try:
+                route = await self._routes.route(topic)
+            except BrokerAway:
+                raise
+            except NoRoute:
+                if not read and not any_missing:
+                    raise
+                route = TopicRouteData(queues=(), brokers=())
             addresses = broker_addresses((route,))
             self.without_master -= addresses.keys()
             self.without_master |= {name for name, there in addresses.items() if MASTER_ID not in there}
-            tables = await asyncio.gather(
-                *(api.topic_stats(self.pool, reading_address(addresses[name]), topic, timeout_s=CALL_TIMEOUT_S) for name in addresses)
-            )
-            known = {queue: span for table in tables for queue, span in table.items()}
+            if missing := read - addresses.keys():
+                addresses |= await self._registered(missing)
+            tables = await asyncio.gather(*(self._stats(topic, name, there) for name, there in addresses.items()))
+            known = {queue: span for table in tables if table is not None for queue, span in table.items()}
+            without = {name for name, table in zip(addresses, tables, strict=True) if table is None}
+            self.deleted -= {(topic, name) for name in addresses}
+            self.deleted |= {(topic, name) for name in without}
             # a queue that was never written may be missing in a broker's table
-            return {
+            spans = {
                 queue: known.get(queue, TopicOffset(min_offset=0, max_offset=0, last_update_timestamp=0))
                 for queue in subscribe_queues(topic, route)
+                if queue.broker_name not in without
             }
+            if without and not spans and not read and not any_missing:
+                raise NoRoute(f"topic {topic!r} does not exist: {', '.join(sorted(without))} of its route does not have it any more")
+            return spans
 
         return await self._routes.insist(topic, ask, patience)
+
+    async def _registered(self, names: Set[str]) -> dict[str, dict[int, str]]:
+        """The addresses of those brokers, as far as the name servers know them now and this user may ask."""
+        try:
+            info = await self._routes.ask_one(lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S))
+        except NoPermission:
+            return {}
+        return {name: dict(broker.addresses) for name, broker in info.brokers.items() if name in names and MASTER_ID in broker.addresses}
+
+    async def _stats(self, topic: str, broker_name: str, addresses: Mapping[int, str]) -> dict[MessageQueue, TopicOffset] | None:
+        """The spans of the topic's queues at a broker; None where the broker does not have the topic."""
+        try:
+            return await api.topic_stats(self.pool, reading_address(addresses), topic, timeout_s=CALL_TIMEOUT_S)
+        except TopicNotExist:
+            # name servers of Apache keep a route after its topic was deleted from a broker; a slave may not have heard of it
+            if MASTER_ID not in addresses:
+                raise BrokerAway(f"the master of {broker_name} is away, and its slave does not know topic {topic!r}") from None
+            self._routes.expire(topic)
+            return None
+
+    async def _why_gone(self, part: QueueRange) -> DataLoss | None:
+        """Say why a queue cannot be read: it, or its whole topic, was deleted. None if it is there, or nobody can tell."""
+        queue = part.queue
+        self._routes.expire(queue.topic)
+        try:
+            spans = await self._spans_of(queue.topic, Patience(0.0), {queue.broker_name})
+        except OgiveError:
+            return None
+        if (queue.topic, queue.broker_name) in self.deleted:
+            return deleted(queue, part.start, part.end)
+        others = any(other.broker_name == queue.broker_name for other in spans)
+        return removed(part) if others and queue not in spans else None
 
     async def _committed(self, group: str, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
         async def ask(queue: MessageQueue) -> int | None:
@@ -334,7 +414,7 @@ class Cluster:
         async def pull(part: QueueRange) -> api.RawPull:
             return await self.pull(group, part, wanted, patience)
 
-        reading = Reading(pull, chunks, filtered=not wanted.takes_all, fail_on_data_loss=fail_on_data_loss)
+        reading = Reading(pull, chunks, filtered=not wanted.takes_all, fail_on_data_loss=fail_on_data_loss, why_gone=self._why_gone)
         window: deque[tuple[QueueRange, Future[Fetched]]] = deque()
         ahead = 0  # messages that the window is to bring
         try:

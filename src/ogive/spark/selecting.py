@@ -14,8 +14,18 @@ def matching(pattern: str, topics: Iterable[str]) -> list[str]:
     return sorted(topic for topic in topics if whole.fullmatch(topic) and (pattern.startswith("%") or not topic.startswith(special)))
 
 
-def assigned(queues: Mapping[str, Mapping[str, Iterable[int]]], known: Iterable[MessageQueue]) -> list[MessageQueue]:
-    """The *known* queues that the option assign names. Raises InvalidOption where one does not exist."""
+def assigned(
+    queues: Mapping[str, Mapping[str, Iterable[int]]],
+    known: Iterable[MessageQueue],
+    read: Iterable[MessageQueue] = (),
+    *,
+    any_missing: bool = False,
+) -> list[MessageQueue]:
+    """The *known* queues that the option assign names. Raises InvalidOption where one does not exist.
+
+    One that was *read* before may be missing, or with *any_missing* any: what that means is for the caller to say.
+    """
+    before = {(queue.topic, name, queue.queue_id) for queue in read for name in ("", queue.broker_name)}
     of_topic: dict[str, dict[str, set[int]]] = {}
     for queue in known:
         of_topic.setdefault(queue.topic, {}).setdefault(queue.broker_name, set()).add(queue.queue_id)
@@ -25,7 +35,7 @@ def assigned(queues: Mapping[str, Mapping[str, Iterable[int]]], known: Iterable[
             names = list(of_topic.get(topic, {})) if not broker else [broker]
             for queue_id in sorted(ids):
                 there = [MessageQueue(topic, name, queue_id) for name in names if queue_id in of_topic.get(topic, {}).get(name, set())]
-                if not there:
+                if not there and not any_missing and (topic, broker, queue_id) not in before:
                     raise InvalidOption(f"assign names queue {topic}/{broker or '*'}/{queue_id}, which does not exist")
                 found += there
     return found

@@ -35,11 +35,15 @@ class FixedCluster:
         self.ends = dict(ends)
         self.removed: dict[MessageQueue, int] = {}
         self.without_master: set[str] = set()
+        self.deleted: set[tuple[str, str]] = set()
         self.of_group = dict(committed or {})
         self.stored_at: dict[MessageQueue, list[int]] = {}
         self.answers: list[tuple[QueueRange, bytes]] = []
 
-    def selected(self, _: object, patience: Patience) -> Spans:
+    def stored_ms(self, _: Positions, __: str) -> dict[MessageQueue, int]:
+        return {}
+
+    def selected(self, _: object, patience: Patience, __: Iterable[MessageQueue] = (), **___: bool) -> Spans:
         self.patience = patience
         return {queue: TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=0) for queue, end in self.ends.items()}
 
