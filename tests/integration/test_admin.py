@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -11,7 +12,9 @@ from ogive import aio
 from ogive.client import api
 from ogive.errors import GroupNotExist, InvalidOption, NoRoute, QueryNotFound
 from ogive.model import MessageExt, MessageQueue, dlq_topic
+from ogive.testing import Broker
 from tests.integration.test_producer import read_all
+from tests.interop.apache import Apache
 from tests.peers import Flavour, RunningBroker
 
 WAIT_S = 60.0
@@ -291,6 +294,31 @@ async def test_messages_are_found_by_key(admin: aio.Admin, producer: aio.Produce
     assert await admin.messages(topic, key="47") == []
     with pytest.raises(QueryNotFound, match="no message"):
         await admin.message("0" * 32, topic=topic)
+
+
+async def test_a_message_is_found_by_the_id_of_a_broker_that_is_listed_by_a_name(flavour: Flavour, topic: str, tmp_path: Path) -> None:
+    if flavour == "apache":
+        started: RunningBroker = Apache(tmp_path, {"brokerIP1": "localhost"})
+    else:
+        started = Broker(data=tmp_path / "store", options=("--advertised-host", "localhost"))
+    with started as broker:
+        async with aio.Producer(broker.name_server) as producer, aio.Admin(broker.name_server) as admin:
+            (listed,) = (await admin.cluster_info()).brokers.values()
+            assert listed.addresses[0].startswith("localhost:")
+            sent = await producer.send(topic, b"here", timeout_s=WAIT_S)
+            await read_all(producer.client, topic, 1)
+            found = await admin.message(sent.offset_id)
+            assert (found.body, found.queue) == (b"here", sent.queue)
+
+
+async def test_all_of_a_cluster_can_have_ipv6_addresses(topic: str, tmp_path: Path) -> None:
+    with Broker(data=tmp_path / "store", options=("--host", "[::1]")) as broker:
+        assert broker.name_server.startswith("[::1]:")
+        assert broker.address.startswith("[::1]:")
+        async with aio.Producer(broker.name_server) as producer, aio.Admin(broker.name_server) as admin:
+            sent = await producer.send(topic, b"here", timeout_s=WAIT_S)
+            found = await admin.message(sent.offset_id)
+            assert (found.body, found.queue) == (b"here", sent.queue)
 
 
 async def test_only_a_space_separates_keys(broker: RunningBroker, admin: aio.Admin, topic: str) -> None:

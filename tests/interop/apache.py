@@ -182,7 +182,7 @@ class Apache:
         if self._own_name_server:
             self.name_server = f"127.0.0.1:{free_port()}"
         if self.with_broker:
-            self.address = f"127.0.0.1:{free_port((-2, 0, 1))}"
+            self.address = f"{self.settings.get('brokerIP1', '127.0.0.1')}:{free_port((-2, 0, 1))}"
 
     @property
     def data(self) -> Path:

@@ -12,7 +12,7 @@ from ogive.client.config import parse_name_servers
 from ogive.client.credentials import read_credentials, trusting
 from ogive.errors import InvalidOption
 from ogive.namesrv.server import NameServer
-from ogive.transport.connection import Connection, connect, is_loopback, split_address
+from ogive.transport.connection import Connection, connect, is_loopback, join_address, split_address
 from ogive.transport.tls import TlsConfig
 from ogive.wire.acl import Credentials
 
@@ -68,8 +68,8 @@ def of_broker(own: NameServer | None, others: Others) -> tuple[str, ...]:
 
 
 def _is(own: NameServer, address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    return f"{'127.0.0.1' if host == 'localhost' else host}:{port}" in (own.local_address, own.address)
+    host, port = split_address(address)
+    return join_address("127.0.0.1" if host == "localhost" else host, port) in (own.local_address, own.address)
 
 
 def dial(own: NameServer | None, internal: Credentials | None, others: Others, tls: TlsConfig | None, timeout_s: float) -> Dial:

@@ -27,6 +27,14 @@ def _description(text: str, more: str) -> str:
     return f"{text[0].upper()}{text[1:]}. {more}"
 
 
+def host(text: str) -> str:
+    """Read the value of an option that is a host without a port: an IPv6 address may have brackets."""
+    # not needed by most commands, and slow to import
+    from ogive.transport.connection import without_brackets
+
+    return without_brackets(text)
+
+
 def add_yes(command: argparse.ArgumentParser) -> None:
     command.add_argument("-y", "--yes", action="store_true", help="do it without asking")
 

@@ -3,7 +3,7 @@
 import os
 from typing import Any, Final
 
-from ogive.cli.options import Commands, Options, add_cluster, add_command
+from ogive.cli.options import Commands, Options, add_cluster, add_command, host
 
 MIB: Final = 1024 * 1024
 ON_SPARK: Final[dict[str, Any]] = {"master": "local[*,4]", "memory": "1g", "checkpoint": "ogive-checkpoint", "once": False, "py_files": []}
@@ -29,9 +29,10 @@ def up(commands: Commands) -> None:
 
 
 def _listening(group: Options) -> None:
-    group.add_argument("--host", metavar="IP", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    group.add_argument("--host", type=host, metavar="IP", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     group.add_argument(
         "--advertised-host",
+        type=host,
         metavar="IP",
         help="the address for clients, if not --host: behind NAT, in a container; needed with 0.0.0.0 or ::",
     )
@@ -209,6 +210,7 @@ def _watching(group: Options) -> None:
     )
     group.add_argument(
         "--metrics-host",
+        type=host,
         metavar="IP",
         default="127.0.0.1",
         help="address for --metrics-port, which requires no credentials (default: 127.0.0.1)",
@@ -239,7 +241,9 @@ def console(commands: Commands) -> None:
 
 
 def _console_address(command: Options, needed: str) -> None:
-    command.add_argument("--console-host", metavar="IP", default="127.0.0.1", help="address for the console (default: 127.0.0.1)")
+    command.add_argument(
+        "--console-host", type=host, metavar="IP", default="127.0.0.1", help="address for the console (default: 127.0.0.1)"
+    )
     command.add_argument(
         "--console-credentials",
         metavar="FILE",

@@ -11,7 +11,7 @@ from ogive.client.hooks import SendHook
 from ogive.client.namespace import validate_namespace
 from ogive.errors import ConnectError, InvalidOption
 from ogive.model import MAX_BODY_BYTES, validate_group
-from ogive.transport.connection import split_address
+from ogive.transport.connection import join_address, split_address
 from ogive.transport.expectation import MAX_BUSY_POLL_S
 from ogive.wire.acl import Credentials
 from ogive.wire.compression import CompressionType, require
@@ -64,20 +64,13 @@ def check_time(name: str, seconds: float) -> float:
 
 def parse_name_servers(text: str) -> tuple[str, ...]:
     """The addresses in *text*, separated by ``;``, each as ``host:port``; the default port is 9876. Raises InvalidOption."""
-    words = [word.strip().removeprefix("http://") for word in text.split(";") if word.strip()]
-    servers = tuple(word if ":" in word else f"{word}:{DEFAULT_NAME_SERVER_PORT}" for word in words)
+    servers = [word.strip().removeprefix("http://") for word in text.split(";") if word.strip()]
     if not servers:
         raise InvalidOption("no name server is given: host:port, or several joined by ;")
-    for server in servers:
-        try:
-            host, _ = split_address(server)
-            if set(host) & set(", /"):  # or a comma-separated list, or a URL, would become one unknown host
-                raise ConnectError(f"{host!r} is no host", server)
-        except ConnectError:
-            raise InvalidOption(
-                f"name server {server!r} is not of the form host:port, with a port from 1 to 65535; several are joined by ;"
-            ) from None
-    return servers
+    try:
+        return tuple([join_address(*split_address(server, DEFAULT_NAME_SERVER_PORT)) for server in servers])
+    except ConnectError as exc:
+        raise InvalidOption(f"name server {exc.args[0]}; several are joined by ;") from None
 
 
 def address_source(text: str) -> str | None:
@@ -85,11 +78,16 @@ def address_source(text: str) -> str | None:
     text = text.strip()
     if not text.startswith(("http://", "https://")) or ";" in text:
         return None
-    parts = urlsplit(text)
-    if not parts.path.strip("/"):
-        return None
-    if not parts.hostname:
-        raise InvalidOption(f"name server {text!r} names no host to ask for the list")
+    try:
+        parts = urlsplit(text)
+        if not parts.path.strip("/"):
+            return None
+        if not parts.hostname:
+            raise ConnectError("it names no host", text)
+        # an invalid host or port would only be noticed when the list is fetched
+        split_address(join_address(parts.hostname, parts.port or 80))
+    except (ValueError, ConnectError) as exc:
+        raise InvalidOption(f"name server {text!r} is not the URL of a list of name servers: {exc}") from None
     return text
 
 

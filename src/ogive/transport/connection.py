@@ -5,6 +5,7 @@ import ipaddress
 import itertools
 import logging
 import os
+import re
 import ssl as tls
 import time
 from collections.abc import Callable, Mapping
@@ -38,6 +39,8 @@ MAX_ASKED_IN_VAIN: Final = 6  # then it is asked every 64 frames
 _WORTH_ASKING: Final = 8  # a run of so many pays for being asked in vain for the few that are none
 _RESPONSE: Final = int(Flag.RESPONSE)
 _GO_AWAY: Final = int(ResponseCode.GO_AWAY)
+_ADDRESS: Final = re.compile(r"(?:\[([^\[\]]*)\]|([^\s:;,/@?#\[\]\\]+))(?::([0-9]{1,5}))?")
+"""An IPv6 address in brackets or another host, and a port."""
 _ONEWAY: Final = int(Flag.ONEWAY)
 TLS_FAREWELL_S: Final = 1.0  # Apache's servers do not answer a TLS farewell; asyncio waits 30 s for it
 _MAX_OPAQUE: Final = 0x7FFFFFFF
@@ -461,7 +464,7 @@ async def connect(
 ) -> Connection:
     """A connection that is ready for calls. Raises ConnectError with the address and the reason."""
     loop = asyncio.get_running_loop()
-    address = f"{host}:{port}"
+    address = join_address(host, port)
     try:
         async with asyncio.timeout(timeout_s):
             _, connection = await loop.create_connection(
@@ -498,12 +501,47 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def split_address(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[v6]:port``. Raises ConnectError."""
+def split_address(address: str, default_port: int | None = None) -> tuple[str, int]:
+    """Split ``host:port`` or ``[v6]:port``. Raises ConnectError.
+
+    The port may be missing if there is a *default_port*.
+    """
+    parts = _ADDRESS.fullmatch(address)
+    v6, name, digits = parts.groups() if parts is not None else (None, None, None)
+    port = default_port if digits is None else int(digits)
+    if v6 is not None and not is_ipv6(v6):
+        raise ConnectError(f"{address!r} is not of the form host:port: {v6!r} is not an IPv6 address", address)
+    host = v6 or name
+    if host is None or port is None or not 0 < port < 65536:
+        bare = address.count(":") > 1 and "[" not in address
+        hint = "; an IPv6 address needs brackets, as in [::1]:9876" if bare else ""
+        raise ConnectError(f"{address!r} is not of the form host:port, with a port from 1 to 65535{hint}", address)
+    return host, port
+
+
+def split_listed_address(address: str) -> tuple[str, int]:
+    """Split the address of a broker, as name servers list it. Raises ConnectError.
+
+    A broker of Apache's lists an IPv6 address without brackets if its brokerIP1 has none.
+    The last colon precedes the port then, as in Java's clients.
+    """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConnectError(f"{address!r} is no address of the form host:port", address)
-    return host.strip("[]"), int(port)
+    return split_address(join_address(host, int(port)) if is_ipv6(host) and port.isdecimal() else address)
+
+
+def is_ipv6(host: str) -> bool:
+    """Return True if *host* is an IPv6 address, without brackets."""
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def without_brackets(host: str) -> str:
+    """Return *host*; if it is an IPv6 address in brackets, as in URLs, the address alone."""
+    inside = host[1:-1]
+    return inside if host == f"[{inside}]" and is_ipv6(inside) else host
 
 
 def is_loopback(host: str) -> bool:

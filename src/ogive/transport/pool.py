@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ogive.errors import ConnectError
-from ogive.transport.connection import Connection, RequestHandler, connect, refuse_requests, split_address
+from ogive.transport.connection import Connection, RequestHandler, connect, refuse_requests, split_listed_address
 from ogive.transport.tasks import cancel_all
 from ogive.wire.acl import Credentials
 from ogive.wire.codes import ResponseCode
@@ -110,7 +110,7 @@ class ConnectionPool:
 
     async def _connect(self, address: str) -> Connection:
         try:
-            host, port = split_address(address)
+            host, port = split_listed_address(address)
             connection = await connect(
                 host,
                 port,

@@ -1,7 +1,9 @@
 """Putting groups elsewhere, and finding messages: what is asked of whom, and what is refused."""
 
 import asyncio
+import json
 import zlib
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from ogive.aio import Admin
 from ogive.client.admin import OffsetReset, ResetTarget
-from ogive.errors import BrokerInternalError, GroupNotExist, InvalidOption, NoRoute, NotSupported, QueryNotFound, ResponseCode
+from ogive.errors import BrokerInternalError, ConnectError, GroupNotExist, InvalidOption, NoRoute, NotSupported, QueryNotFound, ResponseCode
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
 from ogive.wire import headers as h
@@ -153,6 +155,43 @@ async def test_an_id_s_address_is_asked_only_if_it_is_a_broker_of_the_cluster(ad
         with pytest.raises(QueryNotFound, match=r"no message .* in the one topic"):
             await admin.message(offset_message_id(encode_host("127.0.0.1", stranger.port), 0))
         assert stranger.requests == []
+
+
+async def test_a_broker_that_is_listed_by_a_name_finds_the_ids_of_its_messages(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
+    """The id holds the address that the broker's machine has for the name; others may have another."""
+    table = {
+        broker.name: {"brokerAddrs": {"0": f"broker.internal.invalid:{broker.port}"}, "brokerName": broker.name, "cluster": "C"}
+        for broker in brokers
+    }
+    table["broker-a"]["brokerAddrs"] = {"0": f"localhost:{brokers[0].port}"}
+    cluster = {"brokerAddrTable": table, "clusterAddrTable": {"C": list(table)}}
+    brokers[0].on(RequestCode.GET_BROKER_CLUSTER_INFO, ok(body=json.dumps(cluster).encode()))
+    stored = replace(brokers[0].put("Orders", b"here"), store_host=encode_host("10.1.2.3", brokers[0].port))
+    brokers[0].on(RequestCode.VIEW_MESSAGE_BY_ID, ok(body=encode_stored(stored)))
+    found = await admin.message(offset_message_id(stored.store_host, stored.commitlog_offset))
+    assert (found.body, found.queue) == (b"here", QUEUE)
+    # of another address, and of another port
+    for broker in brokers:
+        broker.on(RequestCode.QUERY_MESSAGE, error(ResponseCode.QUERY_NOT_FOUND))
+    for host, port in (("10.1.2.4", brokers[0].port), ("10.1.2.3", 1)):
+        with pytest.raises(QueryNotFound, match="no message"):
+            await admin.message(offset_message_id(encode_host(host, port), stored.commitlog_offset))
+    with pytest.raises(ConnectError, match=r"broker\.internal\.invalid"):
+        await admin.message(offset_message_id(encode_host("10.1.2.3", brokers[1].port), 0))
+
+
+@pytest.mark.parametrize("host", ["[0:0:0:0:0:0:0:1]", "0:0:0:0:0:0:0:1"])
+async def test_an_ipv6_address_of_a_broker_may_be_listed_as_java_writes_it(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker], host: str
+) -> None:
+    table = {"broker-a": {"brokerAddrs": {"0": f"{host}:{brokers[0].port}"}, "brokerName": "broker-a", "cluster": "C"}}
+    cluster = {"brokerAddrTable": table, "clusterAddrTable": {"C": ["broker-a"]}}
+    brokers[0].on(RequestCode.GET_BROKER_CLUSTER_INFO, ok(body=json.dumps(cluster).encode()))
+    # it listens on 127.0.0.1 only: that it was dialled is seen from the failure
+    with pytest.raises(ConnectError, match=rf"no connection to \[?{host.strip('[]')}\]?:{brokers[0].port}"):
+        await admin.message(offset_message_id(encode_host("::1", brokers[0].port), 0))
 
 
 async def test_what_the_index_has_under_another_key_with_the_same_hash_is_left_out(

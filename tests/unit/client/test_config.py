@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import ogive
+from ogive.errors import InvalidOption
 
 
 @pytest.mark.parametrize(
@@ -43,6 +44,50 @@ import ogive
 def test_a_setting_of_a_wrong_type_is_refused_with_what_to_write(kind: Any, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(TypeError, match=says):
         kind(**settings)
+
+
+@pytest.mark.parametrize(
+    ("text", "servers"),
+    [
+        ("a", ("a:9876",)),
+        ("a:1; my_host.example:65535 ", ("a:1", "my_host.example:65535")),
+        ("127.0.0.1", ("127.0.0.1:9876",)),
+        ("[::1]", ("[::1]:9876",)),
+        ("[::1]:1;[2001:db8::2]:2", ("[::1]:1", "[2001:db8::2]:2")),
+        ("[fe80::1%eth0]:1", ("[fe80::1%eth0]:1",)),
+        ("[::ffff:10.0.0.1]:1", ("[::ffff:10.0.0.1]:1",)),
+        ("http://[::1]:1", ("[::1]:1",)),
+    ],
+)
+def test_addresses_of_name_servers_are_written_as_in_urls(text: str, servers: tuple[str, ...]) -> None:
+    assert ogive.ClientConfig(name_server=text).name_servers == servers
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("::1", r"'::1' is not of the form host:port, .*; an IPv6 address needs brackets, as in \[::1\]:9876"),
+        ("::1:9876", "an IPv6 address needs brackets"),
+        ("2001:db8::1", "an IPv6 address needs brackets"),
+        ("[1:2:3]:9876", "'1:2:3' is not an IPv6 address"),
+        ("[]:9876", "'' is not an IPv6 address"),
+        ("[127.0.0.1]:9876", "'127.0.0.1' is not an IPv6 address"),
+        ("[localhost]:9876", "'localhost' is not an IPv6 address"),
+        *[
+            (text, "is not of the form host:port, with a port from 1 to 65535")
+            for text in (
+                "[::1", "::1]:9876", "[::1]9876", "[::1]:", "[::1]:0", "[::1]:65536", "[[::1]]:1",
+                "a:", ":1", "a:-1", "a:+1", "a: 1", "a:\uff11", "a:1:2", "a b:1", "a/b:1", "me@a:1", "a:1,b:2",
+            )
+        ],
+        ("http://[::1/list", "is not the URL of a list of name servers"),
+        ("http://[1:2]/list", "is not the URL of a list of name servers"),
+        ("http://a:99999/list", "is not the URL of a list of name servers"),
+    ],
+)  # fmt: skip
+def test_what_is_not_an_address_is_refused(text: str, says: str) -> None:
+    with pytest.raises(InvalidOption, match=says):
+        ogive.ClientConfig(name_server=text)
 
 
 def test_settings_of_the_right_types_are_taken() -> None:

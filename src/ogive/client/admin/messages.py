@@ -1,7 +1,9 @@
 """Finding messages: by id, key, place and time; traces; dead letters."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from ipaddress import ip_address
 from typing import Final
 
 from ogive.client import api
@@ -10,13 +12,16 @@ from ogive.client.admin.offsets import to_ms
 from ogive.client.routes import subscribe_queues
 from ogive.errors import (
     BrokerInternalError,
+    ConnectError,
     InvalidOption,
     NoRoute,
     NotSupported,
+    OgiveError,
     ProtocolError,
     QueryNotFound,
     ResponseCode,
     TopicNotExist,
+    TransportError,
 )
 from ogive.model import (
     DLQ_PREFIX,
@@ -30,6 +35,7 @@ from ogive.model import (
     validate_group,
     validate_topic,
 )
+from ogive.transport.connection import split_address, split_listed_address
 from ogive.wire.bodies import TopicRouteData
 from ogive.wire.codes import SysFlag
 from ogive.wire.headers import SendMessageRequestV2
@@ -177,23 +183,51 @@ class MessageCalls(AdminBase):
     # --- looking -----------------------------------------------------------------------------------------------------
 
     async def _by_offset_id(self, message_id: str) -> MessageExt | None:
-        """None unless it is an id of a broker of this cluster: no other address is asked, whatever the id says."""
+        """Return None unless *message_id* is of a broker of this cluster. No other address is asked.
+
+        An id holds an IP address. A broker that is listed by a name is asked if its port is that of
+        the id: only the broker knows to which address its name belonged when it stored the message.
+        """
         try:
             address, offset = parse_offset_message_id(message_id)
         except ProtocolError:
             return None
+        place = split_address(address)
         info = await self.cluster_info()
-        names = {at: broker.broker_name for broker in info.brokers.values() for at in broker.addresses.values()}
-        if address not in names:
-            return None
+        listed = {at: broker.broker_name for broker in info.brokers.values() for at in broker.addresses.values()}
+        places = {at: _place(at) for at in listed}
+        for at, name in listed.items():
+            if places[at] == place:
+                return await self._at(at, name, message_id, offset)
+        return await self._at_names([(at, name) for at, name in listed.items() if places[at] == (None, place[1])], message_id, offset)
+
+    async def _at_names(self, brokers: Sequence[tuple[str, str]], message_id: str, offset: int) -> MessageExt | None:
+        """Ask brokers that may have stored the message. Raises TransportError if one cannot be asked."""
+
+        async def ask(broker: tuple[str, str]) -> MessageExt | OgiveError:
+            try:
+                return await self._at(*broker, message_id, offset)
+            except OgiveError as exc:
+                return exc
+
+        answers = await each(brokers, ask)
+        for answer in answers:
+            if isinstance(answer, MessageExt) and answer.offset_id == message_id.upper():
+                return answer
+        for answer in answers:
+            if isinstance(answer, TransportError):
+                raise answer
+        return None
+
+    async def _at(self, address: str, broker_name: str, message_id: str, offset: int) -> MessageExt:
         try:
             message = await api.view_message(self.client.pool, address, offset, timeout_s=self._timeout_s)
         except BrokerInternalError as exc:
             if not exc.remark.startswith(_NOTHING_THERE):
                 raise
-            text = f"no message {message_id}: {names[address]} has none at {offset} of its log; it is misspelt, or old and deleted"
+            text = f"no message {message_id}: {broker_name} has none at {offset} of its log; it is misspelt, or old and deleted"
             raise QueryNotFound(ResponseCode.QUERY_NOT_FOUND, text) from None
-        return replace(message, queue=replace(message.queue, broker_name=names[address]))
+        return replace(message, queue=replace(message.queue, broker_name=broker_name))
 
     async def _by_key(self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int) -> list[MessageExt]:
         """What the index of each of the topic's brokers has under the hash of *key*."""
@@ -246,6 +280,21 @@ class MessageCalls(AdminBase):
             return await self._route(topic)
         except TopicNotExist:
             return await self.client.routes.refresh(topic)
+
+
+def _place(listed: str) -> tuple[str | None, int] | None:
+    """Return IP address and port of a listed broker, None and the port if it is listed by a name.
+
+    Return None if *listed* is not an address.
+    """
+    try:
+        host, port = split_listed_address(listed)
+    except ConnectError:
+        return None
+    try:
+        return str(ip_address(host)), port
+    except ValueError:
+        return None, port
 
 
 def _for_another_try(message: MessageExt) -> dict[str, str]:

@@ -24,7 +24,7 @@ from ogive.errors import ConnectError, Refused
 from ogive.namesrv.context import Call, Context, success
 from ogive.namesrv.kv_config import ORDER_TOPIC_CONFIG
 from ogive.namesrv.route_table import BrokerIdentity, Registration, can_be_routed
-from ogive.transport.connection import split_address
+from ogive.transport.connection import split_listed_address
 from ogive.wire.bodies import DataVersion, RegisterBrokerBody, TopicRouteData, dumps, kv_table_dumps, loads_object
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import ResponseCode
@@ -135,7 +135,7 @@ def add_write_permission(ctx: Context, call: Call, header: AddWritePermRequest) 
 
 def _identity(header: RegisterBrokerRequest | UnregisterBrokerRequest | QueryDataVersionRequest) -> BrokerIdentity:
     try:
-        split_address(header.broker_addr)
+        split_listed_address(header.broker_addr)
     except ConnectError as exc:
         raise Refused(ResponseCode.INVALID_PARAMETER, str(exc)) from None
     return BrokerIdentity(cluster=header.cluster_name, name=header.broker_name, broker_id=header.broker_id, address=header.broker_addr)
