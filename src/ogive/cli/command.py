@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from ogive.cli.exits import EXIT_ERROR, EXIT_TRY_LATER, EXIT_USAGE, TryLater
-from ogive.cli.parser import build_parser, parse
+from ogive.cli.parser import build_parser, in_usual_order, parse
 from ogive.errors import InvalidOption, OgiveError
 from ogive.harmless import harmless_text
 
@@ -17,6 +17,7 @@ Run = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
 
 def run(arguments: Sequence[str]) -> int:
     """The exit code, see main(). Raises SystemExit for wrong usage and after --help."""
+    arguments = in_usual_order(arguments)
     parser = build_parser(arguments)
     options = parse(parser, arguments)
     if not hasattr(options, "module"):

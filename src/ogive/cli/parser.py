@@ -13,12 +13,14 @@ from ogive.native import build
 
 _FIRST_STEPS: Final = (
     "First steps: `ogive up` in one terminal; in another `ogive send Orders --body hello`, then `ogive tail Orders --from earliest`. "
-    "`ogive COMMAND --help` describes a command."
+    "`ogive help COMMAND` describes a command."
 )
 
-_OF_COMMANDS: Final = ("-n", "--name-server", "--credentials", "--cafile", "--certfile", "--keyfile")
-"""Options of nearly all commands, which other tools take before the command."""
-_GROUPS: Final = ("topic", "group", "broker", "message", "dead-letter", "check", "user", "acl")
+_SHARED_OPTIONS: Final = ("-n", "--name-server", "--credentials", "--cafile", "--certfile", "--keyfile")
+"""Options with a value that nearly all commands have. They may also stand before the command."""
+_SHARED_FLAGS: Final = ("--json", "-y", "--yes")
+_GROUPS: Final = ("topic", "group", "broker", "dead-letter", "check", "user", "acl", "context", "store", "bench", "pipeline")
+"""Commands that have commands of their own."""
 _ADDRESSES: Final = ("--port", "--host", "--namesrv", "--broker", "--server", "--address")
 _EXPECTED: Final[dict[Any, str]] = {int: "a whole number", float: "a number"}
 _LONE_WORDS: Final = {"lag": "--topic", "send": "--body", "tail": "--from"}
@@ -107,7 +109,8 @@ _COMMANDS: Final[dict[str, Callable[[Commands], None]]] = {
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """As parse_args; but what a command does not know is shown with the nearest option that it has."""
-    _refuse_early_option(parser, arguments)
+    if arguments and arguments[0].partition("=")[0] == "--context":
+        parser.error("there is no option --context: OGIVE_CONTEXT=NAME before the command, or `ogive context use`, chooses one")
     options, unknown = parser.parse_known_args(arguments)
     command: argparse.ArgumentParser = getattr(options, "command_parser", getattr(options, "group_parser", parser))
     if unknown and not _take_late_words(command, options, unknown):
@@ -135,16 +138,39 @@ def _take_late_words(command: argparse.ArgumentParser, options: argparse.Namespa
     return False
 
 
-def _refuse_early_option(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
-    """Other tools take the cluster before the command; argparse would take the address for a command."""
-    words = list(arguments[:2])
-    if words and words[0].partition("=")[0] == "--context":
-        parser.error("there is no option --context: OGIVE_CONTEXT=NAME before the command, or `ogive context use`, chooses one")
-    for at, word in enumerate(words):
-        if word.partition("=")[0] in _OF_COMMANDS and (at == 0 or words[0] in _GROUPS):
-            value = 0 if "=" in word else 1
-            rest = [*arguments[:at], *arguments[at + 1 + value :], *arguments[at : at + 1 + value]]
-            parser.error(f"{word.partition('=')[0]} stands behind the command: ogive {' '.join(rest)}")
+def in_usual_order(arguments: Sequence[str]) -> list[str]:
+    """Return *arguments* with shared options after the command, and ``help COMMAND`` as ``COMMAND --help``.
+
+    argparse knows the options of a command only after its name.
+    """
+    early, rest = _split_early_options(arguments)
+    depth = 2 if rest and rest[0] in _GROUPS else 1
+    if depth == 2:
+        more, behind = _split_early_options(rest[1:])
+        early, rest = [*early, *more], [rest[0], *behind]
+    command = rest[:depth]
+    if command and command[0] == "help":
+        return [*(word for word in rest[1:] if word != "help" and not word.startswith("-")), "--help"]
+    if command[1:] == ["help"]:
+        return [command[0], "--help"]
+    if len(command) < depth:
+        # No command to carry out, so the help is printed.
+        return command
+    return [*command, *early, *rest[depth:]]
+
+
+def _split_early_options(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the shared options that *arguments* begin with, and the rest."""
+    at = 0
+    while at < len(arguments):
+        name, equals, _ = arguments[at].partition("=")
+        if name in _SHARED_OPTIONS:
+            at += 1 if equals else 2
+        elif name in _SHARED_FLAGS:
+            at += 1
+        else:
+            break
+    return list(arguments[:at]), list(arguments[at:])
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:

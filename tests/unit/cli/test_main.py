@@ -405,8 +405,6 @@ def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         (["tail", "Orders", "earliest"], "ogive tail", "earliest (did you mean --from earliest?)"),
         (["topic", "list", "--port", "9876"], "ogive topic list", "--port (did you mean -n HOST:PORT?) 9876. `"),
         (["bench", "produce", "--seconds", "1"], "ogive bench produce", "unrecognized arguments: --seconds 1. `"),
-        (["-n", "h:1", "topic", "list"], "ogive", "-n stands behind the command: ogive topic list -n h:1. `"),
-        (["topic", "-n", "h:1", "list"], "ogive", "-n stands behind the command: ogive topic list -n h:1. `"),
         (
             ["--context", "prod", "topic", "list"],
             "ogive",
@@ -417,7 +415,7 @@ def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
             "ogive topic list",
             "--context (did you mean OGIVE_CONTEXT=NAME before the command?)",
         ),
-        (["--name-server=h:1", "lag", "g"], "ogive", "behind the command: ogive lag g --name-server=h:1. `"),
+        (["-n", "h:1", "errors"], "ogive errors", "unrecognized arguments: -n. `"),
     ],
 )
 def test_a_misspelt_option_is_shown_with_the_nearest_one(
@@ -431,6 +429,55 @@ def test_a_misspelt_option_is_shown_with_the_nearest_one(
     assert said in text
     assert text.endswith(f"`{command} --help` shows what there is\n")
     assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["help"],
+        ["help", "topic", "create"],
+        ["topic", "help"],
+        ["help", "help"],
+    ],
+)
+def test_help_is_a_command_too(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(words)
+    assert stopped.value.code == 0
+    command = [word for word in words if word != "help"]
+    assert capsys.readouterr().out.startswith(f"usage: {' '.join(['ogive', *command])} [-h]")
+
+
+def test_help_for_a_command_that_does_not_exist_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["help", "tpoic"])
+    assert stopped.value.code == EXIT_USAGE
+    assert "did you mean topic?" in capsys.readouterr().err
+
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-n", NOBODY, "topic", "list"],
+        ["topic", "-n", NOBODY, "list"],
+        [f"--name-server={NOBODY}", "--json", "lag", "g"],
+        ["--json", "topic", "--name-server", NOBODY, "show", "Orders"],
+        ["-y", "-n", NOBODY, "topic", "delete", "Orders"],
+        ["message", "-n", NOBODY, "--topic", "Orders", "--key", "k"],
+    ],
+)
+def test_shared_options_may_stand_before_the_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 1
+    assert f"no name server answered at {NOBODY}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["-n", NOBODY], ["-n", NOBODY, "topic"], ["topic", "-n", NOBODY], ["--json"]])
+def test_shared_options_without_a_command_show_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == EXIT_USAGE
+    assert capsys.readouterr().out.startswith("usage: ogive")
 
 
 @pytest.mark.parametrize(
