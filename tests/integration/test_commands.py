@@ -351,17 +351,24 @@ def test_a_group_is_watched_moved_and_deleted(running: Broker) -> None:
     assert (put["queue"], put["before"], put["after"]) == (0, None, 2)
     beyond = ogive("group", "reset", "movers", "Moved", "--queue", "0", "--broker", "broker-a", "--to", "4", *server)
     assert (beyond.returncode, b"holds the offsets 0 to 3: it cannot go on at 4" in beyond.stderr) == (1, True)
-    assert ogive("group", "reset", "movers", "Moved", "--to", "earliest", *server).returncode == 0
+    again = ogive("group", "reset", "movers", "Moved", "--to", "earliest", *server)
+    question = b"deliver 2 messages of Moved to group movers again? There is nobody to ask here: add --yes"
+    assert (again.returncode, question in again.stderr, again.stdout.split()[-2:]) == (1, True, [b"2", b"again"])
+    assert ogive("group", "reset", "movers", "Moved", "--to", "earliest", "--yes", *server).returncode == 0
     refused = ogive("group", "skip", "movers", "Moved", *server)
     question = b"skip 3 messages of Moved that group movers has not consumed? There is nobody to ask here: add --yes"
     assert (refused.returncode, question in refused.stderr) == (1, True)
     unknown = ogive("group", "skip", "moovers", "Moved", "--dry-run", *server)
     assert (unknown.returncode, b"movers" in unknown.stderr) == (1, True)
-    over, within = (ogive("check", "lag", "movers", "--max", limit, *server) for limit in ("2", "3"))
+    over, within = (ogive("check", "lag", "movers", "--max", limit, "--without-members", *server) for limit in ("2", "3"))
     assert (over.returncode, over.stdout) == (3, b"over: group movers is 3 messages behind, 2 are allowed\n")
     assert within.returncode == 0
     told = ogive("check", "lag", "movers", "--max", "2", "--json", *server)
-    assert (told.returncode, json.loads(told.stdout)) == (3, {"group": "movers", "topic": None, "lag": 3, "max": 2, "over": True})
+    record = {"group": "movers", "topic": None, "lag": 3, "max": 2, "over": True, "unknown": ["no member is online"]}
+    assert (told.returncode, json.loads(told.stdout)) == (3, record)
+    nobody = ogive("check", "lag", "movers", "--max", "3", *server)
+    assert (nobody.returncode, nobody.stderr) == (1, b"ogive: no member is online\n")
+    assert nobody.stdout == b"unknown: group movers is at least 3 messages behind, 3 are allowed\n"
     shown = json.loads(ogive("group", "show", "movers", "--json", *server).stdout)
     assert (shown["lag"], shown["max_retries"], shown["members"]) == (3, 4, [])
     rows = [json.loads(line) for line in ogive("group", "list", "--json", *server).stdout.splitlines()]
@@ -406,7 +413,7 @@ def test_a_group_is_put_where_another_one_stands(running: Broker) -> None:
     ogive("send", "Cloned", "--lines", *server, stdin=b"1\n2\n3\n")
     for name, to in (("leader", "2"), ("follower", "0")):
         ogive("group", "create", name, *server)
-        ogive("group", "reset", name, "Cloned", "--queue", "0", "--to", to, *server)
+        assert ogive("group", "reset", name, "Cloned", "--queue", "0", "--to", to, *server).returncode == 0
     planned = ogive("group", "clone", "leader", "follower", "Cloned", "--dry-run", "--json", *server)
     moved = {"topic": "Cloned", "broker": "broker-a", "queue": 0, "before": 0, "after": 2}
     assert json.loads(planned.stdout) == moved | {"dry_run": True}
@@ -659,7 +666,7 @@ def give(broker: Broker, rules: list[tuple[str, str]]) -> None:
     [
         ("send to Orders", ("send", "Orders", "--body", "x")),
         ("`ogive lag billing`, `ogive check lag billing`", ("lag", "billing")),
-        ("`ogive lag billing`, `ogive check lag billing`", ("check", "lag", "billing", "--max", "1000")),
+        ("`ogive lag billing`, `ogive check lag billing`", ("check", "lag", "billing", "--max", "1000", "--without-members")),
         ("`ogive topic show Orders`", ("topic", "show", "Orders")),
         ("`ogive tail Orders`", ("tail", "Orders", "--from", "earliest", "--count", "1")),
         ("`ogive message --topic Orders --key KEY`", ("message", "--topic", "Orders", "--key", "KEY")),

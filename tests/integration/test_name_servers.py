@@ -47,6 +47,30 @@ def test_a_broker_is_found_at_its_own_name_server_and_at_another(tmp_path: Path)
         assert brokers == {"broker-a", "broker-b"}
 
 
+def check_lag(name_server: str, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "ogive", "check", "lag", "billing", "--max", "9", "-n", name_server, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+def test_a_group_with_a_broker_that_was_killed_is_not_ok() -> None:
+    with Broker() as first, Broker(options=("--broker-name", "broker-b", "--name-servers", first.name_server)) as second:
+        with ogive.Admin(first.name_server) as admin:
+            admin.create_topic("Orders", queues=1)
+            admin.create_group("billing")
+            admin.reset_offsets("billing", "Orders", "earliest")
+        alive = check_lag(first.name_server, "--without-members")
+        assert (alive.returncode, alive.stdout.split(":")[0]) == (0, "ok")
+        second.kill()
+        with ogive.Admin(first.name_server) as admin:
+            give_up = time.monotonic() + WAIT_S
+            while all(broker.trouble is None for broker in admin.brokers()) and time.monotonic() < give_up:
+                time.sleep(0.05)
+            assert {broker.name: broker.trouble is None for broker in admin.brokers()} == {"broker-a": True, "broker-b": False}
+        dead = check_lag(first.name_server, "--without-members")
+        assert (dead.returncode, dead.stdout.split(":")[0]) == (1, "unknown")
+        assert "broker broker-b is away" in dead.stderr
+
+
 @contextlib.contextmanager
 def up(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """The process, its line when it is ready, and where its pages are."""

@@ -99,7 +99,8 @@ def group(commands: Commands) -> None:
         "reset",
         "groups:reset_group",
         "move a group to another place in a topic: its start, its end, a time, or an offset of one queue",
-        "Members may be online: they continue at the new place within seconds. Asks first where messages would be skipped.",
+        "Members may be online: they continue at the new place within seconds. Shows the change and asks first where messages would be "
+        "skipped or delivered again.",
     )
     command.add_argument("group")
     command.add_argument("topic")
@@ -120,7 +121,7 @@ def group(commands: Commands) -> None:
         "skip",
         "groups:skip_backlog",
         "make a group skip all messages that it has not consumed in a topic",
-        "The same as `reset --to latest`. Asks first; --dry-run shows how many would be skipped.",
+        "The same as `reset --to latest`. Shows the change and asks first.",
     )
     command.add_argument("group")
     command.add_argument("topic")
@@ -133,7 +134,8 @@ def group(commands: Commands) -> None:
         "clone",
         "groups:clone_group",
         "put a group where another one stands in a topic",
-        "In those queues in which the other has a place. Members may be online. Asks first where messages would be skipped.",
+        "In those queues in which the other has a place. Members may be online. Shows the change and asks first where messages would be "
+        "skipped or delivered again.",
     )
     command.add_argument("source", help="the group whose place is taken over; it stays where it is")
     command.add_argument("group", metavar="target", help="the group that is put there; `ogive group create` makes a new one")
@@ -188,11 +190,17 @@ def check(commands: Commands) -> None:
         "lag",
         "check:lag",
         "test that a group is not too far behind",
-        "Exit code 0: within the limit; 3: above it; 1: unknown (no broker, or the group never consumed).",
+        "Exit code 0: within the limit; 3: above it; 1: unknown, because a broker is away, no member is online, or the group "
+        "has no position in what it consumes.",
     )
     command.add_argument("group")
     command.add_argument("--max", type=int, required=True, metavar="N", help="how many messages the group may be behind, over all queues")
     command.add_argument("--topic", metavar="TOPIC", help="only this topic")
+    command.add_argument(
+        "--without-members",
+        action="store_true",
+        help="accept that no member is online, as for a Spark query or a job that runs now and then",
+    )
     add_cluster(command)
     add_json(command)
 

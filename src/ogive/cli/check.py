@@ -6,6 +6,7 @@ from typing import Final
 
 from ogive import aio
 from ogive.cli.connect import client_config
+from ogive.cli.exits import EXIT_ERROR
 from ogive.cli.lag import nothing_consumed, refuse_unknown
 from ogive.cli.output import print_json
 from ogive.errors import InvalidOption
@@ -22,13 +23,20 @@ async def lag(options: argparse.Namespace) -> int:
         rows = await admin.lag(options.group, options.topic, members=False)
         if not rows:
             await refuse_unknown(admin, options.group, options.topic)
-    if not rows:
-        print(nothing_consumed(options), file=sys.stderr)
-        return 1
+            print(nothing_consumed(options), file=sys.stderr)
+            return EXIT_ERROR
+        gaps = await admin.lag_gaps(options.group, options.topic, members=not options.without_members)
     total = sum(row.lag for row in rows)
     over = total > options.max
     if options.json:
-        print_json({"group": options.group, "topic": options.topic, "lag": total, "max": options.max, "over": over})
-        return EXIT_OVER if over else 0
-    print(f"{'over' if over else 'ok'}: group {options.group} is {counted(total, 'message')} behind, {options.max:,} are allowed")
-    return EXIT_OVER if over else 0
+        record = {"group": options.group, "topic": options.topic, "lag": total, "max": options.max}
+        print_json(record | {"over": over, "unknown": gaps})
+    else:
+        answer = "over" if over else "unknown" if gaps else "ok"
+        least = "at least " if gaps else ""
+        print(f"{answer}: group {options.group} is {least}{counted(total, 'message')} behind, {options.max:,} are allowed")
+        for gap in gaps:
+            print(f"ogive: {gap}", file=sys.stderr)
+    if over:
+        return EXIT_OVER
+    return EXIT_ERROR if gaps else 0

@@ -162,19 +162,34 @@ async def _move(admin: aio.Admin, options: argparse.Namespace, move: Callable[[b
             where = {"topic": row.queue.topic, "broker": row.queue.broker_name, "queue": row.queue.queue_id}
             print_json(where | {"before": row.before, "after": row.after, "dry_run": options.dry_run})
         return 0
-    print_table(("broker", "queue", "before", "after", "messages"), [_row(row) for row in plan])
+    _print_plan(plan)
     if options.dry_run:
         print("nothing was changed; leave out --dry-run to do it", file=sys.stderr)
     return 0
 
 
+def _print_plan(plan: list[OffsetReset]) -> None:
+    print_table(("broker", "queue", "before", "after", "messages"), [_row(row) for row in plan])
+
+
 async def _ask(admin: aio.Admin, options: argparse.Namespace, plan: list[OffsetReset]) -> None:
-    """Raises InvalidOption unless the user agrees, where messages would be skipped, or the topic is perhaps not the one that was meant."""
+    """Show the plan, and raise InvalidOption unless the user agrees.
+
+    Does not ask where the group only gets its first position, in a topic that is probably the one that was meant.
+    """
     if all(row.before is None for row in plan):
         await _ask_whether_it_is_meant(admin, options)
-    skipped = sum(max(0, row.after - row.before) for row in plan if row.before is not None)
+    moves = [row.after - row.before for row in plan if row.before is not None]
+    skipped, repeated = sum(max(0, move) for move in moves), sum(max(0, -move) for move in moves)
+    questions = []
     if skipped:
-        confirm(f"skip {counted(skipped, 'message')} of {options.topic} that group {options.group} has not consumed?", yes=False)
+        questions.append(f"skip {counted(skipped, 'message')} of {options.topic} that group {options.group} has not consumed")
+    if repeated:
+        questions.append(f"deliver {counted(repeated, 'message')} of {options.topic} to group {options.group} again")
+    if questions:
+        if not options.json:
+            _print_plan(plan)
+        confirm(f"{', and '.join(questions)}?", yes=False)
 
 
 async def _ask_whether_it_is_meant(admin: aio.Admin, options: argparse.Namespace) -> None:

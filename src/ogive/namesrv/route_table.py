@@ -24,6 +24,7 @@ from ogive.wire.bodies import (
 
 MASTER_ID: Final = 0
 MAX_NAME_LENGTH: Final = 255
+LOST_KEPT_S: Final = 24 * 3600.0
 
 
 class RegistrationRefused(OgiveError):
@@ -77,6 +78,10 @@ def _check_length(what: str, text: str) -> None:
         raise RegistrationRefused(f"{what} of {len(text)} characters: 1 to {MAX_NAME_LENGTH} are allowed")
 
 
+def _broker_data(broker: BrokerIdentity) -> BrokerData:
+    return BrokerData(cluster=broker.cluster, broker_name=broker.name, addresses={broker.broker_id: broker.address})
+
+
 def can_be_routed(config: TopicConfig) -> bool:
     """Apache's mqadmin makes topics of -1 queues, too, which stay in a broker's table: clients can do nothing with their routes."""
     return 0 <= config.read_queues <= MAX_QUEUES and 0 <= config.write_queues <= MAX_QUEUES
@@ -96,6 +101,8 @@ class RouteTable:
         self._topics_of: dict[str, set[str]] = {}  # by broker name: the inverse of _queues
         # by broker name, then topic: as registered, where it was closed for writing since
         self._wiped: dict[str, dict[str, QueueData]] = {}
+        # by broker name: the last process of brokers that went without unregistering
+        self._lost: dict[str, _Live] = {}
 
     # --- brokers come ------------------------------------------------------------------------------------------------
 
@@ -113,6 +120,7 @@ class RouteTable:
         if known is not None and known.broker.name != broker.name:
             self._remove(known)  # the process at this address goes by a new name
         first = holder is None
+        self._lost.pop(broker.name, None)
         self._cluster_of[broker.name] = broker.cluster
         self._addresses[broker.name] = {i: a for i, a in addresses.items() if a != broker.address} | {broker.broker_id: broker.address}
         if holder is not None and holder != broker.address:
@@ -217,12 +225,21 @@ class RouteTable:
 
     def expire(self, now: float) -> list[BrokerIdentity]:
         """The brokers that went because they gave no sign for too long."""
+        self._lost = {name: live for name, live in self._lost.items() if live.seen + LOST_KEPT_S >= now}
         return self._remove_all([live for live in self._live.values() if live.seen + live.expiry_s < now])
 
     def _remove_all(self, gone: list[_Live]) -> list[BrokerIdentity]:
         for live in gone:
             self._remove(live)
+            if live.broker.name not in self._addresses:
+                self._remember_lost(live)
         return [live.broker for live in gone]
+
+    def _remember_lost(self, live: _Live) -> None:
+        """Keep the broker for cluster_info(); of too many the one that was lost first is forgotten."""
+        if len(self._lost) >= self._max_brokers:
+            del self._lost[next(iter(self._lost))]
+        self._lost[live.broker.name] = live
 
     def _remove(self, live: _Live) -> None:
         broker = live.broker
@@ -297,7 +314,8 @@ class RouteTable:
 
     def cluster_info(self) -> ClusterInfo:
         brokers = {name: self.member_group(cluster, name) for name, cluster in self._cluster_of.items()}
-        return ClusterInfo(brokers=brokers, clusters={name: tuple(members) for name, members in self._clusters().items()})
+        lost = {name: _broker_data(live.broker) for name, live in self._lost.items()}
+        return ClusterInfo(brokers=brokers, clusters={name: tuple(members) for name, members in self._clusters().items()}, lost=lost)
 
     def _clusters(self) -> dict[str, list[str]]:
         """Cluster to its broker names."""

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from ogive.namesrv.route_table import BrokerIdentity, Master, Registration, RegistrationRefused, RouteTable
-from ogive.wire.bodies import MAX_QUEUES, DataVersion, QueueData, TopicConfig
+from ogive.namesrv.route_table import LOST_KEPT_S, BrokerIdentity, Master, Registration, RegistrationRefused, RouteTable
+from ogive.wire.bodies import MAX_QUEUES, ClusterInfo, DataVersion, QueueData, TopicConfig
 
 A = BrokerIdentity(cluster="C", name="broker-a", broker_id=0, address="10.0.0.1:10911")
 A_SLAVE = BrokerIdentity(cluster="C", name="broker-a", broker_id=1, address="10.0.0.2:10911")
@@ -218,6 +218,39 @@ def test_a_broker_is_forgotten_after_its_own_time_without_a_sign() -> None:
     table.heartbeat("C", A.address, now=100.0, owner=1)
     assert table.expire(219.0) == []
     assert table.expire(221.0) == [A]
+
+
+def lost(table: RouteTable) -> list[str]:
+    return sorted(ClusterInfo.decode(table.cluster_info().encode()).lost)
+
+
+def test_a_broker_that_went_without_unregistering_is_named_for_a_day() -> None:
+    table = a_table(A)
+    table.register(registration(B), now=0.0, owner=2)
+    table.disconnected(2)
+    assert lost(table) == ["broker-b"]
+    table.expire(1000.0)
+    assert lost(table) == ["broker-a", "broker-b"]
+    table.expire(LOST_KEPT_S + 1.0)
+    assert lost(table) == []
+
+
+def test_a_broker_that_comes_back_or_was_stopped_is_not_lost() -> None:
+    table = a_table(A)
+    table.register(registration(B), now=0.0, owner=2)
+    table.disconnected(2)
+    table.register(registration(B), now=1.0, owner=3)
+    assert table.unregister(A, owner=1)
+    assert lost(table) == []
+
+
+def test_no_more_lost_brokers_are_kept_than_the_name_server_holds() -> None:
+    table = RouteTable(max_brokers=2)
+    for number in range(5):
+        broker = replace(A, name=f"broker-{number}", address=f"127.0.0.1:{number + 1}")
+        table.register(registration(broker), now=0.0, owner=number)
+        table.disconnected(number)
+    assert lost(table) == ["broker-3", "broker-4"]
 
 
 def test_a_sign_of_life_of_a_stranger_changes_nothing() -> None:

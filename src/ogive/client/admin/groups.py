@@ -14,19 +14,20 @@ from ogive.client.admin.records import (
     refusal,
     setting_changes,
 )
-from ogive.client.routes import similar_topics
+from ogive.client.routes import MASTER_ID, similar_topics
 from ogive.errors import (
     BrokerError,
     BrokerInternalError,
     ConsumerNotOnline,
     GroupNotExist,
     InvalidOption,
+    NoRoute,
     ProtocolError,
     ResponseCode,
     TopicNotExist,
     TransportError,
 )
-from ogive.model import MessageQueue, is_system_group, validate_group
+from ogive.model import MessageQueue, is_system_group, retry_topic, validate_group
 from ogive.wire.bodies import Connection, ConsumerConnection, SubscriptionGroupConfig
 from ogive.wire.codes import version_name
 from ogive.wire.running_info import ConsumerRunningInfo
@@ -214,6 +215,46 @@ class GroupCalls(AdminBase):
         return [
             QueueLag(row.queue, row.consumer_offset, row.max_offset, row.lag, row.last_consumed_ms, holders.get(row.queue)) for row in rows
         ]
+
+    async def lag_gaps(self, group: str, topic: str | None = None, *, members: bool = True) -> list[str]:
+        """Return what ``lag()`` cannot see, a sentence each. Empty if its rows are the whole truth.
+
+        Messages are missing from the rows while a broker is away, and in a topic, or at a broker, where the group
+        has no position yet. A position beyond the end of its queue means that the topic was made anew.
+        *members*: a group that nobody consumes now is a gap too. Of brokers that are gone only ogive's name server
+        knows, for a day; a master that is away while its slave serves is seen everywhere.
+        """
+        validate_group(group)
+        info = await self.cluster_info()
+        away = info.lost.keys() | {name for name, one in info.brokers.items() if MASTER_ID not in one.addresses}
+        gaps = [f"broker {name} is away, and may hold messages of the group" for name in sorted(away)]
+        rows = await self.lag(group, topic, members=False)
+        gaps += [
+            f"the position {row.consumer_offset} is beyond the end of {self._namespace.strip_queue(row.queue)}, which is "
+            f"{row.max_offset}: the topic was deleted and created again"
+            for row in rows
+            if row.consumer_offset > row.max_offset
+        ]
+        subscribed: set[str] = {name for _, one in await self._connections(group) for name in one.subscriptions}
+        if topic is not None:
+            subscribed &= {topic}
+        if members and not subscribed:
+            online = f"no member is online that consumes {self._namespace.strip(topic)}" if topic else "no member is online"
+            gaps.append(online)
+        known = {row.queue for row in rows}
+        for name in sorted(subscribed - {retry_topic(group)}):
+            unknown = [queue for queue in await self._filled_queues(name) if queue not in known]
+            gaps += [f"the group has no position in {self._namespace.strip_queue(queue)}" for queue in unknown]
+        return gaps
+
+    async def _filled_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that hold messages; none for a topic that does not exist."""
+        try:
+            masters = await self._topic_masters(topic)
+        except NoRoute:
+            return []
+        tables = await each(masters.values(), lambda at: api.topic_stats(self.client.pool, at, topic, timeout_s=self._timeout_s))
+        return sorted(queue for table in tables for queue, row in table.items() if row.max_offset > row.min_offset)
 
     async def _progress(self, group: str, topic: str | None = None) -> tuple[list[QueueLag], float]:
         rows: list[QueueLag] = []

@@ -27,6 +27,7 @@ from ogive.wire.codes import OWN_VERSION_FIGURE
 
 PERMISSIONS: dict[Permission, int] = {"rw": PERM_READ | PERM_WRITE, "r": PERM_READ, "w": PERM_WRITE}
 MESSAGE_TYPE = "message.type"
+_LOST = "its connection to the name server broke, and it has not come back"
 
 
 class TopicCalls(AdminBase):
@@ -220,7 +221,11 @@ class TopicCalls(AdminBase):
     # --- brokers -----------------------------------------------------------------------------------------------------
 
     async def brokers(self) -> list[BrokerStatus]:
-        """Every broker that the name server knows, with its version and figures; *trouble* is set for one that does not answer."""
+        """Every broker that the name server knows, with its version and figures.
+
+        *trouble* is set for one that does not answer, and for one that is gone without having been stopped; of the
+        latter only ogive's name server tells, for a day.
+        """
         info = await self.cluster_info()
 
         async def status(row: tuple[str, str, int, str]) -> BrokerStatus:
@@ -232,7 +237,12 @@ class TopicCalls(AdminBase):
             return broker_status(name, cluster, broker_id, address, figures)
 
         rows = [(b.broker_name, b.cluster, i, at) for _, b in sorted(info.brokers.items()) for i, at in sorted(b.addresses.items())]
-        return await each(rows, status)
+        lost = [
+            BrokerStatus(name=b.broker_name, cluster=b.cluster, broker_id=i, address=at, figures={}, trouble=_LOST)
+            for _, b in sorted(info.lost.items())
+            for i, at in b.addresses.items()
+        ]
+        return [*await each(rows, status), *lost]
 
     async def delay_levels(self, topic: str) -> DelayLevels:
         """The delay levels for messages to *topic*; if its brokers differ, those of the one with the fewest.

@@ -219,6 +219,13 @@ class Admin(Facade):
         """
         return self._live().call(self._admin.lag(group, topic, members=members))
 
+    def lag_gaps(self, group: str, topic: str | None = None, *, members: bool = True) -> list[str]:
+        """Return what ``lag()`` cannot see, a sentence each. Empty if its rows are the whole truth.
+
+        *members*: a group that nobody consumes now is a gap too.
+        """
+        return self._live().call(self._admin.lag_gaps(group, topic, members=members))
+
     # --- offsets ------------------------------------------------------------------------------------------------------------
 
     def offsets_at(self, topic: str, at: datetime) -> dict[MessageQueue, int]:

@@ -267,16 +267,21 @@ def _topic_from_words(line: str) -> TopicConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterInfo:
-    """All brokers and clusters. Source: ClusterInfo.java."""
+    """All brokers and clusters. Source: ClusterInfo.java.
+
+    *lost* is ogive's own: brokers whose connection broke, or that went silent, and that have not come back.
+    Other name servers never fill it, and Java's parser passes over it.
+    """
 
     brokers: Mapping[str, BrokerData]
     clusters: Mapping[str, tuple[str, ...]]
+    lost: Mapping[str, BrokerData] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Broker ids bare, as Java's parser of this body expects them."""
-        brokers = ",".join(f"{json.dumps(name)}:{broker.java_text()}" for name, broker in self.brokers.items())
         clusters = json.dumps({name: list(members) for name, members in self.clusters.items()}, separators=(",", ":"))
-        return f'{{"brokerAddrTable":{{{brokers}}},"clusterAddrTable":{clusters}}}'.encode()
+        lost = f',"lostBrokers":{_broker_table(self.lost)}' if self.lost else ""
+        return f'{{"brokerAddrTable":{_broker_table(self.brokers)},"clusterAddrTable":{clusters}{lost}}}'.encode()
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
@@ -285,7 +290,13 @@ class ClusterInfo:
         return cls(
             brokers={str(k): BrokerData.from_json(v) for k, v in get_field(obj, "brokerAddrTable", dict, {}).items()},
             clusters={str(name): tuple(get_list(clusters, name, as_text)) for name in clusters},
+            lost={str(k): BrokerData.from_json(v) for k, v in get_field(obj, "lostBrokers", dict, {}).items()},
         )
+
+
+def _broker_table(brokers: Mapping[str, BrokerData]) -> str:
+    rows = ",".join(f"{json.dumps(name)}:{broker.java_text()}" for name, broker in brokers.items())
+    return f"{{{rows}}}"
 
 
 def topic_list_dumps(topics: Iterable[str], broker_addr: str | None = None) -> bytes:
