@@ -153,7 +153,7 @@ def _pytest(copy: Copy, tests: Sequence[str], *, native: bool, test_s: int, most
         return Outcome(False, "", said[-2000:])
     if status not in (FAILED, INTERRUPTED) and _NOT_FOUND in said:
         raise AssertionError(f"pytest does not know its tests any more: {said[-2000:]}")
-    failed = [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    failed = [line for line in said.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
     return Outcome(True, failed[0].split()[1] if failed else "what cannot be imported", said[-2000:])
 
 

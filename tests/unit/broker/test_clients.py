@@ -223,3 +223,15 @@ async def test_a_client_may_change_its_user(table: ClientTable) -> None:
     assert table.producer_connection("c") is connection
     table.unregister_producer("B", connection)
     assert not table._producing
+
+
+async def test_only_members_without_a_heartbeat_for_the_whole_time_are_expired() -> None:
+    now = 100.0
+    table = ClientTable(expiry_s=1, max_clients=10, max_subscriptions=10, now=lambda: now, changed=lambda _: None)
+    silent, at_the_limit, live = Connection(), Connection(), Connection()
+    for connection, seen_at in ((silent, 98.9), (at_the_limit, 99.0), (live, 99.9)):
+        table.register_producer("A", Client("c", connection, 0, 0, seen_at))
+        table.register_consumer(ConsumerData(group="G"), Client("c", connection, 0, 0, seen_at))
+    assert table.expired() == [silent]
+    now = 200.0
+    assert table.expired() == [silent, at_the_limit, live]

@@ -55,7 +55,16 @@ def test_a_scrape_shows_rates_and_lag_of_each_queue(metrics: QueryMetrics) -> No
     assert 'ogive_spark_rows_total{query="revenue"} 20' in lines
     assert 'ogive_spark_batch_id{query="revenue"} 4' in lines
     assert 'ogive_spark_batch_seconds{query="revenue"} 0.25' in lines
+    assert 'ogive_spark_input_rows_per_second{query="revenue"} 2.5' in lines
+    assert 'ogive_spark_processed_rows_per_second{query="revenue"} 40' in lines
     assert "# TYPE ogive_spark_rows_total counter" in lines
+
+
+def test_rates_that_spark_does_not_know_are_0(metrics: QueryMetrics) -> None:
+    metrics.progressed("run-1", progress(inputRowsPerSecond=None, processedRowsPerSecond=None, durationMs={}))
+    lines = scrape(metrics).splitlines()
+    for name in ("input_rows_per_second", "processed_rows_per_second", "batch_seconds"):
+        assert f'ogive_spark_{name}{{query="revenue"}} 0' in lines
 
 
 def test_the_end_of_a_query_shows(metrics: QueryMetrics) -> None:

@@ -909,3 +909,22 @@ def test_a_topic_has_queues_until_it_is_deleted(tmp_path: Path) -> None:
         assert [driver.store.has_topic(topic) for topic in ("T", "U")] == [False, True]
         driver.put(message(b"x", "T"))
         assert driver.store.has_topic("T")
+
+
+def test_what_just_fits_a_file_of_the_log_is_promised_room_and_stored(driver: Driver) -> None:
+    """One byte more is refused, and so is as much if something is to come beside it."""
+
+    def takes(check: Callable[[NewMessage], object], size: int) -> bool:
+        try:
+            check(message(b"x" * size))
+        except InvalidOption:
+            return False
+        return True
+
+    largest = next(size for size in range(16 * 1024, 0, -1) if takes(driver.put, size))
+    assert takes(driver.store.check_fits, largest)
+    assert not takes(driver.store.check_fits, largest + 1)
+    for spare in (1, 100):
+        assert takes(partial(driver.store.check_fits, spare_bytes=spare), largest - spare)
+        assert not takes(partial(driver.store.check_fits, spare_bytes=spare), largest - spare + 1)
+    assert driver.bodies() == [b"x" * largest]

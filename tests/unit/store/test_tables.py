@@ -1,9 +1,11 @@
 import logging
+import random
 from pathlib import Path
 
 import pytest
 
 from ogive.store import JsonTable, OsFs
+from tests.chaos.recorder import RecorderFs
 
 
 def table(tmp_path: Path) -> JsonTable:
@@ -52,6 +54,26 @@ def test_damaged_file_is_kept_aside_and_the_backup_counts(tmp_path: Path, damage
     assert live.with_name("topics.json.corrupt-1234").read_bytes() == damage
     again.save({"topics": [3]})
     assert table(tmp_path).load() == {"topics": [3]}
+
+
+def test_what_was_set_aside_is_still_aside_after_a_power_cut() -> None:
+    """Not damaged in its old place once more, after the warning was read and the backup was taken."""
+    fs = RecorderFs()
+    path = Path("/config/topics.json")
+    before = JsonTable(fs, path)
+    before.save({"topics": [1]})
+    before.save({"topics": [2]})
+    handle = fs.open(path)
+    fs.truncate(handle, 3)
+    fs.fdatasync(handle)
+    fs.close(handle)
+    assert JsonTable(fs, path, now=lambda: 1234.0).load() == {"topics": [1]}
+    disk = fs.disk()
+    for operation in fs.operations:
+        disk.apply(operation)
+    for seed in range(20):
+        after = disk.after_power_cut(random.Random(seed))
+        assert after.list(path.parent) == ["topics.json.bak", "topics.json.corrupt-1234"]
 
 
 def test_file_of_apaches_broker_loads(tmp_path: Path) -> None:

@@ -272,6 +272,24 @@ async def test_a_new_group_begins_at_0_where_there_is_a_queue(client: RawClient,
     assert answer.code == code
 
 
+@pytest.mark.parametrize(
+    ("offset", "queue", "code"),
+    [
+        (0, 0, ResponseCode.SUCCESS),
+        (1, 0, ResponseCode.SUCCESS),
+        (-1, 0, ResponseCode.INVALID_PARAMETER),
+        (0, -1, ResponseCode.INVALID_PARAMETER),
+        (0, 4, ResponseCode.INVALID_PARAMETER),
+    ],
+)
+async def test_progress_may_be_any_offset_of_a_queue_the_first_too(client: RawClient, offset: int, queue: int, code: ResponseCode) -> None:
+    await client.send("T")
+    await make_group(client, "G")
+    answer = await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=queue, commitOffset=offset)
+    assert answer.code == code
+    assert await position(client) == (str(offset) if code == ResponseCode.SUCCESS else "none")
+
+
 async def test_a_pull_that_waits_for_the_disk_meanwhile_is_sent_to_the_new_place(
     server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

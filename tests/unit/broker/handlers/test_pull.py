@@ -16,6 +16,7 @@ from ogive.wire.bodies import Acl, ConsumerData, HeartbeatData, Policy, PolicyEn
 from ogive.wire.codes import LanguageCode, RequestCode, SerializeType
 from ogive.wire.message import encode_batch
 from tests.raw_client import RawClient, messages
+from tests.unit.broker.cold_disk import ColdDisk
 from tests.unit.broker.conftest import StartBroker, not_reading
 
 
@@ -376,6 +377,33 @@ async def test_a_held_pull_that_goes_back_looks_at_all_that_it_had_passed_over(
     await another.send("T", b"of C", {"TAGS": "C", "UNIQ_KEY": "C"})
     async with asyncio.timeout(30):
         assert [message.body for message in messages(await pull)] == [b"of C"]
+
+
+@pytest.mark.parametrize("error", [None, StoreError("the commit log cannot be read at 0")])
+async def test_a_held_pull_whose_answer_is_only_on_the_disk_is_answered_when_it_has_been_read(
+    server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch, error: StoreError | None
+) -> None:
+    """It goes back to what it had passed over, when its group subscribes to that."""
+    await another.send("T", b"of A", {"TAGS": "A", "UNIQ_KEY": "0"})
+    await client.heartbeat("c1", "G", "T", expression="A", version=1)
+    pull = client.start_pull("G", "T", 1, subscription=None, suspend_ms=60_000)
+    await until_held(server)
+    await another.send("T", b"of B", {"TAGS": "B", "UNIQ_KEY": "1"})
+    disk = ColdDisk(server.context.store)
+    monkeypatch.setattr(server.context.cold_reads, "fetch", disk.fetch)
+    disk.forget()
+    await client.heartbeat("c1", "G", "T", expression="A || B", version=2)
+    await another.send("T", b"also of B", {"TAGS": "B", "UNIQ_KEY": "2"})
+    async with asyncio.timeout(10):
+        while not pull.done():
+            disk.bring_in(error)
+            await asyncio.sleep(0)
+    answer = await pull
+    if error is None:
+        assert messages(answer)[0].body == b"of B"
+    else:
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert str(error) in (answer.remark or "")
 
 
 async def test_a_held_pull_commits_once(server: Broker, client: RawClient, another: RawClient) -> None:
