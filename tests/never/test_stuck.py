@@ -155,7 +155,7 @@ async def test_case_17_whatever_a_pull_comes_to_the_queue_is_pulled_again(scene:
         assert faults[0] == 3
         scene.put(5)
         await until(lambda: scene.received == 15, "later ones")
-        assert len(running.assignment[GROUP]) == 2
+        await until(lambda: len(running.assignment[GROUP]) == 2, "both queues")
     scene.check()
 
 

@@ -96,6 +96,12 @@ def if_given(field: str, rule: Rule) -> Rule:
     return lambda command, facts: rule(command, facts) if command.ext_fields.get(field) else ()
 
 
+def _running_info(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
+    """A member may ask another one which queues it holds, and nothing else: that is the question with a body."""
+    asks_for_queues = command.body and command.ext_fields.get("jstackEnable", "false").lower() != "true"
+    return group(SUB, GET)(command, facts) if asks_for_queues else group(GET)(command, facts)
+
+
 def super_users(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
     return (SUPER_ONLY,)
 
@@ -285,7 +291,8 @@ RULES: Final[dict[int, Rule]] = {
     **_rows(group(GET, field="group"), C.GET_SUBSCRIPTIONGROUP_CONFIG, C.QUERY_TOPICS_BY_CONSUMER),
     **_rows(both(group(GET, field="group"), if_given("topic", topic(GET))), C.QUERY_SUBSCRIPTION_BY_CONSUMER),
     **_rows(all_groups(GET, LIST), C.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
-    **_rows(group(GET), C.GET_CONSUMER_CONNECTION_LIST, C.GET_CONSUMER_RUNNING_INFO),
+    **_rows(group(GET), C.GET_CONSUMER_CONNECTION_LIST),
+    **_rows(_running_info, C.GET_CONSUMER_RUNNING_INFO),
     **_rows(_consume_stats, C.GET_CONSUME_STATS),
     **_rows(both(topic(UPDATE), group(UPDATE, field="group")), C.INVOKE_BROKER_TO_RESET_OFFSET, C.UPDATE_AND_GET_GROUP_FORBIDDEN),
     **_rows(both(topic(GET), group(GET, field="group")), C.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, C.QUERY_CONSUME_TIME_SPAN),

@@ -2,14 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from ogive.client import api
 from ogive.client.replies import ReplyTable
 from ogive.client.stacks import stacks
 from ogive.errors import OgiveError, ResponseCode
-from ogive.model import MessageExt, PropertyName
+from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.transport.connection import Connection, refuse_requests
 from ogive.wire.bodies import dumps
 from ogive.wire.codes import Flag, RequestCode
@@ -21,6 +21,7 @@ from ogive.wire.headers import (
     decode_header,
 )
 from ogive.wire.message import decode_message
+from ogive.wire.running_info import holdings_dumps, queues_asked_loads
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ class Member(Protocol):
 
     def on_consumer_ids_changed(self) -> None: ...
     def running_info(self) -> bytes: ...
+    def holdings(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]: ...
 
 
 class BrokerRequests:
@@ -127,6 +129,8 @@ class BrokerRequests:
         consumer = self._consumers.get(header.consumer_group)
         if consumer is None:
             return api.refusal(ResponseCode.SYSTEM_ERROR, f"group {header.consumer_group} has no consumer in this client")
+        if command.body:  # another member wants these queues
+            return api.success(body=holdings_dumps(consumer.holdings(queues_asked_loads(command.body))))
         body = consumer.running_info()
         if header.jstack_enable:  # the process's, not the group's: the last member of the object
             body = body[:-1] + b',"jstack":' + dumps(stacks()) + b"}"

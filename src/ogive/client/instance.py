@@ -17,7 +17,7 @@ Differs from Java
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
@@ -32,6 +32,7 @@ from ogive.client.namespace import Namespace
 from ogive.client.route_table import RouteTable
 from ogive.client.routes import MASTER_ID
 from ogive.errors import IllegalStateError, OgiveError
+from ogive.model import MessageQueue
 from ogive.transport.pool import ConnectionPool
 from ogive.transport.tasks import every
 from ogive.wire.bodies import ConsumerData, HeartbeatData, check_brokers
@@ -59,6 +60,10 @@ class GroupMember(Protocol):
 
     def running_info(self) -> bytes:
         """The body that answers GET_CONSUMER_RUNNING_INFO (JSON)."""
+        ...
+
+    def holdings(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+        """Those of *queues* that this member holds or claims; another member asks before it takes them over."""
         ...
 
 

@@ -3,14 +3,15 @@
 import dataclasses
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
 from ogive.wire import java_json
-from ogive.wire.bodies import SubscriptionData, dumps, loads_table, queue_from_json, queue_map_dumps
+from ogive.wire.bodies import SubscriptionData, dumps, loads_object, loads_table, queue_from_json, queue_map_dumps
+from ogive.wire.bodies.fields import get_list, queue_to_json
 
 
 def _camel(name: str) -> str:
@@ -113,6 +114,21 @@ class ConsumerRunningInfo:
             topics={str(topic): ConsumeStatus(**_members(ConsumeStatus, row)) for topic, row in _table(obj, "statusTable").items()},
             stacks=obj.get("jstack"),
         )
+
+
+def queues_asked_dumps(queues: Iterable[MessageQueue]) -> bytes:
+    """Body of a GET_CONSUMER_RUNNING_INFO that is only about *queues*: an addition of ours, which other clients do not look at."""
+    return dumps({"queues": [queue_to_json(queue) for queue in queues]})
+
+
+def queues_asked_loads(body: bytes) -> list[MessageQueue]:
+    """Raises ProtocolError."""
+    return get_list(loads_object(body), "queues", queue_from_json)
+
+
+def holdings_dumps(queues: Iterable[MessageQueue]) -> bytes:
+    """The answer: the queues that the member holds or claims."""
+    return ConsumerRunningInfo(properties={}, subscriptions=(), queues=dict.fromkeys(queues, ProcessQueueInfo()), topics={}).encode()
 
 
 class ConsumeResult(enum.Enum):

@@ -1,13 +1,14 @@
 """Which heartbeats are full, and which leave the subscriptions out."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from ogive.client.config import ClientConfig
 from ogive.client.heartbeats import fingerprint
 from ogive.client.instance import ClientInstance
+from ogive.model import MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker, ok
 from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from ogive.wire.codes import RequestCode
@@ -33,6 +34,9 @@ class Member:
 
     def on_consumer_ids_changed(self) -> None:
         pass
+
+    def holdings(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+        return []
 
     def running_info(self) -> bytes:
         return b"{}"

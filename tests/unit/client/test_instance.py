@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from ogive.client.config import ClientConfig
 from ogive.client.instance import ClientInstance
 from ogive.errors import IllegalStateError, InvalidOption, ResponseCode
+from ogive.model import MessageQueue
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error
 from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from ogive.wire.codes import RequestCode
@@ -31,6 +33,9 @@ class Member:
     def on_consumer_ids_changed(self) -> None:
         self.told += 1
         self.was_told.set()
+
+    def holdings(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+        return []
 
     def running_info(self) -> bytes:
         return b'{"properties":{}}'

@@ -1,6 +1,6 @@
 """Groups at a broker: settings, progress and members."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ogive.client.api.calling import REQUEST_TIMEOUT_S, ask
@@ -18,7 +18,7 @@ from ogive.wire.bodies import (
     dumps,
     producer_connections_loads,
 )
-from ogive.wire.running_info import ConsumerRunningInfo
+from ogive.wire.running_info import ConsumerRunningInfo, queues_asked_dumps
 
 
 async def create_group(pool: ConnectionPool, address: str, group: SubscriptionGroupConfig, *, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
@@ -79,8 +79,19 @@ async def producer_connections(
 
 
 async def consumer_running_info(
-    pool: ConnectionPool, address: str, group: str, client_id: str, *, stack: bool = False, timeout_s: float = REQUEST_TIMEOUT_S
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    client_id: str,
+    *,
+    stack: bool = False,
+    queues: Collection[MessageQueue] = (),
+    timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> ConsumerRunningInfo:
-    """What a member says of itself, asked through a broker that it is connected to."""
+    """What a member says of itself, asked through a broker that it is connected to.
+
+    Given *queues*, ours answer only which of these they hold or claim; other clients do not look at the body.
+    """
     header = h.GetConsumerRunningInfoRequest(consumer_group=group, client_id=client_id, jstack_enable=stack)
-    return ConsumerRunningInfo.decode((await ask(pool, address, header, timeout_s)).body)
+    body = queues_asked_dumps(queues) if queues else b""
+    return ConsumerRunningInfo.decode((await ask(pool, address, header, timeout_s, body)).body)

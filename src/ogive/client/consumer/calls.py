@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, TypeVar
 
 from ogive.client import api
@@ -66,11 +66,22 @@ class GroupCalls:
 
         If that cannot be reached the next one is asked: those with a connection come first, as a dead one may cost its whole timeout.
         """
+        found = await self._list_keeper(topic, lambda a: api.consumer_ids(self._pool, a, self.group, timeout_s=self._timeout_s))
+        return sorted(found)
+
+    async def held_by(self, topic: str, member: str, queues: Collection[MessageQueue], timeout_s: float) -> Collection[MessageQueue]:
+        """The queues that *member* has, asked through the broker that lists the members. Ours name only those among *queues*."""
+        info = await self._list_keeper(
+            topic, lambda a: api.consumer_running_info(self._pool, a, self.group, member, queues=queues, timeout_s=timeout_s)
+        )
+        return info.queues.keys()
+
+    async def _list_keeper(self, topic: str, call: Callable[[str], Awaitable[T]]) -> T:
         route = await self._instance.routes.find(topic)
         addresses = sorted(self._instance.routes.group_brokers(route), key=lambda address: self._pool.existing(address) is None)
         for address in addresses:
             try:
-                return sorted(await api.consumer_ids(self._pool, address, self.group, timeout_s=self._timeout_s))
+                return await call(address)
             except OgiveError as exc:
                 await self._learn(exc, topic)
                 if not isinstance(exc, TransportError) or address == addresses[-1]:

@@ -36,7 +36,6 @@ from ogive.transport.tasks import every
 log = logging.getLogger(__name__)
 
 HAND_OVER_LOOK_S: Final = 0.01
-HAND_OVER_WAIT_S: Final = 0.1  # shorter than the pause of a member that takes a queue over
 EXPIRED_LEVEL: Final = 3  # delay level of messages that ran into the consume timeout
 
 Batch = tuple[ProcessQueue, list[MessageExt]]
@@ -102,13 +101,18 @@ class ConcurrentService:
             self._workers.submit([(process_queue, list(messages[i : i + size])) for i in range(0, len(messages), size)])
 
     async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        """Calls that end soon still count for the queue; the others are not waited for, nor does the next owner wait for them."""
-        for _ in range(int(min(timeout_s, HAND_OVER_WAIT_S) / HAND_OVER_LOOK_S)):
-            if not any(batch[0] is process_queue for _, batch in self._workers.running()):
-                break
+        """A message that is being sent back, or whose reply is on its way, counts as a call that runs."""
+        deadline = self._loop.time() + timeout_s
+        while self._is_busy(process_queue):
+            if self._loop.time() >= deadline:
+                return False
             await asyncio.sleep(HAND_OVER_LOOK_S)
-        self._workers.collect()
         return True
+
+    def _is_busy(self, process_queue: ProcessQueue) -> bool:
+        running = any(batch[0] is process_queue for _, batch in self._workers.running())
+        self._workers.collect()
+        return running or self._failed_messages.is_busy(process_queue) or self._replier.is_busy(process_queue)
 
     async def stop(self, timeout_s: float, caller: object) -> None:
         deadline = self._loop.time() + timeout_s

@@ -27,8 +27,13 @@ class ConsumerConfig:
     strategy: Strategy = average  # allocateMessageQueueStrategy; must be the same in all members of a group
     interceptors: tuple[Interceptor, ...] = ()  # ConsumeMessageHook; around every listener call, the first is the outermost
     rebalance_period_s: float = 20.0  # rocketmq.client.rebalance.waitInterval
-    rebalance_pause_s: float = 1.0  # rocketmq.client.rebalance.minInterval; also the wait after an incomplete pass
-    hand_over_pause_s: float = 0.2  # before taking over a queue of a concurrent group, so that its last holder can commit first
+    rebalance_pause_s: float = 1.0  # rocketmq.client.rebalance.minInterval; after an incomplete pass, and the most between two
+    hand_over_wait_s: float = 5.0
+    """How long a queue that goes to another member waits for the listener calls that run in it.
+    An orderly group waits for as long as its lock lasts."""
+    hand_over_pause_s: float = 0.5
+    """How long a queue is left alone if a member of the group cannot say whether it still holds it.
+    Old clients cannot, and access rules can forbid the question."""
     persist_period_s: float = 1.0  # persistConsumerOffsetInterval, 5; after a crash about this much is consumed again
     persist_again_s: float = 30.0  # send even unchanged progress again, in case the broker lost it in a crash
     offsets_dir: Path | None = None  # rocketmq.client.localOffsetStoreDir; broadcasting only; None: ~/.rocketmq_offsets
@@ -63,8 +68,9 @@ class ConsumerConfig:
             raise InvalidOption("persist_period_s must be above zero, and persist_again_s not below it")
         if not 0 < self.lock_renew_s < self.lock_lease_s:
             raise InvalidOption("lock_renew_s must be above zero and below lock_lease_s: a lock must be renewed before it runs out")
-        if min(self.await_termination_s, self.hand_over_pause_s) < 0:
-            raise InvalidOption("await_termination_s and hand_over_pause_s must not be negative")
+        for name in ("await_termination_s", "hand_over_wait_s", "hand_over_pause_s"):
+            if getattr(self, name) < 0:
+                raise InvalidOption(f"{name} must not be negative")
 
 
 def _within(name: str, value: int, low: int, high: int) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from ogive.client.consumer.concurrent import EXPIRED_LEVEL
+from ogive.client.consumer.concurrent import EXPIRED_LEVEL, HAND_OVER_LOOK_S
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.outcome import ASKED, GIVEN_UP, shown
@@ -152,7 +152,16 @@ class DeliveryService:
                 raise
 
     async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
+        """A message that is handed out is waited for like a call that runs."""
+        deadline = self._loop.time() + timeout_s
+        while self._is_busy(process_queue):
+            if self._loop.time() >= deadline:
+                return False
+            await asyncio.sleep(HAND_OVER_LOOK_S)
         return True
+
+    def _is_busy(self, process_queue: ProcessQueue) -> bool:
+        return any(one is process_queue for one, _ in self._out) or self._failed_messages.is_busy(process_queue)
 
     async def stop(self, timeout_s: float, caller: object) -> None:
         """Hand out nothing more; wait for the verdicts on what is out."""

@@ -20,7 +20,7 @@ from ogive.client.consumer.offset_store import OffsetStore, RemoteOffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.pull_service import PullService
 from ogive.client.consumer.rebalance import Rebalancer
-from ogive.client.consumer.report import properties, queue_info, stuck
+from ogive.client.consumer.report import left_behind, properties, queue_info, stuck
 from ogive.client.consumer.requests import answer_requests
 from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.statistics import Statistics
@@ -242,6 +242,9 @@ class Member:
     def on_consumer_ids_changed(self) -> None:
         self._rebalancer.soon()
 
+    def holdings(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+        return self._rebalancer.holdings(queues)
+
     def running_info(self) -> bytes:
         now, now_ms = self._loop.time(), time.time_ns() // 1_000_000
         lease_s = self._config.lock_lease_s if self._locks else None
@@ -254,7 +257,8 @@ class Member:
                 from_where=self.consumer_data().consume_from_where,
                 started_ms=self._started_ms,
             )
-            | stuck(self._context.held.values()),
+            | stuck(self._context.held.values())
+            | left_behind(statistics.left_behind),
             subscriptions=tuple(self._subscriptions.values()),
             queues={
                 queue: queue_info(process_queue, store.read(queue), lease_s=lease_s, now=lease_time(now), now_ms=now_ms)

@@ -47,6 +47,10 @@ class Prefetch:
             if not process_queue.dropped:
                 self._ready.setdefault(process_queue, deque()).extendleft(reversed(batch))
 
+    def has_in_hand(self, process_queue: ProcessQueue) -> bool:
+        """Return True if the last ``take`` returned messages of the queue, which are not settled yet."""
+        return process_queue in self._in_hand
+
     def drop_in_hand(self) -> None:
         """What was handed out last will never be finished."""
         self._in_hand.clear()

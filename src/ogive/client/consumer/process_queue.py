@@ -51,6 +51,7 @@ class ProcessQueue:
         "pull_offset",
         "pulled_at_ms",
         "queue",
+        "releasing_since",
         "state",
         "stuck_at",
         "suggested_broker_id",
@@ -65,6 +66,7 @@ class ProcessQueue:
         self.active = True  # state is ACTIVE; read by other threads before each listener call
         self.busy = False  # orderly: a listener call is running, or a pause between two tries
         self.paused = False  # neither pulled nor handed out until ``resume``
+        self.releasing_since: float | None = None  # being given up to another member, by the loop's clock
         self.doubted = False  # its broker could not be reached, or had forgotten us: others may have gone on in it
         self.suggested_broker_id = 0
         self.stuck_at: int | None = None  # its next pulls bring bytes that are no message, see ``damage.py``

@@ -29,6 +29,7 @@ from typing import Any
 
 from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.calls import GroupCalls
+from ogive.client.consumer.concurrent import HAND_OVER_LOOK_S
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.filter import subscription, validate_filter
 from ogive.client.consumer.group import Group
@@ -37,7 +38,7 @@ from ogive.client.consumer.prefetch import Prefetch
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.pull_service import PullService
 from ogive.client.consumer.rebalance import Begin, Rebalancer, difference
-from ogive.client.consumer.report import queue_info, stuck
+from ogive.client.consumer.report import left_behind, queue_info, stuck
 from ogive.client.consumer.statistics import Statistics
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start, consume_from_where, is_async, validate_start
@@ -107,7 +108,7 @@ class PullMember:
             self._pulls,
             starts=dict.fromkeys(settings.topics, settings.start),
             orderly=False,
-            quiet=_always_quiet,
+            quiet=self._quiet,
             changed=self._note_change,
         )
         self._gained: set[MessageQueue] = set()  # of which the application does not know yet
@@ -287,9 +288,10 @@ class PullMember:
         ends = await asyncio.gather(*(self._group.calls.max_offset(process_queue.queue) for process_queue in held))
         return {p.queue: max(0, end - self._prefetch.position(p)) for p, end in zip(held, ends, strict=True)}
 
-    def _held(self, queue: MessageQueue) -> ProcessQueue:
+    def _held(self, queue: MessageQueue, *, also_releasing: bool = False) -> ProcessQueue:
+        """*also_releasing*: or is being given up, and waits for what the last poll handed out."""
         process_queue = self._group.held.get(queue)
-        if process_queue is None or process_queue.state is not QueueState.ACTIVE:
+        if process_queue is None or not (also_releasing or process_queue.state is QueueState.ACTIVE):
             raise IllegalStateError(f"{queue} is not held by this consumer (any more)")
         return process_queue
 
@@ -310,6 +312,15 @@ class PullMember:
     async def _verify(self, process_queue: ProcessQueue) -> None:
         await self._rebalancer.verify(process_queue)
 
+    async def _quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
+        """What the last poll handed out of a queue is waited for, until the next poll says that it is done."""
+        deadline = self._loop.time() + timeout_s
+        while self._prefetch.has_in_hand(process_queue):
+            if self._loop.time() >= deadline:
+                return False
+            await asyncio.sleep(HAND_OVER_LOOK_S)
+        return True
+
     def _deliver(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         for message in messages:
             if message.is_compressed:
@@ -324,9 +335,9 @@ class PullMember:
         if self._settings.group is None:
             raise IllegalStateError("a consumer without a group commits nothing: give group=")
         if offsets is None:
-            wanted = {queue: self._prefetch.position(p) for queue, p in self._group.held.items() if p.active}
+            wanted = {queue: self._prefetch.position(p) for queue, p in self._group.held.items()}
         else:
-            wanted = {self._held(queue).queue: offset for queue, offset in offsets.items()}
+            wanted = {self._held(queue, also_releasing=True).queue: offset for queue, offset in offsets.items()}
             if min(wanted.values(), default=0) < 0:
                 raise InvalidOption("an offset is not below 0")
         task = asyncio.create_task(self._store.commit(wanted, again=offsets is not None), name=f"commit of {self.group}")
@@ -358,6 +369,9 @@ class PullMember:
     def on_consumer_ids_changed(self) -> None:
         self._rebalancer.soon()
 
+    def holdings(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
+        return self._rebalancer.holdings(queues)
+
     def running_info(self) -> bytes:
         now, now_ms = self._loop.time(), time.time_ns() // 1_000_000
         queues = {
@@ -368,6 +382,7 @@ class PullMember:
             "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
             "consumerGroup": self.group,
             **stuck(self._group.held.values()),
+            **left_behind(self._group.statistics.left_behind),
         }
         statistics = self._group.statistics
         topics = {topic: statistics.of(topic).status(now) for topic in self._subscriptions}
@@ -376,8 +391,3 @@ class PullMember:
 
     def _subscription(self, topic: str) -> SubscriptionData:
         return subscription(topic, self._settings.tags, self._settings.sql, self._started_ms)
-
-
-async def _always_quiet(process_queue: ProcessQueue, timeout_s: float) -> bool:
-    """A queue can always be given up: its next owner returns the unfinished messages again."""
-    return True

@@ -1,17 +1,19 @@
 """Which queues this member holds, and taking them over and giving them up. Source: RebalanceImpl.java, RebalancePushImpl.java, 5.3.
 
 Behaviour
-- A pass runs at start, when members or routes change, every 20 s, and 1 s after a pass that could not do everything; never two within 1 s.
+- A pass runs at start, at once when members or routes change, every 20 s, and 1 s after a pass that could not do everything; sooner while
+  a queue changes hands. The members of a group run at most a hundred passes a second together, and each one at least one a second.
   For 20 s after queues were taken over, a retry topic that is missing counts so: brokers make it with a group's first heartbeat, and name
   servers hear of it a moment later.
 - Where the strategy raises, or answers what is no list of queues, the topic keeps its assignment.
 - A broadcasting member holds every queue, whoever else is there.
 - A topic whose queues or members cannot be learned keeps its assignment.
-- A queue that is given up: no new call begins, progress goes to the broker, then (orderly) the lock is given back. An orderly queue whose
-  listener is at work stays until it has ended, or until our lease on the lock is over. At the close it is given up at once, and its broker
+- A queue that is given up: no new call begins, running calls are waited for, progress goes to the broker, and only then we say that we do
+  not hold it any more; then (orderly) the lock is given back. Calls are waited for up to hand_over_wait_s, orderly ones until our lease on
+  the lock is over. At the close it is given up at once, and its broker
   keeps it locked, until its own lease ends: nobody else gets a queue whose listener still works. A broker that hangs holds up only its own.
-- A queue that is taken over (orderly: after the broker granted the lock) begins at the group's offset. If that cannot be learned the queue
-  is left alone until it can: an unknown offset is never taken for "no offset".
+- A queue is taken over once no other member has it, see ``claims.py`` (orderly: once the broker has granted the lock). It begins at the
+  group's offset. If that cannot be learned the queue is left alone until it can: an unknown offset is never taken for "no offset".
 - Where the group has no offset the place where it begins is committed before the first pull: it is the group's progress from then on.
 - A member whose link to a queue's broker was cut, or that its brokers had forgotten, asks where the group is in the queue before it pulls
   or commits there again. If another one has brought it further, the queue starts anew there: progress that others made counts.
@@ -20,8 +22,8 @@ Behaviour
 Differs from Java
 - A member that does not find itself among the members sends a heartbeat and asks again before it gives everything up.
 - All members ask the same broker who is there.
-- In a concurrent group the queue's offset is asked for a moment later, not at once: the last owner has just been told to give it up, and
-  commits what it has done. Without this every hand-over repeats what was consumed since the last commit.
+- In a concurrent group Java takes a queue over at once, while its last owner still works on it: every hand-over repeats what that one has
+  in hand, and what it did since its last commit.
 - A lock that was refused, or that came back only after our lease had run out, makes the queue start anew: somebody else may have moved on.
 - A retry topic is always read from its beginning if the group has no offset there: no retry is skipped.
 - Java does not commit where a new group begins, so that who takes over before its first message is finished begins later. After a cut it
@@ -36,6 +38,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ogive.client.consumer.claims import Claims
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.lease import lease_time
@@ -48,7 +51,11 @@ from ogive.model import RETRY_PREFIX, MessageQueue
 log = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S: Final = 3.0  # for brokers that do not answer while the consumer closes
-HAND_OVER_WAIT_S: Final = 0.5  # for a running orderly call, in each pass
+QUIET_S: Final = 0.25  # for running calls, in each pass
+LOOK_S: Final = 0.05  # after a pass in which a queue waited for its old owner or its calls; longer the longer it takes
+SLOWER: Final = 10  # a tenth of the time that it took so far
+PASS_EACH_S: Final = 0.01  # times the members: a group's members run a hundred passes a second together, at most
+TOPICS_AT_ONCE: Final = 16
 BROKER_LEASE_S: Final = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
 
 Quiet = Callable[[ProcessQueue, float], Coroutine[Any, Any, bool]]
@@ -101,6 +108,9 @@ class Rebalancer:
         self._retries_expected_until = 0.0  # by the loop's clock: a retry topic that is missing now should come to be
         self._locked_still: dict[MessageQueue, float] = {}  # given up without telling their broker: until when its lock lasts
         self._loop = asyncio.get_running_loop()
+        self._claims = Claims(group.calls, group.spawn, group=group.name, pause_s=config.hand_over_pause_s, wait_s=config.hand_over_wait_s)
+        self._members_seen = 1
+        self._moved = False  # queues changed hands in the current pass
 
     def soon(self) -> None:
         """Run a pass as soon as the pause since the last one allows."""
@@ -108,16 +118,31 @@ class Rebalancer:
 
     async def run(self) -> None:
         """Passes until cancelled."""
-        config, balanced = self._config, True
+        balanced = True
         while True:
             try:
-                async with asyncio.timeout(config.rebalance_period_s if balanced else config.rebalance_pause_s):
+                async with asyncio.timeout(self._config.rebalance_period_s if balanced else self._again_s()):
                     await self._wanted.wait()
             except TimeoutError:
                 pass
             self._wanted.clear()
             balanced = await self.rebalance()
-            await asyncio.sleep(config.rebalance_pause_s)
+            await asyncio.sleep(min(self._config.rebalance_pause_s, PASS_EACH_S * self._members_seen))
+
+    def _again_s(self) -> float:
+        """After how long to try again what a pass could not do: sooner where a queue changes hands."""
+        now, pause_s = self._loop.time(), self._config.rebalance_pause_s
+        ages = [now - p.releasing_since for p in self._group.held.values() if p.releasing_since is not None]
+        if self._claims.oldest_s is not None:
+            ages.append(self._claims.oldest_s)
+        return min(pause_s, max(LOOK_S, max(ages) / SLOWER)) if ages else pause_s
+
+    def holdings(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Those of *queues* that this member holds or claims, for another one that wants them: it may know more than we do."""
+        ours = [queue for queue in queues if queue in self._group.held or queue in self._claims]
+        if any(queue in self._group.held and self._group.held[queue].active for queue in ours):
+            self.soon()
+        return ours
 
     async def settle(self) -> None:
         """Wait for the current pass: if it is cut short, it may have dropped a queue without committing its progress."""
@@ -129,9 +154,20 @@ class Rebalancer:
 
     async def rebalance(self) -> bool:
         """One pass over all topics; False if something is left to do."""
+        turns = asyncio.Semaphore(TOPICS_AT_ONCE)
+
+        async def one(topic: str) -> bool:
+            async with turns:
+                return await self._rebalance_topic(topic)
+
         async with self._changing:
-            results = [await self._rebalance_topic(topic) for topic in list(self._starts)]
+            self._moved = False
+            retries = [topic for topic in self._starts if topic.startswith(RETRY_PREFIX)]
+            results = await asyncio.gather(*(one(topic) for topic in self._starts if topic not in retries))
+            results += await asyncio.gather(*map(one, retries))  # a missing one is expected while queues were taken over
             await self._unlock_again()
+            if self._moved:
+                await self._group.calls.heartbeat()
         return all(results) and not self._locked_still
 
     async def _rebalance_topic(self, topic: str) -> bool:
@@ -148,27 +184,33 @@ class Rebalancer:
             log.log(level, "rebalance of %s keeps its queues of %s: %s", group.name, topic, exc)
             return False
         try:
-            mine = self._share(queues, members, me)
-            given_up, taken = difference([queue for queue in group.held if queue.topic == topic], mine)
+            mine = set(self._share(queues, members, me))
+            held = {queue: process_queue for queue, process_queue in group.held.items() if queue.topic == topic}
+            given_up = sorted(queue for queue, p in held.items() if queue not in mine or p.releasing_since is not None)
+            taken = sorted(mine - held.keys())
         except Exception:  # user code: a strategy
             level = logging.DEBUG if topic in self._failing else logging.ERROR
             self._failing.add(topic)
             log.log(level, "the strategy of %s failed: it keeps its queues of %s", group.name, topic, exc_info=True)
             return False
         self._failing.discard(topic)
+        self._claims.claim(topic, taken)
+        self._members_seen = len(members)
         if me not in members:
             log.warning("rebalance of %s: this client is not among the %d members that the broker knows", group.name, len(members))
         released = await self._give_up(given_up)
-        added = await self._take_over(taken, alone=len(members) == 1)
+        added = await self._take_over(topic, taken, [member for member in members if member != me])
         if added:
             self._retries_expected_until = self._loop.time() + self._config.rebalance_period_s
         if released or added:
             log.info(
                 "rebalance of %s in %s: +%d -%d queues, now %d of %d", group.name, topic, len(added), len(released), len(mine), len(queues)
             )
+            self._moved = True
             if self._changed is not None:
                 self._changed(added, released)
-            await group.calls.heartbeat()
+        if mine.intersection(released):  # it came back while its calls were waited for
+            self.soon()
         return me in members and len(released) == len(given_up) and len(added) == len(taken)
 
     def _share(self, queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
@@ -187,9 +229,8 @@ class Rebalancer:
         for process_queue in self._group.held.values():
             process_queue.doubted = True
         await self._group.calls.heartbeat()
-        members = await self._group.calls.members(topic)
         await self._verify_doubted(list(self._group.held.values()))
-        return members
+        return await self._group.calls.members(topic)  # last: what is claimed by it must be claimed at once
 
     # --- giving up ---------------------------------------------------------------------------------------------------
 
@@ -197,22 +238,33 @@ class Rebalancer:
         """Those of *queues* that could be let go now."""
         if not queues:
             return []
+        now, wait_s = self._loop.time(), self._config.hand_over_wait_s
         process_queues = [self._group.held[queue] for queue in queues]
         for process_queue in process_queues:
             if process_queue.state is QueueState.ACTIVE:
                 process_queue.move_to(QueueState.RELEASING)
                 self._pulls.stop(process_queue)
-        quiet = await asyncio.gather(*(self._quiet(process_queue, HAND_OVER_WAIT_S) for process_queue in process_queues))
+            if process_queue.releasing_since is None:
+                process_queue.releasing_since = now
+        quiet_s = QUIET_S if self._orderly else min(QUIET_S, wait_s)
+        quiet = await asyncio.gather(*(self._quiet(process_queue, quiet_s) for process_queue in process_queues))
         released = [p for p, is_quiet in zip(process_queues, quiet, strict=True) if is_quiet]
         for process_queue in process_queues:
             process_queue.failed_unlocks += process_queue not in released
-        overdue = [p for p in process_queues if p not in released and self._lease_time() >= p.leased_until]
+        overdue = [p for p in process_queues if p not in released and self._is_overdue(p)]
         for process_queue in overdue:
-            log.warning(
-                "%s of %s is given up while its listener still works: our lock on it is over", process_queue.queue, self._group.name
-            )
+            self._group.statistics.left_behind += 1
+            why = "our lock on it is over" if self._orderly else f"waited {wait_s:g} s (hand_over_wait_s), its messages come again"
+            log.warning("%s of %s is given up while its listener still works: %s", process_queue.queue, self._group.name, why)
         await self._let_go([*released, *overdue])
         return [process_queue.queue for process_queue in (*released, *overdue)]
+
+    def _is_overdue(self, process_queue: ProcessQueue) -> bool:
+        """It is given up whatever runs: (orderly) our lease is over, or its calls were waited for long enough."""
+        if self._orderly:
+            return self._lease_time() >= process_queue.leased_until
+        since = process_queue.releasing_since
+        return since is not None and self._loop.time() - since >= self._config.hand_over_wait_s
 
     async def _let_go(self, process_queues: Iterable[ProcessQueue]) -> None:
         """Those of them that are still held. What is in doubt even now is not committed; what a listener still works in stays locked."""
@@ -223,16 +275,17 @@ class Rebalancer:
 
     async def _let_go_of_one_broker(self, process_queues: Sequence[ProcessQueue]) -> None:
         await self._verify_doubted(process_queues)
-        process_queues = [p for p in process_queues if self._group.held.get(p.queue) is p]
-        queues = [process_queue.queue for process_queue in process_queues]
+        await self._group.store.persist([p.queue for p in process_queues if self._is_held(p) and not p.doubted], again=True)
+        process_queues = [p for p in process_queues if self._is_held(p)]
         for process_queue in process_queues:
-            self._drop(process_queue)
-        await self._group.store.persist([p.queue for p in process_queues if not p.doubted], again=True)
-        for queue in queues:
-            self._group.store.forget(queue)
+            self._drop(process_queue)  # not before its progress is at the broker: who waits for the queue begins there
+            self._group.store.forget(process_queue.queue)
         quiet = [process_queue.queue for process_queue in process_queues if not process_queue.busy]
         if self._orderly and quiet:
             await self._unlock(quiet)
+
+    def _is_held(self, process_queue: ProcessQueue) -> bool:
+        return self._group.held.get(process_queue.queue) is process_queue
 
     async def _unlock(self, queues: Iterable[MessageQueue]) -> None:
         try:
@@ -263,6 +316,7 @@ class Rebalancer:
         """Remove the topic: its queues are given up once *end_calls* has waited for the running calls, whose results still count."""
         async with self._changing:
             self._starts.pop(topic, None)
+            self._claims.claim(topic, ())
             leaving = [process_queue for queue, process_queue in self._group.held.items() if queue.topic == topic]
             for process_queue in leaving:
                 if process_queue.state is QueueState.ACTIVE:
@@ -275,6 +329,7 @@ class Rebalancer:
 
     async def give_up_all(self) -> None:
         """At shutdown, after the last call has ended: progress to the brokers, locks back."""
+        self._claims.clear()
         async with self._changing:
             try:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
@@ -323,8 +378,11 @@ class Rebalancer:
 
     # --- taking over -------------------------------------------------------------------------------------------------
 
-    async def _take_over(self, queues: Sequence[MessageQueue], *, alone: bool) -> list[MessageQueue]:
-        """Those of *queues* that are ours now. A queue in which a call of an earlier time still runs has to wait for it."""
+    async def _take_over(self, topic: str, queues: Sequence[MessageQueue], others: Sequence[str]) -> list[MessageQueue]:
+        """Return those of *queues* that are ours now. *others*: the other members of the group.
+
+        A queue in which a call of an earlier time still runs has to wait for it.
+        """
         self._leaving = {queue: process_queue for queue, process_queue in self._leaving.items() if process_queue.busy}
         queues = [queue for queue in queues if queue not in self._leaving]
         if not queues:
@@ -337,8 +395,8 @@ class Rebalancer:
             except OgiveError as exc:
                 log.warning("queues of %s cannot be locked: %s", self._group.name, exc)
                 return []
-        elif not alone:
-            await asyncio.sleep(self._config.hand_over_pause_s)
+        elif others:
+            queues = await self._claims.free(topic, queues, others)
         begins = [begin for begin in await asyncio.gather(*map(self._begin, queues)) if begin is not None]
         await self._hold_from(begins, leased_until)
         return [begin.queue for begin in begins]
@@ -354,6 +412,7 @@ class Rebalancer:
             await store.persist([begin.queue for begin in new])
         for begin in begins:
             self._hold(ProcessQueue(begin.queue, begin.offset, leased_until))
+        self._claims.settle(begin.queue for begin in begins)
 
     def _hold(self, process_queue: ProcessQueue) -> None:
         self._group.held[process_queue.queue] = process_queue

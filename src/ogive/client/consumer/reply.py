@@ -49,13 +49,17 @@ class Replier:
         self._spawn = spawn
         self._done = done
         self._keys = UniqueKeys()
-        self._under_way: set[asyncio.Task[Any]] = set()
+        self._under_way: dict[asyncio.Task[Any], ProcessQueue] = {}
 
     def give(self, process_queue: ProcessQueue, request: MessageExt, reply: Reply) -> None:
         """Send *reply* to the sender of *request*."""
         task = self._spawn(self._send(process_queue, request, reply), "reply")
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
+        self._under_way[task] = process_queue
+        task.add_done_callback(self._under_way.pop)
+
+    def is_busy(self, process_queue: ProcessQueue) -> bool:
+        """Return True while replies to requests of the queue are on their way."""
+        return any(one is process_queue for one in self._under_way.values())
 
     async def close(self, timeout_s: float) -> None:
         """Wait at most *timeout_s* for replies in flight; the group gets the other requests again."""

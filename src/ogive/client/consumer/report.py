@@ -47,6 +47,11 @@ def stuck(held: Iterable[ProcessQueue]) -> dict[str, str]:
     return {"unreadableQueues": ", ".join(sorted(places)[:STUCK_SHOWN]) + more} if places else {}
 
 
+def left_behind(queues: int) -> dict[str, str]:
+    """How many queues were given up to other members before their listener calls had ended."""
+    return {"queuesGivenUpWhileBusy": str(queues)} if queues else {}
+
+
 def properties(
     settings: Sequence[ListenerConfig], config: ConsumerConfig, client: ClientConfig, *, from_where: str, started_ms: int
 ) -> dict[str, str]:

@@ -10,7 +10,7 @@ Behaviour
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final, Protocol
@@ -42,6 +42,7 @@ class Returns(Protocol):
 
     def give(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str) -> None: ...
     def is_under_way(self, process_queue: ProcessQueue, offset: int) -> bool: ...
+    def is_busy(self, process_queue: ProcessQueue) -> bool: ...
     async def close(self, timeout_s: float) -> None: ...
 
 
@@ -60,6 +61,9 @@ class Drop:
             self._returned(process_queue, message)
 
     def is_under_way(self, process_queue: ProcessQueue, offset: int) -> bool:
+        return False
+
+    def is_busy(self, process_queue: ProcessQueue) -> bool:
         return False
 
     async def close(self, timeout_s: float) -> None:
@@ -89,6 +93,7 @@ class SendBack:
         self._redeliver = redeliver
         self._waiting: deque[tuple[ProcessQueue, MessageExt, int, str]] = deque()
         self._under_way: set[tuple[ProcessQueue, int]] = set()
+        self._sending: Counter[ProcessQueue] = Counter()  # messages for the couriers; not those that wait for another try
         self._stranded: set[asyncio.TimerHandle] = set()
         self._couriers: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -99,6 +104,7 @@ class SendBack:
         if self._closed or key in self._under_way or message.queue_offset not in process_queue:
             return
         self._under_way.add(key)
+        self._sending[process_queue] += 1
         self._waiting.append((process_queue, message, delay_level, why))
         if len(self._couriers) < MAX_AT_A_TIME:
             courier = self._spawn(self._carry(), "send back")
@@ -107,6 +113,10 @@ class SendBack:
 
     def is_under_way(self, process_queue: ProcessQueue, offset: int) -> bool:
         return (process_queue, offset) in self._under_way
+
+    def is_busy(self, process_queue: ProcessQueue) -> bool:
+        """Return True while messages of the queue are being sent back: who gets the queue now would get them, too."""
+        return process_queue in self._sending
 
     async def close(self, timeout_s: float) -> None:
         """Wait at most *timeout_s* for messages being sent back; what is left stays unfinished, and the group gets it again."""
@@ -123,15 +133,23 @@ class SendBack:
     async def _carry(self) -> None:
         while self._waiting:
             process_queue, message, delay_level, why = self._waiting.popleft()
-            if process_queue.dropped:
-                self._under_way.discard((process_queue, message.queue_offset))
-            elif await self._send(message, delay_level):
-                self._under_way.discard((process_queue, message.queue_offset))
-                if delay_level < 0 or message.reconsume_times >= self._max_retries:
-                    self._dead_letters.note(message, why)
-                self._returned(process_queue, message)
-            else:
-                self._strand(process_queue, message)
+            try:
+                await self._carry_one(process_queue, message, delay_level, why)
+            finally:
+                self._sending[process_queue] -= 1
+                if not self._sending[process_queue]:
+                    del self._sending[process_queue]
+
+    async def _carry_one(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str) -> None:
+        if process_queue.dropped:
+            self._under_way.discard((process_queue, message.queue_offset))
+        elif await self._send(message, delay_level):
+            self._under_way.discard((process_queue, message.queue_offset))
+            if delay_level < 0 or message.reconsume_times >= self._max_retries:
+                self._dead_letters.note(message, why)
+            self._returned(process_queue, message)
+        else:
+            self._strand(process_queue, message)
 
     async def _send(self, message: MessageExt, delay_level: int) -> bool:
         if not message.sys_flag & SysFlag.INNER_BATCH:

@@ -106,6 +106,8 @@ class Statistics:
     def __init__(self, begun: float) -> None:
         self._begun = begun
         self._topics: dict[str, TopicStatistics] = {}
+        self.left_behind = 0
+        """Queues given up to another member while a listener call still ran in them."""
 
     def of(self, topic: str) -> TopicStatistics:
         """The figures of a subscribed topic: as many are kept as there are subscriptions."""

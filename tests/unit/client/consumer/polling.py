@@ -19,8 +19,9 @@ MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 Q0, Q1 = MessageQueue("Orders", "broker-a", 0), MessageQueue("Orders", "broker-a", 1)
 
 QUICK = ConsumerConfig(
-    rebalance_pause_s=0.01, hand_over_pause_s=0.01, pull_retry_s=0.01, persist_period_s=0.02, persist_again_s=60, pull_suspend_s=5.0
-)
+    rebalance_pause_s=0.01, hand_over_wait_s=0.0, hand_over_pause_s=0.01, pull_retry_s=0.01, persist_period_s=0.02, persist_again_s=60,
+    pull_suspend_s=5.0,
+)  # fmt: skip
 SELDOM = replace(QUICK, persist_period_s=60)
 """Progress goes out only where something asks for it."""
 

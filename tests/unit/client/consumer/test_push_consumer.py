@@ -769,7 +769,7 @@ async def test_results_for_a_queue_that_was_given_away_do_not_count(broker: Fake
         seen(message)
         free.wait(WAIT_S)
 
-    async with consumer(broker, to(bill, threads=1)) as running:
+    async with consumer(broker, to(bill, threads=1), config=replace(QUICK, hand_over_wait_s=0.0)) as running:
         await seen.wait(1)
         with_others(broker, "000")
         broker.notify("billing")

@@ -73,7 +73,8 @@ async def test_what_a_new_group_has_begun_comes_again_wherever_it_ends(broker: F
         begun(message)
         free.wait(WAIT_S)
 
-    async with consumer(broker, to(bill, start="latest", threads=1)) as running:
+    config = replace(QUICK, hand_over_wait_s=0.0)
+    async with consumer(broker, to(bill, start="latest", threads=1), config=config) as running:
         await broker.until(lambda: len(pulls(broker)) > 0)
         put(broker, range(3, 6))
         await begun.wait(1)

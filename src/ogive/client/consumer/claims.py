@@ -1,0 +1,132 @@
+"""Queues that this member wants, and what the other members say of them: it begins in one only once nobody else has it.
+
+Behaviour
+- Each other member that the broker knows is asked through that broker, by a GET_CONSUMER_RUNNING_INFO whose body names the claimed queues.
+  Our members answer with those that they hold or claim; Java's ignore the body and answer with all that they hold.
+- A member that has said once that it has nothing of a queue is not asked again while the claim lasts: it would ask us before it takes the
+  queue, and we would say that we claim it.
+- A member that cannot say it (an old client, or an access rule) gets hand_over_pause_s to give the queue up. One that does not answer, or
+  goes on holding the queue, is waited for a little longer than members wait for their own calls; then the queue is taken, with a warning.
+- The dead are in no broker's list: nobody waits for them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from ogive.errors import OgiveError, TransportError
+from ogive.model import MessageQueue
+
+log = logging.getLogger(__name__)
+
+ROUND_S: Final = 0.5  # for the answers of one pass
+MARGIN_S: Final = 1.0  # beyond hand_over_wait_s: for news of the change to reach the holder, and its commit the broker
+ASKED_AT_ONCE: Final = 32
+
+
+class HolderCalls(Protocol):
+    """What it asks of brokers."""
+
+    async def held_by(self, topic: str, member: str, queues: Collection[MessageQueue], timeout_s: float) -> Collection[MessageQueue]:
+        """The queues, among *queues* or not, that *member* has."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """A wish for one queue: *since* when, who said that they do not have it, and who could not say."""
+
+    since: float
+    clear: set[str] = field(default_factory=set)
+    mute: set[str] = field(default_factory=set)
+
+
+class Claims:
+    """The claims of one member of a group, and the questions that are under way."""
+
+    def __init__(
+        self,
+        calls: HolderCalls,
+        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]],
+        *,
+        group: str,
+        pause_s: float,
+        wait_s: float,
+    ) -> None:
+        """*pause_s* is for members that cannot say what they hold, *wait_s* for those that go on holding a queue."""
+        self._calls = calls
+        self._spawn = spawn
+        self._group = group
+        self._pause_s = pause_s
+        self._wait_s = wait_s + MARGIN_S
+        self._loop = asyncio.get_running_loop()
+        self._claims: dict[MessageQueue, Claim] = {}
+        self._asking: dict[tuple[str, str], asyncio.Task[Any]] = {}  # by topic and member
+        self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
+
+    def __contains__(self, queue: MessageQueue) -> bool:
+        return queue in self._claims
+
+    @property
+    def oldest_s(self) -> float | None:
+        """The age of the oldest claim."""
+        return max((self._loop.time() - claim.since for claim in self._claims.values()), default=None)
+
+    def claim(self, topic: str, queues: Iterable[MessageQueue]) -> None:
+        """These queues of *topic*, and no others of it."""
+        wanted = set(queues)
+        for queue in [queue for queue in self._claims if queue.topic == topic and queue not in wanted]:
+            del self._claims[queue]
+        for queue in wanted:
+            self._claims.setdefault(queue, Claim(self._loop.time()))
+
+    def settle(self, queues: Iterable[MessageQueue]) -> None:
+        """They are held now."""
+        for queue in queues:
+            self._claims.pop(queue, None)
+
+    def clear(self) -> None:
+        """Want nothing any more."""
+        self._claims.clear()
+        for task in self._asking.values():
+            task.cancel()
+
+    async def free(self, topic: str, queues: Sequence[MessageQueue], others: Collection[str]) -> list[MessageQueue]:
+        """The claimed *queues* of *topic* that none of the *others* has."""
+        claims = {queue: self._claims[queue] for queue in queues}
+        for member in others:
+            asked = {queue: claim for queue, claim in claims.items() if member not in claim.clear and member not in claim.mute}
+            if asked and (topic, member) not in self._asking:
+                self._asking[topic, member] = self._spawn(self._ask(topic, member, asked), f"ask {member}")
+        asking = [task for (of, member), task in self._asking.items() if of == topic and member in others]
+        if asking:
+            await asyncio.wait(asking, timeout=ROUND_S)
+        return [queue for queue, claim in claims.items() if self._is_free(queue, claim, others)]
+
+    def _is_free(self, queue: MessageQueue, claim: Claim, others: Iterable[str]) -> bool:
+        age_s = self._loop.time() - claim.since
+        waited_for = [member for member in others if member not in claim.clear and (member not in claim.mute or age_s < self._pause_s)]
+        if waited_for and age_s >= self._wait_s:
+            names = ", ".join(waited_for[:3])
+            log.warning("%s of %s is taken over although %s did not give it up within %.1f s", queue, self._group, names, age_s)
+            return True
+        return not waited_for
+
+    async def _ask(self, topic: str, member: str, claims: Mapping[MessageQueue, Claim]) -> None:
+        try:
+            async with self._turns:
+                held = await self._calls.held_by(topic, member, claims, self._wait_s)
+        except TransportError as exc:  # of our own connection, or no answer in time: it is asked again
+            log.debug("%s: %s does not say what it holds of %s: %s", self._group, member, topic, exc)
+        except OgiveError as exc:
+            log.debug("%s: %s cannot say what it holds of %s: %s", self._group, member, topic, exc)
+            for claim in claims.values():
+                claim.mute.add(member)
+        else:
+            for queue, claim in claims.items():
+                if queue not in held:
+                    claim.clear.add(member)
+        finally:
+            self._asking.pop((topic, member), None)

@@ -1,0 +1,330 @@
+"""Queues that go from one member of a group to another, against a broker that plays the other one."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Collection
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ogive.client.consumer.push import PushConsumer
+from ogive.errors import ResponseCode
+from ogive.model import MessageExt, MessageQueue
+from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
+from ogive.wire.bodies import dumps
+from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.running_info import ConsumerRunningInfo, ProcessQueueInfo
+from tests.unit.client.consumer import polling
+from tests.unit.client.consumer.test_orderly import LEASED, in_order
+from tests.unit.client.consumer.test_push_consumer import (
+    MEMBERS,
+    PULL,
+    QUERY,
+    QUICK,
+    RETRY,
+    SEND_BACK,
+    Seen,
+    consumer,
+    eventually,
+    progress,
+    rounds,
+    to,
+    with_others,
+)
+
+ASK = RequestCode.GET_CONSUMER_RUNNING_INFO
+ORDERS = MessageQueue("Orders", "broker-a", 0)
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker({"Orders": 1, RETRY: 1}) as broker:
+        yield broker
+
+
+def holds(broker: FakeBroker, queues: Collection[MessageQueue]) -> None:
+    """Let the other members answer that they hold *queues*, as a Java client does, which answers with all that it has."""
+    info = ConsumerRunningInfo(properties={}, subscriptions=(), queues=dict.fromkeys(queues, ProcessQueueInfo()), topics={})
+    broker.on(ASK, ok(body=info.encode()))
+
+
+def of_orders(broker: FakeBroker, code: int) -> list[RemotingCommand]:
+    return [request for request in broker.of(code) if request.ext_fields["topic"] == "Orders"]
+
+
+async def holdings(broker: FakeBroker, running: PushConsumer, *queues: MessageQueue) -> set[MessageQueue]:
+    """What *running* answers to a member that wants *queues*."""
+    body = dumps({"queues": [{"topic": q.topic, "brokerName": q.broker_name, "queueId": q.queue_id} for q in queues]})
+    fields = {"consumerGroup": "billing", "clientId": running.client_id}
+    answer = await broker.ask("billing", running.client_id, RemotingCommand(ASK, fields, body))
+    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    return set(ConsumerRunningInfo.decode(answer.body).queues)
+
+
+class Slow:
+    """A listener whose calls last until ``free`` is set."""
+
+    def __init__(self) -> None:
+        self.free, self.seen = threading.Event(), Seen()
+
+    def __call__(self, message: MessageExt) -> None:
+        self.seen(message)
+        self.free.wait(WAIT_S)
+
+
+async def given_away(broker: FakeBroker) -> None:
+    """Another member has come, that is given the only queue."""
+    holds(broker, ())
+    with_others(broker, "000")
+    broker.notify("billing")
+
+
+# --- taking over -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_queue_that_another_member_still_has_is_left_alone_until_it_has_given_it_up(broker: FakeBroker) -> None:
+    seen = Seen()
+    broker.put("Orders", b"first")
+    with_others(broker, "zzz")
+    holds(broker, [ORDERS, MessageQueue(RETRY, "broker-a", 0)])
+    async with consumer(broker, to(seen)) as running:
+        await broker.received(ASK, 4)
+        assert (of_orders(broker, QUERY), of_orders(broker, PULL), running.assignment) == ([], [], {"billing": []})
+        broker.offsets["billing", "Orders", 0] = 1  # what the other one commits at the end
+        broker.put("Orders", b"second")
+        holds(broker, ())
+        assert await seen.wait(1) == [b"second"]
+
+
+async def test_who_is_alone_asks_nobody(broker: FakeBroker) -> None:
+    async with consumer(broker, to(Seen())):
+        await broker.received(PULL)
+    assert broker.of(ASK) == []
+
+
+async def test_a_member_that_has_nothing_of_a_queue_is_not_asked_again(broker: FakeBroker) -> None:
+    with_others(broker, "zzz")
+    holds(broker, ())
+    async with consumer(broker, to(Seen())) as running:
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+        await rounds(broker)
+    assert len(broker.of(ASK)) == 2  # one for each topic
+
+
+async def test_a_member_that_cannot_say_what_it_has_delays_nothing_for_long(broker: FakeBroker) -> None:
+    """An old client, or one behind access rules."""
+    with_others(broker, "zzz")
+    broker.on(ASK, error(ResponseCode.NO_PERMISSION))
+    async with consumer(broker, to(Seen())) as running:
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+    assert len(broker.of(ASK)) == 2
+
+
+@pytest.mark.parametrize("answer", ["silence", "it has it"])
+async def test_a_member_that_never_gives_a_queue_up_is_not_waited_for_for_ever(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture, answer: str
+) -> None:
+    with_others(broker, "zzz")
+    holds(broker, [ORDERS, MessageQueue(RETRY, "broker-a", 0)])
+    if answer == "silence":
+        broker.on(ASK, SILENT)
+    async with consumer(broker, to(Seen()), config=replace(QUICK, hand_over_wait_s=0.0)) as running:
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+    assert "Orders/broker-a/0 of billing is taken over although zzz did not give it up" in caplog.text
+
+
+async def test_who_has_left_meanwhile_is_not_waited_for(broker: FakeBroker) -> None:
+    """It was killed: the broker forgets it at once."""
+    with_others(broker, "zzz")
+    broker.on(ASK, SILENT)
+    async with consumer(broker, to(Seen()), config=replace(QUICK, hand_over_wait_s=600.0)) as running:
+        await broker.received(ASK, 2)
+        broker.on(MEMBERS, None)
+        broker.notify("billing")
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+
+
+# --- answering -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_member_says_which_of_the_queues_it_holds(broker: FakeBroker) -> None:
+    other = MessageQueue("Orders", "broker-a", 7)
+    async with consumer(broker, to(Seen())) as running:
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+        assert await holdings(broker, running, ORDERS, other) == {ORDERS}
+        assert await holdings(broker, running, other) == set()
+
+
+async def test_a_member_says_which_queues_it_is_about_to_take(broker: FakeBroker) -> None:
+    """Or two members that ask each other at the same time would both take one."""
+    with_others(broker, "zzz")
+    holds(broker, [ORDERS])
+    async with consumer(broker, to(Seen())) as running:
+        await broker.received(ASK)
+        assert await holdings(broker, running, ORDERS) == {ORDERS}
+        assert running.assignment["billing"] in ([], [MessageQueue(RETRY, "broker-a", 0)])
+
+
+async def test_a_question_is_news_of_a_change_that_the_broker_did_not_tell(broker: FakeBroker) -> None:
+    config = replace(QUICK, rebalance_period_s=3600)
+    async with consumer(broker, to(Seen()), config=config) as running:
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+        await rounds(broker)
+        holds(broker, ())
+        with_others(broker, "000")
+        assert await holdings(broker, running, ORDERS) == {ORDERS}
+        await eventually(lambda: running.assignment == {"billing": []})
+        assert await holdings(broker, running, ORDERS) == set()
+
+
+# --- giving up -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_queue_is_held_until_its_running_calls_have_ended_and_their_progress_is_committed(broker: FakeBroker) -> None:
+    work = Slow()
+    for i in range(10):
+        broker.put("Orders", b"%d" % i)
+    async with consumer(broker, to(work, threads=1)) as running:
+        await work.seen.wait(1)
+        await given_away(broker)
+        await rounds(broker)
+        assert await holdings(broker, running, ORDERS) == {ORDERS}
+        assert progress(broker) in (None, 0)
+        broker.hold(RequestCode.UPDATE_CONSUMER_OFFSET)
+        work.free.set()
+        await eventually(lambda: len(broker.of(RequestCode.UPDATE_CONSUMER_OFFSET)) > 0)
+        assert await holdings(broker, running, ORDERS) == {ORDERS}
+        broker.release(RequestCode.UPDATE_CONSUMER_OFFSET)
+        await eventually(lambda: running.assignment == {"billing": []})
+        assert (progress(broker), work.seen.bodies) == (1, [b"0"])
+
+
+async def test_a_failed_message_is_sent_back_before_its_queue_is_given_up(broker: FakeBroker) -> None:
+    """Or its next owner gets it, and the group its retry as well."""
+    free, begun = threading.Event(), Seen()
+    broker.put("Orders", b"bad")
+
+    def fail(message: MessageExt) -> None:
+        begun(message)
+        free.wait(WAIT_S)
+        raise ValueError
+
+    broker.hold(SEND_BACK)
+    async with consumer(broker, to(fail)) as running:
+        await begun.wait(1)
+        free.set()
+        await broker.received(SEND_BACK)
+        await given_away(broker)
+        await rounds(broker)
+        assert await holdings(broker, running, ORDERS) == {ORDERS}
+        broker.release(SEND_BACK)
+        await eventually(lambda: running.assignment == {"billing": []})
+        assert progress(broker) == 1
+
+
+async def test_a_call_that_outlasts_the_wait_is_left_behind_counted_and_logged(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    work = Slow()
+    broker.put("Orders", b"long")
+    async with consumer(broker, to(work), config=replace(QUICK, hand_over_wait_s=0.05)) as running:
+        await work.seen.wait(1)
+        await given_away(broker)
+        await eventually(lambda: running.assignment == {"billing": []})
+        fields = {"consumerGroup": "billing", "clientId": running.client_id}
+        info = ConsumerRunningInfo.decode((await broker.ask("billing", running.client_id, RemotingCommand(ASK, fields))).body)
+        broker.offsets["billing", "Orders", 0] = 77
+        work.free.set()
+    assert info.properties["queuesGivenUpWhileBusy"] == "1"
+    assert "Orders/broker-a/0 of billing is given up while its listener still works" in caplog.text
+    assert progress(broker) == 77
+
+
+async def test_a_queue_that_comes_back_while_it_is_being_given_up_goes_on_behind_what_was_done(broker: FakeBroker) -> None:
+    work = Slow()
+    for i in range(3):
+        broker.put("Orders", b"%d" % i)
+    async with consumer(broker, to(work, threads=1)) as running:
+        await work.seen.wait(1)
+        await given_away(broker)
+        await rounds(broker)
+        broker.on(MEMBERS, None)
+        broker.notify("billing")
+        await rounds(broker)
+        work.free.set()
+        assert await work.seen.wait(3) == [b"0", b"1", b"2"]
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+
+
+@pytest.mark.parametrize("end", ["done", "never"])
+async def test_a_message_that_an_iteration_has_handed_out_is_waited_for(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture, end: str
+) -> None:
+    for i in range(3):
+        broker.put("Orders", b"%d" % i)
+    config = replace(QUICK, hand_over_wait_s=WAIT_S if end == "done" else 0.05)
+    async with consumer(broker, "Orders", group="billing", start="earliest", config=config) as running:
+        message: Any = await anext(aiter(running))
+        await given_away(broker)
+        await rounds(broker)
+        if end == "done":
+            assert await holdings(broker, running, ORDERS) == {ORDERS}
+            message.done()
+        await eventually(lambda: running.assignment == {"billing": []})
+    assert progress(broker) == (1 if end == "done" else None) or progress(broker) == 0
+    assert ("still works" in caplog.text) is (end == "never")
+
+
+async def test_what_a_poll_has_handed_out_is_waited_for_until_the_next_poll(broker: FakeBroker) -> None:
+    for _ in range(3):
+        broker.put("Orders", b"x")
+    config = replace(polling.SELDOM, hand_over_wait_s=WAIT_S)
+    async with polling.member(broker, config=config) as running:
+        assert len(await polling.collect(running, 2, 2)) == 2
+        broker.on(ASK, ok(body=b"{}"))
+        polling.with_others(broker, "000")
+        broker.notify("replay")
+        await broker.received(MEMBERS, len(broker.of(MEMBERS)) + 2)
+        assert running.assignment == [ORDERS]
+        assert await running.poll(0) == []
+        await eventually(lambda: running.assignment == [])
+    assert polling.progress(broker) == 2
+
+
+async def test_what_an_application_commits_itself_counts_while_its_queue_is_being_given_up(broker: FakeBroker) -> None:
+    for _ in range(3):
+        broker.put("Orders", b"x")
+    config = replace(polling.SELDOM, hand_over_wait_s=WAIT_S)
+    async with polling.member(broker, config=config, auto_commit=False) as running:
+        assert len(await polling.collect(running, 2, 2)) == 2
+        broker.on(ASK, ok(body=b"{}"))
+        polling.with_others(broker, "000")
+        broker.notify("replay")
+        await broker.received(MEMBERS, len(broker.of(MEMBERS)) + 2)
+        await running.commit()
+        assert await running.poll(0) == []
+        await eventually(lambda: running.assignment == [])
+    assert polling.progress(broker) == 2
+
+
+async def test_an_orderly_queue_asks_nobody_its_lock_decides(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen = Seen()
+    broker.put("Orders", b"x")
+    with_others(broker, "zzz")
+    async with consumer(broker, in_order(seen), config=LEASED):
+        await seen.wait(1)
+    assert broker.of(ASK) == []
+
+
+async def test_a_close_waits_for_no_question(broker: FakeBroker) -> None:
+    with_others(broker, "zzz")
+    broker.on(ASK, SILENT)
+    running = consumer(broker, to(Seen()), config=replace(QUICK, hand_over_wait_s=600.0))
+    await running.start()
+    await broker.received(ASK)
+    async with asyncio.timeout(WAIT_S):
+        await running.close()
