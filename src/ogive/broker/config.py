@@ -58,6 +58,7 @@ class BrokerConfig:
     max_groups: int = 20_000
 
     # sends
+    enforce_message_types: bool = False  # see attributes.py
     max_message_bytes: int = 4 * MIB  # maxMessageSize
     max_sends_waiting: int = 10_000  # sendThreadPoolQueueCapacity
     duplicate_window_s: float = 0.0  # for so long a message with a known unique key is not stored again; 0: always stored

@@ -22,7 +22,11 @@ def topic(commands: Commands) -> None:
         "--cluster", metavar="NAME", help="only on the brokers of this cluster (default: on all that the name server knows)"
     )
     command.add_argument("--perm", choices=PERMISSIONS, default="rw", help="what clients may do: read, write, both (default: rw)")
-    command.add_argument("--message-type", choices=MESSAGE_TYPES, help="refuse messages of any other type (default: accept all)")
+    command.add_argument(
+        "--message-type",
+        choices=MESSAGE_TYPES,
+        help="what the topic is for; brokers that check it refuse the rest: `ogive up --enforce-message-types`, Apache's proxies",
+    )
     command.add_argument("--whole-batches", action="store_true", help="keep each batch as one record (queue.type=BatchCQ); stays so")
     add_cluster(command)
     add_json(command)
@@ -39,7 +43,7 @@ def topic(commands: Commands) -> None:
     command.add_argument("--read-queues", type=int, metavar="N", help="only those that groups read")
     command.add_argument("--write-queues", type=int, metavar="N", help="only those that senders use")
     command.add_argument("--perm", choices=PERMISSIONS, help="what clients may do: read, write, both")
-    command.add_argument("--message-type", choices=MESSAGE_TYPES, help="refuse messages of any other type; UNSPECIFIED: accept all")
+    command.add_argument("--message-type", choices=MESSAGE_TYPES, help="what the topic is for; UNSPECIFIED: anything")
     command.add_argument("--dry-run", action="store_true", help="only show what would change")
     add_yes(command)
     add_cluster(command)

@@ -134,6 +134,11 @@ def _messages(group: Options) -> None:
     group.add_argument(
         "--no-auto-create-groups", action="store_true", help="refuse consumer groups that do not exist, instead of creating them"
     )
+    group.add_argument(
+        "--enforce-message-types",
+        action="store_true",
+        help="refuse messages of another type than the message.type of their topic (default: accept them, as Apache's broker does)",
+    )
     group.add_argument("--default-queues", metavar="N", type=int, default=8, help="most queues of a topic that a send creates (default: 8)")
     group.add_argument(
         "--max-message-size", metavar="BYTES", type=int, default=4 * MIB, help="refuse messages with a larger body (default: 4 MiB)"

@@ -30,7 +30,8 @@ _ABOUT: Final = (
 
 _OF_A_BROKER: Final = (
     "broker_name", "region", "flush", "segment_size", "empty_log", "keep_hours", "delete_at", "delete_above",
-    "delete_young_above", "no_auto_create_topics", "no_auto_create_groups", "default_queues", "max_message_size", "no_property_filter",
+    "delete_young_above", "no_auto_create_topics", "no_auto_create_groups", "enforce_message_types", "default_queues",
+    "max_message_size", "no_property_filter",
     "max_timer_delay", "delay_levels", "duplicate_window", "transaction_timeout", "transaction_check_interval", "transaction_check_max",
     "busy_poll", "max_timer_messages", "max_open_transactions", "max_unanswered_checks",
 )  # fmt: skip

@@ -452,6 +452,7 @@ def broker_config(options: argparse.Namespace, at: tuple[str, ...], tls: TlsConf
         timer_max_waiting=options.max_timer_messages,
         auto_create_topics=not options.no_auto_create_topics,
         auto_create_groups=not options.no_auto_create_groups,
+        enforce_message_types=options.enforce_message_types,
         default_topic_queues=options.default_queues,
         max_message_bytes=options.max_message_size,
         property_filter=not options.no_property_filter,

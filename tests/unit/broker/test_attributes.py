@@ -1,11 +1,14 @@
 """Attributes of topics and groups as Apache checks them, and what message.type lets through, over a socket."""
 
+from contextlib import AsyncExitStack
+
 import pytest
 
 from ogive.broker.attributes import change_attributes, change_group_attributes, message_type
 from ogive.errors import InvalidOption, ResponseCode
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient, unique_key
+from tests.unit.broker.conftest import StartBroker
 
 
 def test_attributes_are_added_changed_and_taken_away() -> None:
@@ -100,11 +103,18 @@ PROPERTIES = {
         (None, set(PROPERTIES)),
     ],
 )
-async def test_a_topic_takes_messages_of_its_type_only(client: RawClient, declared: str | None, taken: set[str]) -> None:
+@pytest.mark.parametrize("enforced", [True, False])
+async def test_a_topic_takes_messages_of_its_type_only_where_that_is_enforced(
+    start_broker: StartBroker, cleanup: AsyncExitStack, declared: str | None, taken: set[str], enforced: bool
+) -> None:
+    """Apache's broker takes all: only its proxy looks at types."""
+    server = await start_broker(enforce_message_types=enforced)
+    client = await cleanup.enter_async_context(await RawClient.open(server.address))
     await client.ok(
         RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1, perm=6,
         topicFilterType="SINGLE_TAG", order=False, attributes=f"+message.type={declared}" if declared else None,
     )  # fmt: skip
+    taken = taken if enforced else set(PROPERTIES)
     for kind, properties in PROPERTIES.items():
         assert message_type(properties) == kind
         answer = await client.start_send("T", b"x", properties | {"UNIQ_KEY": unique_key()}, f=4 if kind == "TRANSACTION" else 0)
@@ -113,7 +123,9 @@ async def test_a_topic_takes_messages_of_its_type_only(client: RawClient, declar
             assert f"expected type is {declared}, but actual type is {kind}" in str(answer.remark)
 
 
-async def test_what_a_consumer_sends_again_is_not_asked_for_its_type(client: RawClient) -> None:
+async def test_what_a_consumer_sends_again_is_not_asked_for_its_type(start_broker: StartBroker, cleanup: AsyncExitStack) -> None:
+    server = await start_broker(enforce_message_types=True)
+    client = await cleanup.enter_async_context(await RawClient.open(server.address))
     await client.ok(
         RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1, perm=6,
         topicFilterType="SINGLE_TAG", order=False, attributes="+message.type=NORMAL",

@@ -52,7 +52,8 @@ def sent(ext: dict[str, str], body: bytes = b"body", **config: Any) -> Any:
     empty: Any = SimpleNamespace(put=other, max_offset=lambda *_: 0, min_offset=lambda *_: 0, check_fits=lambda *_: None)
     topic = SimpleNamespace(**({"name": ext.get("b"), "write_queues": 8, "read_queues": 8, "filter_type": "", "attributes": {}} | config))
     ctx: Any = SimpleNamespace(
-        sends_waiting=0, config=SimpleNamespace(max_sends_waiting=9, max_message_bytes=9), topics={topic.name: topic}, own_properties=OWN,
+        sends_waiting=0, config=SimpleNamespace(max_sends_waiting=9, max_message_bytes=9, enforce_message_types=True),
+        topics={topic.name: topic}, own_properties=OWN,
         born_hosts={None: bytes(8)}, store_host=b"12345678", loop=SimpleNamespace(time=float), duplicates=None, put=other, put_once=other,
         put_now=lambda messages, done: put.append((messages[0], done)), transactions=Transactions(empty, int, 9),
         is_saved=lambda _: True, levels=None,
