@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ogive.client.sync.admin import Admin
     from ogive.client.sync.consumers import PullConsumer, PushConsumer
     from ogive.client.sync.producer import Producer, Transaction
-    from ogive.model import Message, MessageExt, MessageQueue, PullResult, PullStatus, SendResult, SendStatus
+    from ogive.model import Message, MessageExt, MessageQueue, PullResult, PullStatus, RecallResult, SendResult, SendStatus
     from ogive.wire.acl import Credentials
 
 __all__ = [
@@ -44,6 +44,7 @@ __all__ = [
     "PullResult",
     "PullStatus",
     "PushConsumer",
+    "RecallResult",
     "Reply",
     "SendHook",
     "SendResult",
@@ -79,6 +80,7 @@ _HOME: Final = {
     "PullResult": "ogive.model",
     "PullStatus": "ogive.model",
     "PushConsumer": "ogive.client.sync.consumers",
+    "RecallResult": "ogive.model",
     "Reply": "ogive.client.listener",
     "SendHook": "ogive.client.hooks",
     "SendResult": "ogive.model",

@@ -4,6 +4,7 @@ import enum
 import functools
 import json
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -381,6 +382,73 @@ class SendResult:
     queue: MessageQueue
     queue_offset: int
     recall_handle: str | None = None
+
+
+class RecallResult(str):
+    """The outcome of ``Producer.recall``: *id* is the message's id.
+
+    *recalled* is True if the message was waiting and is taken back, False if no such message was waiting (it was delivered, recalled
+    before or never sent), and None if the broker does not report it, as Apache's.
+
+    Use as the text of the id, which ``recall`` returned before, is deprecated: it works in this release, with a DeprecationWarning.
+    """
+
+    __slots__ = ("recalled",)
+    __match_args__ = ("id", "recalled")
+
+    recalled: bool | None
+
+    def __new__(cls, id: str, recalled: bool | None = None) -> Self:
+        self = super().__new__(cls, id)
+        self.recalled = recalled
+        return self
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        return str.__str__(self)
+
+    def __repr__(self) -> str:
+        return f"RecallResult(id={self.id!r}, recalled={self.recalled!r})"
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return self.id, self.recalled
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, RecallResult):
+            return (self.id, self.recalled) == (other.id, other.recalled)
+        if isinstance(other, str):
+            _warn_of_text()
+        return str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = str.__hash__
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _TEXT_METHODS:
+            _warn_of_text()
+        return super().__getattribute__(name)
+
+    def __str__(self) -> str:
+        _warn_of_text()
+        return self.id
+
+    def __format__(self, spec: str) -> str:
+        _warn_of_text()
+        return format(self.id, spec)
+
+    def __add__(self, other: str) -> str:
+        _warn_of_text()
+        return self.id + other
+
+
+_TEXT_METHODS: Final = frozenset(name for name in dir(str) if not name.startswith("_"))
+
+
+def _warn_of_text() -> None:
+    warnings.warn("recall() returns a RecallResult: take its id, use as text ends with the next release", DeprecationWarning, stacklevel=3)
 
 
 class PullStatus(enum.Enum):

@@ -158,6 +158,7 @@ class Hold:
     def __init__(self) -> None:
         self.passed_over: set[int] = set()
         """Offsets of what became due, and is in no heap."""
+        self.ended = asyncio.Event()
 
 
 class Timers:
@@ -214,13 +215,15 @@ class Timers:
         if len(self) >= self._max:
             raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: {self._max} timer messages wait already")
 
+    def held(self, handle: Handle) -> Hold | None:
+        """Return the hold under which the messages of *handle* are being cancelled, or None."""
+        return self._held.get(handle.name)
+
     def hold(self, handle: Handle) -> Hold | None:
         """Keep the messages of *handle* from being delivered while they are being cancelled. None if none waits, or it is under way.
 
-        Raises Rejected where another cancels them already: only one may let them go on.
+        Only one holder may let them go on: held() must be None.
         """
-        if handle.name in self._held:
-            raise Rejected(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy: another recall of this message is under way")
         if handle.name not in self._names:
             return None
         hold = self._held[handle.name] = Hold()
@@ -228,6 +231,7 @@ class Timers:
 
     def release(self, handle: Handle, hold: Hold) -> None:
         """Those that are still there are not cancelled: let them wait again, unless somebody else has taken them back meanwhile."""
+        hold.ended.set()
         if self._held.get(handle.name) is not hold:
             return
         del self._held[handle.name]

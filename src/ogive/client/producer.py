@@ -26,7 +26,7 @@ from ogive.client.trace import Tracer, record_sent
 from ogive.client.transaction import Check, CheckService, Transaction
 from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import IllegalStateError, InvalidOption
-from ogive.model import Message, MessageExt, MessageQueue, SendResult
+from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendResult
 from ogive.transport.tasks import every
 from ogive.wire.headers import RecallMessageRequest
 
@@ -319,11 +319,12 @@ class Producer(OnlyAsyncWith, Generic[B]):
         outgoing = self.intake.message(topic, body, tag, keys, properties, sharding_key, queue)
         return await self._requester.request(outgoing, self.budget_s(timeout_s))
 
-    async def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> str:
-        """Cancel a message that is to be delivered later; *handle* is the ``recall_handle`` of its SendResult. Returns its id.
+    async def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> RecallResult:
+        """Cancel a message that is to be delivered later; *handle* is the ``recall_handle`` of its SendResult.
 
-        Raises InvalidOption for an invalid handle, NoRoute, NotSupported from a broker before 5.3.2, and a BrokerError with the code
-        ILLEGAL_OPERATION if the message is delivered already, or if recallMessageEnable is off at Apache's broker (the default there).
+        The result says whether the message was still waiting, if the broker reports it: see RecallResult. Raises InvalidOption for an
+        invalid handle, NoRoute, NotSupported from a broker before 5.3.2, and a BrokerError with the code ILLEGAL_OPERATION if the time of
+        the message has come, or NO_PERMISSION if recallMessageEnable is off at Apache's broker (the default there).
         """
         _ = self.publisher
         client, budget = self.client, self.budget_s(timeout_s)

@@ -1,7 +1,9 @@
 """Messages for a later time, and taking them back."""
 
 import base64
-from collections.abc import AsyncIterator
+import copy
+import pickle
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from ogive import aio
 from ogive.errors import BrokerError, InvalidOption, ResponseCode
-from ogive.model import Message
+from ogive.model import Message, RecallResult
 from ogive.testing.fake_broker import FakeBroker, error, ok
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
@@ -87,12 +89,42 @@ async def test_what_waits_is_taken_back_at_its_broker(broker: FakeBroker) -> Non
     async with aio.Producer(broker.address, group="sellers") as producer:
         sent = await producer.send("Orders", b"1", delay_s=60)
         assert sent.recall_handle == given
-        assert await producer.recall("Orders", given) == "KEY"
+        result = await producer.recall("Orders", given)
+        assert (result.id, result.recalled) == ("KEY", None)
+        for told in (True, False):
+            broker.on(RECALL, ok(RecallMessageResponse(msg_id="KEY", recalled=told)))
+            assert await producer.recall("Orders", given) == RecallResult("KEY", told)
         broker.on(RECALL, error(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid"))
         with pytest.raises(BrokerError, match="timestamp invalid"):
             await producer.recall("Orders", given)
     fields = broker.of(RECALL)[0].ext_fields
     assert fields | {"topic": "Orders", "recallHandle": given, "producerGroup": "sellers", "bname": "broker-a"} == fields
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda result: result == "KEY",
+        lambda result: result != "ANOTHER",
+        lambda result: str(result) == "KEY",
+        lambda result: f"{result}" == "KEY",
+        lambda result: result + "!" == "KEY!",
+        lambda result: result.lower() == "key",
+        lambda result: {"KEY": 1}[result] == 1,
+    ],
+)
+def test_the_result_of_a_recall_still_works_as_text_with_a_warning(use: Callable[[RecallResult], bool]) -> None:
+    with pytest.warns(DeprecationWarning, match="take its id"):
+        assert use(RecallResult("KEY", recalled=True))
+
+
+def test_the_result_of_a_recall_is_a_value() -> None:
+    result = RecallResult("KEY", recalled=False)
+    assert pickle.loads(pickle.dumps(result)) == result == copy.copy(result)
+    assert result != RecallResult("KEY", recalled=None)
+    assert repr(result) == "RecallResult(id='KEY', recalled=False)"
+    assert isinstance(result, str)
+    assert type(result.id) is str
 
 
 @pytest.mark.parametrize("text", ["", "x", "!!", "djI=", base64.urlsafe_b64encode(b"v2 a b c d").decode(), "ä"])

@@ -5,12 +5,13 @@ Source: RecallMessageProcessor.java, 5.5.
 Behaviour
 - The handle is what the send answered: topic, broker, time and unique key. A message that takes it back is stored beside it in the timer
   topic; the answer leaves when that is safe. Neither is delivered.
+- Where no such message waits (it was delivered, recalled already or never sent) the answer is SUCCESS with the message id, as in Java.
 
 Differs from Java
 - On by default; in Java recallMessageEnable is off.
-- For a message that is not, or no longer, waiting here the answer is ILLEGAL_OPERATION; Java answers SUCCESS.
+- The answer has one more field, *recalled*: whether a message was waiting and is taken back now. If none was, nothing is stored.
 - A name that no producer group can have is refused; Java stores it in a property, with what it may hold of other properties.
-- While a recall of a message is under way another one of it is refused, SYSTEM_BUSY: it may fail, and then the message is delivered.
+- A second recall of a message waits for the end of the first one, which may fail.
 """
 
 import math
@@ -46,14 +47,16 @@ async def handle(ctx: Context, connection: Connection, header: RecallMessageRequ
         raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid: the time of the message has come")
     if header.producer_group:
         validate_group(header.producer_group)
+    while (earlier := ctx.timers.held(taken)) is not None:
+        await earlier.ended.wait()
     hold = ctx.timers.hold(taken)
     if hold is None:
-        raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, no such message waits: it was delivered, or taken back already")
+        return success(RecallMessageResponse(msg_id=taken.unique_key, recalled=False))
     try:
         await _store(ctx, connection, header, taken, now_ms)
     finally:  # also where it is stored: by now it is read, or will be before anything else is delivered
         ctx.timers.release(taken, hold)
-    return success(RecallMessageResponse(msg_id=taken.unique_key))
+    return success(RecallMessageResponse(msg_id=taken.unique_key, recalled=True))
 
 
 async def _store(ctx: Context, connection: Connection, header: RecallMessageRequest, taken: Handle, now_ms: int) -> None:

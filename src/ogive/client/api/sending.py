@@ -4,7 +4,7 @@ from typing import Final
 
 from ogive.client.api.calling import REQUEST_TIMEOUT_S, ask, request
 from ogive.errors import broker_error
-from ogive.model import MessageExt, MessageQueue, SendResult, SendStatus
+from ogive.model import MessageExt, MessageQueue, RecallResult, SendResult, SendStatus
 from ogive.transport.pool import ConnectionPool
 from ogive.wire import headers as h
 from ogive.wire.codes import RequestCode
@@ -43,9 +43,10 @@ async def send_message(
 
 async def recall_message(
     pool: ConnectionPool, address: str, header: h.RecallMessageRequest, *, timeout_s: float = REQUEST_TIMEOUT_S
-) -> str:
-    """Take a message back that waits for its time; returns its unique key."""
-    return decode_header(h.RecallMessageResponse, (await ask(pool, address, header, timeout_s)).ext_fields).msg_id
+) -> RecallResult:
+    """Take a message back that waits for its time."""
+    answer = decode_header(h.RecallMessageResponse, (await ask(pool, address, header, timeout_s)).ext_fields)
+    return RecallResult(answer.msg_id, answer.recalled)
 
 
 async def send_reply(

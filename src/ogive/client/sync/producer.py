@@ -17,7 +17,7 @@ from ogive.client.sending.outgoing import Outgoing
 from ogive.client.sync.facade import Facade
 from ogive.client.transaction import Check
 from ogive.client.with_blocks import OnlyWith
-from ogive.model import Message, MessageExt, MessageQueue, SendResult
+from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendResult
 
 MAX_POSTED: Final = 256  # messages being passed to the loop, beside those in flight
 POSTED_BYTES: Final = 64 * 1024  # a larger message waits for its room on the loop: what is posted is bounded in bytes, too
@@ -211,11 +211,12 @@ class Producer(Facade, Generic[B]):
             )
         )
 
-    def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> str:
-        """Cancel a message that is to be delivered later; *handle* is the ``recall_handle`` of its SendResult. Returns its id.
+    def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> RecallResult:
+        """Cancel a message that is to be delivered later; *handle* is the ``recall_handle`` of its SendResult.
 
-        Raises InvalidOption for an invalid handle, NoRoute, NotSupported from a broker before 5.3.2, and a BrokerError with the code
-        ILLEGAL_OPERATION if the message is delivered already, or if recallMessageEnable is off at Apache's broker (the default there).
+        The result says whether the message was still waiting, if the broker reports it: see RecallResult. Raises InvalidOption for an
+        invalid handle, NoRoute, NotSupported from a broker before 5.3.2, and a BrokerError with the code ILLEGAL_OPERATION if the time of
+        the message has come, or NO_PERMISSION if recallMessageEnable is off at Apache's broker (the default there).
         """
         return self._live().call(self._producer.recall(topic, handle, timeout_s=timeout_s))
 

@@ -117,9 +117,13 @@ class RecallMessageRequest(Header):
 
 
 class RecallMessageResponse(Header):
-    """*msg_id* is the unique key of what was taken back."""
+    """*msg_id* is the unique key that the handle names.
+
+    *recalled* is ogive's own field: True if a waiting message was taken back, False if none was waiting. Other brokers do not send it.
+    """
 
     msg_id: str
+    recalled: bool | None = None
 
 
 class EndTransactionRequest(Header):
