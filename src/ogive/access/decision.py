@@ -4,20 +4,25 @@ from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple
 
-from ogive.wire.bodies.access import CUSTOM, DEFAULT, DENY, Acl, PolicyEntry
+from ogive.wire.bodies.access import ANY, CUSTOM, DEFAULT, DENY, Acl, PolicyEntry
 
 Address = IPv4Address | IPv6Address
 
 
 class Need(NamedTuple):
-    """What a request needs: any one of *actions* on the resource; *name* ``*`` means all of its kind."""
+    """What a request needs: any one of *actions* on the resource; *name* ``*`` means all of its kind.
+
+    Where no entry is about the resource, *or_some* is enough if it is given: a kind, and an action on any resource of that kind.
+    """
 
     kind: str
     name: str
     actions: tuple[str, ...]
+    or_some: tuple[str, str] | None = None
 
     def __str__(self) -> str:
-        return f"{'|'.join(self.actions)} on {self.kind}:{self.name[:128]}"
+        text = f"{'|'.join(self.actions)} on {self.kind}:{self.name[:128]}"
+        return text if self.or_some is None else f"{text} or {self.or_some[1]} on some {self.or_some[0]}"
 
 
 def is_allowed(acl: Acl | None, need: Need, address: Address | None) -> bool:
@@ -33,13 +38,19 @@ def is_allowed(acl: Acl | None, need: Need, address: Address | None) -> bool:
         ]
         if fitting:
             return min(fitting, key=lambda entry: (entry.resource.rank, entry.decision != DENY)).decision != DENY
-    return False
+    return need.or_some is not None and any(
+        entry.decision != DENY and entry.resource.kind in (need.or_some[0], ANY) and _covers(entry, (need.or_some[1],), address)
+        for policy in acl.policies
+        for entry in policy.entries
+    )
 
 
 def _fits(entry: PolicyEntry, need: Need, address: Address | None) -> bool:
-    if not entry.resource.matches(need.kind, need.name):
-        return False
-    if "All" not in entry.actions and not _any_of(need.actions, entry.actions):
+    return entry.resource.matches(need.kind, need.name) and _covers(entry, need.actions, address)
+
+
+def _covers(entry: PolicyEntry, actions: tuple[str, ...], address: Address | None) -> bool:
+    if "All" not in entry.actions and not _any_of(actions, entry.actions):
         return False
     return not entry.source_ips or (address is not None and any(address in network for network in entry.source_ips))
 

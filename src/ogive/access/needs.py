@@ -24,6 +24,7 @@ from ogive.wire.bodies.access import ANY, SUPER, TOPIC, User
 from ogive.wire.codes import RequestCode as C
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import parse_offset_message_id
+from ogive.wire.numbers import parse_long
 
 PUB, SUB, CREATE, UPDATE, DELETE, GET, LIST = "Pub", "Sub", "Create", "Update", "Delete", "Get", "List"
 GROUP, CLUSTER = "Group", "Cluster"
@@ -111,7 +112,7 @@ def topic_at(field: str, *actions: str) -> Rule:
 
     def rule(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
         try:
-            at = int(command.ext_fields.get(field, ""))  # as the handler reads it: else another message would be looked at
+            at = parse_long(command.ext_fields.get(field, ""))  # as the handler reads it: else another message would be looked at
         except ValueError:
             at = -1
         return (_on_topic(facts.topic_at(at) if 0 <= at <= MAX_OFFSET else None, actions),)
@@ -135,11 +136,11 @@ def _route(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
 
 
 def _reply(field: str) -> Rule:
-    """A reply goes to the one client that it names, which waits for it, and is stored; without more, only in the topic of all replies."""
+    """A reply in the topic of all replies needs Pub there, which no consumer has to be given: Sub on some group is enough."""
 
     def rule(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
-        name = command.ext_fields.get(field, "")
-        return () if name == reply_topic(facts.cluster) else (_on_topic(name, (PUB,)),)
+        need = _on_topic(command.ext_fields.get(field), (PUB,))
+        return (need._replace(or_some=(GROUP, SUB)) if need.name == reply_topic(facts.cluster) else need,)
 
     return rule
 

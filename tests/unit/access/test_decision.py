@@ -29,6 +29,27 @@ def test_what_nothing_says_is_denied() -> None:
     assert not is_allowed(acl(entry("Topic:Orders", actions="Sub")), PUB, HERE)
 
 
+@pytest.mark.parametrize(
+    ("entries", "allowed"),
+    [
+        ((), False),
+        ((entry("Topic:Replies"),), True),
+        ((entry("Group:g", actions="Sub"),), True),
+        ((entry("Group:g*", actions="All"),), True),
+        ((entry("*", actions="Sub"),), True),
+        ((entry("Group:g", actions="Sub", ips=("10.0.0.0/8",)),), True),
+        ((entry("Group:g", actions="Sub", ips=("11.0.0.0/8",)),), False),
+        ((entry("Group:g", actions="Get"),), False),
+        ((entry("Group:g", "Deny", actions="Sub"),), False),
+        ((entry("Topic:g", actions="Sub"),), False),
+        ((entry("Group:g", actions="Sub"), entry("Topic:Replies", "Deny")), False),
+    ],
+)
+def test_some_resource_of_a_kind_is_enough_where_the_need_says_so(entries: tuple[PolicyEntry, ...], allowed: bool) -> None:
+    need = Need("Topic", "Replies", ("Pub",), ("Group", "Sub"))
+    assert is_allowed(acl(*entries), need, HERE) is allowed
+
+
 @pytest.mark.parametrize("resource", ["Topic:Orders", "Topic:Ord*", "Topic:*", "*"])
 def test_a_name_a_prefix_all_of_a_kind_and_anything_fit(resource: str) -> None:
     assert is_allowed(acl(entry(resource)), PUB, HERE)
