@@ -80,7 +80,8 @@ static int read_send(const Text *fields, Send *send)
 {
     Text topic = fields[TOPIC];
     return topic.at != NULL && topic.size != 0 && topic.at[0] != '%' && fields[QUEUE_ID].at != NULL
-        && number_of(fields[QUEUE_ID], &send->queue_id) && number_of(fields[SYS_FLAG], &send->sys_flag) && fields[BORN_MS].at != NULL
+        && number_of(fields[QUEUE_ID], &send->queue_id) && send->queue_id >= INT32_MIN && send->queue_id <= INT32_MAX
+        && number_of(fields[SYS_FLAG], &send->sys_flag) && fields[BORN_MS].at != NULL
         && number_of(fields[BORN_MS], &send->born_ms) && number_of(fields[FLAG], &send->flag) && number_of(fields[TIMES], &send->times)
         && !(send->sys_flag & ~(int64_t)CLIENT_FLAGS) && send->born_ms >= 0 && send->flag >= -INT32_MAX && send->flag <= INT32_MAX
         && send->times >= 0 && send->times <= INT32_MAX && fields[PROPERTIES].size <= MAX_PROPERTIES_BYTES

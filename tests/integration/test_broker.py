@@ -10,7 +10,7 @@ from ogive.model import MessageQueue
 from ogive.wire.bodies import consumer_ids_loads
 from ogive.wire.codes import RequestCode, SerializeType
 from tests.peers import Flavour, RunningBroker
-from tests.raw_client import RawClient, messages
+from tests.raw_client import RawClient, messages, unique_key
 
 HOLD_MS = 15_000  # Apache's broker answers a send a moment before pulls see the message
 
@@ -55,6 +55,45 @@ async def test_what_is_sent_is_pulled_unchanged(client: RawClient, topic: str, g
         "CLUSTER": "DefaultCluster",
     }
     assert (pulled.remark, pulled.ext_fields["nextBeginOffset"], pulled.ext_fields["maxOffset"]) == ("FOUND", "1", "1")
+
+
+@pytest.mark.parametrize("properties", [{}, {"DELAY": "1"}, {"TIMER_DELAY_MS": "5"}, {"__SHARDINGKEY": "s"}])
+async def test_every_topic_takes_messages_of_every_type(client: RawClient, topic: str, properties: dict[str, str]) -> None:
+    for kind in ("NORMAL", "FIFO", "DELAY", "TRANSACTION"):
+        await client.ok(
+            RequestCode.UPDATE_AND_CREATE_TOPIC, topic=f"{topic}{kind}", defaultTopic="TBW102", readQueueNums=1, writeQueueNums=1,
+            perm=6, topicFilterType="SINGLE_TAG", order=False, attributes=f"+message.type={kind}",
+        )  # fmt: skip
+        await client.send(f"{topic}{kind}", b"x", properties | {"UNIQ_KEY": unique_key()})
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELAY_SEC", "TIMER_DELAY_MS"])
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("0" * 18 + "100", ResponseCode.SUCCESS),
+        ("+100", ResponseCode.SUCCESS),
+        ("\u0661\u0660\u0660", ResponseCode.SUCCESS),
+        ("1_000", ResponseCode.MESSAGE_ILLEGAL),
+        (" 100", ResponseCode.MESSAGE_ILLEGAL),
+        ("100 ", ResponseCode.MESSAGE_ILLEGAL),
+        ("9223372036854775808", ResponseCode.MESSAGE_ILLEGAL),
+    ],
+    ids=["zeros", "plus", "arabic", "underscore", "before", "behind", "long"],
+)
+@pytest.mark.since("5.3.2", what="recall handles")
+async def test_a_delay_is_read_as_java_reads_a_long(client: RawClient, topic: str, name: str, text: str, code: int) -> None:
+    answer = await client.start_send(topic, b"x", {name: text, "UNIQ_KEY": unique_key()})
+    assert (answer.code, "recallHandle" in answer.ext_fields) == (code, code == ResponseCode.SUCCESS), answer
+
+
+@pytest.mark.parametrize("text", ["1_0", " 0", "0 ", "", "2147483648", "\U0001d7d8"], ids=["1", "2", "3", "4", "5", "6"])
+async def test_a_queue_id_that_java_does_not_read_is_refused(client: RawClient, topic: str, text: str) -> None:
+    await client.send(topic)
+    for code, name in ((310, "e"), (10, "queueId")):
+        fields = client.send_fields(topic, 0, "UNIQ_KEY\x01AB\x02") | {"topic": topic, "producerGroup": "P", "defaultTopic": "TBW102"}
+        long = {"defaultTopicQueueNums": 4, "sysFlag": 0, "bornTimestamp": 1, "flag": 0}
+        assert (await client.call(code, b"x", **(fields | long | {name: text}))).code == ResponseCode.SYSTEM_ERROR
 
 
 async def test_a_batch_gets_offsets_that_follow_each_other(client: RawClient, topic: str, group: str) -> None:

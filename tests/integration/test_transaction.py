@@ -9,8 +9,13 @@ import ogive
 from ogive import aio
 from ogive.client.instance import ClientInstance
 from ogive.model import MessageExt
+from ogive.store.clock import now_ms
+from ogive.wire.bodies import HeartbeatData
+from ogive.wire.codes import RequestCode, SysFlag
+from ogive.wire.message import decode_messages
 from tests.integration.test_producer import read, read_all
 from tests.peers import RunningBroker
+from tests.raw_client import RawClient, unique_key
 
 ASKED_S = 60.0  # Apache's first round may come late
 
@@ -107,3 +112,22 @@ def test_blocking_transactions_reach_a_listener(broker: RunningBroker, topic: st
         done = asyncio.Event()
         asyncio.run(consume())
     assert sorted(received) == ["1", "2"]
+
+
+async def test_a_time_of_its_own_keeps_a_transaction_from_its_first_check_only(broker: RunningBroker, topic: str, group: str) -> None:
+    """Later checks come with each round, so those of the first transaction overtake the first check of the second one."""
+    async with await RawClient.open(broker.address) as client:
+
+        async def send_half(body: bytes) -> None:
+            own = {"UNIQ_KEY": unique_key(), "TRAN_MSG": "true", "PGROUP": group, "CHECK_IMMUNITY_TIME_IN_SECONDS": "7"}
+            await client.send(topic, body, own, f=SysFlag.TRANSACTION_PREPARED, g=now_ms())
+
+        async def next_checked() -> bytes:
+            [message] = decode_messages((await client.next_request(RequestCode.CHECK_TRANSACTION_STATE)).body)
+            return message.body
+
+        await client.ok(RequestCode.HEART_BEAT, HeartbeatData(client_id=f"C{group}", producers=(group,)).encode())
+        await send_half(b"first")
+        assert await next_checked() == b"first"
+        await send_half(b"second")
+        assert [await next_checked() for _ in range(3)] == [b"first"] * 3

@@ -15,7 +15,7 @@ from ogive.store.model import NewMessage
 from ogive.store.store import MessageStore
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import StoredMessage, decode_properties, decode_stored, encode_properties
-from ogive.wire.numbers import whole_number
+from ogive.wire.numbers import parse_long
 
 _MAX_IMMUNITY_S: Final = 7 * 24 * 3600
 _NO_TRANSACTION: Final = ~int(SysFlag.TRANSACTION_MASK)
@@ -102,8 +102,15 @@ def ready_message(half: NewMessage, topic: str, queue_id: int, properties: bytes
 
 
 def immunity_ms(properties: Mapping[str, str]) -> int | None:
-    """CHECK_IMMUNITY_TIME_IN_SECONDS, which applies until the first check; None if it is missing or invalid."""
-    seconds = whole_number(properties.get(PropertyName.TRANSACTION_IMMUNITY, ""))
-    if PropertyName.TRANSACTION_CHECKS in properties or seconds is None:
+    """Return CHECK_IMMUNITY_TIME_IN_SECONDS in milliseconds, which applies until the first check.
+
+    None if it is missing, -1 or not a number: then the broker's transaction timeout applies.
+    """
+    text = properties.get(PropertyName.TRANSACTION_IMMUNITY)
+    if text is None or PropertyName.TRANSACTION_CHECKS in properties:
         return None
-    return min(seconds, _MAX_IMMUNITY_S) * 1000
+    try:
+        seconds = parse_long(text)
+    except ValueError:
+        return None
+    return None if seconds == -1 else max(0, min(seconds, _MAX_IMMUNITY_S)) * 1000

@@ -18,6 +18,7 @@ from ogive.errors import InvalidOption, ProtocolError, ResponseCode
 from ogive.model import MAX_BODY_BYTES as MAX_MESSAGE_BYTES
 from ogive.store.tables import JsonTable
 from ogive.wire.bodies import DataVersion
+from ogive.wire.numbers import parse_int
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,10 @@ MAX_BODY_BYTES: Final = 16 * 1024
 
 def _count(most: int = 999_999_999) -> Callable[[str], int]:
     def read(text: str) -> int:
-        value = int(text) if text.isascii() and text.isdecimal() and len(text) < 20 else 0
+        try:
+            value = parse_int(text)
+        except ValueError:
+            value = 0
         if not 1 <= value <= most:
             raise ValueError(f"a number from 1 to {most} is needed")
         return value

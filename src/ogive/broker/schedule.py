@@ -32,7 +32,7 @@ from ogive.store.model import Entry, NewMessage, PutResult
 from ogive.store.store import MessageStore
 from ogive.wire.bodies import DataVersion
 from ogive.wire.message import decode_properties, decode_stored, real_place
-from ogive.wire.numbers import whole_number
+from ogive.wire.numbers import parse_int, whole_number
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def delayed(levels: DelayLevels, topic: str, queue_id: int, properties: dict[str
     if text is None:
         return topic, queue_id
     try:
-        level = levels.clamp(int(text))
+        level = levels.clamp(parse_int(text))
     except ValueError:
         raise ProtocolError(f"property DELAY is no number: {text[:40]!r}") from None
     if level <= 0:

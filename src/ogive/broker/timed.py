@@ -23,6 +23,7 @@ from ogive.errors import ResponseCode
 from ogive.model import RETRY_PREFIX, TIMER_TOPIC, PropertyName
 from ogive.store.record import strip_crc
 from ogive.wire.message import MAX_PROPERTIES_BYTES, StoredMessage
+from ogive.wire.numbers import parse_long
 
 DELAY_SEC: Final = "TIMER_DELAY_SEC"
 DELAY_MS: Final = "TIMER_DELAY_MS"
@@ -83,9 +84,11 @@ def _asked_time(properties: Mapping[str, str], now_ms: int) -> int | None:
         text = properties.get(name)
         if text is not None:
             try:
-                return start + int(text[:_TIME_DIGITS]) * unit
+                return start + parse_long(text) * unit
             except ValueError:
-                raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"property {name} is no number: {text[:40]!r}") from None
+                raise Rejected(
+                    ResponseCode.MESSAGE_ILLEGAL, f"timer message illegal, property {name} is not a number: {text[:40]!r}"
+                ) from None
     return None
 
 
@@ -101,9 +104,11 @@ def is_time(text: str) -> bool:
 
 def exact_time(out_ms: int, deliver_ms: str) -> int:
     """The time that was asked for, if it is still known; else the end of the second that begins at TIMER_OUT_MS: late, never early."""
-    if is_time(deliver_ms) and out_ms < int(deliver_ms) <= out_ms + _PRECISION_MS:
-        return int(deliver_ms)
-    return out_ms + _PRECISION_MS
+    try:
+        exact_ms = parse_long(deliver_ms)
+    except ValueError:
+        exact_ms = 0
+    return exact_ms if out_ms < exact_ms <= out_ms + _PRECISION_MS else out_ms + _PRECISION_MS
 
 
 def delivered_properties(stored: StoredMessage, now_ms: int) -> bytes:
@@ -142,9 +147,10 @@ def read_handle(text: str) -> Handle:
     """Raises ValueError for one that no broker gave."""
     try:
         words = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ", 4)
-        version, topic, broker_name, time_ms, unique_key = words  # the key is the client's, and may hold spaces
+        version, topic, broker_name, text_ms, unique_key = words  # the key is the client's, and may hold spaces
+        time_ms = parse_long(text_ms)
     except (UnicodeError, binascii.Error, ValueError):
         raise ValueError("recall handle is invalid") from None
-    if version != "v1" or not is_time(time_ms) or not unique_key:
+    if version != "v1" or not unique_key:
         raise ValueError("recall handle is invalid")
-    return Handle(topic, broker_name, int(time_ms), unique_key)
+    return Handle(topic, broker_name, time_ms, unique_key)

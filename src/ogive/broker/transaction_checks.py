@@ -4,6 +4,7 @@ Source: TransactionalMessageServiceImpl.java, AbstractTransactionalMessageCheckL
 
 Behaviour
 - Each round asks one live producer of its group about every transaction that is old enough, the oldest first; producers take turns.
+- Old enough is one that has the age of transaction_timeout, or of its own CHECK_IMMUNITY_TIME_IN_SECONDS, or was checked before.
 - A question is counted before it is asked: the half message is stored again at the end of its topic, with TRANSACTION_CHECK_TIMES one
   higher, and the producer answers with the offsets of that copy.
 - After transaction_check_max questions the message goes to TRANS_CHECK_MAX_TIME_TOPIC, for an operator to look at.
@@ -102,6 +103,9 @@ class TransactionChecks:
         return asked
 
     def _is_due(self, transaction: Transaction) -> bool:
+        """Return True if the transaction has been checked before or has outlived its immunity, which no copy of it begins anew."""
+        if transaction.checked:
+            return True
         immunity_ms = transaction.immunity_ms
         if immunity_ms is None:
             immunity_ms = round(self._config.transaction_timeout_s * 1000)
@@ -142,6 +146,7 @@ class TransactionChecks:
         properties[PropertyName.TRANSACTION_CHECKS] = str(checks + 1)
         copy = self._copy(half, HALF_TOPIC, properties)
         await self._move(transaction, copy)
+        transaction.checked = True
         producers = self._live(group, topic)
         transaction.asked = transaction.decision is None and bool(producers)
         if transaction.asked:

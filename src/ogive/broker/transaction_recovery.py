@@ -130,4 +130,6 @@ def _transaction(place: int, stored: StoredMessage) -> Transaction | None:
     identity = identity_of(stored.topic, properties, stored.born_timestamp_ms, stored.body_crc)
     group = properties[PropertyName.PRODUCER_GROUP]
     immunity, log_offset = immunity_ms(properties), stored.commitlog_offset
-    return Transaction(identity, place_of[0], group, log_offset, stored.store_timestamp_ms, immunity, [place])
+    found = Transaction(identity, place_of[0], group, log_offset, stored.store_timestamp_ms, immunity, [place])
+    found.checked = PropertyName.TRANSACTION_CHECKS in properties
+    return found

@@ -15,7 +15,7 @@ Differs from Java
 - Properties keep the client's order; Java shuffles them.
 - A batch item that is transactional or has a delay level is refused; Java stores it as an ordinary one.
 - A transactional message with a delay is refused; Java's client removes the delay, as Java's broker would lose such a half message.
-- The broker enforces message.type, see attributes.py.
+- With enforce_message_types the broker enforces message.type, see attributes.py.
 - FLUSH_DISK_TIMEOUT is never answered: the answer waits for the sync, or says that it failed.
 """
 
@@ -54,6 +54,7 @@ from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.codes import RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import decode_properties, encode_properties
+from ogive.wire.numbers import parse_int, parse_long
 
 _SEND_MESSAGE: Final = int(RequestCode.SEND_MESSAGE)
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -113,7 +114,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     if not 0 <= queue_id < config.write_queues:
         queue_id = check_queue(queue_id, config)
     if config.filter_type == "MULTI_TAG" or config.attributes:
-        sys_flag |= _checked_by_topic(config, text, reconsume_times)
+        sys_flag |= _checked_by_topic(config, text, reconsume_times, enforce=ctx.config.enforce_message_types)
     check_body(ctx, command.body)
     if stored is None and (command.code == _BATCH or ext.get(names.batch) in ("true", "1")):
         draft = NewMessage(topic, queue_id, b"", b"", sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times)
@@ -194,11 +195,11 @@ def _numbers(ext: Mapping[str, str], names: _Names) -> tuple[str, int, int, int,
     topic_name, queue_id_name, sys_flag_name, born_name, flag_name, text_name, times_name, *_ = names  # half of what seven attributes cost
     try:
         topic = ext[topic_name]
-        queue_id = int(ext[queue_id_name])
-        sys_flag = int(ext.get(sys_flag_name, "0"))
-        born_ms = int(ext[born_name])
-        flag = int(ext.get(flag_name, "0"))
-        reconsume_times = int(ext.get(times_name, "0"))
+        queue_id = parse_int(ext[queue_id_name])
+        sys_flag = parse_int(ext.get(sys_flag_name, "0"))
+        born_ms = parse_long(ext[born_name])
+        flag = parse_int(ext.get(flag_name, "0"))
+        reconsume_times = parse_int(ext.get(times_name, "0"))
     except (KeyError, ValueError) as exc:
         raise ProtocolError(f"send header: {'field missing' if isinstance(exc, KeyError) else 'no integer'}: {exc}") from None
     fits = fit(born_ms, flag, reconsume_times)
@@ -231,9 +232,12 @@ def _as_it_came(topic: str, text: str, own_properties: str) -> tuple[bytes | Non
 # --- what a message may be -------------------------------------------------------------------------------------------
 
 
-def _checked_by_topic(config: TopicConfig, text: str, reconsume_times: int) -> int:
-    """The flag that the topic adds. Raises Rejected for a message that is not of the topic's type, unless a consumer sends it again."""
-    if (expected := config.attributes.get(MESSAGE_TYPE)) is not None and not reconsume_times:
+def _checked_by_topic(config: TopicConfig, text: str, reconsume_times: int, *, enforce: bool) -> int:
+    """Return the flag that the topic adds.
+
+    Raises Rejected if *enforce* is set and the message is not of the topic's type, unless a consumer sends it again.
+    """
+    if enforce and (expected := config.attributes.get(MESSAGE_TYPE)) is not None and not reconsume_times:
         check_message_type(config.name, expected, encoded(text))
     return SysFlag.MULTI_TAGS if config.filter_type == "MULTI_TAG" else 0
 
@@ -254,7 +258,7 @@ def _make_topic(ctx: Context, topic: str, ext: dict[str, str], names: _Names) ->
     if topic.startswith(RETRY_PREFIX):
         return ctx.topics.ensure_retry(_retry_group(ctx, topic).name, 1)
     try:
-        queues = int(ext.get(names.default_topic_queues, "4"))
+        queues = parse_int(ext.get(names.default_topic_queues, "4"))
     except ValueError:
         raise ProtocolError("send header: the number of default queues is no integer") from None
     unit_mode = ext.get(names.unit_mode) == "true"
@@ -363,7 +367,7 @@ def _retries_are_over(ctx: Context, command: RemotingCommand, topic: str, recons
     asked = command.ext_fields.get(names.max_reconsume_times)
     if asked is not None and command.version >= VERSION_WITH_MAX_RECONSUME:
         try:
-            limit = int(asked)
+            limit = parse_int(asked)
         except ValueError:
             raise ProtocolError(f"send header: {asked[:40]!r} is no number of retries") from None
     return reconsume_times > limit

@@ -26,6 +26,7 @@ from ogive.wire.codes import Decision
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import EndTransactionRequest, decode_header
 from ogive.wire.message import StoredMessage, decode_stored, raw_property
+from ogive.wire.numbers import parse_long
 
 DECISIONS: Final = frozenset(Decision)
 _DECISIONS: Final = {str(int(decision)): decision for decision in (Decision.COMMIT, Decision.ROLLBACK)}
@@ -36,7 +37,7 @@ def end(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     ext = command.ext_fields
     decision = _DECISIONS.get(ext.get("commitOrRollback", ""))
     try:
-        transaction = ctx.transactions.at(int(ext["tranStateTableOffset"]), int(ext["commitLogOffset"]))
+        transaction = ctx.transactions.at(parse_long(ext["tranStateTableOffset"]), parse_long(ext["commitLogOffset"]))
     except (KeyError, ValueError):
         transaction = None
     if transaction is None or decision is None or transaction.group != ext.get("producerGroup"):

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
 
 from ogive.errors import ProtocolError
+from ogive.wire.numbers import parse_long
 
 H = TypeVar("H", bound="Header")
 
@@ -112,12 +113,9 @@ def decode_header(cls: type[H], ext: Mapping[str, str]) -> H:
 
 def _parse_int(f: WireField, text: str) -> int:
     try:
-        value = int(text)
-    except ValueError:
-        raise ProtocolError(f"field {f.wire} is no integer: {text[:40]!r}") from None
-    if not -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF:
-        raise ProtocolError(f"field {f.wire} is outside 64 bits: {text[:40]!r}")
-    return value
+        return parse_long(text)
+    except ValueError as exc:
+        raise ProtocolError(f"field {f.wire}: {exc}") from None
 
 
 def _parse_bool(_: WireField, text: str) -> bool:

@@ -391,6 +391,27 @@ async def test_a_half_message_has_room_for_the_count_of_questions_or_is_refused(
             pass
 
 
+async def test_a_time_of_its_own_keeps_a_transaction_from_its_first_check_only(start_broker: StartBroker) -> None:
+    """Later checks come with each round, so those of the first transaction overtake the first check of the second one."""
+    server = await start_broker(transaction_timeout_s=HOUR_S, transaction_check_interval_s=0.02)
+    async with await RawClient.open(server.address) as client:
+        await beat(client, "shop")
+        first = await send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS="1")
+        await client.next_request(CHECK)
+        await send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS="1")
+        asked = [(await client.next_request(CHECK)).ext_fields["msgId"] for _ in range(5)]
+    assert asked == [first["transactionId"]] * 5
+
+
+@pytest.mark.parametrize("seconds", ["00000000000000000000", "+0", "-7", "\u0660"])
+async def test_a_time_of_its_own_is_read_as_java_reads_a_long(start_broker: StartBroker, seconds: str) -> None:
+    server = await start_broker(transaction_timeout_s=HOUR_S, transaction_check_interval_s=0.02)
+    async with await RawClient.open(server.address) as client:
+        await beat(client, "shop")
+        half = await send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS=seconds)
+        assert (await client.next_request(CHECK)).ext_fields["msgId"] == half["transactionId"]
+
+
 async def test_a_round_at_its_limit_goes_on_as_answers_come(start_broker: StartBroker) -> None:
     """That a producer does not know yet is an answer, too."""
     server = await start_broker(max_unanswered_checks=2, transaction_check_interval_s=3600.0)
