@@ -8,6 +8,8 @@ _CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7
 """What commands a terminal, ends a line, or turns the direction of text."""
 _CONTROLS_IN_TEXT: Final = {code: shown for code, shown in _CONTROLS.items() if chr(code) not in "\n\t"}
 
+_CONTROLS_IN_JSON: Final = {code: f"\\u{code:04x}" for code in _CONTROLS}
+
 
 def harmless(text: str) -> str:
     """On one line."""
@@ -17,6 +19,11 @@ def harmless(text: str) -> str:
 def harmless_text(text: str) -> str:
     """Lines and tabs stay."""
     return text.translate(_CONTROLS_IN_TEXT)
+
+
+def escape_controls(text: str) -> str:
+    """Return JSON *text* with control characters as JSON's own escapes, so that a terminal obeys none of them."""
+    return text.translate(_CONTROLS_IN_JSON)
 
 
 def is_line(text: str) -> bool:

@@ -71,7 +71,7 @@ def test_who_administers_a_broker_is_in_its_log_without_being_asked_for(tmp_path
     lines = [json.loads(line) for line in errors.splitlines()]
     assert [line.get("topic", line.get("group")) for line in lines] == [*(f"T{number}" for number in range(20)), "G", "T0"]
     assert {line["at"] for line in lines} == {"broker broker-a"}
-    assert lines[-1]["changes"] == {"T0/0": [None, "0"]}
+    assert lines[-1]["changes"] == {"T0/0": [None, 0]}
 
 
 def test_a_log_of_json_holds_what_a_file_of_apaches_says_too_much(tmp_path: Path) -> None:

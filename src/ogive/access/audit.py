@@ -9,6 +9,7 @@ The lines are of level INFO; ``ogive up`` shows them always, and leaves none of 
 """
 
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -113,9 +114,11 @@ class Entry(Generic[Ctx]):
             "from": self._asker.address,
             "at": self._server,
             "operation": self._change.operation,
-            **about,
+            **{kind: names[0][:MAX_LENGTH] if len(names) == 1 else about[kind] for kind, names in self._about.items()},
+            "changes": {
+                name[:MAX_LENGTH]: (_json_value(self._before.get(name)), _json_value(after.get(name))) for name in different[:MAX_SHOWN]
+            },
         }
-        fields |= {"changes": changes}
         if code != ResponseCode.SUCCESS:
             fields |= {"code": int(code)}
         log.info("%s, at %s: %s%s", self._asker, self._server, what, details, extra={"fields": fields})
@@ -138,6 +141,13 @@ def _some(texts: list[str], total: int) -> str:
 
 def _text(value: object) -> str | None:
     return None if value is None else shown(str(value))
+
+
+def _json_value(value: object) -> str | int | float | bool | None:
+    """Return *value* as JSON has it; what JSON has no type for as text."""
+    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)[:MAX_LENGTH]
 
 
 def _told(changes: Mapping[str, tuple[str | None, str | None]], total: int, *, was: bool, remains: bool) -> str:

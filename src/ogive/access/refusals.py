@@ -58,9 +58,9 @@ class Refusals:
             self._others += 1
         else:
             self._hosts[host] += 1
-            self._known[key] = _More(name and shown(name), self._now())
+            self._known[key] = _More(name and name[:MAX_LENGTH], self._now())
             asked = _asked(command)
-            fields = {"by": name and shown(name), "from": host, "at": server, "operation": asked, "reason": key[2]}
+            fields = {"by": name and name[:MAX_LENGTH], "from": host, "at": server, "operation": asked, "reason": key[2]}
             log.warning("%s from %s, at %s, was refused %s: %s", user, host, server, asked, key[2], extra={"fields": fields})
 
     def tell(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from ogive.harmless import harmless
+from ogive.harmless import escape_controls, harmless
 
 LINES_A_SECOND: Final = 10  # of one place in the code; more are counted
 SAME_AFTER_S: Final = 10.0  # more than the tries of one request take
@@ -52,7 +52,7 @@ class JsonLines(logging.Formatter):
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return escape_controls(json.dumps(line, ensure_ascii=False))
 
 
 def last_line(text: str) -> str:

@@ -76,8 +76,39 @@ def test_a_line_of_json_carries_the_fields(told: pytest.LogCaptureFixture) -> No
     line = json.loads(logs.JsonLines().format(told.records[0]))
     assert (
         line.items()
-        >= {"by": None, "from": "10.0.0.1:5", "at": "here", "operation": "change", "topic": "T", "changes": {"perm": ["6", "4"]}}.items()
+        >= {"by": None, "from": "10.0.0.1:5", "at": "here", "operation": "change", "topic": "T", "changes": {"perm": [6, 4]}}.items()
     )
+
+
+def test_values_in_json_are_json(told: pytest.LogCaptureFixture) -> None:
+    before: dict[str, object] = {
+        "enabled": True,
+        "rate": 0.5,
+        "note": None,
+        "name": "c, d -> e",
+        "password": Secret("old-one"),
+        "limit": float("inf"),
+    }
+    after: dict[str, object] = {
+        "enabled": False,
+        "rate": 2,
+        "note": "x\u202e\x9b",
+        "name": "Bücher",
+        "password": Secret("new-one"),
+        "limit": 1,
+    }
+    entry(before, after, topic="T: \n\x9b", user="ann").tell(ResponseCode.SUCCESS)
+    text = logs.JsonLines().format(told.records[0])
+    assert json.loads(text)["changes"] == {
+        "enabled": [True, False],
+        "rate": [0.5, 2],
+        "note": [None, "x\u202e\x9b"],
+        "name": ["c, d -> e", "Bücher"],
+        "password": ["***", "***"],
+        "limit": ["inf", 1],
+    }
+    assert json.loads(text)["topic"] == "T: \n\x9b"
+    assert text.isprintable()
 
 
 # --- which requests --------------------------------------------------------------------------------------------------
