@@ -4,7 +4,7 @@
 #include "native.h"
 
 #define ITEM_BYTES 20
-#define MAX_KEYS 256 /* of one record that are indexed, beside its unique one */
+#define MAX_AT_ONCE 65536 /* keys of several records in one call: 16,384 fit in one record */
 
 struct key {
     uint32_t hash;
@@ -86,15 +86,12 @@ static int add_record(struct keys *keys, PyObject *record)
     uint32_t prefix = java_hash(0, (const uint8_t *)PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic), &others) * 31u + '#';
     if (unique != unique_end && !add(keys, java_hash(prefix, unique, unique_end - unique, &others), offset, stored_ms))
         return -1;
-    for (int left = MAX_KEYS; named < named_end && left;) {
+    while (named < named_end) {
         const uint8_t *part_end = memchr(named, ' ', (size_t)(named_end - named));
         if (part_end == NULL)
             part_end = named_end;
-        if (part_end != named) {
-            if (!add(keys, java_hash(prefix, named, part_end - named, &others), offset, stored_ms))
-                return -1;
-            left--;
-        }
+        if (part_end != named && !add(keys, java_hash(prefix, named, part_end - named, &others), offset, stored_ms))
+            return -1;
         named = part_end == named_end ? named_end : part_end + 1;
     }
     return !others;
@@ -124,7 +121,8 @@ static PyObject *items_of(const struct keys *keys, int32_t *slots, int64_t begin
    are the first of, and where and when the last of them was stored.
 
    *slots*, whose numbers are changed, are those of a file that began at *begin_ms*, *item* is its next item, and *limit* one past its last.
-   None, and nothing is changed, where there are no keys, more than there is room for, or one or a topic that is not UTF-8. */
+   None, and nothing is changed, where there are no keys, more than there is room for, more than MAX_AT_ONCE of several records, or one
+   or a topic that is not UTF-8. */
 PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
@@ -149,6 +147,8 @@ PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t
             keys.all[before].slot = keys.all[before].hash % (uint32_t)slot_count;
             __builtin_prefetch((int32_t *)slots.buf + keys.all[before].slot, 1); /* far apart, and not in the cache */
         }
+        if (usual == 1 && keys.count > MAX_AT_ONCE && n > 0)
+            usual = 0;
     }
     if (usual == -1) {
         PyErr_NoMemory();

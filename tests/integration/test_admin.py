@@ -1,6 +1,7 @@
 """Operating a real broker, ours or Apache's: topics, groups, offsets, members, messages."""
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -319,6 +320,34 @@ async def test_all_of_a_cluster_can_have_ipv6_addresses(topic: str, tmp_path: Pa
             sent = await producer.send(topic, b"here", timeout_s=WAIT_S)
             found = await admin.message(sent.offset_id)
             assert (found.body, found.queue) == (b"here", sent.queue)
+
+
+async def test_a_message_is_found_by_each_of_thousands_of_keys(
+    broker: RunningBroker, admin: aio.Admin, producer: aio.Producer, topic: str
+) -> None:
+    keys = [f"{n:x}" for n in range(6_000)]
+    sent = await producer.send(topic, b"x", keys=keys)
+    async with asyncio.timeout(WAIT_S):
+        while not await admin.messages(topic, key=keys[-1]):
+            await asyncio.sleep(0.1)
+        for key in (keys[0], keys[255], keys[256], keys[1_024], keys[5_000]):
+            assert [one.id for one in await admin.messages(topic, key=key)] == [sent.id]
+
+
+async def test_each_of_thousands_of_keys_is_found_after_a_crash_and_without_the_old_index(topic: str, tmp_path: Path) -> None:
+    keys = [f"{n:x}" for n in range(6_000)]
+    with Broker(data=tmp_path) as broker:
+        async with aio.Producer(broker.name_server) as producer:
+            sent = [await producer.send(topic, b"x", keys=keys, timeout_s=WAIT_S) for _ in range(20)]
+        for lost in (False, True):
+            broker.kill()
+            if lost:
+                shutil.rmtree(tmp_path / "index")
+            broker.start()
+            async with aio.Admin(broker.name_server) as admin:
+                for key in (keys[0], keys[256], keys[-1]):
+                    found = await admin.messages(topic, key=key)
+                    assert {one.id for one in found} == {one.id for one in sent}
 
 
 async def test_only_a_space_separates_keys(broker: RunningBroker, admin: aio.Admin, topic: str) -> None:

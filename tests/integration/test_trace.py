@@ -8,6 +8,7 @@ from ogive.model import TRACE_TOPIC
 from tests.peers import RunningBroker
 
 WAIT_S = 60.0
+MANY = 2_000
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1, trace=True)
 
 
@@ -33,3 +34,17 @@ async def test_a_messages_way_can_be_read_from_the_trace_topic(broker: RunningBr
         async with aio.PushConsumer(collect, name_server=broker.name_server, config=QUICK):
             while found != {"Pub", "SubBefore", "SubAfter"}:
                 await asyncio.sleep(0.02)
+
+
+async def test_each_of_many_messages_at_once_is_found_in_the_traces(broker: RunningBroker, topic: str) -> None:
+    """A trace message is about hundreds of messages, and each of their ids is a key of it."""
+    settings = ogive.ProducerConfig(trace=True, send_timeout_s=WAIT_S)
+    async with aio.Producer(broker.name_server, config=settings) as producer:
+        sent = await asyncio.gather(*[producer.send(topic, b"espresso", keys=f"{topic}-{n}") for n in range(MANY)])
+    async with asyncio.timeout(WAIT_S), aio.Admin(broker.name_server) as admin:
+        # the index is a moment behind
+        while not await admin.trace(sent[-1].id):
+            await asyncio.sleep(0.1)
+        missing = [one.id for one in sent if {step.message_id for step in await admin.trace(one.id)} != {one.id}]
+        assert missing == []
+        assert [step.message_id for step in await admin.trace(f"{topic}-7")] == [sent[7].id]

@@ -15,7 +15,10 @@ async def run(options: argparse.Namespace) -> int:
     """1 when nothing is found."""
     records = await _trace(options)
     if not records:
-        raise InvalidOption(f"no client wrote a trace of {options.key}: tracing is switched on at each client (trace=True)")
+        raise InvalidOption(
+            f"no trace of {options.key} was found: clients write traces only with trace=True, a few seconds after "
+            "the event, and leave some out under heavy load; old traces are deleted like other messages"
+        )
     if options.json:
         for record in records:
             print_json(asdict(record))

@@ -15,15 +15,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
+from ogive.native import native
 from ogive.store.disk import Cold, Disk
 from ogive.store.indexfile import ADD_AT, HEADER, ITEM, IndexFile, IndexState, IndexWrite, Sizes, file_name, read_item, read_slot
 from ogive.store.keyhash import java_hashes, java_prefix
 from ogive.wire.message import raw_property
 
-MAX_KEYS: Final = 256
-"""Of one message; it is not found by the others. Properties have room for 16,000, and a batch for millions: the loop would stand still."""
 _BUILD_AT: Final = 256  # messages that wait before their keys are hashed together
 _PIECE: Final = 64  # messages that are added at once, in Python where the compiled part does not
+_KEYS_AT_ONCE: Final = 4096
+"""Keys that are hashed at once, in Python. The properties of one message have room for 16,384."""
 _BREATHE: Final = 512  # steps of a search between two stops
 _MAX_PREFIXES: Final = 50_000
 
@@ -53,12 +54,21 @@ class KeyIndex:
         pending = self.pending
         for at in range(0, len(pending), _PIECE):
             piece = pending[at : at + _PIECE]
-            if not self.files or not self.files[-1].add_records(piece):
-                self._add(piece)
+            if not self._add_compiled(piece):
+                if native is None:
+                    self._add(piece)
+                else:
+                    # mostly it is one record that the compiled part leaves to its twin, as where a file ends
+                    for record in piece:
+                        if not self._add_compiled([record]):
+                            self._add([record])
         pending.clear()
 
+    def _add_compiled(self, piece: list[Keyed]) -> bool:
+        return bool(self.files) and self.files[-1].add_records(piece)
+
     def _add(self, piece: Sequence[Keyed]) -> None:
-        """What the compiled part leaves to its twin, as where a file ends."""
+        """Add what the compiled part leaves to its twin."""
         prefixes: list[int] = []
         keys: list[bytes] = []
         places: list[tuple[int, int]] = []
@@ -74,12 +84,15 @@ class KeyIndex:
                 keys.append(unique)
                 places.append((offset, stored_ms))
             if named:
-                parts = [part for part in named.split(b" ") if part][:MAX_KEYS]
+                parts = [part for part in named.split(b" ") if part]
                 prefixes += [prefix] * len(parts)
                 keys += parts
                 places += [(offset, stored_ms)] * len(parts)
+            if len(keys) >= _KEYS_AT_ONCE:
+                self._put(prefixes, keys, places)
+                prefixes, keys, places = [], [], []
         if keys:
-            self._put(list(map(as_index_hash, java_hashes(prefixes, keys))), places)
+            self._put(prefixes, keys, places)
 
     def _prefix(self, topic: bytes) -> int:
         if len(self._prefixes) >= _MAX_PREFIXES:
@@ -87,7 +100,8 @@ class KeyIndex:
         prefix = self._prefixes[topic] = java_prefix(topic + b"#")
         return prefix
 
-    def _put(self, hashes: list[int], places: list[tuple[int, int]]) -> None:
+    def _put(self, prefixes: list[int], keys: list[bytes], places: list[tuple[int, int]]) -> None:
+        hashes = list(map(as_index_hash, java_hashes(prefixes, keys)))
         file = self.files[-1] if self.files else None
         at = 0
         while at < len(hashes):

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ogive.native import Native
-from ogive.store.index import MAX_KEYS, Keyed, KeyIndex
+from ogive.store.index import Keyed, KeyIndex
 from ogive.store.indexfile import Sizes
 
 SIZES = Sizes(5, 64)
@@ -145,16 +145,18 @@ def test_only_a_list_and_slots_that_can_change_are_taken(compiled: Native) -> No
         compiled.index_items([FIRST], slots(), 0, 1)  # type: ignore[call-arg]
 
 
-def test_of_very_many_keys_the_first_are_indexed(compiled: Native) -> None:
-    keyed = [(b"T", b"KEYS\x01" + b"  ".join(b"%d" % n for n in range(MAX_KEYS + 9)) + b"\x02UNIQ_KEY\x01u\x02", 7, BEGIN_MS)]
-    sizes = Sizes(600, 600)
+@pytest.mark.parametrize("items", [20_000, 100_000])
+def test_all_keys_are_indexed_as_many_as_properties_can_hold(compiled: Native, items: int) -> None:
+    """In one file, and where files end in the middle of a message."""
+    words = b" ".join(b"%x" % n for n in range(5_500))
+    keyed = [(b"T", b"KEYS\x01" + words + b"\x02UNIQ_KEY\x01u\x02", n, BEGIN_MS) for n in range(15)]
     indexes = []
     for module in (compiled, None):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("ogive.store.indexfile.native", module)
-            index = KeyIndex(Path("/index"), sizes)
+            index = KeyIndex(Path("/index"), Sizes(5_000, items))
             index.add([FIRST, *keyed])
             index.build()
             indexes.append(index)
     assert contents(indexes[0]) == contents(indexes[1])
-    assert indexes[0].files[0].next_item == 1 + 1 + 1 + MAX_KEYS  # the first number is 1
+    assert sum(file.next_item - 1 for file in indexes[0].files) == 1 + 15 * 5_501

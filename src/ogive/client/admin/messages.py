@@ -132,7 +132,11 @@ class MessageCalls(AdminBase):
         return sorted(found, key=lambda m: (m.store_timestamp_ms, m.queue, m.queue_offset))[:limit]
 
     async def trace(self, key: str, *, trace_topic: str = TRACE_TOPIC) -> list[TraceRecord]:
-        """Trace records of a message by its unique key, or of all messages with this key, in order of time."""
+        """Return the trace records of a message by its unique key, or of all messages with this key, in order of time.
+
+        A record may be missing: clients leave some out under heavy load, and the newest 64 trace
+        messages of each broker are read, each with the records of up to a few hundred messages.
+        """
         try:
             found = await self._by_key(trace_topic, key, 0, FOR_EVER_MS, api.MAX_FOUND)
         except NoRoute:

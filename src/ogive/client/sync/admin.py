@@ -278,7 +278,11 @@ class Admin(Facade):
         return self._live().call(self._admin.messages(topic, key=key, start=start, end=end, limit=limit))
 
     def trace(self, key: str, *, trace_topic: str = TRACE_TOPIC) -> list[TraceRecord]:
-        """Trace records of a message by its unique key, or of all messages with this key, in order of time."""
+        """Return the trace records of a message by its unique key, or of all messages with this key, in order of time.
+
+        A record may be missing: clients leave some out under heavy load, and the newest 64 trace
+        messages of each broker are read, each with the records of up to a few hundred messages.
+        """
         return self._live().call(self._admin.trace(key, trace_topic=trace_topic))
 
     def dead_letters(self, group: str, *, start: datetime | None = None, end: datetime | None = None, limit: int = 64) -> list[MessageExt]:
