@@ -8,7 +8,9 @@ import pytest
 
 from tests.peers import RunningBroker
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+ROOT = Path(__file__).parents[2]
+WEB = ROOT / "examples" / "web"
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -18,3 +20,20 @@ def test_an_example_runs(broker: RunningBroker, path: Path) -> None:
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout
+
+
+def test_the_web_example_passes_its_own_test(tmp_path: Path) -> None:
+    """In a folder of its own, with pytest and the fixture as a user has them."""
+    for file in WEB.glob("*.py"):
+        (tmp_path / file.name).write_text(file.read_text("utf-8"), "utf-8")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n", "utf-8")
+    command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout
+    assert "1 passed" in result.stdout
+
+
+def test_the_docs_show_the_web_example_as_it_runs() -> None:
+    page = (ROOT / "docs" / "applications.md").read_text("utf-8")
+    for file in WEB.glob("*.py"):
+        assert f"```python\n{file.read_text('utf-8')}```" in page
