@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamReader
     from pyspark.sql.types import StructType
 
-    from ogive.spark.reader import BatchReader, StreamReader
+    from ogive.spark.reader import BatchReader
     from ogive.spark.sink import BatchSink, StreamSink
 
 
@@ -32,10 +33,10 @@ class DefaultSource(DataSource):
 
         return source.batch_reader(self.options, schema)
 
-    def streamReader(self, schema: "StructType") -> "StreamReader":  # noqa: N802
+    def streamReader(self, schema: "StructType") -> "DataSourceStreamReader":  # noqa: N802
         from ogive.spark import source
 
-        return source.stream_reader(self.options, schema)
+        return source.stream_reader_of_release(self.options, schema)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchSink":
         from ogive.spark import source

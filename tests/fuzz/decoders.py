@@ -25,8 +25,9 @@ from ogive.client.consumer.local_offsets import read_offsets
 from ogive.errors import InvalidExpression, InvalidOption, ProtocolError, StoreError
 from ogive.model import MessageExt, MessageQueue
 from ogive.namesrv.kv_config import KvConfig
+from ogive.spark.compat import arrow_schema
 from ogive.spark.decode import RecordDecoder
-from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS, arrow_schema
+from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS
 from ogive.sql92 import EvaluationError, compile_expression
 from ogive.store import JsonTable, MessageStore
 from ogive.store.record import read_record, strip_crc

@@ -17,11 +17,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, EqualTo, Filter, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.streaming.query import StreamingQuery
 
 import ogive.spark
 from ogive.model import MessageQueue
+from ogive.spark.compat import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from tests.integration.state_job import PATIENCE
 from tests.spark_clusters import CONNECT, run_job
 from tests.topics import Stream, Wire, bodies, eventually

@@ -12,10 +12,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.streaming.datasource import ReadMaxRows
-
 from ogive.errors import DataLoss, InvalidOption, NoRoute
 from ogive.spark import source
+from ogive.spark.compat import ReadMaxRows
 from ogive.spark.reader import StreamReader
 from ogive.spark.schema import MESSAGE_COLUMNS
 from tests.topics import Wire, bodies, eventually

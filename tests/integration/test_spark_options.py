@@ -14,13 +14,13 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
-from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import StringType, StructField, StructType, TimestampType
 
 from ogive.model import MessageQueue
 from ogive.spark import source
+from ogive.spark.compat import ReadMaxRows, arrow_schema
 from ogive.spark.reader import StreamReader
-from ogive.spark.schema import MESSAGE_COLUMNS, arrow_schema
+from ogive.spark.schema import MESSAGE_COLUMNS
 from ogive.wire.compression import CompressionType, compress
 from tests.topics import Wire, bodies, eventually
 

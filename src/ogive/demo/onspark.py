@@ -22,6 +22,7 @@ from ogive.demo.figures import DeadLetters
 from ogive.demo.truth import ON_TIME_MAX_DELAY_MIN, Figures
 from ogive.model import dlq_topic
 from ogive.spark import session
+from ogive.spark.compat import limit_of_available_now
 
 _EVENT = "type STRING, flight STRING, tail STRING, origin STRING, at BIGINT, delay INT"
 _FIGURES = [column.name for column in dataclasses.fields(Figures)]
@@ -70,7 +71,7 @@ class Job:
             .option("subscribe", names.FLIGHTS)
             .option("consumerGroup", names.SPARK_GROUP)
             .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", _EVENTS_A_BATCH)
+            .options(**limit_of_available_now(_EVENTS_A_BATCH))
             .schema("body BINARY")
             .load()
         )

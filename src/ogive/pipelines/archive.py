@@ -21,6 +21,7 @@ from pyspark.sql import functions as f
 from ogive.errors import InvalidOption
 from ogive.pipelines.running import OPEN, Say, Security, lag, last_batch, positions, waiting, watch
 from ogive.pipelines.summary import Summary
+from ogive.spark.compat import limit_of_available_now
 from ogive.spark.lasting import keep, keep_plan, sync_dir, write_json
 from ogive.spark.stopping import Stop
 
@@ -53,7 +54,7 @@ def archive(
         return summary
     recover(to)
     options = {**security, "nameServer": name_server, "subscribe": ",".join(topics), "startingOffsets": "earliest"}
-    options |= {"maxOffsetsPerTrigger": str(max_rows), "failOnDataLoss": str(not allow_loss).lower()}
+    options |= {**limit_of_available_now(max_rows), "failOnDataLoss": str(not allow_loss).lower()}
     options |= {"consumerGroup": group} if group else {}
     while True:
         through = _state(to)

@@ -18,6 +18,7 @@ from ogive.model import PropertyName
 from ogive.pipelines.running import OPEN, Say, Security, lag, positions, waiting, watch
 from ogive.pipelines.sendable import REASONS, why_not
 from ogive.pipelines.summary import Summary
+from ogive.spark.compat import limit_of_available_now
 from ogive.spark.options import access_of
 from ogive.spark.session import activate
 from ogive.spark.stopping import Stop
@@ -47,7 +48,7 @@ def mirror(
         nameServer=source,
         subscribe=",".join(topics),
         startingOffsets="earliest",
-        maxOffsetsPerTrigger=str(max_rows),
+        **({"maxOffsetsPerTrigger": str(max_rows)} if follow else limit_of_available_now(max_rows)),
         failOnDataLoss=str(not allow_loss).lower(),
         **({"consumerGroup": group} if group else {}),
     )

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ogive.pipelines.summary import Summary
 from ogive.spark import register
-from ogive.spark.offsets import behind
+from ogive.spark.compat import reported_lag
 from ogive.spark.options import access_of
 from ogive.spark.owning import own_session
 from ogive.spark.rpc import Cluster, cluster
@@ -96,7 +96,7 @@ def _observed(progress: Mapping[str, Any]) -> Counter[str]:
 def lag(progress: Mapping[str, Any]) -> str:
     """How far a query over one source is behind the end of its topics, to stand at the end of a line; nothing where Spark does not know it
     yet: of a batch that an earlier run had begun."""
-    queues = behind(progress["sources"][0])
+    queues = reported_lag(progress["sources"][0])
     return f", {sum(queues.values()):,} behind" if queues else ""
 
 

@@ -23,12 +23,13 @@ from typing import Final
 
 from ogive.errors import NoRoute
 from ogive.model import MessageQueue
+from ogive.spark.compat import arrow_schema
 from ogive.spark.decode import RecordDecoder
 from ogive.spark.offsets import Positions
 from ogive.spark.ranges import QueueRange
 from ogive.spark.routes import DOUBTFUL, USUAL, BrokerAway, Patience
 from ogive.spark.rpc import Cluster
-from ogive.spark.schema import METADATA_COLUMNS, arrow_schema, only
+from ogive.spark.schema import METADATA_COLUMNS, only
 from ogive.wire.bodies import TopicOffset
 
 log = logging.getLogger(__name__)

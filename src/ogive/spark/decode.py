@@ -35,7 +35,8 @@ import pyarrow.compute as pc
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue, PropertyName
 from ogive.native import Buffers, native
-from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS, arrow_schema
+from ogive.spark.compat import arrow_schema
+from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS
 from ogive.sql92 import Expression
 from ogive.wire.codes import SysFlag
 from ogive.wire.compression import decompress

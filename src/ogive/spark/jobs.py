@@ -26,6 +26,7 @@ from ogive.client.portal import portal
 from ogive.errors import InvalidOption, NoRoute, OgiveError
 from ogive.model import retry_topic
 from ogive.spark.access import Access
+from ogive.spark.compat import ADMISSION_CONTROL
 from ogive.spark.failures import reason
 from ogive.spark.listening import FORMAT, ListenerSource, Work, options_of
 from ogive.spark.owning import own_session
@@ -66,7 +67,9 @@ class GroupJob:
         self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
         for left in (self._stop_file, self._stop_file.with_suffix(".seen")):
             left.unlink(missing_ok=True)
-        stream = self._spark.readStream.format(FORMAT).options(**options_of(self._work, self._access, self._stop_file)).load()
+        everything = self._once and not ADMISSION_CONTROL
+        options = options_of(self._work, self._access, self._stop_file, everything=everything)
+        stream = self._spark.readStream.format(FORMAT).options(**options).load()
         counted = stream.observe("listeners", f.sum("messages").alias("messages"), f.sum("failed").alias("failed"))
         writer = counted.writeStream.format("noop").option("checkpointLocation", str(self._checkpoint)).queryName(self._work.group)
         self._query = (writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime="0 seconds")).start()

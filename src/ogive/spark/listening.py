@@ -26,7 +26,6 @@ from typing import Any, Final
 
 from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from ogive.client.config import ClientConfig
 from ogive.client.listener import AnyListener
@@ -35,6 +34,7 @@ from ogive.client.portal import portal
 from ogive.errors import InvalidOption
 from ogive.model import RETRY_PREFIX, MessageQueue, retry_topic
 from ogive.spark.access import Access
+from ogive.spark.compat import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow, reader_of_release
 from ogive.spark.consuming import consume
 from ogive.spark.driver_gone import end_with_driver
 from ogive.spark.offsets import Positions, Spans, entering, from_offset, to_offset
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 FORMAT: Final = "rocketmq-listeners"
 SCHEMA: Final = "topic STRING, brokerName STRING, queueId INT, start BIGINT, end BIGINT, messages BIGINT, calls BIGINT, failed BIGINT"
 
-OWN: Final = ("work", "stopfile")  # options beside those of Access
+OWN: Final = ("work", "stopfile", "everything")  # options beside those of Access
 FIRST_BATCH: Final = 1_000
 LARGEST_BATCH: Final = 200_000
 SHORT_S: Final = 2.5
@@ -115,11 +115,13 @@ class ListenerSource(DataSource):
     def schema(self) -> str:
         return SCHEMA
 
-    def streamReader(self, schema: Any) -> "ListenerReader":  # noqa: N802
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         end_with_driver()
         stop = self.options.get("stopFile")
         access = access_of({name: text for name, text in self.options.items() if name.lower() not in OWN})
-        return ListenerReader(Work.loads(self.options["work"]), access, Path(stop) if stop else None)
+        everything = self.options.get("everything") == "true"
+        reader = ListenerReader(Work.loads(self.options["work"]), access, Path(stop) if stop else None, everything)
+        return reader_of_release(reader, keep_limit_after_restart=False)
 
 
 class Ranges(InputPartition):
@@ -132,8 +134,10 @@ class Ranges(InputPartition):
 class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in one process on the driver, consumes on the executors."""
 
-    def __init__(self, work: Work, access: Access, stop_file: Path | None) -> None:
+    def __init__(self, work: Work, access: Access, stop_file: Path | None, everything: bool = False) -> None:
+        """With *everything* a batch has no limit."""
         self._work = work
+        self._everything = everything
         self._access = access
         self._stop_file = stop_file
         self._owner = f"listeners of {work.group}"
@@ -184,7 +188,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._tell(begin)
         self._least = max(self._work.threads, len(ends))
         ends = {**begin, **{queue: max(end, begin[queue]) for queue, end in ends.items()}}
-        end = admit(begin, ends, max(self._size, self._least))
+        end = admit(begin, ends, None if self._everything else max(self._size, self._least))
         count = sum(end[queue] - begin[queue] for queue in end)
         self._planned = (time.monotonic(), count) if count else None
         return to_offset(end, self._owner) if count else start
@@ -315,5 +319,7 @@ def spread(ranges: Sequence[QueueRange], partitions: int) -> list[list[QueueRang
     return groups
 
 
-def options_of(work: Work, access: Access, stop_file: Path) -> Mapping[str, str]:
-    return {**access.options(), "work": work.dumps(), "stopFile": str(stop_file)}
+def options_of(work: Work, access: Access, stop_file: Path, *, everything: bool = False) -> Mapping[str, str]:
+    """Return the options of a query; with *everything* each of its batches has no limit."""
+    given = {**access.options(), "work": work.dumps(), "stopFile": str(stop_file)}
+    return {**given, "everything": "true"} if everything else given

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent
 
 from ogive.errors import ConnectError
 from ogive.model import MessageQueue
-from ogive.spark.offsets import behind
+from ogive.spark.compat import reported_lag
 from ogive.transport.prometheus import CONTENT_TYPE, MetricsText
 
 MAX_ENDED: Final = 50
@@ -165,7 +165,7 @@ def _samples(query: _Query) -> Iterator[Sample]:
     yield "ogive_spark_batch_seconds", labels, progress.get("durationMs", {}).get("triggerExecution", 0) / 1000
     lags: dict[MessageQueue, int] = {}  # a topic that is joined with itself is two sources
     for source in progress.get("sources", ()):
-        for queue, count in behind(source).items():
+        for queue, count in reported_lag(source).items():
             lags[queue] = max(count, lags.get(queue, 0))
     for queue, count in lags.items():
         place = {"topic": queue.topic, "broker": queue.broker_name, "queue": str(queue.queue_id)}

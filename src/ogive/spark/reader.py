@@ -24,12 +24,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from ogive.errors import DataLoss, InvalidOption, NoRoute, OgiveError
 from ogive.model import TOOLS_GROUP, MessageQueue
 from ogive.spark.bounds import AtTime, AtTimes, Bound
+from ogive.spark.compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow, arrow_schema
 from ogive.spark.fetching import SETTLE_S
 from ogive.spark.losses import data_loss, deleted, made_anew, removed, shrunk
 from ogive.spark.offsets import (
@@ -48,7 +48,6 @@ from ogive.spark.progress import FLUSH_S, Progress
 from ogive.spark.ranges import QueueRange, admit, admit_bytes, pack
 from ogive.spark.routes import BrokerAway, Patience
 from ogive.spark.rpc import Cluster, Filter, cluster
-from ogive.spark.schema import arrow_schema
 from ogive.sql92 import compile_expression
 from ogive.wire.bodies import TopicOffset
 
@@ -258,10 +257,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             kept = {queue: ms for queue, ms in times.items() if queue not in moved}
             return to_offset({**begin, **moved}, self._owner, moved, kept)
         known = self._known(begin, end)
-        if self._holds_back(known, end):
+        max_rows = _max_rows(limit)
+        if max_rows is not None and self._holds_back(known, end):
             return start
-        admitted = admit(known, end, _max_rows(limit), self._served)
-        if self._options.max_bytes_per_trigger is not None:
+        admitted = admit(known, end, max_rows, self._served)
+        if max_rows is not None and self._options.max_bytes_per_trigger is not None:
             behind = {queue: known[queue] for queue in admitted if admitted[queue] > known[queue]}
             admitted = admit_bytes(known, admitted, self._cluster.record_bytes(behind), self._options.max_bytes_per_trigger)
         if admitted == begin:

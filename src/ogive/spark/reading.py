@@ -14,6 +14,7 @@ def register(spark: "SparkSession") -> None:
     Only needed where a session does not find installed packages by itself, and in a thread other than the one that made the session, before
     it starts a stream into a topic.
     """
+    import ogive.spark.compat  # noqa: F401  raises for a release that is too old
     from ogive.spark.session import activate
     from pyspark_rocketmq import DefaultSource
 
@@ -28,6 +29,8 @@ def read(
 
     *options* are those of the source by their names, such as ``tags="paid"`` or ``startingOffsets="latest"``; *schema* names the columns.
     """
+    import ogive.spark.compat  # noqa: F401  raises for a release that is too old
+
     if spark is None:
         from ogive.spark.session import session
 

@@ -1,9 +1,8 @@
 """The columns of a message in Spark."""
 
 import difflib
-from typing import Any, Final
+from typing import Final
 
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -128,8 +127,3 @@ def check_sink_schema(schema: StructType, *, topic_given: bool, delivery: str = 
 def _same(one: DataType, other: DataType) -> bool:
     """Whether they are equal except for nullability."""
     return one.simpleString() == other.simpleString()
-
-
-def arrow_schema(schema: StructType) -> Any:
-    """The Arrow schema that Spark requires of the batches of a reader of *schema*."""
-    return to_arrow_schema(schema, timezone="UTC")

@@ -40,6 +40,8 @@ def prepare(app_name: str, *, master: str, memory: str, ui: bool = False, config
     """Find Python and Java, set the environment that Spark reads, and return the session's settings. Raises OgiveError without a Java."""
     try:
         import pyspark.sql  # noqa: F401  # here, so that merely looking for Java (the demo) does not load Spark
+
+        import ogive.spark.compat  # noqa: F401  raises for a release that is too old
     except ModuleNotFoundError as exc:
         raise ModuleNotFoundError(f"Spark is needed, and {exc.name} is not installed: pip install 'ogive[spark]'", name=exc.name) from None
 

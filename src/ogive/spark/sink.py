@@ -24,11 +24,12 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ogive.client.portal import portal
 from ogive.errors import IllegalStateError, InvalidOption, OgiveError
 from ogive.spark.attempts import SEEN, BatchLog, ends, stored_keys
+from ogive.spark.compat import DataSourceStreamArrowWriter
 from ogive.spark.lasting import keep_plan
 from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from ogive.errors import InvalidOption
+from ogive.spark.compat import reader_of_release
 from ogive.spark.driver_gone import end_with_driver
 from ogive.spark.options import SinkOptions, SourceOptions
 from ogive.spark.reader import BatchReader, StreamReader
 from ogive.spark.schema import check_sink_schema, check_source_schema, source_schema
 
 if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceStreamReader
+
     from ogive.spark.sink import BatchSink, StreamSink
 
 
@@ -32,6 +35,15 @@ def stream_reader(options: Mapping[str, str], columns: StructType) -> StreamRead
     check_source_schema(columns)
     end_with_driver()
     return StreamReader(SourceOptions.parse(options), columns)
+
+
+def stream_reader_of_release(options: Mapping[str, str], columns: StructType) -> "DataSourceStreamReader":
+    """Return what the installed Spark calls: on 4.2 and later the `stream_reader` itself."""
+    reader = stream_reader(options, columns)
+    # the default limit is a precaution, one that is given may be relied on
+    limited = any(name.lower() == "maxoffsetspertrigger" for name in options)
+    grouped = any(name.lower() == "consumergroup" for name in options)
+    return reader_of_release(reader, keep_limit_after_restart=limited and grouped)
 
 
 def batch_sink(options: Mapping[str, str], columns: StructType, *, overwrite: bool) -> "BatchSink":

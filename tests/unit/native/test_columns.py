@@ -19,8 +19,9 @@ from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
 from ogive.native import Native
 from ogive.spark import decode
+from ogive.spark.compat import arrow_schema
 from ogive.spark.decode import RecordDecoder
-from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS, arrow_schema
+from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS
 from ogive.sql92 import Expression, compile_expression
 from ogive.wire.compression import compress
 from ogive.wire.message import StoredMessage, encode_stored

@@ -15,8 +15,9 @@ pytest.importorskip("pyspark")
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
 from ogive.spark import decode as spark_decode
+from ogive.spark.compat import arrow_schema
 from ogive.spark.decode import RecordDecoder, queue_offsets
-from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS, arrow_schema
+from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS
 from ogive.sql92 import compile_expression
 from ogive.wire.compression import compress
 from ogive.wire.message import (

@@ -8,12 +8,11 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from pyspark.sql.streaming.datasource import ReadMaxRows
-
 from ogive.client.portal import portal
 from ogive.errors import DataLoss
 from ogive.model import MessageQueue
 from ogive.spark import source
+from ogive.spark.compat import ReadMaxRows
 from ogive.spark.schema import MESSAGE_COLUMNS
 from ogive.testing import FakeBroker
 from ogive.wire.bodies import TopicOffset, topic_stats_dumps

@@ -21,10 +21,9 @@ from ogive.wire.codes import RequestCode
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.streaming.datasource import ReadAllAvailable
-
 from ogive.spark import listening
 from ogive.spark.access import Access
+from ogive.spark.compat import ReadAllAvailable
 from ogive.spark.failures import reason
 from ogive.spark.jobs import check, prepare
 from ogive.spark.listening import LARGEST_BATCH, LONG_S, ListenerReader, Work, next_size, options_of, spread

@@ -13,6 +13,7 @@ pytest.importorskip("pyspark")
 from pyspark.sql import SparkSession
 
 from ogive.errors import ConnectError
+from ogive.spark.compat import ADMISSION_CONTROL
 from ogive.spark.metrics import MAX_ENDED, QueryMetrics
 
 
@@ -46,6 +47,7 @@ def scrape(metrics: QueryMetrics) -> str:
         return str(answer.read().decode())
 
 
+@pytest.mark.skipif(not ADMISSION_CONTROL, reason="this Spark does not report ends")
 def test_a_scrape_shows_rates_and_lag_of_each_queue(metrics: QueryMetrics) -> None:
     metrics.progressed("run-1", progress())
     metrics.progressed("run-1", progress(batchId=4, numInputRows=3))

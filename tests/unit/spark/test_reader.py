@@ -11,11 +11,10 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
-from pyspark.sql.streaming.datasource import ReadMaxRows
-
 from ogive.errors import DataLoss, InvalidOption
 from ogive.model import MessageQueue
 from ogive.spark import reader
+from ogive.spark.compat import ReadMaxRows
 from ogive.spark.offsets import Positions, Spans, to_offset
 from ogive.spark.options import SourceOptions
 from ogive.spark.ranges import QueueRange
