@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from ogive.client.user_code import on_a_loop
+from ogive.client.submit_future import Completions
 from ogive.errors import IllegalStateError, OgiveError
 from ogive.transport.loop import new_event_loop
 
@@ -42,6 +42,7 @@ class Portal:
         self._draining = False
         self._wakers: list[int] = []  # threads that are about to wake the loop
         self._open: dict[Closable, bool] = {}  # whether it closes first
+        self.completions = Completions()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="ogive", daemon=True)
         self._thread.start()
@@ -271,44 +272,3 @@ class _Running(Generic[T]):
             self.outcome.set_exception(error)
         else:
             self.outcome.set_result(task.result())
-
-
-def _tell(callback: Callable[[concurrent.futures.Future[T]], object], done: concurrent.futures.Future[T]) -> None:
-    """Call *callback*. On the loop whatever it raises is logged: other messages' outcomes wait to be reported there."""
-    try:
-        callback(done)
-    except BaseException:
-        if not on_a_loop():  # it was done already: this is the thread that adds the callback
-            raise
-        log.exception("the callback %r of a submitted message failed", callback)
-
-
-class SubmitFuture(concurrent.futures.Future[T]):
-    """A future that logs an error which is never retrieved, as asyncio's futures do."""
-
-    _unseen: BaseException | None = None
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        self._unseen = exception
-        super().set_exception(exception)
-
-    def result(self, timeout: float | None = None) -> T:
-        self._unseen = None
-        try:
-            return super().result(timeout)
-        finally:
-            self._unseen = None
-
-    def exception(self, timeout: float | None = None) -> BaseException | None:
-        try:
-            return super().exception(timeout)
-        finally:
-            self._unseen = None
-
-    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[T]], object]) -> None:
-        super().add_done_callback(lambda done: _tell(fn, done))
-        self._unseen = None
-
-    def __del__(self) -> None:
-        if self._unseen is not None:
-            log.error("a submitted message failed and nobody looked at its future: %s", self._unseen)

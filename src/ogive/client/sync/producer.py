@@ -10,10 +10,11 @@ from ogive.client import producer as aio_producer
 from ogive.client import transaction as aio_transaction
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
-from ogive.client.portal import Outcome, Portal, SubmitFuture
+from ogive.client.portal import Outcome, Portal
 from ogive.client.producer import B
 from ogive.client.sending.lone import LoneSends
 from ogive.client.sending.outgoing import Outgoing
+from ogive.client.submit_future import SubmitFuture
 from ogive.client.sync.facade import Facade
 from ogive.client.transaction import Check
 from ogive.client.with_blocks import OnlyWith
@@ -117,9 +118,8 @@ class Producer(Facade, Generic[B]):
         A failure that is never looked at is logged.
         """
         outgoing = self._prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
-        future: SubmitFuture[SendResult] = SubmitFuture()
+        future: SubmitFuture[SendResult] = SubmitFuture(self._live().completions)
         outgoing.future = future
-        future.set_running_or_notify_cancel()  # from now on it cannot be cancelled, so the loop may set its outcome
         self._submit(outgoing, self._producer.budget_s(timeout_s))
         return future
 
