@@ -6,6 +6,7 @@ Connections that are silent, or in the middle of a handshake, count like others,
 import asyncio
 import errno
 import logging
+import os
 import socket
 import ssl
 from collections import Counter
@@ -18,9 +19,31 @@ from ogive.transport.tls import HANDSHAKE
 
 log = logging.getLogger(__name__)
 
+BACKLOG: Final = 1024
 MAX_ACCEPTED_AT_ONCE: Final = 100
 PAUSE_S: Final = 0.1  # without a free descriptor
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+def listening_socket(host: str, port: int, *, v6_only: bool = False) -> socket.socket:
+    """Listen on an IP address, or on 127.0.0.1 for localhost. Raises OSError.
+
+    uvloop would look even an address up in threads of libuv, see ``names.py``.
+    """
+    host = "127.0.0.1" if host == "localhost" else host
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if v6_only and listener.family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.setblocking(False)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
 
 
 class Acceptor:
@@ -49,15 +72,7 @@ class Acceptor:
 
     def listen(self, host: str, port: int) -> int:
         """The port. Raises OSError."""
-        listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.setblocking(False)
-            listener.bind((host, port))
-            listener.listen(1024)
-        except BaseException:
-            listener.close()
-            raise
+        listener = listening_socket(host, port)
         self._socket = listener
         self._loop.add_reader(listener, self._accept)
         return int(listener.getsockname()[1])

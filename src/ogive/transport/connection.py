@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 from ogive.errors import ConnectError, ConnectionLost, ProtocolError, RequestTimeout, TooManyRequests, TransportError
 from ogive.transport.deadlines import Deadlines
 from ogive.transport.limits import Limits
+from ogive.transport.names import look_up
 from ogive.transport.turn import SLICE_S
 from ogive.wire.acl import Credentials
 from ogive.wire.codes import Flag, ResponseCode
@@ -467,13 +468,21 @@ async def connect(
     address = join_address(host, port)
     try:
         async with asyncio.timeout(timeout_s):
-            _, connection = await loop.create_connection(
-                lambda: Connection(on_request, limits, credentials, request_fields),
-                host,
-                port,
-                ssl=ssl,
-                ssl_shutdown_timeout=TLS_FAREWELL_S if ssl is not None else None,
-            )
+            ips = await _resolve(host, port)
+            for ip in ips:
+                try:
+                    _, connection = await loop.create_connection(
+                        lambda: Connection(on_request, limits, credentials, request_fields),
+                        ip,
+                        port,
+                        ssl=ssl,
+                        server_hostname=host if ssl is not None else None,
+                        ssl_shutdown_timeout=TLS_FAREWELL_S if ssl is not None else None,
+                    )
+                    break
+                except OSError:
+                    if ip == ips[-1]:
+                        raise
     except TimeoutError:
         raise ConnectError(f"no connection to {address} within {timeout_s:.1f} s", address) from None
     except tls.SSLError as exc:
@@ -487,6 +496,17 @@ async def connect(
         raise ConnectError(f"no connection to {address}: {reason}", address) from None
     connection.remote_address = address
     return connection
+
+
+async def _resolve(host: str, port: int) -> list[str]:
+    """Return the IP addresses of *host*. Raises OSError, and ValueError for what cannot be a name."""
+    try:
+        return [str(ipaddress.ip_address(host))]
+    except ValueError:
+        # The C library would look up what is before it.
+        if "\0" in host:
+            raise
+        return [str(address[0]) for *_, address in await look_up(host, port)]
 
 
 def reason_of(exc: Exception) -> str:

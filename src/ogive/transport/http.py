@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from ogive.errors import ConnectError
+from ogive.transport.acceptor import listening_socket
 from ogive.transport.connection import is_loopback, join_address, reason_of
 
 log = logging.getLogger(__name__)
@@ -70,10 +71,11 @@ class PageServer:
     async def start(self) -> None:
         """Raises ConnectError when the address is taken."""
         try:
-            self._server = await asyncio.start_server(self._serve, self.host, self.port, limit=MAX_HEAD_BYTES)
+            listening = listening_socket(self.host, self.port, v6_only=True)
         except OSError as exc:
             raise ConnectError(f"cannot listen on {self.address}: {reason_of(exc)}", self.address) from None
-        self.port = self._server.sockets[0].getsockname()[1]
+        self.port = listening.getsockname()[1]
+        self._server = await asyncio.start_server(self._serve, sock=listening, limit=MAX_HEAD_BYTES)
 
     async def stop(self) -> None:
         if self._server is not None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ogive.errors import ConnectError
 from ogive.transport import descriptors
-from ogive.transport.acceptor import Acceptor
+from ogive.transport.acceptor import BACKLOG, Acceptor, listening_socket
 from ogive.transport.connection import Connection, RequestHandler, RunHandler, join_address, reason_of
 from ogive.transport.expectation import Expectation
 from ogive.transport.limits import ServerLimits
@@ -218,12 +218,12 @@ class Server:
                     greeting_s=self.limits.first_frame_s,
                     admit=self._admits,
                 )
-                self.port = acceptor.listen("127.0.0.1" if self.host == "localhost" else self.host, self.port)
+                self.port = acceptor.listen(self.host, self.port)
                 self._listener = acceptor
             else:
-                listener = await loop.create_server(lambda: ServerConnection(self), self.host, self.port, backlog=1024)
-                self.port = listener.sockets[0].getsockname()[1]
-                self._listener = listener
+                listening = listening_socket(self.host, self.port, v6_only=True)
+                self.port = listening.getsockname()[1]
+                self._listener = await loop.create_server(lambda: ServerConnection(self), sock=listening, backlog=BACKLOG)
         except OSError as exc:
             raise ConnectError(f"cannot listen on {self.address}: {reason_of(exc)}", self.address) from None
         self._sweeper = asyncio.create_task(self._sweep(), name=f"sweep {self.address}")
