@@ -466,23 +466,29 @@ async def connect(
     """A connection that is ready for calls. Raises ConnectError with the address and the reason."""
     loop = asyncio.get_running_loop()
     address = join_address(host, port)
+
+    async def connect_to(ip: str) -> Connection:
+        _, connection = await loop.create_connection(
+            lambda: Connection(on_request, limits, credentials, request_fields),
+            ip,
+            port,
+            ssl=ssl,
+            server_hostname=host if ssl is not None else None,
+            ssl_shutdown_timeout=TLS_FAREWELL_S if ssl is not None else None,
+        )
+        return connection
+
     try:
         async with asyncio.timeout(timeout_s):
-            ips = await _resolve(host, port)
-            for ip in ips:
+            *others, last = await _resolve(host, port)
+            for ip in others:
                 try:
-                    _, connection = await loop.create_connection(
-                        lambda: Connection(on_request, limits, credentials, request_fields),
-                        ip,
-                        port,
-                        ssl=ssl,
-                        server_hostname=host if ssl is not None else None,
-                        ssl_shutdown_timeout=TLS_FAREWELL_S if ssl is not None else None,
-                    )
+                    connection = await connect_to(ip)
                     break
-                except OSError:
-                    if ip == ips[-1]:
-                        raise
+                except OSError as exc:
+                    log.debug("no connection to %s at %s: %s", address, ip, exc)
+            else:
+                connection = await connect_to(last)
     except TimeoutError:
         raise ConnectError(f"no connection to {address} within {timeout_s:.1f} s", address) from None
     except tls.SSLError as exc:
