@@ -27,9 +27,10 @@ class Calls:
 
     def of(self, file: str, function: str) -> list[str]:
         """At most MOST_TESTS tests, the nearest first; those of a whole module if *function* is empty or no test calls it."""
+        own = f"tests/unit/{Path(file).parent / f'test_{Path(file).name}'}::"
         found = [test for test, called in self.tests.items() if f"{file}:{function}" in called]
         found = found or [test for test, called in self.tests.items() if any(name.startswith(f"{file}:") for name in called)]
-        own = f"tests/unit/{Path(file).parent / f'test_{Path(file).name}'}::"
+        found = found or [test for test in self.tests if test.startswith(own)]
         found.sort(key=lambda test: (not test.startswith(own), len(self.tests[test]), test))
         return found[:MOST_TESTS]
 

@@ -189,7 +189,8 @@ class _Finder(ast.NodeVisitor):
             self._add("another function", node.func, NAMES[node.func.id])
         if isinstance(node.func, ast.Name) and node.func.id in ("TypeVar", "cast", "isinstance"):
             return
-        if len(node.args) > 1 and not any(isinstance(arg, ast.Starred) for arg in node.args[:2]):
+        in_any_order = isinstance(node.func, ast.Name) and node.func.id in ("min", "max", "gcd")
+        if len(node.args) > 1 and not in_any_order and not any(isinstance(arg, ast.Starred) for arg in node.args[:2]):
             first, second = node.args[:2]
             one, other = self._text(first), self._text(second)
             gap = self._source[self._end(first) : self._start(second)].decode()

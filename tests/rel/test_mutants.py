@@ -55,7 +55,6 @@ def test_every_kind_of_change_is_made_and_nothing_that_only_reads_well_is_change
         "a.total += 2",
         "a.total += 0",
         "return max(a, b) if a else 2.5",
-        "return min(b, a) if a else 2.5",
         "return min(a, b) if (not (a)) else 2.5",
         "return min(a, b) if a else 5.0",
     }

@@ -379,3 +379,21 @@ def test_old_files_that_somebody_else_removed_hold_up_no_others(tmp_path: Path) 
         assert failing.failures == 1
         assert not (tmp_path / "removing").exists()
         assert min(path.name for path in (tmp_path / "commitlog").iterdir()) == f"{until:020d}"
+
+
+def test_the_note_of_a_removal_outlives_the_segments_that_it_is_about() -> None:
+    """After a power cut while it is finished: either all of them are gone, or the note is there, so that it is finished again."""
+    segments, log = ["00000000000000000000", "00000000000000004096", "00000000000000008192"], ROOT / "commitlog"
+    fs = RecorderFs(MemoryFs({log / name: bytearray(8) for name in segments}, {Path("/"), ROOT, log}))
+    removal.note(fs, ROOT, UNTIL)
+    until = removal.pending(fs, ROOT, log)
+    assert until == UNTIL
+    began = len(fs.operations)
+    removal.finish(fs, ROOT, log, until)
+    disk = fs.disk()
+    for number, operation in enumerate(fs.operations):
+        disk.apply(operation)
+        for seed in range(20 if number >= began else 0):
+            after = disk.after_power_cut(random.Random(seed))
+            assert after.list(log) == segments[2:] or removal.pending(after, ROOT, log) == UNTIL
+    assert removal.pending(fs, ROOT, log) is None

@@ -65,6 +65,7 @@ async def test_the_runtime_figures_are_those_of_what_has_happened(server: Broker
     stats, store = server.context.store.stats(), server.context.store
     assert (info["msgPutTotalTodayNow"], info["putMessageTimesTotal"], info["msgGetTotalTodayNow"]) == ("10", "10", "6")
     assert (int(info["commitLogMaxOffset"]), int(info["putMessageSizeTotal"])) == (stats.commitlog_end, stats.put_bytes)
+    assert float(info["putMessageAverageSize"]) == stats.put_bytes / 10
     assert int(info["earliestMessageTimeStamp"]) == store.store_time("T", 0, 0)
     steps = dict(step.rsplit(":", 1) for step in info["putMessageDistributeTime"].split())
     assert (len(steps), sum(map(int, steps.values())), "[0~10ms]" in steps) == (13, 10, True)
