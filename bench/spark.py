@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import ogive
 import ogive.spark
+from bench.frames import SAME, Load, count, drain, frame
 from bench.kafka import CONNECTOR, jars, kafka
 from bench.peers import running
 from ogive.native import build
@@ -51,7 +52,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SIZES: Final = {"100 B": (100, 1_000_000), "1 KiB": (1024, 300_000)}
-SAME: Final = "keys string, body binary, topic string, queueId int, queueOffset bigint, storeTimestamp timestamp"
 REPEATS: Final = 3
 PEERS: Final = ("ogive", "kafka", "apache")  # in the order of what the run is for
 MOST_S: Final = 120.0  # one run of one measurement
@@ -65,7 +65,6 @@ DECODED_ROWS: Final = 100_000  # of each broker, held in memory for the measurem
 WARM_UP: Final = 20  # the part of the rows that is sent before
 
 Figures = dict[str, float]
-Load = Callable[[], "DataFrame"]
 Work = Callable[[], object]
 
 
@@ -281,12 +280,6 @@ def measure(
         spark_tried(book, spark, LATENCY, partial(note_latency, book, stream, sending, directory))
 
 
-def frame(spark: "SparkSession", body_bytes: int, rows: int) -> "DataFrame":
-    """What is sent."""
-    columns = f"cast(rpad(cast(id as string), {body_bytes}, 'x') as binary) as body", "cast(id as string) as key"
-    return spark.range(rows).selectExpr(*columns)
-
-
 def fill(book: Book, spark: "SparkSession", peer: str, ways: Ways, size: str, rows: int) -> bool:
     """Note what the sinks of *peer* do, each once; whether all of them came to their end."""
     book.turn_to(peer)
@@ -382,18 +375,6 @@ def _of_ogive(spark: "SparkSession", frame: Frame, rows: int, broker: RunningBro
         },
         {"stream, same columns": stream.load},
     )
-
-
-def count(load: Load) -> None:
-    """A batch, into nothing."""
-    load().write.format("noop").mode("overwrite").save()
-
-
-def drain(directory: Path, load: Load) -> None:
-    """A stream to its end, into nothing."""
-    checkpoint = tempfile.mkdtemp(dir=directory)
-    query = load().writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    query.awaitTermination()
 
 
 def latency_ms(load: Load, sending: Callable[[threading.Event], None], directory: Path) -> float:

@@ -9,7 +9,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,6 +24,8 @@ from tests.processes import stop
 BODY: Final = bytes(range(256)) * 4
 SMALL: Final = BODY[:128]
 _CLIENT_JVM: Final = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
+_AGAIN_S: Final = 0.3  # after which a program that was stopped works as before
+_FIRST_S: Final = 3.0  # until all its threads have begun
 _BENCHMARK: Final = "org.apache.rocketmq.example.benchmark."
 
 
@@ -60,6 +62,40 @@ def their_sends(name_server: str, pid: int, topic: str, program: str, *options: 
     return Rate(count / use.wall_s, use.cpu_s / count * 1e6, failed)
 
 
+@contextmanager
+def their_sends_in_turns(
+    client: ogive.ClientConfig, pid: int, topic: str, program: str, *options: str
+) -> Iterator[Callable[[float], Rate]]:
+    """Apache's benchmark producer, stopped (SIGSTOP) but while the function that this gives measures for so many seconds.
+
+    It is stopped again for as long as another has its turn, which must stay below its timeout of 3 s.
+    """
+    options = ("-n", client.name_server, "-t", topic, "-ri", "1000", *options)
+    with ogive.Admin(client=client) as admin, _their_program(program, options) as (process, log):
+        try:
+            _warm_up(admin, topic, _FIRST_S)
+            if not _stored(admin, topic):
+                raise RuntimeError(f"their {program} sent nothing:\n{log.read_text('utf-8', 'replace')[-2000:]}")
+        finally:
+            process.send_signal(signal.SIGSTOP)
+
+        def turn(seconds: float) -> Rate:
+            process.send_signal(signal.SIGCONT)
+            try:
+                time.sleep(_AGAIN_S)
+                with measured(pid) as use:
+                    before = _stored(admin, topic)
+                    time.sleep(seconds)
+                    count = _stored(admin, topic) - before
+            finally:
+                process.send_signal(signal.SIGSTOP)
+            if not count:
+                raise RuntimeError(f"their {program} sent nothing within {seconds} s:\n{log.read_text('utf-8', 'replace')[-2000:]}")
+            return Rate(count / use.wall_s, use.cpu_s / count * 1e6)
+
+        yield turn
+
+
 def _stored(admin: ogive.Admin, topic: str) -> int:
     return sum(row.max_offset for row in admin.offsets(topic))
 
@@ -80,7 +116,7 @@ def their_consumer(name_server: str, pid: int, topic: str, group: str, *, count:
     with ogive.Admin(name_server) as admin, _their_program("Consumer", options), measured(pid) as use:
         give_up = time.perf_counter() + limit_s
         while done < count and time.perf_counter() < give_up:
-            time.sleep(0.1)
+            time.sleep(0.05)
             done = sum(max(0, row.consumer_offset) for row in admin.lag(group, topic, members=False))
             last = time.perf_counter()
             if done and not first:
@@ -120,20 +156,21 @@ def our_producer_in_turns(name_servers: Sequence[str], pids: Sequence[int], topi
     rates: list[list[Rate]] = [[] for _ in name_servers]
     for _ in range(rounds):
         for found, name_server, pid in zip(rates, name_servers, pids, strict=True):
-            found.append(_our_producer_for(name_server, pid, topic, seconds))
+            found.append(our_producer_for(name_server, pid, topic, seconds))
     return [
         Rate(*(statistics.median(figures) for figures in zip(*((r.per_s, r.broker_cpu_us) for r in found), strict=True))) for found in rates
     ]
 
 
-def _our_producer_for(name_server: str, pid: int, topic: str, seconds: float) -> Rate:
+def our_producer_for(name_server: str, pid: int, topic: str, seconds: float, body: bytes = BODY) -> Rate:
+    """Pipelined sends from one thread for so long."""
     count = 0
     with ogive.Producer(name_server) as producer:
-        producer.send(topic, BODY)
+        producer.send(topic, body)
         with measured(pid) as use:
             end = time.perf_counter() + seconds
             while time.perf_counter() < end:
-                producer.submit(topic, BODY)
+                producer.submit(topic, body)
                 count += 1
             producer.flush()
     return Rate(count / use.wall_s, use.cpu_s / count * 1e6)
@@ -270,7 +307,7 @@ def one_by_one(name_server: str, pid: int, their_topic: str, our_topic: str, *, 
             process.send_signal(signal.SIGSTOP)
             for _ in range(50):
                 producer.send(our_topic, BODY)
-            round_ms = _send_for(producer, our_topic, seconds)
+            round_ms = send_for(producer, our_topic, seconds)
             ours.append(1000 / statistics.mean(round_ms))
             took_ms += round_ms
             process.send_signal(signal.SIGCONT)
@@ -280,7 +317,7 @@ def one_by_one(name_server: str, pid: int, their_topic: str, our_topic: str, *, 
     return Singles(their_rate, statistics.median(ours), quantiles[49], quantiles[98])
 
 
-def _send_for(producer: ogive.Producer, topic: str, seconds: float) -> list[float]:
+def send_for(producer: ogive.Producer, topic: str, seconds: float) -> list[float]:
     """How long each send took, ms."""
     took: list[float] = []
     end = time.perf_counter() + seconds
