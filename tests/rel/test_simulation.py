@@ -3,12 +3,17 @@
 import json
 import subprocess
 import sys
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ogive.broker.transactions import Transactions
+from ogive.client.consumer.claims import Claims
+from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.consumer.rebalance import Rebalancer
+from ogive.model import MessageQueue
 from tests.figures import figures
 from tests.simulation.story import tell
 
@@ -18,9 +23,10 @@ ROOT = Path(__file__).parents[2]
 SEEDS = [int(line) for line in (ROOT / "tests" / "simulation" / "seeds.txt").read_text().split("\n") if line and not line.startswith("#")]
 
 
-def stories(seed: int, operations: int, count: int = 1, timeout_s: float = 110.0) -> dict[str, Any]:
+def stories(seed: int, operations: int, count: int = 1, timeout_s: float = 110.0, *, members: bool = False) -> dict[str, Any]:
     """Told by a process of their own, whose hashes are fixed; its last line."""
     command = [sys.executable, "-m", "tests.simulation", str(seed), str(operations), "--seeds", str(count)]
+    command += ["--members"] * members
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     result: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
@@ -59,8 +65,38 @@ def test_a_story_that_went_wrong_once_goes_well(seed: int) -> None:
 
 
 @pytest.mark.quick
-def test_a_seed_tells_one_story() -> None:
-    assert stories(3, 200)["traces"] == stories(3, 200)["traces"]
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("first", range(0, 300, 75))  # 75 stories take 25 s of a processor
+def test_members_come_and_go_and_only_their_deaths_cost_a_second_delivery(first: int) -> None:
+    """Three hundred schedules of joins, leaves, restarts, kills, pauses, cuts, and requests that are lost, late or doubled."""
+    with figures("T25, members", seed=first) as line:
+        line.update(summary(stories(first, 200, 75, timeout_s=380.0, members=True)))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("members", [False, True])
+def test_a_seed_tells_one_story(members: bool) -> None:
+    assert stories(3, 200, members=members)["traces"] == stories(3, 200, members=members)["traces"]
+
+
+@pytest.mark.quick
+def test_a_member_that_takes_a_queue_without_asking_who_has_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def all_of_them(self: Claims, topic: str, queues: Sequence[MessageQueue], others: Collection[str]) -> list[MessageQueue]:
+        return list(queues)
+
+    monkeypatch.setattr(Claims, "free", all_of_them)
+    assert any("was delivered twice" in fault for seed in range(0, 60, 3) for fault in tell(seed, 200, members=True).faults)
+
+
+@pytest.mark.quick
+def test_a_queue_that_is_given_up_without_its_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forgotten(self: Rebalancer, process_queues: Iterable[ProcessQueue]) -> None:
+        for process_queue in process_queues:
+            self._drop(process_queue)
+            self._group.store.forget(process_queue.queue)
+
+    monkeypatch.setattr(Rebalancer, "_let_go", forgotten)
+    assert any("was delivered twice" in fault for seed in range(0, 60, 3) for fault in tell(seed, 200, members=True).faults)
 
 
 @pytest.mark.quick
@@ -86,6 +122,14 @@ def test_a_transaction_that_is_committed_twice_is_found(monkeypatch: pytest.Monk
 def test_an_orderly_consumer_that_does_not_lock_its_queues_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ogive.broker.locks.QueueLocks.lock", lambda self, group, client_id, queues: list(queues))
     assert any("both at queue" in fault for seed in range(10) for fault in tell(seed, 400).faults)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("first", range(10_000, 20_000, 1000))
+def test_ten_thousand_schedules_of_members(first: int) -> None:
+    with figures("T25, members", nightly=True, seed=first) as line:
+        line.update(summary(stories(first, 200, 1000, timeout_s=1400.0, members=True)))
 
 
 @pytest.mark.nightly

@@ -3,13 +3,58 @@
 import asyncio
 import contextvars
 import errno
+import json
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
+from ogive.wire.codes import Flag, RequestCode
 from tests.simulation.loop import Node, VirtualLoop, current_node
 
 Factory = Callable[[], asyncio.BaseProtocol]
+
+
+MEMBERSHIP: Final = frozenset(
+    {
+        RequestCode.HEART_BEAT,
+        RequestCode.UNREGISTER_CLIENT,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP,
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Mischief:
+    """What happens to requests about membership: how many are lost, how many doubled, and by how much some are late."""
+
+    lost: float = 0.0
+    doubled: float = 0.0
+    late_s: float = 0.0
+
+
+def frames_of(data: bytes) -> list[bytes] | None:
+    """The whole frames that *data* consists of; None if it does not."""
+    frames, at = [], 0
+    while at + 8 <= len(data):
+        end = at + 4 + int.from_bytes(data[at : at + 4])
+        frames.append(data[at:end])
+        at = end
+    return frames if at == len(data) else None
+
+
+def is_about_membership(frame: bytes) -> bool:
+    """A request, with a JSON header."""
+    if frame[4] != 0:
+        return False
+    header = json.loads(frame[8 : 8 + int.from_bytes(frame[5:8])])
+    return header["code"] in MEMBERSHIP and not header["flag"] & Flag.RESPONSE
 
 
 class Wire(asyncio.Transport):
@@ -33,7 +78,26 @@ class Wire(asyncio.Transport):
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closing or self.closed:
             return
-        whole, rng = bytes(data), self.network.loop.rng
+        if self.network.mischief is not None and (frames := frames_of(bytes(data))) is not None:
+            for frame in frames:
+                self._write_maybe(frame, self.network.mischief)
+        else:
+            self._write(bytes(data))
+
+    def _write_maybe(self, frame: bytes, mischief: Mischief) -> None:
+        """Late ones are overtaken by those behind them: brokers serve requests in several threads."""
+        rng = self.network.loop.rng
+        if not is_about_membership(frame) or rng.random() < 0.5:
+            self._write(frame)
+            return
+        if rng.random() >= mischief.lost:
+            for _ in range(1 + (rng.random() < mischief.doubled)):
+                self.network.loop.call_later(rng.random() * mischief.late_s, self._write, frame, context=self.context)
+
+    def _write(self, whole: bytes) -> None:
+        if self.is_closing():
+            return
+        rng = self.network.loop.rng
         cut = rng.randrange(1, len(whole)) if len(whole) > 1 and rng.random() < 0.2 else len(whole)
         for piece in filter(None, (whole[:cut], whole[cut:])):
             self._on_the_way += len(piece)
@@ -119,6 +183,7 @@ class Network:
     def __init__(self, loop: VirtualLoop) -> None:
         self.loop = loop
         self.slow_s = 0.0
+        self.mischief: Mischief | None = None
         self.listening: dict[tuple[str, int], Listening] = {}
         self.wires: dict[Wire, None] = {}  # a dict for its order: that of a set would differ from run to run
         self._ports = iter(range(40_000, 10_000_000))

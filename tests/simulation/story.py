@@ -5,8 +5,9 @@ import hashlib
 import logging
 import random
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -14,16 +15,23 @@ from typing import Any, Final
 import ogive
 from ogive import aio
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.errors import OgiveError
+from ogive.errors import NoRoute, OgiveError
 from ogive.model import MessageExt, SendResult
 from tests.simulation.cluster import CLIENT, DELAYS_S, Cluster
 from tests.simulation.loop import Node, VirtualLoop, virtual_world
+from tests.simulation.network import Mischief
 
 WORK, LINE = "Work", "Line"
 GROUPS: Final = {WORK: "work", LINE: "line"}
 PRODUCERS: Final = 3
 MAX_IN_FLIGHT: Final = 15  # of each producer
 SETTLE_S: Final = 900.0
+REST_S: Final = 150.0  # in a story about members: a lease of an orderly one's lock and the expiry of a paused one are over by then
+RETRIES: Final = 2  # in a story about members, in which one of twenty messages always fails
+IN_HAND: Final = 100  # of one member: what it has pulled, and what it did since its last commit
+CALM: Final = frozenset({"member left", "member joined", "member restarted", "name-server restarted", "wire slow", "requests late"})
+"""What costs no message a second delivery."""
+ROUGH: Final = CALM | {"member killed", "wire cut", "node paused", "broker stopped", "broker killed", "requests lost"}
 _CONSUMER: Final = ConsumerConfig(
     rebalance_period_s=5.0, lock_renew_s=5.0, lock_lease_s=10.0, send_back_retry_s=1.0, await_termination_s=5.0
 )
@@ -65,6 +73,8 @@ class Book:
     places: dict[tuple[str, int, int], bytes] = field(default_factory=dict)  # (topic, queue id, offset) -> body
     high: dict[int, int] = field(default_factory=dict)  # of the ordered topic: queue id -> highest offset handled
     handled_by: dict[int, Node] = field(default_factory=dict)  # of the ordered topic: queue id -> who is at it
+    done: dict[str, set[bytes]] = field(default_factory=lambda: {WORK: set(), LINE: set()})  # a call with it has ended well
+    tries: defaultdict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))  # which of them came
     faults: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -80,15 +90,15 @@ class Outcome:
     virtual_s: float
 
 
-def tell(seed: int, operations: int, *, verbose: bool = False) -> Outcome:
-    """One story from its beginning to its verdict. *verbose* prints every event."""
+def tell(seed: int, operations: int, *, members: bool = False, verbose: bool = False) -> Outcome:
+    """One story from its beginning to its verdict. *members*: see ``Story``. *verbose* prints every event."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         with virtual_world(seed) as loop:
             asyncio.set_event_loop(loop)
             try:
-                story = Story(loop, seed, verbose=verbose)
+                story = Story(loop, seed, members=members, verbose=verbose)
                 loop.run_until_complete(story.run(operations))
                 return story.outcome()
             finally:
@@ -98,10 +108,16 @@ def tell(seed: int, operations: int, *, verbose: bool = False) -> Outcome:
 
 
 class Story:
-    """See the module. Everything here runs outside the nodes."""
+    """See the module. Everything here runs outside the nodes.
 
-    def __init__(self, loop: VirtualLoop, seed: int, *, verbose: bool = False) -> None:
+    A story about *members* has more changes of the groups, and no damage to disks. One of three is calm: there nothing is delivered twice.
+    """
+
+    def __init__(self, loop: VirtualLoop, seed: int, *, members: bool = False, verbose: bool = False) -> None:
         self._print = verbose
+        self._about_members = members
+        self._calm = members and seed % 3 == 0
+        self._changes = 0.06 if members else 0.015
         self.loop, self.rng, self.seed = loop, random.Random(seed * 31 + 7), seed
         self.cluster = Cluster(loop, "async" if seed % 4 == 3 else "sync")
         self.book = Book()
@@ -144,12 +160,15 @@ class Story:
 
     def _one_operation(self) -> None:
         chance = self.rng.random()
-        if chance < 0.985:
+        if chance < 1 - self._changes:
             shop = self.rng.choice(self._shops) if self._shops else None
             if shop is not None and len(shop.sends) < MAX_IN_FLIGHT:
                 self._begin_send(shop)
             return
-        name, fault = self.rng.choice(self._possible_faults())
+        faults = self._possible_faults()
+        if self._about_members:
+            faults = [fault for fault in faults if fault[0] in (CALM if self._calm else ROUGH)]
+        name, fault = self.rng.choice(faults)
         part = name.split()[0]
         if part in self._busy:
             return
@@ -280,12 +299,18 @@ class Story:
         await self.cluster.on(node, start)
 
     def _worker(self, node: Node) -> Any:
-        @ogive.listener(WORK, group=GROUPS[WORK], start="earliest", threads=8)
+        retries = RETRIES if self._about_members else None
+
+        @ogive.listener(WORK, group=GROUPS[WORK], start="earliest", threads=8, max_retries=retries)
         async def work(message: MessageExt) -> None:
+            self._begins(WORK, message)
             await asyncio.sleep(self.rng.expovariate(200.0))
+            if self._always_fails(message.body):
+                raise ValueError("the listener does not like this one")
             self._received(WORK, message)
-            if self.rng.random() < 0.03:
+            if self.rng.random() < 0.03 and not self._about_members:
                 raise ValueError("the listener fails now and then")
+            self.book.done[WORK].add(message.body)
 
         return work
 
@@ -293,6 +318,8 @@ class Story:
         @ogive.listener(LINE, group=GROUPS[LINE], start="earliest", orderly=True, suspend_s=0.2)
         async def line(message: MessageExt) -> None:
             queue_id, offset, book = message.queue.queue_id, message.queue_offset, self.book
+            if self._calm and message.body in book.done[LINE]:
+                book.faults.append(f"{message.body[:6]!r} was delivered twice, in order")
             other = book.handled_by.get(queue_id)
             if other is not None and other is not node and not other.dead:
                 book.faults.append(f"{node.name} and {other.name} are both at queue {queue_id}")
@@ -307,8 +334,22 @@ class Story:
                 raise ValueError("the listener fails now and then")
             book.high[queue_id] = max(offset, book.high.get(queue_id, -1))
             self._received(LINE, message)
+            book.done[LINE].add(message.body)
 
         return line
+
+    def _always_fails(self, body: bytes) -> bool:
+        return self._about_members and int(body[:6]) % 20 == 0
+
+    def _begins(self, topic: str, message: MessageExt) -> None:
+        book, body, tries = self.book, message.body, message.reconsume_times
+        twice = body in book.done[topic] or tries in book.tries[body]
+        book.tries[body].add(tries)
+        book.counts["twice"] += twice
+        if twice:
+            self.note("twice", topic, body[:6], tries)
+            if self._calm:
+                book.faults.append(f"{body[:6]!r} was delivered twice, as try {tries}")
 
     def _received(self, topic: str, message: MessageExt) -> None:
         book, body = self.book, message.body
@@ -344,6 +385,9 @@ class Story:
             ("member killed", self._kill_member),
             ("member left", self._leave),
             ("member joined", self._join_one),
+            ("member restarted", self._restart_member),
+            ("requests late", self._delay_requests),
+            ("requests lost", self._lose_requests),
             ("wire cut", self._cut),
             ("wire slow", self._slow),
             ("node paused", self._pause),
@@ -411,6 +455,25 @@ class Story:
         if len(self._members) < 6:
             await self._join(self.rng.choice(list(GROUPS)))
 
+    async def _restart_member(self) -> None:
+        """As a rolling restart does it."""
+        member = self.rng.choice(self._members)
+        if member.consumer is not None:
+            self._members.remove(member)
+            await self.cluster.on(member.node, member.consumer.close)
+            await self._join(member.topic)
+
+    async def _delay_requests(self) -> None:
+        await self._make_mischief(Mischief(doubled=0.2, late_s=0.3))
+
+    async def _lose_requests(self) -> None:
+        await self._make_mischief(Mischief(lost=0.3, doubled=0.2, late_s=4.0))
+
+    async def _make_mischief(self, mischief: Mischief) -> None:
+        self.cluster.network.mischief = mischief
+        await asyncio.sleep(self.rng.random() * 5)
+        self.cluster.network.mischief = None
+
     async def _cut(self) -> None:
         self.note("cut", self.cluster.network.cut_one())
 
@@ -438,7 +501,7 @@ class Story:
             await asyncio.wait(set(self._faults))
         if self.cluster.broker_failed:
             await self._kill_broker()
-        until = self.loop.now + SETTLE_S
+        until = self.loop.now + (REST_S if self._about_members else SETTLE_S)
         while self.loop.now < until and (self._missing() or any(shop.sends for shop in self._shops)):
             await asyncio.sleep(1.0)
         for topic, bodies in self._missing().items():
@@ -446,10 +509,33 @@ class Story:
         await asyncio.sleep(10.0)
         if not self.book.faults:
             await self._check_progress(until)
+        if self._about_members:
+            await self._check_dead_letters()
+            rough = sum(count for name, count in self.book.counts.items() if name.startswith("fault: ") and name[7:] not in CALM)
+            if self.book.counts["twice"] > rough * IN_HAND:
+                self.book.faults.append(f"{self.book.counts['twice']} deliveries too many after {rough} faults that cost some")
 
     def _missing(self) -> dict[str, set[bytes]]:
         book = self.book
-        return {topic: missing for topic in GROUPS if (missing := book.owed[topic] - book.received[topic] - book.spoiled)}
+        found = {topic: book.owed[topic] - book.received[topic] - book.spoiled for topic in GROUPS}
+        found[WORK] = {body for body in found[WORK] if not (self._always_fails(body) and RETRIES in book.tries[body])}
+        return {topic: missing for topic, missing in found.items() if missing}
+
+    async def _check_dead_letters(self) -> None:
+        """Each message that always fails is there once all its tries were made, and not before."""
+        found: Counter[bytes] = Counter()
+        async with aio.PullConsumer(client=CLIENT, start="earliest") as reader:
+            with suppress(NoRoute):
+                await reader.assign(await reader.queues(f"%DLQ%{GROUPS[WORK]}"))
+                while batch := await reader.poll(5.0):
+                    found.update(message.body for message in batch)
+        for body, count in found.items():
+            if not self.book.tries[body].issuperset(range(1 + RETRIES)):
+                self.book.faults.append(f"{body[:6]!r} is a dead letter after the tries {sorted(self.book.tries[body])}")
+            if count > 1 and self._calm:
+                self.book.faults.append(f"{body[:6]!r} is a dead letter {count} times")
+        owed = {body for body in self.book.owed[WORK] if self._always_fails(body)}
+        self.book.faults += [f"{body[:6]!r} is no dead letter" for body in sorted(owed - found.keys())]
 
     async def _check_progress(self, until: float) -> None:
         async with aio.Admin(client=CLIENT) as admin:

@@ -13,6 +13,7 @@ from ogive.client.listener import Start
 from ogive.client.routes import MASTER_ID
 from ogive.errors import ConnectError, OgiveError, TransportError
 from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, PullStatus, retry_topic
+from ogive.transport.connection import Connection
 from ogive.wire.bodies import SQL92, SubscriptionData
 from ogive.wire.codes import PullSysFlag, SysFlag
 from ogive.wire.headers import PullMessageRequest, SendMessageRequestV2, SendReplyMessageRequestV2
@@ -61,13 +62,18 @@ class GroupCalls:
         """The readable queues of *topic*, sorted. Raises NoRoute."""
         return await self._instance.routes.subscribe_queues(topic)
 
-    async def members(self, topic: str) -> list[str]:
-        """Client ids of the group, sorted: all members must see the same list, so all ask the topic's first broker.
+    async def members(self, topic: str) -> tuple[list[str], Connection | None]:
+        """Client ids of the group, sorted, and the connection that they came by.
 
-        If that cannot be reached the next one is asked: those with a connection come first, as a dead one may cost its whole timeout.
+        All members must see the same list, so all ask the topic's first broker. If that cannot be reached the next one is asked: those with
+        a connection come first, as a dead one may cost its whole timeout.
         """
-        found = await self._list_keeper(topic, lambda a: api.consumer_ids(self._pool, a, self.group, timeout_s=self._timeout_s))
-        return sorted(found)
+
+        async def ask(address: str) -> tuple[list[str], Connection | None]:
+            ids = await api.consumer_ids(self._pool, address, self.group, timeout_s=self._timeout_s)
+            return sorted(ids), self._pool.existing(address)
+
+        return await self._list_keeper(topic, ask)
 
     async def held_by(self, topic: str, member: str, queues: Collection[MessageQueue], timeout_s: float) -> Collection[MessageQueue]:
         """The queues that *member* has, asked through the broker that lists the members. Ours name only those among *queues*."""

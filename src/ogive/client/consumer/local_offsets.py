@@ -69,6 +69,9 @@ class LocalOffsetStore(Offsets):
     async def fetch(self, queue: MessageQueue) -> int | None:
         return self._saved.get(queue)
 
+    def is_saved(self, queue: MessageQueue) -> bool:
+        return True
+
     async def persist(self, queues: Collection[MessageQueue], *, again: bool = False) -> None:
         """Differs from the remote store: what is in the file is not lost in somebody else's crash, so *again* changes nothing."""
         async with self._turn:

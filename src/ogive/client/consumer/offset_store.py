@@ -55,6 +55,10 @@ class OffsetStore(Protocol):
         """Bring what is known of *queues* to the record. A failure is logged. *again*: also what was brought before."""
         ...
 
+    def is_saved(self, queue: MessageQueue) -> bool:
+        """Return True if the record has what is known here of the queue."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -141,6 +145,9 @@ class RemoteOffsetStore(Offsets):
         super().forget(queue)
         self._acknowledged.pop(queue, None)
         self._turns.pop(queue, None)
+
+    def is_saved(self, queue: MessageQueue) -> bool:
+        return queue not in self._offsets or self._offsets[queue] == self._acknowledged.get(queue)
 
     async def persist(self, queues: Collection[MessageQueue], *, again: bool = False) -> None:
         """Send what is known of *queues* to their brokers and wait for the answers. A broker that fails is logged, the others get theirs.

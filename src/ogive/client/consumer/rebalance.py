@@ -21,7 +21,8 @@ Behaviour
 
 Differs from Java
 - A member that does not find itself among the members sends a heartbeat and asks again before it gives everything up.
-- All members ask the same broker who is there.
+- All members ask the same broker who is there. One that has started again knows only those that are back: for three seconds those that it
+  knew before count as well, or the first one would take the queues of all.
 - In a concurrent group Java takes a queue over at once, while its last owner still works on it: every hand-over repeats what that one has
   in hand, and what it did since its last commit.
 - A lock that was refused, or that came back only after our lease had run out, makes the queue start anew: somebody else may have moved on.
@@ -56,6 +57,7 @@ LOOK_S: Final = 0.05  # after a pass in which a queue waited for its old owner o
 SLOWER: Final = 10  # a tenth of the time that it took so far
 PASS_EACH_S: Final = 0.01  # times the members: a group's members run a hundred passes a second together, at most
 TOPICS_AT_ONCE: Final = 16
+RETURN_S: Final = 3.0  # for members to be back at a broker that has started again; they try each second
 BROKER_LEASE_S: Final = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
 
 Quiet = Callable[[ProcessQueue, float], Coroutine[Any, Any, bool]]
@@ -75,6 +77,15 @@ class Begin:
     queue: MessageQueue
     offset: int
     new: bool = False
+
+
+@dataclass(slots=True)
+class MemberList:
+    """Who a broker says is in the group, and the link that it said it by. *trusted_from*: when it is believed over another link, or 0."""
+
+    link: object
+    members: Sequence[str]
+    trusted_from: float
 
 
 class Rebalancer:
@@ -109,6 +120,7 @@ class Rebalancer:
         self._locked_still: dict[MessageQueue, float] = {}  # given up without telling their broker: until when its lock lasts
         self._loop = asyncio.get_running_loop()
         self._claims = Claims(group.calls, group.spawn, group=group.name, pause_s=config.hand_over_pause_s, wait_s=config.hand_over_wait_s)
+        self._lists: dict[str, MemberList] = {}  # by topic
         self._members_seen = 1
         self._moved = False  # queues changed hands in the current pass
 
@@ -211,7 +223,8 @@ class Rebalancer:
                 self._changed(added, released)
         if mine.intersection(released):  # it came back while its calls were waited for
             self.soon()
-        return me in members and len(released) == len(given_up) and len(added) == len(taken)
+        trusted = group.broadcast or self._lists[topic].trusted_from == 0.0
+        return trusted and me in members and len(released) == len(given_up) and len(added) == len(taken)
 
     def _share(self, queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
         if self._group.broadcast:
@@ -221,7 +234,7 @@ class Rebalancer:
     async def _members(self, topic: str) -> list[str]:
         """Client ids, sorted. A broker that does not know us yet gets a heartbeat first."""
         try:
-            members = await self._group.calls.members(topic)
+            members = await self._listed(topic)
         except BrokerInternalError:  # how brokers say that they know no member of the group
             members = []
         if self._group.instance.client_id in members:
@@ -230,7 +243,20 @@ class Rebalancer:
             process_queue.doubted = True
         await self._group.calls.heartbeat()
         await self._verify_doubted(list(self._group.held.values()))
-        return await self._group.calls.members(topic)  # last: what is claimed by it must be claimed at once
+        return await self._listed(topic)  # last: what is claimed by it must be claimed at once
+
+    async def _listed(self, topic: str) -> list[str]:
+        """The broker's list. After our link to it was made anew, with those that it listed before: it may have started again just now."""
+        members, link = await self._group.calls.members(topic)
+        known = self._lists.get(topic)
+        if known is None or known.link is link:
+            known = self._lists[topic] = MemberList(link, members, 0.0)
+        elif known.trusted_from == 0.0:
+            known.trusted_from = self._loop.time() + RETURN_S
+        if known.link is not link and self._loop.time() >= known.trusted_from:
+            known = self._lists[topic] = MemberList(link, members, 0.0)
+        others = set(known.members) - {self._group.instance.client_id}
+        return sorted(others.union(members))
 
     # --- giving up ---------------------------------------------------------------------------------------------------
 
@@ -257,7 +283,7 @@ class Rebalancer:
             why = "our lock on it is over" if self._orderly else f"waited {wait_s:g} s (hand_over_wait_s), its messages come again"
             log.warning("%s of %s is given up while its listener still works: %s", process_queue.queue, self._group.name, why)
         await self._let_go([*released, *overdue])
-        return [process_queue.queue for process_queue in (*released, *overdue)]
+        return [process_queue.queue for process_queue in (*released, *overdue) if not self._is_held(process_queue)]
 
     def _is_overdue(self, process_queue: ProcessQueue) -> bool:
         """It is given up whatever runs: (orderly) our lease is over, or its calls were waited for long enough."""
@@ -276,13 +302,19 @@ class Rebalancer:
     async def _let_go_of_one_broker(self, process_queues: Sequence[ProcessQueue]) -> None:
         await self._verify_doubted(process_queues)
         await self._group.store.persist([p.queue for p in process_queues if self._is_held(p) and not p.doubted], again=True)
-        process_queues = [p for p in process_queues if self._is_held(p)]
+        process_queues = [p for p in process_queues if self._is_held(p) and not self._waits_for_its_commit(p)]
         for process_queue in process_queues:
             self._drop(process_queue)  # not before its progress is at the broker: who waits for the queue begins there
             self._group.store.forget(process_queue.queue)
         quiet = [process_queue.queue for process_queue in process_queues if not process_queue.busy]
         if self._orderly and quiet:
             await self._unlock(quiet)
+
+    def _waits_for_its_commit(self, process_queue: ProcessQueue) -> bool:
+        """Its broker has not taken what was done in it: the next owner would do it again. The next pass tries once more."""
+        if process_queue.releasing_since is None or process_queue.doubted or self._is_overdue(process_queue):
+            return False
+        return not self._group.store.is_saved(process_queue.queue)
 
     def _is_held(self, process_queue: ProcessQueue) -> bool:
         return self._group.held.get(process_queue.queue) is process_queue
@@ -317,11 +349,13 @@ class Rebalancer:
         async with self._changing:
             self._starts.pop(topic, None)
             self._claims.claim(topic, ())
+            self._lists.pop(topic, None)
             leaving = [process_queue for queue, process_queue in self._group.held.items() if queue.topic == topic]
             for process_queue in leaving:
                 if process_queue.state is QueueState.ACTIVE:
                     process_queue.move_to(QueueState.RELEASING)
                 self._pulls.stop(process_queue)
+                process_queue.releasing_since = None  # for good, whatever its broker says
             await end_calls()
             await self._let_go(leaving)
         if self._changed is not None:
@@ -331,6 +365,8 @@ class Rebalancer:
         """At shutdown, after the last call has ended: progress to the brokers, locks back."""
         self._claims.clear()
         async with self._changing:
+            for process_queue in self._group.held.values():
+                process_queue.releasing_since = None  # for good, whatever its broker says
             try:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
                     await self._let_go(list(self._group.held.values()))

@@ -147,6 +147,22 @@ async def test_who_has_left_meanwhile_is_not_waited_for(broker: FakeBroker) -> N
         await eventually(lambda: len(running.assignment["billing"]) == 2)
 
 
+async def test_members_that_are_not_back_yet_at_a_broker_that_has_started_again_keep_their_queues(broker: FakeBroker) -> None:
+    """It lists only those that are back. The first one does not take the queues of all."""
+    broker.topics["Orders"] = 2
+    with_others(broker, "zzz")
+    holds(broker, ())
+    async with consumer(broker, to(Seen())) as running:
+        await eventually(lambda: ORDERS in running.assignment["billing"])
+        broker.on(MEMBERS, None)
+        await broker.stop()
+        await broker.start()
+        listed = len(broker.of(MEMBERS))
+        await broker.received(MEMBERS, listed + 10)
+        assert MessageQueue("Orders", "broker-a", 1) not in running.assignment["billing"]
+        await eventually(lambda: MessageQueue("Orders", "broker-a", 1) in running.assignment["billing"])
+
+
 # --- answering -------------------------------------------------------------------------------------------------------
 
 
@@ -200,6 +216,22 @@ async def test_a_queue_is_held_until_its_running_calls_have_ended_and_their_prog
         broker.release(RequestCode.UPDATE_CONSUMER_OFFSET)
         await eventually(lambda: running.assignment == {"billing": []})
         assert (progress(broker), work.seen.bodies) == (1, [b"0"])
+
+
+async def test_a_queue_is_held_until_a_broker_has_taken_its_progress(broker: FakeBroker) -> None:
+    """Or its next owner repeats what was done since the last commit."""
+    seen = Seen()
+    broker.put("Orders", b"x")
+    config = replace(QUICK, persist_period_s=60, persist_again_s=60)
+    async with consumer(broker, to(seen), config=config) as running:
+        await seen.wait(1)
+        broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, error(ResponseCode.SYSTEM_ERROR))
+        await given_away(broker)
+        await rounds(broker)
+        assert await holdings(broker, running, ORDERS) == {ORDERS}
+        broker.on(RequestCode.UPDATE_CONSUMER_OFFSET, None)
+        await eventually(lambda: running.assignment == {"billing": []})
+        assert progress(broker) == 1
 
 
 async def test_a_failed_message_is_sent_back_before_its_queue_is_given_up(broker: FakeBroker) -> None:
