@@ -473,6 +473,7 @@ class PullResult:
 
 
 DEFAULT_DELAY_LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_DELAY: Final = re.compile(r"[0-9]{1,20}[smhd]")
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -484,13 +485,17 @@ class DelayLevels:
 
     @classmethod
     def parse(cls, text: str = DEFAULT_DELAY_LEVELS) -> Self:
-        """Raises InvalidOption on a bad entry: a broker must not start with half a table."""
-        try:
-            delays = tuple(int(word[:-1]) * _UNIT_MS[word[-1]] for word in text.split())
-        except (KeyError, ValueError):
-            raise InvalidOption(f"delay levels {text!r}: a list of numbers with a unit is expected, for example '1s 5s 2m 1h 1d'") from None
-        if not delays or min(delays) < 0:
-            raise InvalidOption(f"delay levels {text!r}: at least one is needed, and none may be negative")
+        """Raises InvalidOption on a bad entry: a broker must not start with half a table, or with a delay whose end no clock can hold."""
+        words = text.split()
+        for word in words:
+            if not _DELAY.fullmatch(word):
+                raise InvalidOption(f"delay levels {text[:200]!r}: a list of numbers with a unit is expected, for example '1s 5s 2m 1h 1d'")
+        delays = tuple(int(word[:-1]) * _UNIT_MS[word[-1]] for word in words)
+        if not delays:
+            raise InvalidOption("delay levels are empty: at least one is needed, for example '1s 5s 2m 1h 1d'")
+        if max(delays) > MAX_DELAY_S * 1000:
+            word = words[delays.index(max(delays))]
+            raise InvalidOption(f"delay level {word[:40]} is too long: at most {MAX_DELAY_S // 86_400}d (40 years) are possible")
         return cls(delays)
 
     def clamp(self, level: int) -> int:

@@ -8,6 +8,10 @@ from typing import Final
 log = logging.getLogger(__name__)
 
 _CATCH_UP: Final = 16
+_ROUNDING_MS: Final = 2
+"""How far whole milliseconds of the wall clock and the monotonic clock may differ although nobody set the wall clock."""
+_MEASURE_MS: Final = 1000
+"""Both clocks are compared over as long, however many calls come: over a fraction of a millisecond each tick would look like a step."""
 _TOLD_MS: Final = 1000
 
 
@@ -23,14 +27,15 @@ class SteadyClock:
     forward is followed at once, unless it only undoes a step back. Not thread-safe.
     """
 
-    __slots__ = ("_ahead_ms", "_at_s", "_monotonic", "_wall", "_wall_ms")
+    __slots__ = ("_ahead_ms", "_monotonic", "_since_ms", "_since_s", "_wall", "_wall_ms")
 
     def __init__(self, wall_ms: Callable[[], int], monotonic: Callable[[], float], at_least_ms: int = 0) -> None:
         """*at_least_ms*: the latest time that was given out by the clock before this one, in an earlier process."""
         self._wall, self._monotonic = wall_ms, monotonic
         self._wall_ms = wall_ms()
+        # how far this clock was ahead when both others stood at these two times
         self._ahead_ms = float(max(0, at_least_ms - self._wall_ms))
-        self._at_s = monotonic()
+        self._since_ms, self._since_s = self._wall_ms, monotonic()
         if self._ahead_ms > _TOLD_MS:
             self._tell()
 
@@ -41,15 +46,25 @@ class SteadyClock:
         if wall_ms >= before_ms and not self._ahead_ms:
             return wall_ms
         if wall_ms < before_ms:
-            self._ahead_ms += before_ms - wall_ms
-            self._at_s = self._monotonic()
+            self._begin_at(wall_ms, self._ahead_after(before_ms - self._since_ms) + before_ms - wall_ms)
             if before_ms - wall_ms > _TOLD_MS:
                 self._tell()
-        elif self._ahead_ms:
-            passed_ms, self._at_s = (self._monotonic() - self._at_s) * 1000, self._monotonic()
-            stepped_ms = max(0.0, wall_ms - before_ms - passed_ms)
-            self._ahead_ms = max(0.0, self._ahead_ms - stepped_ms - (wall_ms - before_ms - stepped_ms) / _CATCH_UP)
-        return wall_ms + int(self._ahead_ms)
+            return wall_ms + int(self._ahead_ms)
+        passed_ms = wall_ms - self._since_ms
+        stepped_ms = passed_ms - (self._monotonic() - self._since_s) * 1000
+        if stepped_ms > _ROUNDING_MS:
+            self._begin_at(wall_ms, max(0.0, self._ahead_after(passed_ms - stepped_ms) - stepped_ms))
+            return wall_ms + int(self._ahead_ms)
+        ahead_ms = self._ahead_after(passed_ms)
+        if passed_ms >= _MEASURE_MS or not ahead_ms:
+            self._begin_at(wall_ms, ahead_ms)
+        return wall_ms + int(ahead_ms)
+
+    def _ahead_after(self, passed_ms: float) -> float:
+        return max(0.0, self._ahead_ms - passed_ms / _CATCH_UP) if self._ahead_ms else 0.0
+
+    def _begin_at(self, wall_ms: int, ahead_ms: float) -> None:
+        self._ahead_ms, self._since_ms, self._since_s = ahead_ms, wall_ms, self._monotonic()
 
     def _tell(self) -> None:
         log.warning(

@@ -47,6 +47,37 @@ def test_after_a_step_back_time_goes_on_and_is_never_faster_than_time() -> None:
     assert 1_014_900 <= now <= 1_015_100  # 16 s, a sixteenth slower
 
 
+@pytest.mark.parametrize("calls_per_s", [1, 30, 999, 4_500, 100_000])
+def test_it_is_a_sixteenth_slower_at_any_rate_of_calls(calls_per_s: int) -> None:
+    """Where calls are less than a millisecond apart, each tick of the wall clock looked like a step forward."""
+    passed_s, set_back_ms, start_ms = 0.0, 0, 1_000_000_000
+    clock = SteadyClock(lambda: start_ms + int(passed_s * 1000) - set_back_ms, lambda: 50.0 + passed_s)
+    passed_s = 0.25
+    now = clock.now_ms()
+    assert now == start_ms + 250
+    set_back_ms = 3_600_000
+    for call in range(calls_per_s * 2 + 1):
+        passed_s = 0.25 + call / calls_per_s
+        assert now <= (now := clock.now_ms())
+    assert abs(now - (start_ms + 250 + 2000 * 15 / 16)) <= 2
+
+
+@pytest.mark.parametrize("gap_ms", [0, 300, 5_000])
+def test_a_step_forward_among_many_calls_only_takes_back_what_it_is_ahead(gap_ms: int) -> None:
+    times = Times()
+    clock = times.clock()
+    times.wall_ms -= 3_600_000
+    clock.now_ms()
+    for _ in range(gap_ms):
+        times.passes(1)
+        clock.now_ms()
+    before = clock.now_ms()
+    times.wall_ms += 1_800_000
+    assert before <= clock.now_ms() <= before + 1
+    times.wall_ms += 7_200_000
+    assert clock.now_ms() == times.wall_ms
+
+
 def test_it_meets_the_wall_clock_again() -> None:
     times = Times()
     clock = times.clock()
