@@ -19,6 +19,8 @@ from ogive.wire.frame import MAX_FRAME_BYTES
 MIB: Final = 1024 * 1024
 LOOPBACK: Final = "127.0.0.1"
 MAX_PULL_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024  # of records; the rest is for the answer's header
+MAX_HOST_NAME: Final = 253
+_LABEL: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 _NAME: Final = re.compile(f"(?:{NAME_CHARACTER}|\\.)+")
 
 
@@ -30,7 +32,7 @@ class BrokerConfig:
     data: Path  # storePathRootDir
     host: str = LOOPBACK  # bindAddress, 0.0.0.0
     port: int = 10911  # listenPort; 0 takes a free one
-    advertised_host: str | None = None  # brokerIP1; what clients connect to, needed when host is a wildcard
+    advertised_host: str | None = None  # brokerIP1; an address or a name, what clients connect to; needed when host is a wildcard
     name_servers: tuple[str, ...] = ()  # namesrvAddr
     cluster: str = "DefaultCluster"  # brokerClusterName
     name: str = "broker-a"  # brokerName
@@ -114,10 +116,9 @@ class BrokerConfig:
             raise InvalidOption(f"flush={self.flush!r}: sync or async is needed")
         if self.broker_id < 0:
             raise InvalidOption(f"broker_id={self.broker_id}: 0 or more is needed")
-        for host in filter(None, (self.host, self.advertised_host)):
-            ip_of(host)
-        if self.advertised_host and not is_of_one_machine(self.advertised_host):
-            raise InvalidOption(f"advertised_host={self.advertised_host}: the address to which clients connect is needed")
+        ip_of(self.host)
+        if self.advertised_host:
+            check_advertised("advertised_host=", self.advertised_host)
         check_name("name", self.name)
         check_name("cluster", self.cluster)
         check_region("region", self.region)
@@ -177,10 +178,22 @@ def ip_of(host: str) -> str:
     return address
 
 
-def is_of_one_machine(host: str) -> bool:
-    """Whether clients can connect to *host*, see ip_of()."""
-    address = ip_address(ip_of(host))
-    return not (address.is_unspecified or address.is_multicast or address == IPv4Address("255.255.255.255"))
+def check_advertised(what: str, host: str) -> None:
+    """Raises InvalidOption unless *host* is the address of one machine or a host name; *what* is the option, with what stands before it."""
+    if is_host_name(host):
+        return
+    try:
+        address = ip_address(ip_of(host))
+    except InvalidOption:
+        raise InvalidOption(f"{what}{host}: a host name, or an IP address without a zone, is expected") from None
+    if address.is_unspecified or address.is_multicast or address == IPv4Address("255.255.255.255"):
+        raise InvalidOption(f"{what}{host}: the address of this machine to which clients connect is expected")
+
+
+def is_host_name(host: str) -> bool:
+    """Return True for a DNS name, localhost included; one that ends in digits only is meant as an IP address."""
+    labels = host.removesuffix(".").split(".")
+    return len(host) <= MAX_HOST_NAME and all(map(_LABEL.fullmatch, labels)) and not labels[-1].isdecimal()
 
 
 _MAX_NUMBER: Final = 1e9  # decades in seconds; more is no time any more

@@ -14,10 +14,11 @@ from typing import Any, Final
 from ogive.broker.config import MAX_PULL_BYTES, BrokerConfig
 from ogive.broker.replies import Rejected
 from ogive.broker.saving import Render, TableWriter
-from ogive.errors import InvalidOption, ProtocolError, ResponseCode
+from ogive.errors import InvalidOption, ResponseCode
 from ogive.model import MAX_BODY_BYTES as MAX_MESSAGE_BYTES
 from ogive.store.tables import JsonTable
 from ogive.wire.bodies import DataVersion
+from ogive.wire.java_properties import parse_properties
 from ogive.wire.numbers import parse_int
 
 log = logging.getLogger(__name__)
@@ -148,15 +149,7 @@ def _with(config: BrokerConfig, asked: Mapping[str, str]) -> BrokerConfig:
 def _properties(body: bytes) -> dict[str, str]:
     if len(body) > MAX_BODY_BYTES:
         raise InvalidOption(f"{len(body)} bytes of settings, {MAX_BODY_BYTES} are allowed")
-    try:
-        lines = body.decode().splitlines()
-    except UnicodeDecodeError:
-        raise ProtocolError("the settings are no UTF-8") from None
-    found = {}
-    for line in lines:
-        name, equals, value = line.partition("=")
-        if equals and not line.startswith("#"):
-            found[name.strip()] = value.strip()
+    found = {name: value.strip() for name, value in parse_properties(body).items()}
     if not found:
         raise InvalidOption("no line of the form name=value")
     return found

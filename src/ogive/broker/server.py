@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
@@ -12,7 +13,7 @@ from ogive.access.needs import to_send
 from ogive.access.table import AccessTable
 from ogive.broker.clients import Client, ClientTable
 from ogive.broker.cold_reads import ColdReads
-from ogive.broker.config import BrokerConfig, ip_of
+from ogive.broker.config import LOOPBACK, BrokerConfig, ip_of, is_host_name
 from ogive.broker.context import Context
 from ogive.broker.dispatch import dispatch
 from ogive.broker.duplicates import Duplicates
@@ -84,6 +85,7 @@ class Broker:
         self._jobs: list[asyncio.Task[None]] = []
         self._to_notify: set[str] = set()
         self._stopping = False
+        self._record_host = LOOPBACK
 
     @property
     def address(self) -> str:
@@ -101,6 +103,7 @@ class Broker:
     async def start(self) -> None:
         """Return once the broker serves and is registered. Raises StoreError, ConnectError; then nothing runs."""
         opened = await self._open()
+        self._record_host = await _record_host(self.config)
         ctx = self._ctx = self._context(opened)
         ctx.duplicates = _duplicates(ctx)
         schedule = self._schedule = _schedule(ctx, opened)
@@ -136,7 +139,7 @@ class Broker:
 
     def _context(self, opened: Opened) -> Context:
         config, loop = opened.remote_settings.config, asyncio.get_running_loop()
-        store_host = encode_host(ip_of(config.advertised_host or config.host), self._server.port)
+        store_host = encode_host(self._record_host, self._server.port)
         cold_reads = ColdReads(opened.store.bring_in, loop)
         return Context(
             config=config,
@@ -430,6 +433,20 @@ def _connection_closed(ctx: Context, connection: Connection) -> None:
     ctx.holds.drop(connection)
     ctx.clients.drop(connection)
     ctx.born_hosts.pop(connection, None)
+
+
+async def _record_host(config: BrokerConfig) -> str:
+    """Return the IP address that records hold of this broker; where it advertises a name, the one that the name stands for now."""
+    host = config.advertised_host or config.host
+    if host == "localhost" or not is_host_name(host):
+        return ip_of(host)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as exc:
+        own = LOOPBACK if config.host in ("0.0.0.0", "::") else ip_of(config.host)
+        log.warning("advertised host %s cannot be resolved (%s): the ids of messages stored until the next start hold %s", host, exc, own)
+        return own
+    return ip_of(str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0]).partition("%")[0])
 
 
 _V4_IN_V6: Final = "::ffff:"

@@ -4,6 +4,7 @@ The command line wins over the file.
 """
 
 import argparse
+import codecs
 import difflib
 import json
 import re
@@ -15,6 +16,7 @@ from typing import Any, Final, TypeVar
 from ogive.errors import InvalidOption
 from ogive.harmless import is_line
 from ogive.wire.acl import Credentials
+from ogive.wire.java_properties import parse_properties
 
 V = TypeVar("V")
 
@@ -31,13 +33,15 @@ def read(path: str, command: argparse.ArgumentParser) -> dict[str, Any]:
     """
     try:
         with Path(path).open("rb") as file:
-            text = file.read(MAX_FILE_BYTES).decode()
-    except (OSError, UnicodeDecodeError) as exc:
-        raise InvalidOption(f"--config {path} cannot be read: {getattr(exc, 'strerror', None) or 'it is no text'}") from None
+            data = file.read(MAX_FILE_BYTES)
+    except OSError as exc:
+        raise InvalidOption(f"--config {path} cannot be read: {exc.strerror}") from None
     if _is_broker_conf(path):
-        return _from_broker_conf(path, properties(text))
+        return _from_broker_conf(path, _properties(path, data))
     try:
-        table = tomllib.loads(text)
+        table = tomllib.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise InvalidOption(f"--config {path} cannot be read: it is not text in UTF-8") from None
     except tomllib.TOMLDecodeError as exc:
         raise InvalidOption(f"--config {path} is no TOML: {exc}") from None
     return _from_toml(path, table, command)
@@ -112,14 +116,12 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 # --- broker.conf -----------------------------------------------------------------------------------------------------
 
 
-def properties(text: str) -> dict[str, str]:
-    """Lines ``name = value`` (or with a colon); # and ! begin a comment. The last of two with the same name counts."""
-    found = {}
-    for line in map(str.strip, text.splitlines()):
-        if line and line[0] not in "#!":
-            at = min((i for i in (line.find("="), line.find(":")) if i > 0), default=len(line))
-            found[line[:at].strip()] = line[at + 1 :].strip()
-    return found
+def _properties(path: str, data: bytes) -> dict[str, str]:
+    """Return what Apache's broker finds in the file. A byte order mark, with which some editors begin UTF-8, is left out."""
+    try:
+        return parse_properties(data.removeprefix(codecs.BOM_UTF8))
+    except InvalidOption as exc:
+        raise InvalidOption(f"{path}: {exc}") from None
 
 
 def _one_of(text: str, values: Mapping[str, V]) -> V:
@@ -296,12 +298,13 @@ def _from_broker_conf(path: str, found: Mapping[str, str]) -> dict[str, Any]:
         try:
             if name in _KEYS:
                 dest, parse = _KEYS[name]
-                defaults[dest] = parse(text)
+                # what is no plain text may have blanks behind it, which Properties keeps
+                defaults[dest] = text if parse is str else parse(text.strip())
             elif name in _SETTINGS:
                 field, parse = _SETTINGS[name]
-                settings[field] = parse(text)
+                settings[field] = parse(text.strip())
             elif name in _ONLY:
-                _ONLY[name](text)
+                _ONLY[name](text.strip())
         except (ValueError, KeyError, TypeError, InvalidOption) as exc:
             shown = "what stands there" if name in _SECRET else repr(text[:80])  # never a password
             why = f": {exc}" if isinstance(exc, InvalidOption) else f": {_SECRET[name]} is expected" if name in _SECRET else ""
@@ -316,8 +319,14 @@ def _from_broker_conf(path: str, found: Mapping[str, str]) -> dict[str, Any]:
             f"{path}: authenticationEnabled and authorizationEnabled must be equal here: one asks who it is, the other decides"
         )
     unknown = sorted(found.keys() - set(_KNOWN))
-    if unknown:
-        defaults["config_notes"] = [f"{path}: not used here: {', '.join(map(_doubted, unknown))[:2000]}"]
+    notes = [f"{path}: not used here: {', '.join(map(_doubted, unknown))[:2000]}"] if unknown else []
+    foreign = sorted(name for name in found.keys() & set(_KNOWN) if not found[name].isascii() and name not in _SECRET)
+    if foreign:
+        notes.append(
+            f"{path}: {', '.join(foreign)}: characters beyond ASCII are read byte by byte, as by Apache's broker; write \\uXXXX for each"
+        )
+    if notes:
+        defaults["config_notes"] = notes
     return defaults
 
 
@@ -344,7 +353,7 @@ def _check_place(path: str, name: str, text: str, root: str | None) -> None:
 
 def _doubted(name: str) -> str:
     """With the key that it may be a misspelling of: very near ones only, as most are other settings of Apache's."""
-    if any(map(str.isspace, name)):
-        return f"the line {name[:80]!r}, which has no ="
+    if any(map(str.isspace, name)) or not name.isprintable():
+        return repr(name[:80])
     near = next(([key] for key in _KNOWN if key.lower() == name.lower()), []) or difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.9)
     return f"{name} (did you mean {near[0]}?)" if near else name

@@ -33,8 +33,8 @@ def _listening(group: Options) -> None:
     group.add_argument(
         "--advertised-host",
         type=host,
-        metavar="IP",
-        help="the address for clients, if not --host: behind NAT, in a container; needed with 0.0.0.0 or ::",
+        metavar="HOST",
+        help="the address or name for clients, if not --host: behind NAT, in a container; needed with 0.0.0.0 or ::",
     )
     group.add_argument(
         "--insecure-listen",
@@ -166,7 +166,7 @@ def _messages(group: Options) -> None:
         metavar="SECONDS",
         type=float,
         default=0.0,
-        help="store a message whose unique key was stored in the last SECONDS only once (default: 0, every message is stored)",
+        help="store a message once that its producer repeats within SECONDS with its unique key and body (default: 0, store all)",
     )
     group.add_argument(
         "--transaction-timeout",
@@ -219,6 +219,11 @@ def _watching(group: Options) -> None:
         metavar="IP",
         default="127.0.0.1",
         help="address for --metrics-port, which requires no credentials (default: 127.0.0.1)",
+    )
+    group.add_argument(
+        "--insecure-metrics",
+        action="store_true",
+        help="allow a --metrics-host other than loopback: anyone who can reach it can read the figures",
     )
     group.add_argument(
         "--console-port", type=int, metavar="PORT", help="serve the web console on this port, see `ogive console`; 0 takes a free one"

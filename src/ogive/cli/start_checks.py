@@ -6,7 +6,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from ogive.broker.config import check_name, check_region, ip_of, is_of_one_machine
+from ogive.broker.config import check_advertised, check_name, check_region, ip_of, is_host_name
 from ogive.broker.topics import MAX_MADE_QUEUES
 from ogive.cli.parser import build_parser
 from ogive.cli.paths import is_there
@@ -22,6 +22,7 @@ _ABOUT: Final = (
     ("tls_mode", "tls_cert", "--tls-cert and --tls-key"),
     ("tls_client_auth", "tls_client_ca", "--tls-client-ca"),
     ("metrics_host", "metrics_port", "--metrics-port"),
+    ("insecure_metrics", "metrics_port", "--metrics-port"),
     ("console_host", "console_port", "--console-port"),
     ("console_name", "console_port", "--console-port"),
     ("console_credentials", "console_port", "--console-port"),
@@ -60,24 +61,13 @@ def check_names(options: argparse.Namespace) -> None:
     check_name("--cluster", options.cluster)
     check_region("--region", options.region)
     if options.advertised_host is not None:
-        _check_advertised(options.advertised_host)
+        check_advertised("--advertised-host (brokerIP1) ", options.advertised_host)
     try:
         DelayLevels.parse(DEFAULT_DELAY_LEVELS if options.delay_levels is None else options.delay_levels)
     except InvalidOption as exc:
         raise InvalidOption(f"--delay-levels (messageDelayLevel): {exc}") from None
     if options.default_queues > MAX_MADE_QUEUES:
         raise InvalidOption(f"--default-queues {options.default_queues}: up to {MAX_MADE_QUEUES} queues are possible")
-
-
-def _check_advertised(host: str) -> None:
-    try:
-        reachable = is_of_one_machine(host)
-    except InvalidOption:
-        raise InvalidOption(
-            f"--advertised-host (brokerIP1) {host}: an IP address is expected, without a zone: every record holds it"
-        ) from None
-    if not reachable:
-        raise InvalidOption(f"--advertised-host (brokerIP1) {host}: the address of this machine to which clients connect is expected")
 
 
 def check_data(name: str) -> None:
@@ -111,10 +101,15 @@ def check_ports_are_free(options: argparse.Namespace) -> None:
                 raise ConnectError(f"cannot listen on {address}: {reason_of(exc)}", address) from None
 
 
+def _is_name(host: str) -> bool:
+    """Return True for a name that stands for an address which only a look-up tells."""
+    return host != "localhost" and is_host_name(host)
+
+
 def warn_of_addresses(options: argparse.Namespace) -> None:
     """Apache's broker listens on all addresses unless bindAddress says one; ours does on loopback."""
     told = options.advertised_host
-    if told is not None and is_loopback(options.host) and not is_loopback(told):
+    if told is not None and is_loopback(options.host) and (_is_name(told) or not is_loopback(told)):
         log.warning(
             "listens on %s only, but clients are told %s: give --host (bindAddress in broker.conf), unless something forwards the ports",
             options.host,
@@ -124,7 +119,8 @@ def warn_of_addresses(options: argparse.Namespace) -> None:
 
 def warn_of_certificate(options: argparse.Namespace, tls: TlsConfig) -> None:
     """Raises InvalidOption for files that cannot be used."""
-    told = ip_of(options.advertised_host or options.host)
+    told = options.advertised_host or options.host
+    told = told if _is_name(told) else ip_of(told)
     if why := tls.doubt(told):
         log.warning("clients are told %s, and those that check it refuse the certificate in %s: %s", told, tls.cert, why)
 

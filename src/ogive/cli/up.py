@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     if options.credentials and not options.acl and options.credentials != os.environ.get("OGIVE_CREDENTIALS"):
         raise InvalidOption("--credentials names the first super user of a broker with access control: add --acl, or leave it out")
     if options.metrics_port is not None:
-        check_metrics_host(options.metrics_host, options.insecure_listen)
+        check_metrics_host(options.metrics_host, options.insecure_metrics or options.insecure_listen)
     start_checks.check_effect(options)
     start_checks.check_names(options)
     start_checks.check_place(options)
@@ -154,15 +154,15 @@ def _require(options: argparse.Namespace, name: str, holds: Callable[[float], bo
         raise InvalidOption(f"--{name.replace('_', '-')} {shown}: {needed}")
 
 
-def check_metrics_host(host: str, insecure_listen: bool) -> None:
+def check_metrics_host(host: str, allowed: bool) -> None:
     """Raises InvalidOption. Credentials do not help, as this port does not require them."""
     try:
         loopback = is_loopback(host)
     except ValueError:
         raise InvalidOption(f"--metrics-host {host}: an IP address or localhost is expected") from None
-    if not loopback and not insecure_listen:
+    if not loopback and not allowed:
         raise InvalidOption(
-            f"--metrics-host {host} is not loopback, everybody who reaches it can read the figures; add --insecure-listen if that is meant"
+            f"--metrics-host {host} is not loopback, anyone who can reach it can read the figures; add --insecure-metrics if that is meant"
         )
 
 

@@ -15,6 +15,7 @@ from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.wire.bodies import PERM_READ, SubscriptionGroupConfig, TopicConfig, TopicRouteData, loads_object
 from ogive.wire.codes import RequestCode
+from ogive.wire.message import parse_offset_message_id
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
 
@@ -27,6 +28,16 @@ async def stopped(start_broker: StartBroker) -> Path:
         await client.heartbeat("c1", "G", "T")
     await server.stop()
     return server.config.data / "config"
+
+
+@pytest.mark.parametrize("name", ["localhost", "a-name.invalid"])
+async def test_a_broker_is_advertised_by_a_name_and_records_hold_an_address(start_broker: StartBroker, name: str) -> None:
+    """That of the name; where it stands for none, that at which the broker listens."""
+    server = await start_broker(advertised_host=name)
+    assert server.address.rpartition(":")[0] == name
+    async with await RawClient.open(f"127.0.0.1:{server.address.rpartition(':')[2]}") as client:
+        answer = await client.send("T", b"x")
+        assert parse_offset_message_id(answer.ext_fields["msgId"])[0] == f"127.0.0.1:{server.address.rpartition(':')[2]}"
 
 
 async def test_everything_outlives_a_restart(start_broker: StartBroker) -> None:

@@ -43,6 +43,39 @@ def test_every_option_of_the_command_line_can_stand_in_the_file(tmp_path: Path) 
     assert read(tmp_path / "ogive.toml", "\n".join(lines)) == expected
 
 
+def test_toml_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "ogive.toml"
+    path.write_bytes(b'\xef\xbb\xbfcluster = "file"\n')
+    assert config_file.read(str(path), up().config_of) == {"cluster": "file"}
+    path.write_bytes('cluster = "端"'.encode("gbk"))
+    with pytest.raises(InvalidOption, match="not text in UTF-8"):
+        config_file.read(str(path), up().config_of)
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_broker_conf_is_read_as_by_java(tmp_path: Path, mark: bytes) -> None:
+    path = tmp_path / "broker.conf"
+    lines = [
+        "listenPort 10921", "# 名字", "namesrvAddr = 10.0.0.1:9876;\\", "   10.0.0.2:9876", "brokerName:broker\\u002db",
+        "flushDiskType=ASYNC_FLUSH  ",
+    ]  # fmt: skip
+    path.write_bytes(mark + "\r\n".join(lines).encode("gbk"))
+    assert config_file.read(str(path), up().config_of) == {
+        "broker_port": 10921, "name_servers": "10.0.0.1:9876;10.0.0.2:9876", "broker_name": "broker-b", "flush": "async",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "said"), [("brokerName=\\u12", "not a Unicode escape"), ("storePathRootDir=/srv/données", "")])
+def test_what_java_reads_otherwise_than_it_looks_is_told(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text(text, encoding="utf-8")
+    if said:
+        with pytest.raises(InvalidOption, match=said):
+            config_file.read(str(path), up().config_of)
+    else:
+        assert "characters beyond ASCII are read byte by byte" in config_file.read(str(path), up().config_of)["config_notes"][0]
+
+
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     values = read(tmp_path / "ogive.toml", 'cluster = "file"\nflush = "async"\nbroker-port = 5\nacl = true')
     parser = build_parser()
@@ -147,7 +180,8 @@ def test_the_keys_of_broker_conf_that_we_have_are_taken_and_the_others_named_onc
         ("deleteWhn=04", "deleteWhn (did you mean deleteWhen?)"),
         ("brokerip1=10.0.0.1", "brokerip1 (did you mean brokerIP1?)"),
         ("brokerIP2=10.0.0.1", "brokerIP2"),
-        ("a line without a sign", "the line 'a line without a sign', which has no ="),
+        ("a line without a sign", "a"),
+        ("a\\ name\\ with\\ blanks", "'a name with blanks'"),
     ],
 )
 def test_a_misspelt_key_of_broker_conf_comes_with_the_one_that_is_meant(tmp_path: Path, line: str, said: str) -> None:

@@ -594,8 +594,13 @@ def test_a_first_user_without_access_control_is_no_silent_nothing(
         (["--broker-name", "a b/c"], "--broker-name 'a b/c' may hold only letters"),
         (["--broker-name", ""], "--broker-name of 0 characters: 1 to 127"),
         (["--cluster", "é"], "--cluster 'é' may hold only letters"),
-        (["--advertised-host", "foo"], "--advertised-host (brokerIP1) foo: an IP address is expected"),
-        (["--advertised-host", "fe80::1%lo"], "--advertised-host (brokerIP1) fe80::1%lo: an IP address is expected, without a zone"),
+        (["--advertised-host", "a b"], "--advertised-host (brokerIP1) a b: a host name, or an IP address without a zone, is expected"),
+        (["--advertised-host", "1.2.3"], "--advertised-host (brokerIP1) 1.2.3: a host name, or an IP address without a zone"),
+        (["--advertised-host", "http://broker"], "--advertised-host (brokerIP1) http://broker: a host name"),
+        (["--advertised-host", "broker:10911"], "--advertised-host (brokerIP1) broker:10911: a host name"),
+        (["--advertised-host", "fe80::1%lo"], "--advertised-host (brokerIP1) fe80::1%lo: a host name, or an IP address without a zone"),
+        (["--insecure-metrics"], "--insecure-metrics does nothing without --metrics-port"),
+        (["--metrics-host", "0.0.0.0", "--metrics-port", "0"], "--metrics-host 0.0.0.0 is not loopback"),
         (["--advertised-host", "0.0.0.0"], "--advertised-host (brokerIP1) 0.0.0.0: the address of this machine to which clients connect"),
         (["--advertised-host", "ff02::1"], "--advertised-host (brokerIP1) ff02::1: the address of this machine to which clients connect"),
         (["--keep-hours", "inf"], "--keep-hours inf: up to 1,000,000 is possible"),
@@ -618,6 +623,14 @@ def test_what_cannot_be_or_would_do_nothing_is_refused_before_anything_is_made(
     assert main(["up", "--data", str(tmp_path / "store"), "--name-server-port", "0", "--broker-port", "0", *words]) == 1
     assert capsys.readouterr().err.startswith(f"ogive: {said}")
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize("switch", ["--insecure-metrics", "--insecure-listen"])
+def test_figures_are_shown_to_others_by_a_switch_of_their_own(switch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The start goes on, to an address that this machine does not have."""
+    words = ["up", "--data", str(tmp_path / "store"), "--name-server-port", "0", "--broker-port", "0", "--metrics-port", "0"]
+    assert main([*words, "--metrics-host", "192.0.2.1", switch]) == EXIT_TRY_LATER
+    assert "--metrics-host chooses another" in capsys.readouterr().err
 
 
 def test_a_store_is_not_made_inside_another_one(tmp_path: Path) -> None:
@@ -655,6 +668,7 @@ def test_an_address_for_clients_at_which_nothing_listens_is_told(
         (("--advertised-host", "192.0.2.2"), "192.0.2.2"),
         (("--host", "192.0.2.1"), "192.0.2.1"),
         (("--host", "0.0.0.0", "--advertised-host", "127.0.0.1"), ""),
+        (("--advertised-host", "broker.example"), ""),
     ],
 )
 def test_a_certificate_that_does_not_name_what_clients_are_told_is_told(
