@@ -31,6 +31,7 @@ from ogive.store.model import Messages, NewMessage, PutDone, PutResult, QueueKey
 from ogive.store.store import MessageStore
 from ogive.transport.connection import Connection
 from ogive.transport.turn import Slices, Turn
+from ogive.wire.acl import ACCESS_KEY
 from ogive.wire.command import RemotingCommand
 
 MAX_SEARCHES: Final = 16  # each may hold max_large_pull_bytes
@@ -185,10 +186,11 @@ class Context:
         ]  # fmt: skip
         self.put_now(messages, self.traffic.counted(messages, done))
 
-    def put_once(self, messages: Sequence[NewMessage], answer: Answer, topic: str) -> None:
+    def put_once(self, messages: Sequence[NewMessage], answer: Answer, topic: str, command: RemotingCommand) -> None:
         """put() of what the window of duplicates does not hold yet."""
         assert self.duplicates is not None
-        put = partial(self.duplicates.put, self.put_now, messages, answer)
+        user = None if self.guard is None else command.ext_fields.get(ACCESS_KEY)
+        put = partial(self.duplicates.put, self.put_now, messages, answer, user)
         if self.is_saved(topic):
             put()
         else:

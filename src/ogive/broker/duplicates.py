@@ -3,6 +3,9 @@
 Behaviour
 - A second send inside the window is answered SEND_OK with the place of the first, once that is safe; when the first fails, so does the
   second. In a batch only what is new is stored.
+- Second is what has the same unique key, topic and body checksum and comes from the same producer: the same user with access control, else
+  the same IP address. A producer that guesses another's next keys therefore keeps none of its messages out of the log.
+- What was stored before the start is compared by the IP address in any case: records do not hold users.
 - This is for messages that go straight to their topic: not for delayed or transactional ones, nor those for a retry topic. The key must
   be the client's own (UNIQ_KEY).
 - At most max_keys are remembered; when more come inside the window, the oldest are forgotten early.
@@ -28,12 +31,13 @@ from ogive.errors import OgiveError, StoreBusy, StoreError
 from ogive.store.disk import Cold
 from ogive.store.model import NewMessage, PutDone, PutResult, bytes_of
 from ogive.store.record import store_timestamp
-from ogive.wire.message import decode_stored, raw_property
+from ogive.wire.checksum import crc32
+from ogive.wire.message import StoredMessage, decode_stored, raw_property
 
 log = logging.getLogger(__name__)
 
-Key = tuple[str, bytes]
-"""topic, unique key"""
+Key = tuple[str, bytes, str | bytes, int]
+"""Topic, unique key, producer (its user, or its IP address as bytes) and body checksum."""
 
 _LONG_KEY: Final = 128  # bytes
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024  # of sends that wait for the disk after a start, as many as the store lets wait for itself
@@ -82,7 +86,7 @@ class Duplicates:
         self._bring_in, self._spawn = bring_in, spawn
         self._started_ms = store.now_ms()
         self._firsts: OrderedDict[Key, _First] = OrderedDict()
-        self._held: deque[tuple[Put, Sequence[NewMessage], Answer]] = deque()  # what comes later must not pass them
+        self._held: deque[tuple[Put, Sequence[NewMessage], Answer, str | None]] = deque()  # what comes later must not pass them
         self._held_bytes = 0
         self._working = False
         self._warned = False
@@ -90,18 +94,18 @@ class Duplicates:
     def __len__(self) -> int:
         return len(self._firsts)
 
-    def put(self, put: Put, messages: Sequence[NewMessage], answer: Answer) -> None:
-        """Store with *put* those of *messages* that are new, and call *answer* for all of them.
+    def put(self, put: Put, messages: Sequence[NewMessage], answer: Answer, user: str | None = None) -> None:
+        """Store with *put* those of *messages* that are new, and call *answer* for all of them. Without access control *user* is None.
 
         Where *put* raises nothing is remembered: the error is raised here, or goes to *answer* while sends wait for a look at the disk.
         Raises StoreBusy.
         """
         if not self._working and self._store.now_ms() - self._started_ms >= self._window_ms:
-            self._put(put, messages, answer)
+            self._put(put, messages, answer, user)
             return
         if self._held_bytes > MAX_HELD_BYTES:
             raise StoreBusy(f"{self._held_bytes} bytes wait until it is known whether they are stored already")
-        self._held.append((put, messages, answer))
+        self._held.append((put, messages, answer, user))
         self._held_bytes += bytes_of(messages)
         if not self._working:
             self._working = True
@@ -115,18 +119,18 @@ class Duplicates:
     async def _work_off(self) -> None:
         try:
             while self._held:
-                put, messages, answer = self._held.popleft()
+                put, messages, answer, user = self._held.popleft()
                 self._held_bytes -= bytes_of(messages)
                 try:
                     for message in messages:
-                        await self._look_up(message)
-                    self._put(put, messages, answer)
+                        await self._look_up(message, user)
+                    self._put(put, messages, answer, user)
                 except Exception as exc:  # noqa: BLE001  whatever it is, others wait behind it
                     answer(0, refusal(exc))
         finally:
             self._working = False
 
-    def _put(self, put: Put, messages: Sequence[NewMessage], answer: Answer) -> None:
+    def _put(self, put: Put, messages: Sequence[NewMessage], answer: Answer, user: str | None) -> None:
         now_ms = self._store.now_ms()
         self._expire(now_ms)
         sends = _Sends(len(messages), answer)
@@ -134,7 +138,7 @@ class Duplicates:
         firsts: list[_First] = []
         keys: list[Key | None] = []
         for at, message in enumerate(messages):
-            key = _key(message)
+            key = _key(message, user)
             first = self._firsts.get(key) if key is not None else None
             if first is None:
                 first = _First(now_ms)
@@ -155,9 +159,9 @@ class Duplicates:
                 sends.refused()
                 raise
 
-    async def _look_up(self, message: NewMessage) -> None:
+    async def _look_up(self, message: NewMessage, user: str | None) -> None:
         """Remember where the first message with its key is, if one was stored before the start and inside the window. Raises StoreError."""
-        key, unique_key = _key(message), _unique_key(message)
+        key, unique_key = _key(message, user), _unique_key(message)
         if key is None or unique_key is None or key in self._firsts:
             return
         try:
@@ -171,7 +175,7 @@ class Duplicates:
                 found = next(search, False)
             if isinstance(found, bytes):
                 stored = decode_stored(found)
-                if raw_property(stored.properties, b"UNIQ_KEY") == unique_key:
+                if raw_property(stored.properties, b"UNIQ_KEY") == unique_key and _origin(stored) == (_address(message.born_host), key[3]):
                     result = PutResult(stored.queue_offset, stored.commitlog_offset, len(found), store_timestamp(found))
                     self._firsts[key] = _First(now_ms, Placed(stored.queue_id, result))
                     return
@@ -219,12 +223,23 @@ def _unique_key(message: NewMessage) -> bytes | None:
     return raw_property(message.properties, b"UNIQ_KEY")
 
 
-def _key(message: NewMessage) -> Key | None:
+def _address(host: bytes) -> bytes:
+    """The IP address of a host as records hold it; a new connection has another port."""
+    return host[:-4]
+
+
+def _origin(stored: StoredMessage) -> tuple[bytes, int]:
+    return _address(stored.born_host), stored.body_crc
+
+
+def _key(message: NewMessage, user: str | None) -> Key | None:
     """What it is remembered by: a long key by its digest."""
     unique_key = _unique_key(message)
     if unique_key and len(unique_key) > _LONG_KEY:
         unique_key = b"\x02" + hashlib.blake2b(unique_key, digest_size=16).digest()  # no key holds \x02
-    return (message.topic, unique_key) if unique_key else None
+    if not unique_key:
+        return None
+    return message.topic, unique_key, _address(message.born_host) if user is None else user, crc32(message.body) & 0x7FFFFFFF
 
 
 class _Sends:

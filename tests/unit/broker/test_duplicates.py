@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from ogive.access.table import AccessTable
 from ogive.broker import Broker, duplicates
 from ogive.broker.duplicates import Duplicates
 from ogive.errors import InvalidOption, StoreBusy, StoreError
 from ogive.store.disk import Cold
 from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
+from ogive.wire.acl import Credentials
+from ogive.wire.bodies.access import SUPER, User
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import BatchItem, encode_batch, encode_properties
 from tests.raw_client import RawClient, messages, unique_key
@@ -63,9 +66,41 @@ async def test_a_long_key_is_remembered_by_its_digest_also_over_a_restart(start_
             assert await stored(client) == [b"first", b"other"]
         duplicates = server.context.duplicates
         assert duplicates is not None
-        assert max(len(unique_key) for _, unique_key in duplicates._firsts) < 100
+        assert max(len(key[1]) for key in duplicates._firsts) < 100
         await server.stop()
         server = await start_broker(duplicate_window_s=60.0)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_a_producer_that_guesses_the_keys_of_another_keeps_nothing_of_it_out(start_broker: StartBroker, restarts: bool) -> None:
+    server = await start_broker(duplicate_window_s=60.0)
+    async with await RawClient.open(server.address) as stranger:
+        for key in ("1", "2", "3"):
+            await stranger.send("T", b"junk", {"UNIQ_KEY": key})
+        await batch(stranger, "4", "5")
+    if restarts:
+        await server.stop()
+        server = await start_broker(duplicate_window_s=60.0)
+    async with await RawClient.open(server.address) as client:
+        for key in ("1", "2", "3", "4"):
+            for _ in range(2):
+                await client.send("T", b"order " + key.encode(), {"UNIQ_KEY": key})
+        items = encode_batch(BatchItem(0, b"order 5", encode_properties({"UNIQ_KEY": "5"})) for _ in range(2))
+        await client.call(320, items, **(client.send_fields("T", 0, "") | {"m": True}))
+        assert await stored(client) == [b"junk"] * 3 + [b"4", b"5"] + [b"order %d" % key for key in range(1, 6)]
+
+
+async def test_with_access_control_the_producer_is_its_user(start_broker: StartBroker) -> None:
+    """One user's message, repeated over a second connection, is one; the same message of another user is another one."""
+    access = AccessTable()
+    users = [Credentials(access_key=name, secret_key="secret") for name in ("anna", "bert")]
+    for user in users:
+        await access.create_user(User(username=user.access_key, password=user.secret_key, user_type=SUPER))
+    server = await start_broker(access, duplicate_window_s=60.0)
+    for credentials, count in ((users[0], 1), (users[0], 1), (users[1], 2), (users[1], 2)):
+        async with await RawClient.open(server.address, credentials=credentials) as client:
+            await client.send("T", b"x", {"UNIQ_KEY": "K"})
+            assert await stored(client) == [b"x"] * count
 
 
 async def test_a_batch_stores_what_is_new(start_broker: StartBroker) -> None:
@@ -175,7 +210,7 @@ class Restarted:
         self.store.submit()
 
     def send(self, *keys: str) -> None:
-        made = [NewMessage("T", 1, b"again", encode_properties({"UNIQ_KEY": key})) for key in keys]
+        made = [NewMessage("T", 1, b"first", encode_properties({"UNIQ_KEY": key})) for key in keys]
         self.duplicates.put(self.put, made, lambda queue_id, result: self.answers.append((queue_id, result)))
 
     async def disk_reads(self) -> None:

@@ -135,7 +135,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     if topic != config.name:
         _put_elsewhere(ctx, message, properties, config.name, done)
     elif ctx.duplicates is not None and topic[0] != "%" and not reconsume_times:
-        ctx.put_once((message,), partial(_placed, ctx, connection, command, topic, key, ctx.loop.time()), topic)
+        ctx.put_once((message,), partial(_placed, ctx, connection, command, topic, key, ctx.loop.time()), topic, command)
     else:
         ctx.put((message,), done, topic)
     ctx.sends_waiting += 1

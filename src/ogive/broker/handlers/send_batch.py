@@ -51,7 +51,7 @@ def put_batch(ctx: Context, connection: Connection, command: RemotingCommand, dr
     if whole:
         _put_whole(ctx, connection, command, draft, own, len(batch))
     elif ctx.duplicates is not None:
-        ctx.put_once(batch.each(), partial(_placed_batch, ctx, connection, command, draft, key, started), draft.topic)
+        ctx.put_once(batch.each(), partial(_placed_batch, ctx, connection, command, draft, key, started), draft.topic, command)
     else:
         ctx.put(batch, partial(stored_batch, ctx, connection, command, draft, key, started), draft.topic)
     ctx.sends_waiting += 1
@@ -78,7 +78,7 @@ def _put_whole(ctx: Context, connection: Connection, command: RemotingCommand, d
     message = draft._replace(body=command.body, properties=stored, sys_flag=draft.sys_flag | WRAPPED)
     done = partial(_stored_whole, ctx, connection, command, draft.topic, own[PropertyName.UNIQ_KEY], count, ctx.loop.time())
     if ctx.duplicates is not None:
-        ctx.put_once((message,), done, draft.topic)
+        ctx.put_once((message,), done, draft.topic, command)
     else:
         ctx.put((message,), partial(done, draft.queue_id), draft.topic)
 
