@@ -82,7 +82,7 @@ def their_sends_in_turns(
         def turn(seconds: float) -> Rate:
             process.send_signal(signal.SIGCONT)
             try:
-                time.sleep(_AGAIN_S)
+                _warm_up(admin, topic, _AGAIN_S, since=_stored(admin, topic))
                 with measured(pid) as use:
                     before = _stored(admin, topic)
                     time.sleep(seconds)
@@ -100,11 +100,14 @@ def _stored(admin: ogive.Admin, topic: str) -> int:
     return sum(row.max_offset for row in admin.offsets(topic))
 
 
-def _warm_up(admin: ogive.Admin, topic: str, seconds: float) -> None:
-    """Let a program of theirs run for so long after its first message."""
+def _warm_up(admin: ogive.Admin, topic: str, seconds: float, since: int = 0) -> None:
+    """Let a program of theirs run for so long after its first message beyond *since*.
+
+    Threads whose sends timed out while it was stopped rest for 3 s.
+    """
     give_up = time.perf_counter() + 60.0
-    while not _stored(admin, topic) and time.perf_counter() < give_up:
-        time.sleep(0.1)
+    while _stored(admin, topic) <= since and time.perf_counter() < give_up:
+        time.sleep(0.05)
     time.sleep(seconds)
 
 

@@ -14,6 +14,7 @@ from ogive.client.listener import AnyListener
 from ogive.errors import InvalidOption, NoRoute, OgiveError
 from ogive.spark import jobs
 from ogive.testing.fake_broker import FakeBroker
+from ogive.wire.codes import RequestCode
 
 
 @ogive.listener("Orders", group="billing")
@@ -76,3 +77,18 @@ async def test_what_cannot_run_is_told_before_spark_starts(
         with pytest.raises(error):
             await asyncio.to_thread(partial(jobs.serve, [listener], client=client, checkpoint=tmp_path, say=said.append))
     assert not said
+
+
+async def test_a_job_makes_the_retry_topic_of_its_group_once() -> None:
+    async with FakeBroker({"Orders": 1}) as broker:
+        client = ogive.ClientConfig(name_server=broker.address)
+        await asyncio.to_thread(jobs.prepare, client, [bill])
+        (made,) = broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)
+        assert (made.ext_fields["topic"], made.ext_fields["readQueueNums"], made.ext_fields["writeQueueNums"]) == (
+            "%RETRY%billing",
+            "1",
+            "1",
+        )
+    async with FakeBroker({"Orders": 1, "%RETRY%billing": 1}) as broker:
+        await asyncio.to_thread(jobs.prepare, ogive.ClientConfig(name_server=broker.address), [bill])
+        assert broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) == []
