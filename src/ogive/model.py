@@ -100,6 +100,8 @@ class PropertyName:
     TIMER_DELAY_MS = "TIMER_DELAY_MS"
     TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
     RECORD_CRC = "__CRC32#"
+    REMOVED_PROPERTIES = "OGIVE_REMOVED_PROPERTIES"
+    """Names of properties that a retry or dead letter lacks, because they left no room for those of the retry."""
 
 
 RESERVED_PROPERTIES: Final = frozenset(

@@ -88,11 +88,11 @@ class ConfigTable(ABC, Generic[C]):
         self.check(config)
         return self._put(config)
 
-    def _put(self, config: C) -> C:
+    def _put(self, config: C, *, beyond_limit: bool = False) -> C:
         known = self._configs.get(config.name)
         if known == config:
             return known
-        if known is None and len(self._configs) >= self._limit:
+        if known is None and len(self._configs) >= self._limit and not beyond_limit:
             raise InvalidOption(
                 f"{self._kind} {config.name}: the broker holds {len(self._configs)} {self._kind}s, its limit is {self._limit}"
             )

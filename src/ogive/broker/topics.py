@@ -185,16 +185,18 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self._ensure(dlq_topic(group), 1)
 
     def _ensure(self, name: str, queues: int) -> TopicConfig:
-        return self._configs.get(name) or self._put(_topic(validate_topic(name), max(1, min(queues, MAX_MADE_QUEUES))))
+        """Beyond the limit, too: anyone who may send can fill the table. Groups have a limit of their own."""
+        topic = _topic(validate_topic(name), max(1, min(queues, MAX_MADE_QUEUES)))
+        return self._configs.get(name) or self._put(topic, beyond_limit=True)
 
-    def _put(self, config: TopicConfig) -> TopicConfig:
+    def _put(self, config: TopicConfig, *, beyond_limit: bool = False) -> TopicConfig:
         known = self._configs.get(config.name)
         if known is None and config.name in self._leaving:
             raise Rejected(ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {config.name} is being deleted: it can be made again in a moment")
         self._check_made(config)
         if not self.unsaved:
             self.pending.clear()
-        put = super()._put(config)
+        put = super()._put(config, beyond_limit=beyond_limit)
         if known is None:
             self._on_made(put)
         if known is None or known.write_queues < put.write_queues:

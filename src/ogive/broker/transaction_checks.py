@@ -40,8 +40,17 @@ from ogive.model import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, PropertyName
 from ogive.store.model import NewMessage
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
+from ogive.wire.fitting import fit_properties
 from ogive.wire.headers import CheckTransactionStateRequest, encode_header
-from ogive.wire.message import StoredMessage, decode_properties, encode_properties, encode_stored, offset_message_id
+from ogive.wire.message import (
+    MAX_PROPERTIES_BYTES,
+    StoredMessage,
+    decode_properties,
+    encode_properties,
+    encode_stored,
+    join_properties,
+    offset_message_id,
+)
 from ogive.wire.numbers import whole_number
 
 log = logging.getLogger(__name__)
@@ -143,7 +152,7 @@ class TransactionChecks:
         if not live:
             log.debug("no producer of group %s is there to be asked about %s", group, _name(half))
             return False
-        properties[PropertyName.TRANSACTION_CHECKS] = str(checks + 1)
+        properties = _counted(properties, checks + 1)
         copy = self._copy(half, HALF_TOPIC, properties)
         await self._move(transaction, copy)
         transaction.checked = True
@@ -208,7 +217,17 @@ class TransactionChecks:
         ]
 
     def _copy(self, half: StoredMessage, topic: str, properties: dict[str, str]) -> NewMessage:
-        return stored_again(half, (topic, 0), encode_properties(properties), self._store_host)
+        return stored_again(half, (topic, 0), encode_properties(fit_properties(properties)), self._store_host)
+
+
+def _counted(properties: dict[str, str], checks: int) -> dict[str, str]:
+    """Return *properties* with this count. Where it has no room, some go that a broker added: the sender's are all committed."""
+    counted = properties | {PropertyName.TRANSACTION_CHECKS: str(checks)}
+    for name in (PropertyName.TRACE_ON, PropertyName.MSG_REGION, PropertyName.CLUSTER):
+        if len(join_properties(counted)) <= MAX_PROPERTIES_BYTES:
+            break
+        counted.pop(name, None)
+    return counted
 
 
 def _count(properties: dict[str, str]) -> int:

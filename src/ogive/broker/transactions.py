@@ -35,7 +35,7 @@ from ogive.store.model import SIZE_BEFORE, NewMessage, PutDone, PutResult
 from ogive.store.store import MessageStore
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import Decision
-from ogive.wire.message import MAX_PROPERTIES_BYTES, StoredMessage
+from ogive.wire.message import StoredMessage
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,6 @@ _MARK_PROPERTIES: Final = b"TAGS\x01d\x02"
 MAX_MARKS_AT_ONCE: Final = 4  # of one transaction, in one write; nearly all have one
 _BESIDE_BYTES: Final = 1024  # what is written with a half message's copy or commit is less: its marks, and the count of checks
 _LARGE_BYTES: Final = 2048  # a smaller message has room for that in any segment
-_COUNT_BYTES: Final = 32  # of them, those of the property with the count of checks
 AGES_S: Final = (5, 60, 600, 3_600, 43_200, 86_400)  # bounds of finish_message_latency, BrokerMetricsManager.java
 MAX_SETTLED: Final = 10_000  # outcomes remembered, for repeated requests
 _new_message: Final = tuple.__new__  # a third of what the call of a named tuple costs
@@ -174,12 +173,6 @@ class Transactions:
         body = message.body
         if len(body) + len(message.properties) > _LARGE_BYTES:
             self._store.check_fits(message, _BESIDE_BYTES)
-            if len(message.properties) > MAX_PROPERTIES_BYTES - _COUNT_BYTES:
-                raise Rejected(
-                    ResponseCode.MESSAGE_ILLEGAL,
-                    f"{len(message.properties)} bytes of properties of a half message leave no room for the count of the questions to its "
-                    f"producer: {MAX_PROPERTIES_BYTES - _COUNT_BYTES} are possible",
-                )
         found = identity(ready.topic, key, group, ready.born_timestamp_ms, crc32(body) & 0x7FFFFFFF)
         return Transaction(found, ready.topic, group, -1, -1, immunity_ms, [])
 

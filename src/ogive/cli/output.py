@@ -136,7 +136,9 @@ def print_message(message: MessageExt, *, as_json: bool, with_id: bool = False, 
 def _origin(letter: MessageExt) -> str:
     """``from Orders after 3 tries ``; empty for a message that a producer sent to the dead letters."""
     topic, tries = letter.properties.get(PropertyName.RETRY_TOPIC), letter.reconsume_times
-    return f"from {topic} after {tries} {'try' if tries == 1 else 'tries'} " if topic else ""
+    origin = f"from {topic} after {tries} {'try' if tries == 1 else 'tries'} " if topic else ""
+    removed, original = letter.properties.get(PropertyName.REMOVED_PROPERTIES), letter.properties.get(PropertyName.ORIGIN_MESSAGE_ID)
+    return f"{origin}(without its properties {removed}; whole: `ogive message {original}`) " if removed else origin
 
 
 def print_message_whole(message: MessageExt) -> None:

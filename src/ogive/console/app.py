@@ -266,6 +266,7 @@ class _Pages:
             "forms": [(form, shown.path("message", **place, **{"as": form})) for form in body.forms],
             "life": await self._messages.life(message),
             "origin": message.properties.get(PropertyName.ORIGIN_MESSAGE_ID),
+            "removed": message.properties.get(PropertyName.REMOVED_PROPERTIES),
         }
 
     async def _wanted(self, request: Request) -> MessageExt:

@@ -34,6 +34,10 @@ class MessageRow:
     keys: tuple[str, ...]
     reconsume_times: int
     origin: str | None
+    removed: str | None
+    """Names of properties that a retry or dead letter lacks for want of room."""
+    original: str | None
+    """Offset id of the message that has them."""
     size: int
     preview: str
 
@@ -187,6 +191,8 @@ def _row(message: MessageExt) -> MessageRow:
         keys=message.keys,
         reconsume_times=message.reconsume_times,
         origin=message.properties.get(PropertyName.RETRY_TOPIC),
+        removed=message.properties.get(PropertyName.REMOVED_PROPERTIES),
+        original=message.properties.get(PropertyName.ORIGIN_MESSAGE_ID),
         size=len(message.body),
         preview=preview(message.body),
     )

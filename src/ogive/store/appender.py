@@ -334,7 +334,7 @@ class Appender:
     def _sized(self, message: NewMessage, fixed: int) -> tuple[bytes, int]:
         """(properties to store, without the checksum; record size with it). *fixed*: see ConsumeQueue.fixed_bytes."""
         properties = strip_crc(message.properties)
-        if self._with_crc and properties and properties[-1] != 2:
+        if self._with_crc and properties and properties[-1] != 2 and len(properties) < MAX_PROPERTIES_BYTES:
             properties += b"\x02"  # 4.9 leaves the last separator off; another property follows
         size = fixed + len(message.body) + len(properties) + len(message.born_host) + len(message.store_host) - 16
         if self._with_crc and len(properties) <= MAX_CRC_PROPERTIES:

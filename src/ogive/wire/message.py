@@ -113,7 +113,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     """name 0x01 value 0x02 ..., UTF-8. Raises ProtocolError over 32,767 bytes, or where a separator stands in a name or value."""
     if native is not None and (stored := native.properties_text(properties)) is not None:
         return stored
-    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    text = _joined(properties)
     if text.count("\x02") != len(properties):
         raise ProtocolError("a property name or value holds the control character 2, which separates properties")
     try:
@@ -123,6 +123,15 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
     if len(raw) > MAX_PROPERTIES_BYTES:
         raise ProtocolError(f"{len(raw)} bytes of properties are over the limit of {MAX_PROPERTIES_BYTES}")
     return raw
+
+
+def join_properties(properties: Mapping[str, str]) -> bytes:
+    """encode_properties() of whatever length, for properties that were decoded before."""
+    return _joined(properties).encode(errors="replace")
+
+
+def _joined(properties: Mapping[str, str]) -> str:
+    return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:

@@ -148,9 +148,15 @@ async def test_the_table_is_bounded(tmp_path: Path) -> None:
         table.create_or_update(TopicConfig(name="U"))
     with pytest.raises(InvalidOption, match="its limit is 13"):
         table.auto_create_on_send("U", "TBW102", 4)
-    with pytest.raises(InvalidOption, match="its limit is 13"):
-        table.ensure_retry("G")
     table.create_or_update(TopicConfig(name="T", read_queues=9))
+    await table.saved()
+
+
+async def test_a_full_table_takes_the_retry_and_dead_letter_topics_of_groups(tmp_path: Path) -> None:
+    """Anyone who may send can fill it, and must not stop a group by that."""
+    table = a_table(tmp_path, max_topics=len(SYSTEM) + 1)
+    made(table, "T")
+    assert (table.ensure_retry("G").name, table.ensure_dlq("G").name) == ("%RETRY%G", "%DLQ%G")
     await table.saved()
 
 

@@ -1,5 +1,6 @@
 """Commands that take access away or send again, without a broker: they look and ask first."""
 
+import dataclasses
 import io
 import json
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ import pytest
 from ogive import aio
 from ogive.cli.main import main
 from ogive.errors import BrokerError, GroupNotExist, ResponseCode
+from ogive.testing import message
 
 
 class Cluster:
@@ -160,3 +162,18 @@ def test_a_user_that_exists_is_not_made_again(
     assert main(["user", "create", "billing", "-n", "h:1"]) == 1
     assert "user billing exists already: `ogive user update billing` changes it" in capsys.readouterr().err
     assert not cluster.done
+
+
+def test_a_dead_letter_that_lacks_properties_says_which_and_where_they_are(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    properties = {"RETRY_TOPIC": "Orders", "OGIVE_REMOVED_PROPERTIES": "baggage", "ORIGIN_MESSAGE_ID": "AB" * 16}
+    letter = dataclasses.replace(message("%DLQ%billing", b"x"), properties=properties, reconsume_times=3)
+
+    async def dead_letters(*_: Any, **__: Any) -> list[Any]:
+        return [letter]
+
+    monkeypatch.setattr(cluster, "dead_letters", dead_letters)
+    assert main(["dead-letter", "list", "billing", "-n", "h:1"]) == 0
+    shown = capsys.readouterr().out
+    assert f"from Orders after 3 tries (without its properties baggage; whole: `ogive message {'AB' * 16}`) x" in shown

@@ -11,7 +11,7 @@ Differs from Java
   the second at once and delays its copy.
 - A reply that was not pushed is not stored: anyone could fill the disk with replies to nobody. Java stores it.
 - The reply's topic is not created by a reply. What is pushed carries the broker's CLUSTER, as every stored message does.
-- A copy that cannot be stored is logged, and does not change the answer: the client has its reply.
+- A copy that cannot be stored, for the length of its properties too, is logged, and does not change the answer: the client has its reply.
 - Replies that wait are bounded, in all and for one client.
 - With access control a client counts as unknown while another user's producer is here under its id.
 """
@@ -27,8 +27,6 @@ from ogive.broker.handlers.send_rules import (
     check_plain,
     check_queue,
     check_room,
-    encoded,
-    stored_form,
 )
 from ogive.broker.replies import RESPONSE, Rejected, success
 from ogive.errors import InvalidOption, ResponseCode, StoreError, TransportError
@@ -43,7 +41,7 @@ from ogive.wire.headers import (
     SendMessageResponse,
     encode_header,
 )
-from ogive.wire.message import decode_host, decode_properties, offset_message_id
+from ogive.wire.message import decode_host, decode_properties, join_properties, offset_message_id
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +75,14 @@ def _message(ctx: Context, connection: Connection, header: SendMessageRequest | 
     if config is None:
         raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:256]}] not exist, apply first please!")
     check_body(ctx, body)
-    properties = decode_properties(encoded(header.properties or "")) | decode_properties(ctx.own_properties.encode())
+    sent = (header.properties or "").encode(errors="replace")
+    properties = decode_properties(sent) | decode_properties(ctx.own_properties.encode())
     check_plain("a reply", properties)
     return NewMessage(
         header.topic,
         check_queue(header.queue_id, config),
         body,
-        stored_form(properties),
+        join_properties(properties),
         header.sys_flag,
         header.flag,
         header.born_timestamp,
@@ -113,7 +112,7 @@ async def _push(ctx: Context, header: SendMessageRequest | SendMessageRequestV2,
         sys_flag=message.sys_flag,
         born_timestamp=message.born_timestamp_ms,
         flag=message.flag,
-        properties=stored_form(properties).decode(),
+        properties=join_properties(properties).decode(),
         reconsume_times=message.reconsume_times,
         unit_mode=header.unit_mode or False,
         born_host=decode_host(message.born_host),

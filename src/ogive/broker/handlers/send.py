@@ -10,6 +10,7 @@ Behaviour
   case the answer has the handle for cancelling it.
 - A transactional message waits as a half message, see transactions.py, unless a consumer sends it again: then it is an ordinary one.
 - A message for a retry topic that has no retries left goes to the dead-letter topic.
+- A message for a retry topic loses its largest properties where they leave no room for those that the broker adds, see send_back.py.
 
 Differs from Java
 - Properties keep the client's order; Java shuffles them.
@@ -53,7 +54,8 @@ from ogive.transport.connection import Connection
 from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.codes import RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
-from ogive.wire.message import decode_properties, encode_properties
+from ogive.wire.fitting import fit_properties
+from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_properties, encode_properties, join_properties
 from ogive.wire.numbers import parse_int, parse_long
 
 _SEND_MESSAGE: Final = int(RequestCode.SEND_MESSAGE)
@@ -324,11 +326,15 @@ def _redirect(
     ctx: Context, command: RemotingCommand, topic: str, queue_id: int, text: str, reconsume_times: int, names: _Names
 ) -> tuple[str, int, dict[str, str], str | None]:
     """Topic, queue, properties without the broker's own, and recall handle of a message with special properties or for a retry topic."""
-    properties = decode_properties(encoded(text))
+    is_retry = topic.startswith(RETRY_PREFIX)
+    properties = decode_properties(text.encode(errors="replace") if is_retry else encoded(text))
     properties.pop("POP_CK", None)
+    if is_retry:
+        # In a batch item, which no broker checks. Its consumer must not be refused for it.
+        properties.pop("INNER_NUM", None)
     if "INNER_NUM" in properties:
         raise inner_batch()
-    if topic.startswith(RETRY_PREFIX) and _retries_are_over(ctx, command, topic, reconsume_times, names):
+    if is_retry and _retries_are_over(ctx, command, topic, reconsume_times, names):
         topic = ctx.topics.ensure_dlq(topic.removeprefix(RETRY_PREFIX)).name
         queue_id = 0
         properties[PropertyName.DELAY] = "-1"
@@ -345,11 +351,16 @@ def _redirect(
                 properties, topic, queue_id,
                 wall_ms=ctx.now_ms(), store_ms=ctx.store.now_ms(), max_delay_s=ctx.config.timer_max_delay_s,
             )  # fmt: skip
-    recall = None
+    recall, room = None, MAX_PROPERTIES_BYTES - len(ctx.own_properties.encode())
     if topic == TIMER_TOPIC:
         if DELETE_KEY not in properties:  # which makes room
             ctx.timers.check_room()
         recall = recall_handle(properties, ctx.config.name)
+        if "TIMER_DELIVER_MS\x01" not in text and len(join_properties(properties)) > room:
+            # Delivery is then at the end of its second, as TIMER_OUT_MS says.
+            del properties[PropertyName.TIMER_DELIVER_MS]
+    if is_retry:
+        properties = fit_properties(properties, room)
     return topic, queue_id, properties, recall
 
 

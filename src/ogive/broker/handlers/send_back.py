@@ -7,10 +7,12 @@ Behaviour
   it has had its retries, or when the client asks for that (delay level below 0).
 - Level 0 means the broker's choice: 3 + the number of retries so far.
 - A record that holds a batch whole is refused: clients then send the one message to the retry topic themselves.
+- Properties that leave no room for those of the copy are removed from it, the largest first; the body is never changed.
 - The answer leaves when the copy is safe; with a group that has no retry queues the message is dropped.
 
 Differs from Java
 - A copy that cannot be stored is answered with the store's own code (14, 2) where Java says SYSTEM_ERROR.
+- Java's broker refuses a copy whose properties do not fit, each time, and the group's progress stops there.
 """
 
 import random
@@ -18,20 +20,23 @@ from functools import partial
 from typing import Final
 
 from ogive.broker.context import Context
-from ogive.broker.handlers.send_rules import VERSION_WITH_MAX_RECONSUME
+from ogive.broker.handlers.send_rules import MAX_INT, VERSION_WITH_MAX_RECONSUME
 from ogive.broker.replies import Rejected, refuse, reply_success
 from ogive.broker.schedule import check_delivery, delayed
 from ogive.errors import OgiveError, ResponseCode
-from ogive.model import SCHEDULE_TOPIC, PropertyName
+from ogive.model import MAX_RESOURCE_LENGTH, SCHEDULE_TOPIC, PropertyName
 from ogive.store.model import NewMessage, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import PERM_WRITE
 from ogive.wire.codes import SysFlag
 from ogive.wire.command import RemotingCommand
+from ogive.wire.fitting import fit_properties
 from ogive.wire.headers import ConsumerSendMsgBackRequest, decode_header
 from ogive.wire.message import StoredMessage, decode_properties, decode_stored, encode_properties, offset_message_id
 
 FIRST_RETRY_LEVEL: Final = 3
+_NAME_LENGTHS: Final = range(1, MAX_RESOURCE_LENGTH + 1)
+_OFFSET_ID_LENGTHS: Final = (32, 56)
 
 
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
@@ -66,8 +71,8 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         properties[PropertyName.DELAY] = str(header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times)
     topic, queue_id = delayed(ctx.levels, topic, queue_id, properties)
     copy = NewMessage(
-        topic, queue_id, message.body, encode_properties(properties), message.sys_flag, message.flag, message.born_timestamp_ms,
-        message.born_host, ctx.store_host, message.reconsume_times + 1,
+        topic, queue_id, message.body, encode_properties(fit_properties(properties)), message.sys_flag, message.flag,
+        message.born_timestamp_ms, message.born_host, ctx.store_host, min(message.reconsume_times + 1, MAX_INT),
     )  # fmt: skip
     if topic == SCHEDULE_TOPIC:
         check_delivery(ctx.store, copy, retry.name)
@@ -76,11 +81,15 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
 
 
 def _retry_properties(message: StoredMessage) -> dict[str, str]:
-    """Those of the message; the first delivery's topic and id go along with every retry."""
+    """Return the properties of a copy; the first delivery's topic and id go along with every retry."""
     properties = decode_properties(message.properties)
     properties.pop(PropertyName.RECORD_CRC, None)
-    properties.setdefault(PropertyName.RETRY_TOPIC, message.topic)
-    properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, offset_message_id(message.store_host, message.commitlog_offset))
+    # In a batch item, which no broker checks. Elsewhere it would make a batch of the copy.
+    properties.pop("INNER_NUM", None)
+    if len(properties.get(PropertyName.RETRY_TOPIC, "")) not in _NAME_LENGTHS:
+        properties[PropertyName.RETRY_TOPIC] = message.topic
+    if len(properties.get(PropertyName.ORIGIN_MESSAGE_ID, "")) not in _OFFSET_ID_LENGTHS:
+        properties[PropertyName.ORIGIN_MESSAGE_ID] = offset_message_id(message.store_host, message.commitlog_offset)
     properties[PropertyName.WAIT] = "false"
     return properties
 

@@ -11,7 +11,7 @@ from ogive.errors import ProtocolError, ResponseCode
 from ogive.model import NO_SEND_TOPICS, PropertyName
 from ogive.wire.bodies import TopicConfig
 from ogive.wire.codes import SysFlag
-from ogive.wire.message import MAX_PROPERTIES_BYTES, encode_properties
+from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_properties, encode_properties, join_properties
 
 VERSION_WITH_MAX_RECONSUME: Final = 121  # 3.4.9: older clients send the field without meaning it
 CLIENT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRESSION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
@@ -85,11 +85,16 @@ def check_queue(queue_id: int, config: TopicConfig) -> int:
 
 
 def encoded(text: str) -> bytes:
-    """Properties that a client sent, as they are stored. Raises Rejected for what no record can hold."""
+    """Properties that a client sent, as they are stored. Raises Rejected for what no record can hold.
+
+    What a map of the properties does not hold, such as the first of two values, does not count: Java's broker stores the map.
+    """
     try:
         raw = text.encode()
     except UnicodeEncodeError as exc:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"a property cannot be stored as UTF-8: {exc.reason}") from None
+    if len(raw) > MAX_PROPERTIES_BYTES:
+        raw = join_properties(decode_properties(raw))
     if len(raw) > MAX_PROPERTIES_BYTES:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"{len(raw)} bytes of properties are over the limit of {MAX_PROPERTIES_BYTES}")
     return raw

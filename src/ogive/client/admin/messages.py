@@ -38,6 +38,7 @@ from ogive.model import (
 from ogive.transport.connection import split_address, split_listed_address
 from ogive.wire.bodies import TopicRouteData
 from ogive.wire.codes import SysFlag
+from ogive.wire.fitting import fit_properties
 from ogive.wire.headers import SendMessageRequestV2
 from ogive.wire.message import encode_properties, parse_offset_message_id
 from ogive.wire.trace import TraceRecord, by_time, decode_trace
@@ -175,7 +176,7 @@ class MessageCalls(AdminBase):
             sys_flag=message.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK) if message.is_compressed else 0,
             born_timestamp=message.born_timestamp_ms,
             flag=message.flag,
-            properties=encode_properties(_for_another_try(message)).decode(),
+            properties=encode_properties(fit_properties(_for_another_try(message))).decode(),
             reconsume_times=0,
             broker_name=queue.broker_name,
         )

@@ -5,19 +5,23 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from ogive.client import api
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start
 from ogive.client.routes import MASTER_ID
-from ogive.errors import ConnectError, OgiveError, TransportError
+from ogive.errors import ConnectError, MessageIllegal, OgiveError, ResponseCode, TransportError
 from ogive.model import MessageExt, MessageQueue, PropertyName, PullResult, PullStatus, retry_topic
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import SQL92, SubscriptionData
 from ogive.wire.codes import PullSysFlag, SysFlag
+from ogive.wire.compression import compress
+from ogive.wire.fitting import fit_properties
+from ogive.wire.frame import MAX_FRAME_BYTES
 from ogive.wire.headers import PullMessageRequest, SendMessageRequestV2, SendReplyMessageRequestV2
-from ogive.wire.message import DamagedMessage, encode_properties
+from ogive.wire.message import MAX_PROPERTIES_BYTES, DamagedMessage, encode_properties
 
 T = TypeVar("T")
 
@@ -25,12 +29,24 @@ log = logging.getLogger(__name__)
 
 INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
 REPLY_TRIES: Final = 3  # brokers, as many as a send tries
-_NOT_COPIED: Final = {  # half-message mark, what goes into the header, and the sum over the old record
+_NOT_COPIED: Final = {
+    # Half-message mark, what goes into the header, and the sum over the old record.
     PropertyName.TRANSACTION_PREPARED,
     PropertyName.RECONSUME_TIME,
     PropertyName.MAX_RECONSUME_TIMES,
     PropertyName.RECORD_CRC,
+    # In a batch item, which no broker checks. A broker would refuse the copy for them, or delay the dead letter.
+    "INNER_NUM",
+    "TIMER_DELAY_SEC",
+    PropertyName.TIMER_DELAY_MS,
+    PropertyName.TIMER_DELIVER_MS,
+    "TIMER_DEL_UNIQKEY",
 }
+MAX_RETRIES: Final = 0x7FFFFFFF
+_ADDED_BYTES: Final = 1024
+"""Brokers add less to the properties of a copy: where it waits for its delay, where it came in, and a unique key."""
+_MAX_COPY_BYTES: Final = MAX_FRAME_BYTES - 128 * 1024
+"""The rest of a frame is for the header, which holds the properties."""
 
 
 class GroupCalls:
@@ -241,24 +257,36 @@ class GroupCalls:
     async def send_retry(self, message: MessageExt, *, delay_level: int, reconsume_times: int, max_retries: int) -> None:
         """Send a copy of *message* to the group's retry topic: the way round a broker that cannot send it back.
 
-        More *reconsume_times* than *max_retries* make the broker put it into the dead-letter topic instead.
+        More *reconsume_times* than *max_retries* make the broker put it into the dead-letter topic instead. Properties that do not fit are
+        removed, the largest first. Raises MessageIllegal if the broker refuses even that.
         """
         topic = retry_topic(self.group)
         queues = await self._instance.routes.publish_queues(topic)
         queue = queues[message.queue_offset % len(queues)]
+        body, sys_flag = await _copied_body(message)
+        properties = _retry_properties(message, delay_level)
         header = SendMessageRequestV2(
             producer_group=INNER_GROUP,
             topic=topic,
             queue_id=queue.queue_id,
             born_timestamp=message.born_timestamp_ms,
-            sys_flag=message.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK),
+            sys_flag=sys_flag,
             flag=message.flag,
-            properties=encode_properties(_retry_properties(message, delay_level)).decode(),
-            reconsume_times=reconsume_times,
-            max_reconsume_times=max_retries,
+            properties=encode_properties(fit_properties(properties)).decode(),
+            reconsume_times=min(reconsume_times, MAX_RETRIES),
+            max_reconsume_times=min(max_retries, MAX_RETRIES - 1),
         )
+        try:
+            await self._send_copy(queue, header, body)
+        except MessageIllegal:
+            shorter = encode_properties(fit_properties(properties, MAX_PROPERTIES_BYTES - _ADDED_BYTES)).decode()
+            if shorter == header.properties:
+                raise
+            await self._send_copy(queue, replace(header, properties=shorter), body)
+
+    async def _send_copy(self, queue: MessageQueue, header: SendMessageRequestV2, body: bytes) -> None:
         address = self._instance.routes.broker_address(queue.broker_name)
-        await api.send_message(self._pool, address, header, message.body, broker_name=queue.broker_name, timeout_s=api.SEND_BACK_TIMEOUT_S)
+        await api.send_message(self._pool, address, header, body, broker_name=queue.broker_name, timeout_s=api.SEND_BACK_TIMEOUT_S)
 
     async def send_reply(self, topic: str, body: bytes, properties: bytes, *, broker_name: str) -> None:
         """Send a reply through a broker that holds the reply *topic*: by *broker_name* if it does, and by others if that fails."""
@@ -286,10 +314,26 @@ class GroupCalls:
         raise failure
 
 
+async def _copied_body(message: MessageExt) -> tuple[bytes, int]:
+    """Return the body of a copy and its sysFlag. A body that came compressed goes so: inflated it may be longer than brokers take.
+
+    Raises MessageIllegal for one that is too long for a frame.
+    """
+    body, sys_flag = message.body, message.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
+    if len(body) > message.stored_bytes > 0:
+        body, sys_flag = await asyncio.to_thread(compress, body)
+    if len(body) > _MAX_COPY_BYTES:
+        raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(body)} bytes is over the limit of {_MAX_COPY_BYTES}")
+    return body, sys_flag
+
+
 def _retry_properties(message: MessageExt, delay_level: int) -> dict[str, str]:
-    """Source: DefaultMQPushConsumerImpl.java sendMessageBackAsNormalMessage, 5.3."""
+    """Source: DefaultMQPushConsumerImpl.java sendMessageBackAsNormalMessage, 5.3.
+
+    Differs from Java: ORIGIN_MESSAGE_ID is the offset id, as where the broker makes the copy, by which the original is found.
+    """
     properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
-    properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.id)
+    properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.offset_id)
     properties.setdefault(PropertyName.RETRY_TOPIC, message.topic)
     properties.pop(PropertyName.DELAY, None)
     if delay_level > 0:

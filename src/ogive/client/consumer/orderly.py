@@ -24,11 +24,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ogive.client.consumer.call import call, call_async
+from ogive.client.consumer.calls import MAX_RETRIES
 from ogive.client.consumer.dead_letters import DeadLetters
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.lease import lease_time
 from ogive.client.consumer.outcome import BROKEN, Failure, Verdict
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
+from ogive.client.consumer.send_back import CopyRefused, log_passed_over, send_to_dead_letters
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
 from ogive.client.listener import COMMIT, MAX_SUSPEND_S, MIN_SUSPEND_S, ROLLBACK, AnyListener
 from ogive.errors import OgiveError
@@ -225,7 +227,7 @@ class OrderlyService:
         self._end_turn(process_queue)
 
     async def _to_dead_letters(self, message: MessageExt, limit: int, why: str) -> bool:
-        """More tries than allowed, in the copy's header, are what makes a broker put it there."""
+        """Return True if the queue may move on."""
         if self._group.broadcast:
             log.error(
                 "%s/%d (id %s) failed too often and is dropped: %s is broadcasting",
@@ -235,9 +237,11 @@ class OrderlyService:
                 self._group.name,
             )
             return True
-        limit = min(limit, 0x7FFFFFFE)
         try:
-            await self._group.calls.send_retry(message, delay_level=0, reconsume_times=limit + 1, max_retries=limit)
+            await send_to_dead_letters(self._group.calls, message, min(limit, MAX_RETRIES - 1))
+        except CopyRefused as exc:
+            log_passed_over(message, exc, why)
+            return True
         except OgiveError as exc:
             log.warning("%s/%d could not be sent to the dead-letter topic, its queue waits: %s", message.queue, message.queue_offset, exc)
             return False

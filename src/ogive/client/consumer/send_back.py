@@ -6,6 +6,8 @@ Behaviour
   too, the message is given to the listener again after 5 s.
 - A message of a batch that the broker keeps as one record goes as a copy at once: the broker knows the record only, and refuses it.
 - Each message is on its way at most once at a time.
+- A message whose copy brokers refuse for what it is, in either way, is passed over after its last retry, with an ERROR that has its offset
+  id: it would be refused for ever, and the group's progress would stop there. Our broker, and mostly Apache's too, refuses none.
 """
 
 import asyncio
@@ -20,7 +22,7 @@ from ogive.client.consumer.dead_letters import DeadLetters
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.listener import AnyListener
-from ogive.errors import OgiveError
+from ogive.errors import BrokerInternalError, MessageIllegal, OgiveError
 from ogive.model import MessageExt
 from ogive.wire.codes import SysFlag
 
@@ -28,6 +30,10 @@ log = logging.getLogger(__name__)
 
 MAX_AT_A_TIME: Final = 16
 FIRST_RETRY_LEVEL: Final = 3  # what a broker uses for delay level 0 and the first retry
+
+
+class CopyRefused(OgiveError):
+    """Brokers refuse a copy of the message for what it is: asking again does not help."""
 
 
 class ReturnCalls(Protocol):
@@ -143,22 +149,33 @@ class SendBack:
     async def _carry_one(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str) -> None:
         if process_queue.dropped:
             self._under_way.discard((process_queue, message.queue_offset))
-        elif await self._send(message, delay_level):
-            self._under_way.discard((process_queue, message.queue_offset))
-            if delay_level < 0 or message.reconsume_times >= self._max_retries:
-                self._dead_letters.note(message, why)
-            self._returned(process_queue, message)
+            return
+        is_over = delay_level < 0 or message.reconsume_times >= self._max_retries
+        try:
+            await self._send(message, delay_level)
+        except OgiveError as exc:
+            if not is_over or not isinstance(exc, CopyRefused):
+                log.warning("%s/%d stays here and is tried again in %.0f s: %s", message.queue, message.queue_offset, self._retry_s, exc)
+                self._strand(process_queue, message)
+                return
+            log_passed_over(message, exc, why)
         else:
-            self._strand(process_queue, message)
+            if is_over:
+                self._dead_letters.note(message, why)
+        self._under_way.discard((process_queue, message.queue_offset))
+        self._returned(process_queue, message)
 
-    async def _send(self, message: MessageExt, delay_level: int) -> bool:
-        if not message.sys_flag & SysFlag.INNER_BATCH:
+    async def _send(self, message: MessageExt, delay_level: int) -> None:
+        """Raises OgiveError if no broker has taken it; CopyRefused if none will."""
+        is_refused = bool(message.sys_flag & SysFlag.INNER_BATCH)
+        if not is_refused:
             try:
                 await self._calls.send_back(message, delay_level=delay_level, max_retries=self._max_retries)
             except OgiveError as exc:
+                is_refused = isinstance(exc, MessageIllegal | BrokerInternalError)
                 log.warning("%s/%d could not be sent back, trying the retry topic: %s", message.queue, message.queue_offset, exc)
             else:
-                return True
+                return
         dead = delay_level < 0
         try:
             await self._calls.send_retry(
@@ -167,10 +184,8 @@ class SendBack:
                 reconsume_times=self._max_retries + 1 if dead else message.reconsume_times + 1,
                 max_retries=self._max_retries,
             )
-        except OgiveError as exc:
-            log.warning("%s/%d stays here and is tried again in %.0f s: %s", message.queue, message.queue_offset, self._retry_s, exc)
-            return False
-        return True
+        except MessageIllegal as exc:
+            raise (CopyRefused(str(exc)) if is_refused else exc) from None
 
     def _strand(self, process_queue: ProcessQueue, message: MessageExt) -> None:
         def again() -> None:
@@ -182,6 +197,34 @@ class SendBack:
 
         timer = asyncio.get_running_loop().call_later(self._retry_s, again)
         self._stranded.add(timer)
+
+
+async def send_to_dead_letters(calls: ReturnCalls, message: MessageExt, max_retries: int) -> None:
+    """As orderly consumers do: by way of the retry topic, with more tries than allowed, which keeps their number.
+
+    Where that is refused, the broker that holds the message makes the copy. Raises OgiveError; CopyRefused where that is refused as well.
+    """
+    try:
+        await calls.send_retry(message, delay_level=0, reconsume_times=max_retries + 1, max_retries=max_retries)
+    except MessageIllegal as exc:
+        if not message.sys_flag & SysFlag.INNER_BATCH:
+            log.warning("%s/%d could not be sent to the dead letters, its broker is asked: %s", message.queue, message.queue_offset, exc)
+            try:
+                await calls.send_back(message, delay_level=-1, max_retries=max_retries)
+            except (MessageIllegal, BrokerInternalError) as error:
+                exc = MessageIllegal(error.code, error.remark, error.address)
+            else:
+                return
+        raise CopyRefused(str(exc)) from None
+
+
+def log_passed_over(message: MessageExt, failure: CopyRefused, why: str) -> None:
+    tries = message.reconsume_times + 1
+    log.error(
+        "%s/%d is passed over after %d %s, and is in no dead-letter topic: brokers refuse its copy (%s). "
+        "Its offset id, %s, finds it as long as its broker keeps it. It failed with: %s",
+        message.queue, message.queue_offset, tries, "try" if tries == 1 else "tries", failure, message.offset_id, why,
+    )  # fmt: skip
 
 
 def returns(

@@ -11,6 +11,7 @@ from ogive.model import MessageExt
 from ogive.wire.bodies import dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
+from ogive.wire.message import BatchItem, encode_batch, encode_properties
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
 
@@ -166,3 +167,95 @@ async def test_an_offset_without_a_message_is_refused(client: RawClient, offset:
     await a_message(client)
     answer = await client.call(RequestCode.CONSUMER_SEND_MSG_BACK, offset=offset, group="G", delayLevel=0)
     assert answer.code == ResponseCode.SYSTEM_ERROR
+
+
+ADDED = "MSG_REGION\x01DefaultRegion\x02TRACE_ON\x01true\x02CLUSTER\x01DefaultCluster\x02"
+ROOM = 32_767 - len(ADDED)
+"""Bytes of properties that fit beside those which a broker adds, ours and Apache's."""
+
+
+def filled(properties: dict[str, str], name: str, size: int = ROOM) -> dict[str, str]:
+    """*properties* and one more, in exactly so many bytes."""
+    rest = {other: value for other, value in properties.items() if other != name}
+    return rest | {name: "v" * (size - len(encode_properties(rest)) - len(name.encode()) - 2)}
+
+
+async def stored(client: RawClient, properties: dict[str, str], **changed: int) -> MessageExt:
+    """The only message of its topic."""
+    await client.send("T", b"order", properties, **changed)
+    (message,) = messages(await client.pull("G", "T", 0))
+    return message
+
+
+async def tried_and_dead(client: RawClient, message: MessageExt) -> tuple[MessageExt, MessageExt]:
+    """The one retry of *message*, and its dead letter."""
+    await give_back(client, message, limit=message.reconsume_times + 1)
+    again = await arrived(client, "%RETRY%G")
+    await give_back(client, again, limit=message.reconsume_times + 1)
+    return again, await arrived(client, "%DLQ%G")
+
+
+@pytest.mark.parametrize("missing", [0, 1, 2, 60])
+@pytest.mark.parametrize("name", ["baggage", "KEYS", "TAGS", "UNIQ_KEY", "größe" * 40, "n" * 20_000])
+async def test_copies_without_room_lack_the_largest_property_and_name_it(client: RawClient, name: str, missing: int) -> None:
+    first = await stored(client, filled({"UNIQ_KEY": "AB", "TAGS": "paid", "tenant": "9"}, name, ROOM - missing))
+    for copy in await tried_and_dead(client, first):
+        assert (copy.body, copy.properties["tenant"], name in copy.properties) == (b"order", "9", False)
+        assert copy.properties["OGIVE_REMOVED_PROPERTIES"].startswith(name[:32])
+        assert (copy.properties["RETRY_TOPIC"], copy.properties["ORIGIN_MESSAGE_ID"]) == ("T", first.offset_id)
+
+
+@pytest.mark.parametrize("name", ["RETRY_TOPIC", "ORIGIN_MESSAGE_ID"])
+async def test_what_a_sender_claims_about_an_earlier_try_is_not_kept_where_it_cannot_be_true(client: RawClient, name: str) -> None:
+    first = await stored(client, filled({"UNIQ_KEY": "AB"}, name))
+    for copy in await tried_and_dead(client, first):
+        assert (copy.properties["RETRY_TOPIC"], copy.properties["ORIGIN_MESSAGE_ID"]) == ("T", first.offset_id)
+
+
+async def test_many_small_properties_give_way_only_as_far_as_needed(client: RawClient) -> None:
+    small = {f"name-{i:04}": "v" * 20 for i in range(1_000)}
+    first = await stored(client, filled({"UNIQ_KEY": "A" * 32} | small, "large"))
+    for copy in await tried_and_dead(client, first):
+        assert {name for name in first.properties if name not in copy.properties} == {"large"}
+
+
+async def test_of_small_properties_alone_only_some_go_and_none_that_clients_need(client: RawClient) -> None:
+    own = {"UNIQ_KEY": "A" * 32, "TAGS": "paid"}
+    first = await stored(client, filled(own | {f"name-{i:04}": "v" * 20 for i in range(1_053)}, "last"))
+    for copy in await tried_and_dead(client, first):
+        missing = {name for name in first.properties if name not in copy.properties}
+        assert not missing & own.keys()
+        assert 1 <= len(missing) <= 20
+
+
+async def test_a_copy_with_room_keeps_every_property(client: RawClient) -> None:
+    first = await stored(client, filled({"UNIQ_KEY": "AB"}, "baggage", ROOM - 300))
+    for copy in await tried_and_dead(client, first):
+        assert copy.properties["baggage"] == first.properties["baggage"]
+        assert "OGIVE_REMOVED_PROPERTIES" not in copy.properties
+
+
+async def test_a_message_that_claims_the_most_tries_there_are_becomes_a_dead_letter(client: RawClient) -> None:
+    message = await stored(client, {"UNIQ_KEY": "AB"}, j=0x7FFFFFFF)
+    await give_back(client, message)
+    assert (await arrived(client, "%DLQ%G")).reconsume_times == 0x7FFFFFFF
+
+
+async def test_properties_of_a_batch_item_that_are_no_text_and_grow_as_such_do_not_hinder_its_copy(client: RawClient) -> None:
+    raw = b"UNIQ_KEY\x01AB\x02binary\x01"
+    items = encode_batch([BatchItem(0, b"order", raw + b"\xff" * (32_767 - len(raw)))])
+    assert (await client.call(320, items, **(client.send_fields("T", 0, "") | {"m": True}))).code == ResponseCode.SUCCESS
+    (message,) = messages(await client.pull("G", "T", 0))
+    for copy in await tried_and_dead(client, message):
+        assert (copy.body, copy.properties["OGIVE_REMOVED_PROPERTIES"]) == (b"order", "binary")
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+async def test_a_client_that_sends_the_copy_itself_gets_it_stored_too(client: RawClient, tries: int) -> None:
+    """As Java's does, with more properties than a record holds."""
+    properties = filled({"UNIQ_KEY": "AB", "RETRY_TOPIC": "T", "DELAY": "3"}, "baggage", 40_000)
+    text = "".join(f"{name}\x01{value}\x02" for name, value in properties.items())
+    fields = client.send_fields("%RETRY%G", 0, text) | {"j": tries, "l": 2}
+    assert (await client.call(310, b"order", **fields)).code == ResponseCode.SUCCESS
+    copy = await arrived(client, "%DLQ%G" if tries > 2 else "%RETRY%G")
+    assert (copy.body, copy.properties["OGIVE_REMOVED_PROPERTIES"]) == (b"order", "baggage")

@@ -24,7 +24,9 @@ from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.wire.bodies import BrokerData, HeartbeatData, QueueData, SubscriptionData, TopicRouteData, consumer_ids_dumps, dumps
 from ogive.wire.codes import PullSysFlag, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
+from ogive.wire.compression import compress, decompress
 from ogive.wire.headers import PullMessageResponse, SendMessageRequestV2, SendMessageResponse, decode_header, encode_header
+from ogive.wire.message import decode_properties, offset_message_id
 
 PULL = RequestCode.PULL_MESSAGE
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
@@ -451,7 +453,7 @@ async def test_the_retry_topic_takes_what_cannot_be_sent_back(broker: FakeBroker
     fields, properties = request.ext_fields, request.ext_fields["i"]
     assert (fields["b"], fields["j"], fields["l"]) == (RETRY, "1", "16")
     assert "RETRY_TOPIC\x01Orders\x02" in properties
-    assert "ORIGIN_MESSAGE_ID\x01ABC\x02" in properties
+    assert f"ORIGIN_MESSAGE_ID\x01{seen.messages[0].offset_id}\x02" in properties
     assert "DELAY\x013\x02" in properties
     assert "TRAN_MSG" not in properties
     assert seen.messages[1].topic == "Orders"
@@ -475,6 +477,90 @@ async def test_a_message_that_no_broker_takes_stays_and_holds_back_the_progress(
         await seen.until(lambda: sum(m.body == b"bad" for m in seen.messages) == 3)
         await broker.until(lambda: progress(broker) == 3)
     assert [m.reconsume_times for m in seen.messages if m.body == b"bad"] == [0, 1, 2]
+
+
+FULL = b"UNIQ_KEY\x01K1\x02KEYS\x014711\x02baggage\x01" + b"v" * 32_600 + b"\x02"
+"""Properties that leave less room than a copy needs."""
+
+
+def too_long(limit: int) -> Callable[[RemotingCommand], RemotingCommand | None]:
+    """What Apache's broker answers to a send with more bytes of properties than that."""
+    return lambda request: error(ResponseCode.MESSAGE_ILLEGAL) if len(request.ext_fields["i"].encode()) > limit else None
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_copy_without_room_is_sent_without_its_largest_property(broker: FakeBroker, orderly: bool) -> None:
+    """Where a broker cannot send the message back, and has properties of its own to add."""
+    broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR, "PROPERTIES_SIZE_EXCEEDED"))
+    broker.on(SEND, too_long(32_000))
+    broker.put("Orders", b"x", properties=FULL)
+
+    def bill(message: MessageExt) -> Any:
+        return LATER if message.queue.topic == "Orders" else None
+
+    async with consumer(broker, to(bill, max_retries=0, orderly=orderly)):
+        await broker.until(lambda: progress(broker) == 1)
+    (copy,) = broker.stored[RETRY, 0]
+    properties = decode_properties(copy.properties)
+    original = broker.stored["Orders", 0][0]
+    assert (copy.body, properties["KEYS"], "baggage" in properties) == (b"x", "4711", False)
+    assert properties["OGIVE_REMOVED_PROPERTIES"] == "baggage"
+    assert properties["ORIGIN_MESSAGE_ID"] == offset_message_id(original.store_host, original.commitlog_offset)
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_message_whose_copy_brokers_refuse_is_passed_over_after_its_retries(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture, orderly: bool
+) -> None:
+    broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR))
+    broker.on(SEND, error(ResponseCode.MESSAGE_ILLEGAL, "no copy of it"))
+    seen = Seen()
+    for body in (b"good", b"bad", b"good"):
+        broker.put("Orders", body)
+
+    def bill(message: MessageExt) -> Any:
+        seen(message)
+        return LATER if message.body == b"bad" else None
+
+    async with consumer(broker, to(bill, max_retries=2, orderly=orderly, **({"suspend_s": 0.01} if orderly else {}))):
+        await broker.until(lambda: progress(broker) == 3)
+    assert [m.reconsume_times for m in seen.messages if m.body == b"bad"] == [0, 1, 2]
+    stored = broker.stored["Orders", 0][1]
+    (record,) = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "Orders/broker-a/0/1 is passed over after 3 tries" in record.getMessage()
+    assert offset_message_id(stored.store_host, stored.commitlog_offset) in record.getMessage()
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+async def test_a_message_is_not_passed_over_while_a_broker_may_still_take_it(broker: FakeBroker, orderly: bool) -> None:
+    """The one that holds it is busy, the other refuses the copy."""
+    broker.on(SEND_BACK, error(ResponseCode.SYSTEM_BUSY))
+    broker.on(SEND, error(ResponseCode.MESSAGE_ILLEGAL))
+    broker.put("Orders", b"bad")
+    async with consumer(broker, to(lambda message: LATER, max_retries=0, orderly=orderly)):
+        await broker.received(SEND_BACK, 3)
+        assert progress(broker) in (None, 0)
+
+
+async def test_a_copy_of_a_message_that_claims_the_most_tries_has_a_number_that_fits(broker: FakeBroker) -> None:
+    broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR))
+    broker.put("Orders", b"x").reconsume_times = 0x7FFFFFFF
+
+    async with consumer(broker, to(lambda message: LATER if message.queue.topic == "Orders" else None)):
+        request = (await broker.received(SEND))[0]
+    assert request.ext_fields["j"] == str(0x7FFFFFFF)
+
+
+async def test_an_orderly_dead_letter_of_a_compressed_body_is_sent_compressed(broker: FakeBroker) -> None:
+    """Inflated it is longer than brokers take."""
+    body = bytes(20_000_000)
+    packed, sys_flag = compress(body)
+    broker.put("Orders", packed, sys_flag=sys_flag)
+    async with consumer(broker, to(lambda message: LATER if message.queue.topic == "Orders" else None, max_retries=0, orderly=True)):
+        request = (await broker.received(SEND))[0]
+        await broker.until(lambda: progress(broker) == 1)
+    assert len(request.body) < 100_000
+    assert decompress(request.body, int(request.ext_fields["f"])) == body
 
 
 async def test_a_call_that_takes_too_long_is_sent_back_once(broker: FakeBroker) -> None:
