@@ -4,9 +4,12 @@
 
 enum { ID_DIGITS = 2 * (HOST_V4 + 8), NOT_PLAIN = COMPRESSED | HOSTS_V6 | NEED_UNWRAP | INNER_BATCH };
 
-/* A column's buffers are, of numbers: no validity, the numbers. Of texts: validity or none where no row is null, where each ends, all of
+/* A column's buffers are, of numbers: validity for times and none for others, the numbers. Of texts: validity or none where no row is null, where each ends, all of
    them. Of the map: where each row's entries end, where each name ends, all names, the same two of values. */
 enum form { INT32, INT64, MICROSECONDS, BODY, OFFSET_ID, PROPERTY, KEY_OR_OFFSET_ID, PROPERTIES };
+/* A day within the years 1 to 9999, so that no time zone shows another year. Any client can write any time; others are null. */
+static const int64_t FIRST_MS = -62135510400000, LAST_MS = 253402214399999;
+
 enum { VALIDITY = 0, NUMBERS = 1, ENDS = 1, TEXTS = 2 };
 enum { ROW_ENDS = 0, NAME_ENDS = 1, NAMES = 2, VALUE_ENDS = 3, VALUES = 4, MOST_BUFFERS = 5 };
 
@@ -142,6 +145,16 @@ static int cut_properties(struct work *work, const uint8_t *at, size_t size)
     return 1;
 }
 
+static void add_time(struct column *column, Py_ssize_t row, int64_t ms)
+{
+    if (ms < FIRST_MS || ms > LAST_MS) {
+        column->nulls = 1;
+        ms = 0;
+    } else
+        column->buffers[VALIDITY].start[row / 8] |= (uint8_t)(1 << row % 8);
+    add_int64(&column->buffers[NUMBERS], (uint64_t)(ms * 1000));
+}
+
 static void add_value(struct column *column, Py_ssize_t row)
 {
     if (column->value == NULL) {
@@ -191,7 +204,7 @@ static const uint8_t *add_record(struct work *work, const uint8_t *record, const
             add_int64(&buffers[NUMBERS], get64(field));
             break;
         case MICROSECONDS:
-            add_int64(&buffers[NUMBERS], get64(field) * 1000);
+            add_time(column, work->rows, (int64_t)get64(field));
             break;
         case BODY:
             add_text(&buffers[ENDS], &buffers[TEXTS], body, body_size);
@@ -225,6 +238,16 @@ static int reserve(struct buffer *buffer, Py_ssize_t size)
     return 0;
 }
 
+/* room for a bit a row, none set */
+static int reserve_validity(struct column *column, Py_ssize_t rows)
+{
+    struct buffer *validity = &column->buffers[VALIDITY];
+    if (reserve(validity, rows / 8 + 1) < 0)
+        return -1;
+    memset(validity->start, 0, (size_t)(rows / 8 + 1));
+    return 0;
+}
+
 /* room for where each text ends, after a leading 0, and for the texts */
 static int reserve_texts(struct buffer *ends, struct buffer *texts, Py_ssize_t count, Py_ssize_t size)
 {
@@ -242,8 +265,10 @@ static int reserve_column(struct column *column, Py_ssize_t size)
     switch (column->kind->form) {
     case INT32:
         return reserve(&buffers[NUMBERS], 4 * rows);
-    case INT64:
     case MICROSECONDS:
+        if (reserve_validity(column, rows) < 0)
+            return -1; /* fall through */
+    case INT64:
         return reserve(&buffers[NUMBERS], 8 * rows);
     case PROPERTIES:
         if (reserve(&buffers[ROW_ENDS], 4 * (rows + 1)) < 0)
@@ -253,9 +278,8 @@ static int reserve_column(struct column *column, Py_ssize_t size)
             return -1;
         return reserve_texts(&buffers[VALUE_ENDS], &buffers[VALUES], entries, size);
     case PROPERTY:
-        if (reserve(&buffers[VALIDITY], rows / 8 + 1) < 0)
+        if (reserve_validity(column, rows) < 0)
             return -1;
-        memset(buffers[VALIDITY].start, 0, (size_t)(rows / 8 + 1));
         break;
     default:
         break;
@@ -269,9 +293,9 @@ static PyObject *taken(struct column *column, Py_ssize_t rows)
     struct buffer *buffers = column->buffers;
     enum form form = column->kind->form;
     int count = form == PROPERTIES ? 5 : form == INT32 || form == INT64 || form == MICROSECONDS ? 2 : 3;
-    if (form == PROPERTY && column->nulls)
+    if (column->nulls)
         buffers[VALIDITY].next = buffers[VALIDITY].start + (rows + 7) / 8;
-    else if (form == PROPERTY)
+    else if (form == PROPERTY || form == MICROSECONDS)
         Py_CLEAR(buffers[VALIDITY].bytes);
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple != NULL && i < count; i++) {

@@ -12,6 +12,7 @@ Behaviour
   (hosts, flags) is then taken from the records one by one, if a column asks for it.
 - A record that holds a batch whole becomes its messages, those within the offsets that were asked for: each answer that has a part of it
   brings it again. One that cannot be taken apart is an error.
+- A time outside of the years 1 to 9999, as of a sender that counts in nanoseconds, is null: neither Python nor Spark has it.
 - A body that cannot be inflated because its sender wrote it like that is null, and the log names it: one message must not stop whoever
   reads its topic. Where the checksum says that it is damaged, reading fails.
 
@@ -86,6 +87,10 @@ _TWO: Final = pa.scalar(2, pa.int64())
 _TAIL: Final = pa.scalar(3, pa.int64())  # one byte of topic length, two of property length
 _BYTE: Final = pa.scalar(256, pa.int64())
 _THOUSAND: Final = pa.scalar(1000, pa.int64())
+# 0001-01-02 to 9999-12-30: a day within what Python can show, so that no time zone shows another year
+_FIRST_MS: Final = pa.scalar(-62135510400000, pa.int64())
+_LAST_MS: Final = pa.scalar(253402214399999, pa.int64())
+_NO_TIME: Final = pa.scalar(None, pa.int64())
 _EMPTY: Final = pa.scalar(b"", pa.binary())
 _AFTER_VALUES: Final = pa.scalar(3, pa.uint8())  # the first byte that is no separator
 _PROPERTY_NAMES: Final = {name: pa.scalar(name, pa.string()) for name in (PropertyName.KEYS, PropertyName.TAGS, PropertyName.UNIQ_KEY)}
@@ -374,7 +379,11 @@ def _int64(words: "array[int]", at: int) -> Any:
 
 
 def _timestamps(words: "array[int]", at: int) -> Any:
-    return pc.multiply(_int64(words, at), _THOUSAND).cast(pa.timestamp("us", "UTC"))
+    times = _int64(words, at)
+    shown = pc.and_(pc.greater_equal(times, _FIRST_MS), pc.less_equal(times, _LAST_MS))
+    if not pc.all(shown, min_count=0).as_py():
+        times = pc.if_else(shown, times, _NO_TIME)
+    return pc.multiply(times, _THOUSAND).cast(pa.timestamp("us", "UTC"))
 
 
 def _int32(words: "array[int]", at: int) -> Any:

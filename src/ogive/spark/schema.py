@@ -72,10 +72,10 @@ def check_source_schema(schema: StructType) -> None:
             wanted, given = columns[column.name].simpleString(), column.dataType.simpleString()
             raise InvalidOption(f"column {column.name!r} is {wanted}, not {given}; read it so and cast it in the query")
         if not column.nullable and column.name in _OFTEN_NULL:  # Spark would believe it, and lose rows or fail
-            raise InvalidOption(f"column {column.name!r} is null where a message has none; declare it nullable")
+            raise InvalidOption(f"column {column.name!r} is null where a message has none that can be shown; declare it nullable")
 
 
-_OFTEN_NULL: Final = frozenset({"keys", "tags"})
+_OFTEN_NULL: Final = frozenset({"keys", "tags", "bornTimestamp", "storeTimestamp"})
 
 
 def _check_once(schema: StructType) -> None:

@@ -66,7 +66,11 @@ def stored(body: bytes = b"body", properties: bytes = b"", **fields: Any) -> byt
 
 numbers_32 = st.one_of(st.integers(-(2**31), 2**31 - 1), st.sampled_from([0, -(2**31), 2**31 - 1]))
 numbers_64 = st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from([0, -(2**63), 2**63 - 1]))
-times = st.one_of(st.integers(0, 4_102_444_800_000), st.just(2**62))
+times = st.one_of(
+    st.integers(0, 4_102_444_800_000),
+    numbers_64,
+    st.sampled_from([-62135510400001, -62135510400000, 253402214399999, 253402214400000, 1_700_000_000_000_000, 1_700_000_000_000_000_000]),
+)
 hosts_v4 = st.sampled_from([bytes(8), b"\x7f\0\0\1\0\0\x2a\x9f", b"\xff" * 8])
 names = st.one_of(
     st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "amount", "KEY", "TAGS2"]), st.text("aé中\U0001f680", min_size=1, max_size=4)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,32 @@ def test_a_body_that_its_sender_made_unreadable_is_null_and_stops_nobody(caplog:
     """Nor is it shown as if it were plain."""
     assert [row["body"] for row in decode(stored(0) + stored(1, b"no zlib", sys_flag=0x301) + stored(2, b""))] == [b"body", None, b""]
     assert "Orders/3/1 cannot be read, its body is null: body is no zlib stream" in caplog.text
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("sent_ms", "shown"),
+    [
+        (0, datetime(1970, 1, 1, tzinfo=UTC)),
+        (-86_400_000, datetime(1969, 12, 31, tzinfo=UTC)),
+        (1_700_000_000_000, datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)),
+        (253_402_214_399_999, datetime(9999, 12, 30, 23, 59, 59, 999_000, tzinfo=UTC)),
+        (253_402_300_800_000, None),
+        (-62_135_596_800_001, None),
+        (1_700_000_000_000_000, None),
+        (1_700_000_000_000_000_000, None),
+        (2**63 - 1, None),
+        (-(2**63), None),
+    ],
+)
+def test_a_time_that_nobody_can_show_is_null(sent_ms: int, shown: datetime | None, packed: bool) -> None:
+    """Senders that count in micro- or nanoseconds; the messages beside theirs keep their times."""
+    body, flag = compress(b"body") if packed else (b"body", 0)
+    odd = encode_stored(StoredMessage("Orders", body, b"", 3, queue_offset=1, sys_flag=flag, born_timestamp_ms=sent_ms))
+    rows = decode(stored(0) + odd + stored(2))
+    usual = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    assert [row["bornTimestamp"] for row in rows] == [usual, shown, usual]
+    assert [row["body"] for row in rows] == [b"body"] * 3
 
 
 def test_a_damaged_compressed_body_is_an_error() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
 
 from ogive.errors import InvalidOption
 from ogive.spark.schema import MESSAGE_COLUMNS, check_sink_schema, check_source_schema
@@ -20,6 +20,7 @@ BODY = StructField("body", BinaryType())
         ([BODY, BODY], "column 'body' stands twice"),
         ([StructField("keys", StringType(), nullable=False)], "column 'keys' is null where a message has none"),
         ([StructField("tags", StringType(), nullable=False)], "column 'tags' is null where a message has none"),
+        ([StructField("bornTimestamp", TimestampType(), nullable=False)], "column 'bornTimestamp' is null where a message has none"),
     ],
 )
 def test_columns_that_cannot_be_read_are_named(columns: list[StructField], message: str) -> None:
