@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -53,7 +54,7 @@ _SOURCE: Final = (
     "includeProperties",
     "includeMetadata",
 )
-_SINK: Final = (*access.NAMES, "topic", "producerGroup", "maxInFlight", "delivery", "transactionTimeout")
+_SINK: Final = (*access.NAMES, "topic", "producerGroup", "maxInFlight", "delivery", "transactionTimeout", "invalidRows", "deadLetterTopic")
 _SPARKS_OWN: Final = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}  # writeStream hands its own options to the sink
 _TOPIC_ALIASES: Final = {"topic": "subscribe", "path": "subscribe"}  # path: what .load("Orders") becomes
 
@@ -61,6 +62,9 @@ Queues = dict[str, dict[str, frozenset[int]]]
 """topic -> broker name ("" where the user left it out) -> queue ids"""
 
 Delivery = Literal["atLeastOnce", "idempotent", "transactional"]
+
+InvalidRows = Literal["fail", "drop", "deadLetter"]
+"""What happens to a row that no broker would take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,6 +189,8 @@ class SinkOptions:
     max_in_flight: int = 64
     delivery: Delivery = "atLeastOnce"
     transaction_timeout_s: float = 3600.0
+    invalid_rows: InvalidRows = "fail"
+    dead_letter_topic: str | None = None
     checkpoint: Path | None = None  # of the streaming query, on this machine's file systems
 
     @classmethod
@@ -192,15 +198,24 @@ class SinkOptions:
         """Raises InvalidOption, which names the option and what it should be."""
         given = _Given(options, _SINK, access.ALIASES | {"path": "topic"})
         access_ = Access.parse(given.texts, given.flag)
-        return cls(
+
+        def topic(_: str, text: str) -> str:
+            return access_.namespace.wrap(validate_topic(text))
+
+        parsed = cls(
             access=access_,
-            topic=given.take("topic", lambda _, text: access_.namespace.wrap(validate_topic(text)), None),
+            topic=given.take("topic", topic, None),
             producer_group=given.take("producerGroup", lambda _, text: validate_group(text), "SPARK_SINK"),
             max_in_flight=given.take("maxInFlight", _count, 64),
-            delivery=given.take("delivery", _delivery, "atLeastOnce"),
+            delivery=given.take("delivery", partial(_choice, Delivery), "atLeastOnce"),
             transaction_timeout_s=given.take("transactionTimeout", parse_duration_s, 3600.0),
+            invalid_rows=given.take("invalidRows", partial(_choice, InvalidRows), "fail"),
+            dead_letter_topic=given.take("deadLetterTopic", topic, None),
             checkpoint=given.take("checkpointLocation", _local_folder, None),
         )
+        if (parsed.invalid_rows == "deadLetter") != (parsed.dead_letter_topic is not None):
+            raise InvalidOption("invalidRows=deadLetter and the option deadLetterTopic belong together: give both, or neither")
+        return parsed
 
 
 def access_of(options: Mapping[str, str]) -> Access:
@@ -370,8 +385,8 @@ def _strategy(name: str, text: str) -> str:
     return word
 
 
-def _delivery(name: str, text: str) -> str:
-    known = {choice.lower(): choice for choice in get_args(Delivery)}
+def _choice(choices: Any, name: str, text: str) -> str:
+    known = {choice.lower(): choice for choice in get_args(choices)}
     choice = known.get(text.strip().lower().replace("-", ""))
     if choice is None:
         raise InvalidOption(f"{name}={text!r}: expected {', '.join(known.values())}")

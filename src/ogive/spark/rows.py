@@ -3,8 +3,10 @@
 Names in `properties` that RocketMQ reserves are left out: a map that came out of a topic has them, they tell of the message's first life.
 """
 
+import base64
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import repeat
@@ -13,8 +15,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from ogive.client.sending.properties import with_unique_key
-from ogive.errors import MessageIllegal, OgiveError, SendFailed
-from ogive.model import MAX_BODY_BYTES, RESERVED_PROPERTIES, Message, MessageQueue, PropertyName
+from ogive.errors import InvalidOption, MessageIllegal, OgiveError, SendFailed
+from ogive.model import MAX_BODY_BYTES, RESERVED_PROPERTIES, Message, MessageQueue, PropertyName, validate_topic
 from ogive.native import Texts, native
 from ogive.wire.message import MAX_BATCH_MESSAGES
 
@@ -26,6 +28,9 @@ _PLAIN: Final = frozenset({"topic", "body", "tags", "keys"})
 _ENCODED: Final = {"body": (pa.string(), pa.binary()), "tags": (pa.string(),), "keys": (pa.string(),)}
 """The columns that the compiled part takes, and their types there."""
 _SHORT: Final = 4000  # characters of two properties that are within every limit, whatever they take as UTF-8
+_KEPT: Final = 32 * 1024
+"""Characters of each column in the dead letter of a row that is longer than a message may be."""
+_OTHER_WAYS: Final = ". With the option invalidRows=drop such rows are left out, with deadLetter they go to deadLetterTopic"
 _ROW_DIGITS: Final = 12
 HEAD_DIGITS: Final = 20
 KEY_DIGITS: Final = HEAD_DIGITS + _ROW_DIGITS
@@ -96,8 +101,22 @@ def key_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS].upper()
 
 
-def form(batch: pa.RecordBatch, topic: str | None, first: int, partition: int, keys: Keys) -> list[Row]:
-    """The rows of *batch* as messages; *topic* overrides the column. Raises SendFailed that names the row which cannot be sent."""
+@dataclass(frozen=True, slots=True)
+class InvalidRow:
+    """A row that no broker would take, and why."""
+
+    number: int
+    why: str
+    columns: Mapping[str, Any]
+
+
+def form(
+    batch: pa.RecordBatch, topic: str | None, first: int, partition: int, keys: Keys, invalid: list[InvalidRow] | None = None
+) -> list[Row]:
+    """The rows of *batch* as messages; *topic* overrides the column.
+
+    A row that cannot be sent is added to *invalid*; without that, raises SendFailed that names it.
+    """
     values = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     if topic is not None:
         values["topic"] = [topic] * batch.num_rows
@@ -112,8 +131,42 @@ def form(batch: pa.RecordBatch, topic: str | None, first: int, partition: int, k
             rows.append(_row(number, name, fields, keys))
         except (OgiveError, TypeError, ValueError) as exc:
             why = exc.remark if isinstance(exc, MessageIllegal) else exc  # no broker was asked yet
-            raise SendFailed(f"row {number} of partition {partition} cannot be sent: {why}") from exc
+            if invalid is None:
+                raise SendFailed(f"row {number} of partition {partition} cannot be sent: {why}{_OTHER_WAYS}") from exc
+            given = dict(zip(("topic", *_COLUMNS), (name, *fields), strict=True))
+            invalid.append(InvalidRow(number, str(why), {name: value for name, value in given.items() if value is not None}))
     return rows
+
+
+def dead_letters(invalid: Sequence[InvalidRow], topic: str, partition: int, keys: Keys) -> list[Row]:
+    """*invalid* as messages of *topic*: JSON with all columns, and why the row could not be sent."""
+    numbers = [row.number for row in invalid]
+    bodies = [_letter(row, partition) for row in invalid]
+    texts = [""] * len(bodies)
+    unique = keys.of(numbers, [topic] * len(bodies), texts, bodies)
+    return [
+        Row(number, topic, body, key, with_unique_key(key, text))
+        for number, body, key, text in zip(numbers, bodies, unique, texts, strict=True)
+    ]
+
+
+def _letter(row: InvalidRow, partition: int) -> bytes:
+    """``{"reason": .., "partition": .., "row": .., "columns": {..}}``, within what a message holds."""
+
+    def text_of(value: Any) -> Any:
+        if isinstance(value, bytes):
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return {"base64": base64.b64encode(value).decode()}
+        return str(value)
+
+    said = {"reason": row.why, "partition": partition, "row": row.number}
+    letter = json.dumps({**said, "columns": row.columns}, default=text_of).encode()
+    if len(letter) <= MAX_BODY_BYTES:
+        return letter
+    cut = {name: value[:_KEPT] if isinstance(value, str | bytes) else str(value)[:_KEPT] for name, value in row.columns.items()}
+    return json.dumps({**said, "cut": True, "columns": cut}, default=text_of).encode()
 
 
 def encode(batch: pa.RecordBatch, topic: str | None, first: int, keys: Keys, most_bytes: int) -> tuple[str, list[Encoded]] | None:
@@ -127,7 +180,7 @@ def encode(batch: pa.RecordBatch, topic: str | None, first: int, keys: Keys, mos
         return None
     if topic is None:
         topics = batch.column("topic").unique().to_pylist()
-        if len(topics) != 1 or topics[0] is None:
+        if len(topics) != 1 or not _is_topic(topics[0]):
             return None
         topic = topics[0]
     columns = {name: batch.column(name) for name in _ENCODED if name in batch.schema.names}
@@ -146,6 +199,13 @@ def encode(batch: pa.RecordBatch, topic: str | None, first: int, keys: Keys, mos
     return topic, encoded
 
 
+def _is_topic(name: str | None) -> bool:
+    try:
+        return name is not None and bool(validate_topic(name))
+    except InvalidOption:
+        return False
+
+
 def _texts(column: Any) -> Texts:
     return (column.type == pa.string(), column.offset, *column.buffers())
 
@@ -154,8 +214,10 @@ def _plain_rows(values: dict[str, list[Any]], first: int, keys: Keys) -> list[Ro
     """The rows, made in a fifth of the time that `_row` takes; None where anything about one of them needs a closer look."""
     topics, bodies = values["topic"], values["body"]
     count = len(bodies)
+    if not all(map(_is_topic, set(topics))):
+        return None
     tags, names = _as_property("TAGS", values.get("tags"), count), _as_property("KEYS", values.get("keys"), count, " ")
-    if tags is None or names is None or None in topics or None in bodies:
+    if tags is None or names is None or None in bodies:
         return None
     if count and isinstance(bodies[0], str):
         bodies = [body.encode() for body in bodies]
@@ -184,7 +246,7 @@ def _as_property(name: str, values: list[Any] | None, count: int, forbidden: str
 
 def _row(number: int, topic: Any, values: list[Any], keys_of: Keys) -> Row:
     body, tag, keys, properties, sharding_key, delay, deliver_at, broker_name, queue_id, unique = values
-    message = Message(_present("topic", topic), _bytes(body))  # which says what is wrong with these
+    message = Message(validate_topic(_present("topic", topic)), _bytes(body))  # which says what is wrong with these
     stored = _own(properties) if properties else {}
     if tag is not None:
         stored[PropertyName.TAGS] = _stored("tag", tag)

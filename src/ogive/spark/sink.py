@@ -34,11 +34,12 @@ from ogive.spark.lasting import keep_plan
 from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
 from ogive.spark.routes import DOUBTFUL, USUAL, Patience
-from ogive.spark.rows import Keys, Row, encode, form
+from ogive.spark.rows import InvalidRow, Keys, Row, dead_letters, encode, form
 from ogive.spark.rpc import Cluster, cluster
 from ogive.spark.sending import BATCH_BYTES, Half, Recall, Sending, end_transactions
 from ogive.spark.unsent import Unsent
 from ogive.wire.codes import Decision
+from ogive.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,8 @@ class Sent(WriterCommitMessage):
     topics: tuple[str, ...] = ()
     query_id: str | None = None
     halves: tuple[Half, ...] = ()
+    invalid: int = 0
+    """Rows that no broker would take; with invalidRows=deadLetter they are in *rows* too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,7 @@ class _Sink:
             immunity_s=options.transaction_timeout_s if options.delivery == "transactional" else None,
         )
         keys = Keys(*origin, partition=attempt.partition, of_content=options.delivery != "atLeastOnce")
-        count, topics, halves = 0, set[str](), list[Half]()
+        count, topics, halves, invalid = 0, set[str](), list[Half](), 0
         on_their_way: deque[Future[list[Half]]] = deque()
         try:
             for batch in batches:
@@ -144,9 +147,15 @@ class _Sink:
                     topics.add(topic)
                     sent = sending.send_encoded(topic, parts)
                 else:
-                    rows = form(batch, options.topic, count, attempt.partition, keys)
+                    refused = None if options.invalid_rows == "fail" else list[InvalidRow]()
+                    rows = form(batch, options.topic, count, attempt.partition, keys, refused)
                     if options.access.namespace:
                         rows = [row._replace(topic=options.access.namespace.wrap(row.topic)) for row in rows]
+                    if refused:
+                        log.warning("%s", _told(refused, attempt.partition, options.dead_letter_topic))
+                        invalid += len(refused)
+                        if options.dead_letter_topic is not None:
+                            rows += dead_letters(refused, options.dead_letter_topic, attempt.partition, keys)
                     topics |= {row.topic for row in rows}
                     sent = sending.send(rows if memory is None else memory.unsent(rows))
                 count += batch.num_rows
@@ -155,7 +164,8 @@ class _Sink:
             concurrent.futures.wait(on_their_way)
         for ended in on_their_way:
             halves += ended.result()
-        return Sent(count, tuple(sorted(topics)), attempt.query_id, tuple(halves))
+        sent_rows = count if options.dead_letter_topic is not None else count - invalid
+        return Sent(sent_rows, tuple(sorted(topics)), attempt.query_id, tuple(halves), invalid)
 
     def _end(self, messages: Sequence[WriterCommitMessage | None], decision: Decision, recall: Recall | None = None) -> None:
         """End the transactions of all tasks that are known."""
@@ -166,6 +176,12 @@ class _Sink:
                 self._cluster, options.producer_group, halves, decision, max_in_flight=options.max_in_flight, recall=recall
             )
             portal().call(ending)
+
+    def _report_invalid(self, messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+        count = sum(message.invalid for message in messages if isinstance(message, Sent))
+        if count:
+            topic, verb = self._options.dead_letter_topic, "was" if count == 1 else "were"
+            log.warning("%s: %s that cannot be sent %s %s", what, counted(count, "row"), verb, f"sent to {topic}" if topic else "dropped")
 
     def _roll_back(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         try:
@@ -186,7 +202,8 @@ class BatchSink(_Sink, DataSourceArrowWriter):
                 raise InvalidOption(
                     f"delivery={options.delivery} of a batch needs the option topic: a column does not say it before the rows"
                 )
-            self._begins[options.topic] = ends(self._cluster, options.topic)
+            for topic in filter(None, (options.topic, options.dead_letter_topic)):
+                self._begins[topic] = ends(self._cluster, topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         attempt, memory = Attempt.current(), None
@@ -198,6 +215,7 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         self._cluster.settle()
         self._end(messages, Decision.COMMIT, partial(_recall, self._cluster, self._begins))
         log.info("%d messages are sent", _total(messages))
+        self._report_invalid(messages, "the write")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._roll_back(messages)
@@ -247,6 +265,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
                 self._end(messages, Decision.COMMIT, partial(_recall, self._cluster, begins))
             batches.finish(batchId, topics)
         log.info("batch %d: %d messages are sent", batchId, _total(messages))
+        self._report_invalid(messages, f"batch {batchId}")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         self._roll_back(messages)
@@ -258,6 +277,13 @@ _LEFT: Final = {
     "idempotent": "what is sent stays sent, and is not sent again when the batch is repeated",
     "transactional": "messages that were not committed yet are never delivered",
 }
+
+
+def _told(rows: Sequence[InvalidRow], partition: int, topic: str | None) -> str:
+    first = rows[0]
+    others = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
+    where = f"goes to {topic}" if topic else "is dropped"
+    return f"row {first.number} of partition {partition}{others} {where}: {first.why}"
 
 
 def _total(messages: list[WriterCommitMessage | None]) -> int:

@@ -1,0 +1,122 @@
+"""Rows that no broker would take: the sink names them, drops them, or sends them to a dead-letter topic. On Apache's broker as well."""
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, MapType, StringType, StructField, StructType
+
+from ogive.errors import InvalidOption, SendFailed
+from ogive.spark import source
+from ogive.spark.schema import arrow_schema
+from tests.topics import Wire, eventually
+
+pytestmark = pytest.mark.timeout(240)
+
+TEXT = StringType()
+COLUMNS = StructType(
+    [
+        StructField("topic", TEXT),
+        StructField("body", BinaryType()),
+        StructField("tags", TEXT),
+        StructField("keys", ArrayType(TEXT)),
+        StructField("properties", MapType(TEXT, TEXT)),
+        StructField("delayTimeLevel", IntegerType()),
+    ]
+)
+PLAIN = StructType([StructField("body", BinaryType()), StructField("tags", TEXT)])
+
+INVALID: dict[str, tuple[dict[str, Any], str]] = {
+    "null body": ({"body": None}, "its body is null"),
+    "long body": ({"body": b"x" * (4 * 1024 * 1024 + 1)}, ""),
+    "empty tag": ({"tags": ""}, "tag is empty"),
+    "control character in the tag": ({"tags": "a\x02b"}, "control character 2"),
+    "empty key": ({"keys": [""]}, "key is empty"),
+    "key with a space": ({"keys": ["a b"]}, "holds a space"),
+    "empty property name": ({"properties": [("", "x")]}, "property is empty"),
+    "empty property value": ({"properties": [("a", "")]}, "property 'a' is empty"),
+    "long properties": ({"properties": [("a", "x" * 40_000)]}, "bytes of properties are over the limit"),
+    "no topic": ({"topic": None}, "its topic is null"),
+    "a word that is no topic": ({"topic": "a b"}, "a b"),
+    "negative delay": ({"delayTimeLevel": -1}, "delay level -1"),
+}
+
+
+def sink(wire: Wire, columns: StructType, **options: str) -> Any:
+    return source.batch_sink({"nameServer": wire.name_server, **options}, columns, overwrite=False)
+
+
+def rows(columns: StructType, values: list[Mapping[str, Any]]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([dict(value) for value in values], schema=arrow_schema(columns))
+
+
+def bodies_in(wire: Wire, topic: str, count: int) -> list[bytes]:
+    """Waits until there are so many."""
+    options = {"nameServer": wire.name_server, "subscribe": topic}
+    columns = source.schema(options)
+
+    def read() -> list[bytes] | None:
+        reader = source.batch_reader(options, columns)
+        found = [row["body"] for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+        return found if len(found) >= count else None
+
+    return sorted(eventually(read) or [])
+
+
+@pytest.mark.parametrize("kind", INVALID)
+@pytest.mark.parametrize("delivery", ["atLeastOnce", "idempotent"])
+def test_a_row_that_no_broker_takes_stops_nothing_where_the_user_says_so(
+    wire: Wire, topic: str, kind: str, delivery: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad, why = INVALID[kind]
+    if delivery == "idempotent" and {"topic", "delayTimeLevel"} & bad.keys():
+        pytest.skip("such a column is refused")
+    names = [name for name in COLUMNS.names if delivery == "atLeastOnce" or name not in ("topic", "delayTimeLevel")]
+    columns = StructType([column for column in COLUMNS if column.name in names])
+    wire.create(topic)
+    wire.create(f"{topic}_bad")
+    usual = {"topic": topic, "keys": ["k"], "tags": "t", "properties": [("p", "v")], "delayTimeLevel": None}
+    given = [{**usual, "body": b"1"}, {**usual, "body": b"bad", **bad}, {**usual, "body": b"2"}]
+    batch = rows(columns, [{name: value for name, value in row.items() if name in names} for row in given])
+    own = {"delivery": delivery} | ({"topic": topic} if delivery == "idempotent" else {})
+    with pytest.raises(SendFailed, match=r"row 1 of partition 0 cannot be sent: .*invalidRows=drop") as failure:
+        sink(wire, columns, **own).write(iter([batch]))
+    assert why in str(failure.value)
+
+    dropping = sink(wire, columns, invalidRows="drop", **own)
+    with caplog.at_level(logging.WARNING, "ogive"):
+        dropping.commit([dropping.write(iter([batch]))])
+    assert "row 1 of partition 0 is dropped" in caplog.text
+    assert "the write: 1 row that cannot be sent was dropped" in caplog.text
+    assert bodies_in(wire, topic, 2) == [b"1", b"2"]
+
+    keeping = sink(wire, columns, invalidRows="dead-letter", deadLetterTopic=f"{topic}_bad", **own)
+    keeping.commit([keeping.write(iter([batch]))])
+    assert bodies_in(wire, topic, 4) == [b"1", b"1", b"2", b"2"]
+    (letter,) = map(json.loads, bodies_in(wire, f"{topic}_bad", 1))
+    assert why in letter["reason"]
+    assert (letter["partition"], letter["row"]) == (0, 1)
+    for name, value in bad.items():
+        assert letter["columns"].get(name) == json.loads(json.dumps(value, default=bytes.decode)) or letter["cut"]
+
+
+def test_the_usual_columns_alone(wire: Wire, topic: str) -> None:
+    """Those that the compiled part takes."""
+    wire.create(topic)
+    dropping = sink(wire, PLAIN, invalidRows="drop", topic=topic)
+    sent = dropping.write(iter([rows(PLAIN, [{"body": b"1", "tags": ""}, {"body": b"2", "tags": "t"}, {"body": None, "tags": None}])]))
+    dropping.commit([sent])
+    assert (sent.rows, sent.invalid) == (1, 2)
+    assert bodies_in(wire, topic, 1) == [b"2"]
+
+
+@pytest.mark.parametrize("options", [{"invalidRows": "deadLetter"}, {"deadLetterTopic": "Bad"}, {"invalidRows": "skip"}])
+def test_options_that_say_half_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(InvalidOption, match="invalidRows"):
+        source.batch_sink({"topic": "Orders", **options}, PLAIN, overwrite=False)
