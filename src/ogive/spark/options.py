@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
 from ogive.errors import InvalidOption
-from ogive.model import parse_tags, validate_group, validate_topic
+from ogive.model import instant, parse_tags, validate_group, validate_topic
 from ogive.spark import access
 from ogive.spark.access import Access
-from ogive.spark.bounds import AtTime, AtTimes, Bound, offsets_bound, parse_duration_s, time_bound, times_bound
+from ogive.spark.bounds import AtTime, AtTimes, Bound, QueueNumbers, offsets_bound, parse_duration_s, time_bound, times_bound
 from ogive.sql92 import compile_expression
 
 DEFAULT_MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
@@ -56,6 +56,45 @@ _SOURCE: Final = (
 )
 _SINK: Final = (*access.NAMES, "topic", "producerGroup", "maxInFlight", "delivery", "transactionTimeout", "invalidRows", "deadLetterTopic")
 _SPARKS_OWN: Final = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}  # writeStream hands its own options to the sink
+_SAID_ELSEWHERE: Final = {
+    "kafka.bootstrap.servers": "the option is nameServer: addresses of name servers, separated by semicolons",
+    "bootstrap.servers": "the option is nameServer: addresses of name servers, separated by semicolons",
+    "brokers": "the option is nameServer: it finds the brokers",
+    "namesrv": "the option is nameServer",
+    "namesrvaddr": "the option is nameServer",
+    "name_server": "the option is nameServer",
+}
+_SAID_OF_READS: Final = _SAID_ELSEWHERE | {
+    "groupidprefix": "the option is consumerGroup: a name that is used as it is",
+    "kafka.group.id": "the option is consumerGroup",
+    "group.id": "the option is consumerGroup",
+    "group": "the option is consumerGroup",
+    "subexpression": "the option is tags ('paid || refunded'), or sqlFilter for SQL92",
+    "subscription": "the option is tags ('paid || refunded'), or sqlFilter for SQL92",
+    "filter.tag": "the option is tags",
+    "tag": "the option is tags",
+    "filter.sql": "the option is sqlFilter",
+    "pullbatchsize": "pulls choose their size themselves; maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch",
+    "pull.batch.size": "pulls choose their size themselves; maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch",
+    "pulltimeout": "the option is pollTimeoutMs",
+    "kafkaconsumer.polltimeoutms": "the option is pollTimeoutMs",
+    "includeheaders": "the option is includeProperties, which is on",
+    "maxfilespertrigger": "the option is maxOffsetsPerTrigger",
+    "auto.offset.reset": "the option is startingOffsets",
+    "kafka.auto.offset.reset": "the option is startingOffsets",
+    "enable.auto.commit": "the option is commitOffsets",
+    "kafka.enable.auto.commit": "the option is commitOffsets",
+}
+_SAID_OF_WRITES: Final = _SAID_ELSEWHERE | {
+    "group": "the option is producerGroup",
+    "includeheaders": "a column properties is sent where there is one",
+    "headers": "a column properties is sent where there is one",
+    "tags": "a column tags says it for each row",
+    "keys": "a column keys says it for each row",
+    "retrytimes": "a request is repeated for 30 seconds, and Spark repeats the task",
+}
+"""Names that Spark's Kafka source and other connectors for RocketMQ have, in lower case: what to write here."""
+
 _TOPIC_ALIASES: Final = {"topic": "subscribe", "path": "subscribe"}  # path: what .load("Orders") becomes
 
 Queues = dict[str, dict[str, frozenset[int]]]
@@ -127,7 +166,7 @@ class SourceOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
         """Raises InvalidOption, which names the option and what it should be."""
-        given = _Given(options, _SOURCE, access.ALIASES | _TOPIC_ALIASES)
+        given = _Given(options, _SOURCE, access.ALIASES | _TOPIC_ALIASES, _SAID_OF_READS)
         now_ms = time.time_ns() // 1_000_000
         access_ = Access.parse(given.texts, given.flag)
         on_wire = access_.namespace.wrap
@@ -175,6 +214,13 @@ class SourceOptions:
             )
         if self.min_partitions > self.max_partitions and given.any("maxPartitions"):
             raise InvalidOption(f"minPartitions is {self.min_partitions}, more than maxPartitions, which is {self.max_partitions}")
+        for queue, (start, end) in _both(self.starting, self.ending).items():
+            if start > end and isinstance(self.starting, dict):
+                raise InvalidOption(f"startingOffsets says {start} for queue {queue}, behind the end of the read, which is {end}")
+            if start > end:
+                place = f" for queue {queue}" if queue else ""
+                first, last = (f"{instant(ms):%Y-%m-%dT%H:%M:%SZ}" for ms in (start, end))
+                raise InvalidOption(f"the read starts{place} at {first}, behind its end, which is {last}")
         if self.preserve_order and given.any("minPartitions", "maxRecordsPerPartition"):
             raise InvalidOption("preserveOrder=true keeps every queue in one partition: leave out minPartitions and maxRecordsPerPartition")
 
@@ -196,7 +242,7 @@ class SinkOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
         """Raises InvalidOption, which names the option and what it should be."""
-        given = _Given(options, _SINK, access.ALIASES | {"path": "topic"})
+        given = _Given(options, _SINK, access.ALIASES | {"path": "topic"}, _SAID_OF_WRITES)
         access_ = Access.parse(given.texts, given.flag)
 
         def topic(_: str, text: str) -> str:
@@ -227,7 +273,9 @@ def access_of(options: Mapping[str, str]) -> Access:
 class _Given:
     """The options in lower case, aliases resolved. A name that nobody knows would silently change nothing, so it is refused."""
 
-    def __init__(self, options: Mapping[str, str], names: tuple[str, ...], aliases: Mapping[str, str]) -> None:
+    def __init__(
+        self, options: Mapping[str, str], names: tuple[str, ...], aliases: Mapping[str, str], elsewhere: Mapping[str, str] = _SAID_ELSEWHERE
+    ) -> None:
         known = {name.lower(): name for name in names}
         taken = known | _SPARKS_OWN
         self.texts: dict[str, str] = {}
@@ -238,8 +286,10 @@ class _Given:
             if key in taken:
                 self.texts[key] = text
             else:
-                near = difflib.get_close_matches(key, known, 1, 0.5)
-                hint = f"did you mean {known[near[0]]}?" if near else f"known options: {', '.join(names)}"
+                near = difflib.get_close_matches(key, known, 1, 0.6)
+                hint = elsewhere.get(key) or (f"did you mean {known[near[0]]}?" if near else f"known options: {', '.join(names)}")
+                if key not in elsewhere and key.startswith("kafka."):
+                    hint = f"options of Kafka's clients mean nothing here; {hint}"
                 raise InvalidOption(f"unknown option {name!r}: {hint}")
 
     def any(self, *names: str) -> bool:
@@ -324,6 +374,32 @@ def _bound(given: _Given, side: str, now_ms: int, on_wire: Callable[[str], str])
         return AtTimes({on_wire(topic): queues for topic, queues in times.ms.items()})
     bound: Bound | None = given.take(f"{side}Offsets", offsets_bound, None)
     return {on_wire(topic): queues for topic, queues in bound.items()} if isinstance(bound, dict) else bound
+
+
+def _both(starting: Bound | None, ending: Bound | None) -> dict[str, tuple[int, int]]:
+    """Start and end by queue, where the options alone say both in one measure: times, or offsets. "" stands for every queue."""
+    if isinstance(starting, AtTime) and isinstance(ending, AtTime):
+        return {"": (starting.ms, ending.ms)}
+    if isinstance(starting, AtTime | AtTimes) and isinstance(ending, AtTime | AtTimes):
+        first = _by_name(starting.ms) if isinstance(starting, AtTimes) else {}
+        last = _by_name(ending.ms) if isinstance(ending, AtTimes) else {}
+        first = first or dict.fromkeys(last, starting.ms if isinstance(starting, AtTime) else 0)
+        last = last or dict.fromkeys(first, ending.ms if isinstance(ending, AtTime) else 0)
+        return {queue: (first[queue], last[queue]) for queue in first.keys() & last.keys()}
+    if isinstance(starting, dict) and isinstance(ending, dict):
+        first, last = _by_name(starting), _by_name(ending)
+        # below 0 are the words: earliest, latest
+        return {queue: (first[queue], last[queue]) for queue in first.keys() & last.keys() if min(first[queue], last[queue]) >= 0}
+    return {}
+
+
+def _by_name(numbers: QueueNumbers) -> dict[str, int]:
+    return {
+        f"{topic}/{broker or '*'}/{queue_id}": number
+        for topic, brokers in numbers.items()
+        for broker, queues in brokers.items()
+        for queue_id, number in queues.items()
+    }
 
 
 # --- values ----------------------------------------------------------------------------------------------------------

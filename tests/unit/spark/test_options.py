@@ -75,7 +75,12 @@ def test_the_topic_goes_by_several_names(name: str) -> None:
     ("options", "message"),
     [
         ({"startingOffset": "latest"}, "unknown option 'startingOffset': did you mean startingOffsets"),
-        ({"kafka.bootstrap.servers": "x"}, "known options: nameServer"),
+        ({"kafka.bootstrap.servers": "x"}, "unknown option 'kafka.bootstrap.servers': the option is nameServer"),
+        ({"groupIdPrefix": "x"}, "unknown option 'groupIdPrefix': the option is consumerGroup"),
+        ({"subExpression": "x"}, "unknown option 'subExpression': the option is tags"),
+        ({"pullBatchSize": "32"}, "maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch"),
+        ({"kafka.fetch.max.wait.ms": "5"}, "options of Kafka's clients mean nothing here; known options: nameServer"),
+        ({"something": "5"}, "unknown option 'something': known options: nameServer"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger='0': expected a whole number above zero"),
         ({"maxPartitions": "many"}, "maxPartitions='many'"),
         ({"failOnDataLoss": "yes"}, "failOnDataLoss='yes': expected true or false"),
@@ -242,3 +247,54 @@ def test_sink_options() -> None:
     assert options.checkpoint == Path("/tmp/x")
     with pytest.raises(InvalidOption, match="did you mean topic"):
         SinkOptions.parse({"topics": "Orders"})
+
+
+TOO_LATE = "2026-01-02T00:00:00Z"
+TOO_EARLY = "2026-01-01T00:00:00Z"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"startingTimestamp": TOO_LATE, "endingTimestamp": TOO_EARLY},
+            "the read starts at 2026-01-02T00:00:00Z, behind its end, which is 2026-01-01T00:00:00Z",
+        ),
+        ({"startingTimestamp": "-5m", "endingTimestamp": "-10m"}, "behind its end"),
+        (
+            {
+                "startingOffsetsByTimestamp": '{"Orders": {"b": {"0": 7, "1": 7}}}',
+                "endingOffsetsByTimestamp": '{"Orders": {"b": {"0": 9, "1": 6}}}',
+            },
+            "the read starts for queue Orders/b/1 at",
+        ),
+        ({"startingTimestamp": "7", "endingOffsetsByTimestamp": '{"Orders": {"0": 6}}'}, "for queue Orders/"),
+        ({"startingOffsetsByTimestamp": '{"Orders": {"0": 7}}', "endingTimestamp": "6"}, "for queue Orders/"),
+        (
+            {"startingOffsets": '{"Orders": {"0": 20}}', "endingOffsets": '{"Orders": {"0": 10}}'},
+            "startingOffsets says 20 for queue .*, behind the end of the read, which is 10",
+        ),
+    ],
+)  # fmt: skip
+def test_a_read_that_ends_before_it_starts_is_refused(options: dict[str, str], message: str) -> None:
+    """It would have no rows and say nothing; a stream as well."""
+    with pytest.raises(InvalidOption, match=message):
+        SourceOptions.parse({"subscribe": "Orders", **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startingTimestamp": TOO_EARLY, "endingTimestamp": TOO_EARLY},
+        {"startingOffsets": '{"Orders": {"0": -1}}', "endingOffsets": '{"Orders": {"0": 10}}'},
+        {"startingOffsets": "latest", "endingTimestamp": TOO_EARLY},
+    ],
+)
+def test_a_read_whose_ends_cannot_be_compared_is_accepted(options: dict[str, str]) -> None:
+    SourceOptions.parse({"subscribe": "Orders", **options})
+
+
+@pytest.mark.parametrize(("name", "message"), [("includeHeaders", "a column properties"), ("group", "the option is producerGroup")])
+def test_names_of_other_sinks_say_what_to_write(name: str, message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        SinkOptions.parse({"topic": "Orders", name: "x"})
