@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ EXIT_DIFFERENT: Final = 3
 try:
     from ogive import pipelines
     from ogive.pipelines.mirror import refuse_itself as refuse_mirror
+    from ogive.pipelines.places import local, writable
     from ogive.pipelines.reconcile import ARCHIVE, archived, is_archive
     from ogive.pipelines.redrive import no_letters
     from ogive.pipelines.replay import refuse_itself as refuse_replay
@@ -33,7 +33,7 @@ except ModuleNotFoundError as exc:
 
 
 def archive(options: argparse.Namespace) -> int:
-    to = _writable("--to", options.to)
+    to = writable("--to", options.to)
     _refuse_others("--to", to / "_checkpoint", options.topics)
     _ask(options, options.topics)
     return _run(
@@ -52,7 +52,7 @@ def replay(options: argparse.Namespace) -> int:
     here = _source(options)
     target, target_security = _other(options, options.target) if options.target else here.values()
     refuse_replay(options.source, options.to, here["name_server"], target)
-    state = _writable("--state", options.state)
+    state = writable("--state", options.state)
     _ask(options, _topics_of(options.source))
     if options.target:
         _ask_target(target, target_security, options.to or AUTO_CREATE_TOPIC)
@@ -67,7 +67,7 @@ def replay(options: argparse.Namespace) -> int:
 
 
 def redrive(options: argparse.Namespace) -> int:
-    dry_run, state = options.dry_run or not options.yes, _writable("--state", options.state)
+    dry_run, state = options.dry_run or not options.yes, writable("--state", options.state)
     try:
         _ask(options, [dlq_topic(validate_group(options.group))])
     except NoRoute:
@@ -85,7 +85,7 @@ def mirror(options: argparse.Namespace) -> int:
     here = _source(options)
     target, target_security = _other(options, options.target)
     refuse_mirror(here["name_server"], target, options.prefix)
-    state = _writable("--state", options.state)
+    state = writable("--state", options.state)
     _refuse_others("--state", state, options.topics)
     _ask(options, options.topics)
     _ask_target(target, target_security, options.prefix + options.topics[0])
@@ -102,10 +102,10 @@ def mirror(options: argparse.Namespace) -> int:
 
 def trace_report(options: argparse.Namespace) -> int:
     since = None if options.since is None else instant("--since", options.since)
-    page = Path(options.to)
+    page = local("--to", options.to)
     if is_there(page) and page.is_dir():
         raise InvalidOption(f"--to {page}: that is a folder, and a file is expected, such as {page / 'traces.html'}")
-    _writable("--to", page.parent)
+    writable("--to", page.parent)
     try:
         _ask(options, [options.trace_topic])
     except NoRoute:
@@ -126,7 +126,7 @@ def trace_report(options: argparse.Namespace) -> int:
 def reconcile(options: argparse.Namespace) -> int:
     """3 when the sides differ."""
     _, other_security = _other(options, "")
-    out = None if options.out is None else _writable("--out", options.out)
+    out = None if options.out is None else writable("--out", options.out)
     for side in (options.left, options.right):
         topic, _, server = side.partition("@")
         if server and not side.startswith(ARCHIVE):
@@ -158,18 +158,6 @@ def _other(options: argparse.Namespace, name_server: str) -> tuple[str, dict[str
         trusting(*tls)
     security = spark_options(Context(name_server, options.target_credentials, *tls))
     return security.pop("nameServer"), security
-
-
-def _writable(option: str, place: str | Path) -> Path:
-    """The folder that *option* names, which may be a new one. Raises InvalidOption where nothing can be written there: it is said at once,
-    not when Spark has read everything."""
-    path = Path(place)
-    there = next(one for one in (path, *path.absolute().parents) if is_there(one))
-    if not there.is_dir():
-        raise InvalidOption(f"{option} {place}: {there} is a file, and a folder is expected")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise InvalidOption(f"{option} {place}: this user may not write in {there}")
-    return path
 
 
 def _refuse_others(option: str, checkpoint: Path, topics: Sequence[str]) -> None:

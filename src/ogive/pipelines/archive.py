@@ -19,10 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
+from ogive.pipelines.places import writable
 from ogive.pipelines.running import OPEN, Say, Security, lag, last_batch, positions, waiting, watch
 from ogive.pipelines.summary import Summary
 from ogive.spark.compat import limit_of_available_now
 from ogive.spark.lasting import keep, keep_plan, sync_dir, write_json
+from ogive.spark.options import SourceOptions
 from ogive.spark.stopping import Stop
 
 STORED: Final = (
@@ -44,6 +46,11 @@ def archive(
     Messages that were deleted before they were archived fail the run, unless *allow_loss* says to go on behind them.
     """
     summary = Summary("archive", dry_run=dry_run)
+    to = writable("to", to)
+    options = {**security, "nameServer": name_server, "subscribe": ",".join(topics), "startingOffsets": "earliest"}
+    options |= {**limit_of_available_now(max_rows), "failOnDataLoss": str(not allow_loss).lower()}
+    options |= {"consumerGroup": group} if group else {}
+    SourceOptions.parse(options)
     checkpoint = to / "_checkpoint"
     if not checkpoint.exists() and any(to.glob("topic=*")):
         raise InvalidOption(f"{to} holds an archive without its _checkpoint: a new run would double it; take another folder")
@@ -53,9 +60,6 @@ def archive(
         summary.read = summary.written = sum(left.values())
         return summary
     recover(to)
-    options = {**security, "nameServer": name_server, "subscribe": ",".join(topics), "startingOffsets": "earliest"}
-    options |= {**limit_of_available_now(max_rows), "failOnDataLoss": str(not allow_loss).lower()}
-    options |= {"consumerGroup": group} if group else {}
     while True:
         through = _state(to)
 
@@ -65,8 +69,9 @@ def archive(
                 summary.notes.append(f"batch {batch} is in the archive already")
                 return
             keep_plan(checkpoint)
-            dated = rows.withColumn("date", f.date_format("storeTimestamp", "yyyy-MM-dd"))
-            parts = dated.withColumn("hour", f.date_format("storeTimestamp", "HH"))
+            # in UTC, whatever time zone the session has
+            dated = rows.withColumn("date", f.expr("string(date_from_unix_date(int(unix_seconds(storeTimestamp) div 86400)))"))
+            parts = dated.withColumn("hour", f.expr("lpad(string(unix_seconds(storeTimestamp) div 3600 % 24), 2, '0')"))
             parts = parts.withColumn("part", f.lit(f"b{batch:09d}"))
             by = parts.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy("topic", "date", "hour", "part")
             by.parquet(str(to))

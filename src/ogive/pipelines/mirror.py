@@ -15,11 +15,12 @@ from pyspark.sql import functions as f
 import ogive
 from ogive.errors import InvalidOption, NoRoute
 from ogive.model import PropertyName
+from ogive.pipelines.places import writable
 from ogive.pipelines.running import OPEN, Say, Security, lag, positions, waiting, watch
 from ogive.pipelines.sendable import REASONS, why_not
 from ogive.pipelines.summary import Summary
 from ogive.spark.compat import limit_of_available_now
-from ogive.spark.options import access_of
+from ogive.spark.options import SinkOptions, SourceOptions, access_of
 from ogive.spark.session import activate
 from ogive.spark.stopping import Stop
 
@@ -35,6 +36,19 @@ def mirror(
     """
     refuse_itself(source, target, prefix)
     summary = Summary("mirror", dry_run=dry_run)
+    state = writable("state", state)
+    reading = {
+        **security,
+        "nameServer": source,
+        "subscribe": ",".join(topics),
+        "startingOffsets": "earliest",
+        **({"maxOffsetsPerTrigger": str(max_rows)} if follow else limit_of_available_now(max_rows)),
+        "failOnDataLoss": str(not allow_loss).lower(),
+        **({"consumerGroup": group} if group else {}),
+    }
+    SourceOptions.parse(reading)
+    for topic in topics:
+        SinkOptions.parse({**target_security, "nameServer": target, "topic": prefix + topic})
     if dry_run:
         left = waiting(source, security, topics, positions(state))
         summary.notes = [f"{topic} to {prefix}{topic}: {count:,} messages" for topic, count in left.items()]
@@ -43,16 +57,7 @@ def mirror(
     there = {**target_security, "nameServer": target}
     for topic in topics:
         prepare({**security, "nameServer": source}, topic, there, prefix + topic)
-    stream = spark.readStream.format("rocketmq").options(
-        **security,
-        nameServer=source,
-        subscribe=",".join(topics),
-        startingOffsets="earliest",
-        **({"maxOffsetsPerTrigger": str(max_rows)} if follow else limit_of_available_now(max_rows)),
-        failOnDataLoss=str(not allow_loss).lower(),
-        **({"consumerGroup": group} if group else {}),
-    )
-
+    stream = spark.readStream.format("rocketmq").options(**reading)
     read = stream.load().withColumn("why", why_not())
     counted = read.observe("skipped", *(f.count_if(f.col("why") == why).alias(why) for why in REASONS))
     copies = counted.where("why IS NULL").select(

@@ -12,6 +12,7 @@ from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
 from ogive.pipelines.archive import SCHEMA
+from ogive.pipelines.places import local, writable
 from ogive.pipelines.running import OPEN, Say, Security
 from ogive.pipelines.summary import Summary
 
@@ -35,6 +36,7 @@ def messages(spark: SparkSession, place: str, *, name_server: str, security: Sec
 def archived(place: str) -> tuple[str, str]:
     """Folder and topic ("" for all) of ``archive:FOLDER#TOPIC``. Raises InvalidOption where that is not."""
     folder, _, topic = place.removeprefix(ARCHIVE).partition("#")
+    folder = str(local(ARCHIVE.rstrip(":"), folder))
     topics = sorted(path.name.removeprefix("topic=") for path in Path(folder).glob("topic=*"))
     if not topics:
         raise InvalidOption(f"{folder} holds no archive; `ogive pipeline archive` makes one")
@@ -65,12 +67,14 @@ def reconcile(
         keyed = rows.select(f.expr(key).cast("string").alias("key"), digest.alias("digest"))
         return keyed.groupBy("key").agg(f.count("*").alias(name), f.sort_array(f.collect_list("digest")).alias(f"{name}_digests"))
 
+    if out is not None:
+        out = writable("out", out)
+    sides = {"left": side(left, "left"), "right": side(right, "right")}  # Spark checks the expressions now
     if dry_run:
         summary.read = sum(messages(spark, place, **cluster).where(where).count() for place in (left, right))
         summary.notes = [f"would compare {right} with {left} by {key}"]
         return summary
     say("reading both sides")
-    sides = {"left": side(left, "left"), "right": side(right, "right")}
     both = sides["left"].join(sides["right"], "key", "full_outer").fillna(0, ["left", "right"])
     verdict = (
         f.when(f.col("key").isNull(), "without a key")

@@ -12,6 +12,7 @@ from pyspark.sql import functions as f
 
 from ogive.errors import NoRoute
 from ogive.model import MAX_TOPIC_LENGTH, NAME_CHARACTER, PropertyName, dlq_topic, validate_group
+from ogive.pipelines.places import writable
 from ogive.pipelines.running import OPEN, Say, Security, reach
 from ogive.pipelines.sendable import why_not
 from ogive.pipelines.summary import Summary
@@ -33,6 +34,7 @@ def redrive(
     Only shows what it would do, unless *dry_run* is False.
     """
     summary = Summary("redrive", dry_run=dry_run)
+    state = writable("state", state)
     topic = dlq_topic(validate_group(group))
     try:
         reach(name_server, security).spans([access_of(security).namespace.wrap(topic)])

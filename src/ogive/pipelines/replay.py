@@ -16,11 +16,13 @@ from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
 from ogive.model import PropertyName
+from ogive.pipelines.places import writable
 from ogive.pipelines.progress import noted, save
 from ogive.pipelines.reconcile import ARCHIVE, messages
 from ogive.pipelines.running import OPEN, Say, Security
 from ogive.pipelines.sendable import REASONS, why_not
 from ogive.pipelines.summary import Summary
+from ogive.spark.options import SinkOptions
 from ogive.spark.stopping import Stop
 
 QUEUE: Final = ["topic", "brokerName", "queueId"]
@@ -39,6 +41,8 @@ def replay(
     *rate* is messages a second. *since* (with) and *until* (without) bound the time of storage.
     """
     summary = Summary("replay", dry_run=dry_run)
+    state = writable("state", state)
+    SinkOptions.parse({**target_security, "nameServer": target} | ({"topic": to} if to else {}))
     done = noted(state, source=source, target=target, to=to, where=where, since=since, until=until)
     refuse_itself(source, to, name_server, target)
     since_at, until_at = (datetime.fromisoformat(done[name]) if done[name] else None for name in ("since", "until"))

@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 
 from ogive.model import TRACE_TOPIC, PropertyName
 from ogive.pipelines.page import page
+from ogive.pipelines.places import writable
 from ogive.pipelines.running import OPEN, Say, Security
 from ogive.pipelines.summary import Summary
 
@@ -31,7 +32,9 @@ def trace_report(
     options = {**security, "nameServer": name_server}
     stored = spark.read.format("rocketmq").options(**options).load(trace_topic)
     stored = stored.where(f.col("storeTimestamp") >= f.lit(since)) if since else stored
+    to = writable("to", to.parent) / to.name
     if dry_run:
+        stored.select(f.window("storeTimestamp", bucket))  # Spark checks the words now
         summary.read = stored.count()
         summary.notes.append(f"{summary.read:,} trace messages would be read; nothing is written")
         return summary

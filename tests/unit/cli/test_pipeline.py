@@ -223,6 +223,45 @@ def test_a_folder_that_is_not_ours_is_told_before_spark_starts(
     assert not asked
 
 
+WRITERS = [
+    ["archive", "--topic", "T", "--to"],
+    ["replay", "--from", "T", "--to", "U", "--state"],
+    ["redrive", "billing", "--state"],
+    ["mirror", "--topic", "T", "--target", "there:1", "--state"],
+    ["trace-report", "--to"],
+    ["reconcile", "T", "U", "--out"],
+]
+
+
+@pytest.mark.parametrize("command", WRITERS, ids=lambda command: command[0])
+@pytest.mark.parametrize("dry", [[], ["--dry-run"]])
+@pytest.mark.parametrize("place", ["s3://lake/a", "s3a://lake/a", "hdfs:///lake", "gs://lake/a", "abfss://c@a.net/l", "dbfs:/lake"])
+def test_another_file_system_is_refused_by_a_dry_run_as_well(
+    command: list[str], dry: list[str], place: str, asked: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run would fail, or write into a folder that is called s3: here."""
+    assert main(["pipeline", *command, place, "-n", "here:1", *dry]) == 1
+    assert f"{command[-1]} {place}: pipelines rename and sync files themselves" in capsys.readouterr().err
+    assert not asked
+
+
+@pytest.mark.parametrize("command", WRITERS, ids=lambda command: command[0])
+def test_a_file_url_is_a_folder_of_this_machine(command: list[str], asked: dict[str, dict[str, Any]], tmp_path: Path) -> None:
+    assert main(["pipeline", *command, f"file://{tmp_path}/a", "-n", "here:1"]) == 0
+    (keywords,) = asked.values()
+    assert tmp_path / "a" in keywords.values()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the system has no /proc")
+def test_a_file_system_that_takes_no_files_is_told_by_a_dry_run(
+    asked: dict[str, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["pipeline", "archive", "--topic", "T", "--to", "/proc/lake", "-n", "here:1", "--dry-run"]) == 1
+    assert re.search("--to /proc/lake: (nothing can be written|this user may not write) in /proc", capsys.readouterr().err)
+    assert not asked
+
+
 def test_the_progress_of_other_topics_is_told_before_spark_starts(
     asked: dict[str, dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
