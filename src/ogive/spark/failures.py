@@ -1,8 +1,11 @@
 """Finds the cause in the text that Spark makes of an error."""
 
 import contextlib
+import logging
 import re
+import signal
 from collections.abc import Iterator
+from pickle import PicklingError, UnpicklingError
 from typing import Final
 
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -17,15 +20,39 @@ GONE: Final = (
 )
 
 
+_FINAL: Final = frozenset(
+    error.__name__
+    for error in (
+        ArithmeticError, AssertionError, AttributeError, ImportError, IndexError, KeyError, ModuleNotFoundError, NameError,
+        NotImplementedError, PicklingError, SyntaxError, TypeError, UnboundLocalError, UnicodeDecodeError, UnicodeEncodeError,
+        UnpicklingError, ValueError, ZeroDivisionError,
+    )
+)  # fmt: skip
+
+
 def reason(text: str) -> str:
     """The sentence that matters of *text*, which Spark fills with stacks and plans: ours where there is one."""
     ours = re.findall(r"ogive\.(?:errors|spark\.\w+)\.\w+: (.+)", text)
     if ours:
         return str(ours[-1]).strip()
+    if raised := _raised(text):
+        return ": ".join(part for part in raised if part)
     first, _, rest = text.strip().partition("\n")
     if rest.startswith(": "):  # what py4j says of an exception in Java: where it was called, and then itself
         first = re.sub(r"^: [\w.$]+: ", "", rest.partition("\n")[0])
     return first.strip() or "Spark failed without saying why"
+
+
+def is_final(text: str) -> bool:
+    """Return True if *text* tells of a mistake in a program or an option, which comes again however often it is tried."""
+    raised = _raised(text)
+    return "InvalidOption" in text or (raised is not None and raised[0].rpartition(".")[2] in _FINAL)
+
+
+def _raised(text: str) -> tuple[str, str] | None:
+    """The class and the message of the Python exception that *text* ends with; None if it is Java's."""
+    raised = re.findall(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*([\w.]+)(?:: (.*))?$", text, re.MULTILINE)
+    return raised[-1] if raised else None
 
 
 @contextlib.contextmanager
@@ -39,6 +66,13 @@ def ending(spark: SparkSession) -> Iterator[None]:
         raise OgiveError(reason(str(exc))) from exc
     except OSError as exc:
         raise OgiveError(str(exc)) from exc
+    except KeyboardInterrupt:
+        # A second Ctrl-C, in the middle of a batch: Spark and Py4J would log with their stacks what that cut off. A third one ends it.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        logging.disable()
+        with contextlib.suppress(Py4JError, PySparkException, ConnectionError):
+            spark.sparkContext.setLogLevel("OFF")
+        raise
     finally:
         with contextlib.suppress(Py4JError, ConnectionError):  # there is nothing to stop where the Java process is gone
             spark.stop()

@@ -27,7 +27,7 @@ from ogive.errors import InvalidOption, NoRoute, OgiveError
 from ogive.model import retry_topic
 from ogive.spark.access import Access
 from ogive.spark.compat import ADMISSION_CONTROL
-from ogive.spark.failures import reason
+from ogive.spark.failures import is_final, reason
 from ogive.spark.listening import FORMAT, ListenerSource, Work, options_of
 from ogive.spark.owning import own_session
 from ogive.spark.stopping import Stop
@@ -126,7 +126,7 @@ class GroupJob:
         self._query = None
         self._failures += 1
         why = reason(text)
-        if "InvalidOption" in text or self._failures > MAX_RESTARTS:
+        if is_final(text) or self._failures > MAX_RESTARTS:
             raise OgiveError(f"the job of group {self._work.group} failed: {why}")
         pause = RESTART_S[min(self._failures, len(RESTART_S)) - 1]
         self._restart_at = time.monotonic() + pause

@@ -48,6 +48,7 @@ from ogive.spark.progress import FLUSH_S, Progress
 from ogive.spark.ranges import QueueRange, admit, admit_bytes, pack
 from ogive.spark.routes import BrokerAway, Patience
 from ogive.spark.rpc import Cluster, Filter, cluster
+from ogive.spark.shipped import warn_if_zipped
 from ogive.sql92 import compile_expression
 from ogive.wire.bodies import TopicOffset
 
@@ -122,6 +123,7 @@ class _Reading:
     def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from ogive.spark.decode import RecordDecoder  # here: 40 ms that a stream's start need not wait for, see source.py
 
+        warn_if_zipped()
         ranges: tuple[QueueRange, ...] = partition.value or ()  # Spark makes a partition of None where a plan is empty
         options = self._options
         sql = None if options.sql_filter is None else compile_expression(options.sql_filter)

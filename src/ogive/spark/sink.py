@@ -37,6 +37,7 @@ from ogive.spark.routes import DOUBTFUL, USUAL, Patience
 from ogive.spark.rows import InvalidRow, Keys, Row, dead_letters, encode, form
 from ogive.spark.rpc import Cluster, cluster
 from ogive.spark.sending import BATCH_BYTES, Half, Recall, Sending, end_transactions
+from ogive.spark.shipped import warn_if_zipped
 from ogive.spark.unsent import Unsent
 from ogive.wire.codes import Decision
 from ogive.words import counted
@@ -124,6 +125,7 @@ class _Sink:
         return cluster(self._options.access)
 
     def _send(self, batches: Iterator[pa.RecordBatch], attempt: Attempt, origin: Sequence[object], memory: _Memory | None) -> Sent:
+        warn_if_zipped()
         options, loop = self._options, portal().loop
         sending = Sending(
             self._cluster,

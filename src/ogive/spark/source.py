@@ -14,6 +14,7 @@ from ogive.spark.driver_gone import end_with_driver
 from ogive.spark.options import SinkOptions, SourceOptions
 from ogive.spark.reader import BatchReader, StreamReader
 from ogive.spark.schema import check_sink_schema, check_source_schema, source_schema
+from ogive.spark.shipped import warn_if_zipped
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamReader
@@ -28,12 +29,14 @@ def schema(options: Mapping[str, str]) -> StructType:
 
 def batch_reader(options: Mapping[str, str], columns: StructType) -> BatchReader:
     check_source_schema(columns)
+    warn_if_zipped()
     return BatchReader(SourceOptions.parse(options), columns)
 
 
 def stream_reader(options: Mapping[str, str], columns: StructType) -> StreamReader:
     check_source_schema(columns)
     end_with_driver()
+    warn_if_zipped()
     return StreamReader(SourceOptions.parse(options), columns)
 
 
@@ -61,6 +64,7 @@ def stream_sink(options: Mapping[str, str], columns: StructType) -> "StreamSink"
 
 
 def _sink_options(options: Mapping[str, str], columns: StructType) -> SinkOptions:
+    warn_if_zipped()
     parsed = SinkOptions.parse(options)
     check_sink_schema(columns, topic_given=parsed.topic is not None, delivery=parsed.delivery)
     return parsed

@@ -1,16 +1,18 @@
 """What Spark fails with, as one sentence."""
 
+import logging
+import signal
+from typing import Any, cast
+
 import pytest
 
 pytest.importorskip("pyspark")
-
-from typing import Any, cast
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import AnalysisException
 
 from ogive.errors import NoRoute, OgiveError
-from ogive.spark.failures import ending, reason
+from ogive.spark.failures import ending, is_final, reason
 
 
 class Session:
@@ -18,6 +20,14 @@ class Session:
 
     def __init__(self, gone: bool = False) -> None:
         self.stops, self._gone = 0, gone
+        self.level = "ERROR"
+
+    @property
+    def sparkContext(self) -> "Session":  # noqa: N802
+        return self
+
+    def setLogLevel(self, level: str) -> None:  # noqa: N802
+        self.level = level
 
     def stop(self) -> None:
         self.stops += 1
@@ -60,3 +70,54 @@ def test_a_fault_of_the_program_is_not_made_a_sentence() -> None:
     with pytest.raises(ZeroDivisionError), ending(cast(Any, session)):
         raise ZeroDivisionError
     assert session.stops == 1
+
+
+def test_a_second_ctrl_c_ends_silently(caplog: pytest.LogCaptureFixture) -> None:
+    """What it cuts off would be logged with the stacks of Java and Py4J."""
+    session = Session()
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(KeyboardInterrupt), ending(cast(Any, session)):
+            raise KeyboardInterrupt
+        logging.getLogger("py4j").error("Error while sending or receiving.")
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_DFL
+    finally:
+        logging.disable(logging.NOTSET)
+        signal.signal(signal.SIGINT, before)
+    assert (session.level, session.stops, caplog.text) == ("OFF", 1, "")
+
+
+WORKER = (
+    "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown from the Python worker: "
+    'Traceback (most recent call last):\n  File "/a.py", line 32, in read\n    f()\n{raised}\n SQLSTATE: 38000\n=== Streaming Query ===\n'
+)
+CHAIN = (
+    "ValueError: inner\n\nThe above exception was the direct cause of the following exception:\n\n"
+    'Traceback (most recent call last):\n  File "/a.py", line 1, in read\n{raised}'
+)
+
+
+@pytest.mark.parametrize(
+    ("raised", "final", "said"),
+    [
+        ("TypeError: 'NoneType' object is not callable", True, "TypeError: 'NoneType' object is not callable"),
+        ("ModuleNotFoundError: No module named 'app'", True, "ModuleNotFoundError: No module named 'app'"),
+        ("AssertionError", True, "AssertionError"),
+        ("_pickle.UnpicklingError: invalid load key", True, "_pickle.UnpicklingError: invalid load key"),
+        ("ogive.errors.InvalidOption: x=1: expected 2", True, "x=1: expected 2"),
+        ("ogive.errors.NoRoute: topic T has no route", False, "topic T has no route"),
+        ("ogive.spark.consuming.QueueTaken: the lock was lost", False, "the lock was lost"),
+        (CHAIN.format(raised="ogive.errors.SendFailed: row 3"), False, "row 3"),
+        (CHAIN.format(raised="KeyError: 'amount'"), True, "KeyError: 'amount'"),
+        ("ConnectionResetError: [Errno 104] reset", False, "ConnectionResetError: [Errno 104] reset"),
+        ("MemoryError", False, "MemoryError"),
+    ],
+)
+def test_a_mistake_in_a_program_is_told_from_what_may_pass(raised: str, final: bool, said: str) -> None:
+    text = WORKER.format(raised=raised)
+    assert is_final(text) is final
+    assert reason(text) == said
+
+
+def test_a_worker_that_is_gone_may_come_back() -> None:
+    assert not is_final("Job aborted due to stage failure: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).")
