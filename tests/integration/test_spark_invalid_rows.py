@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, MapType, Strin
 
 from ogive.errors import InvalidOption, SendFailed
 from ogive.spark import source
-from ogive.spark.schema import arrow_schema
+from ogive.spark.compat import arrow_schema
 from tests.topics import Wire, eventually
 
 pytestmark = pytest.mark.timeout(240)
