@@ -64,6 +64,16 @@ def current_node() -> Node | None:
     return _node.get()
 
 
+class VirtualSocket:
+    """Where a server listens: it is made before the loop is asked to."""
+
+    def __init__(self, host: str, port: int, *, v6_only: bool = False) -> None:
+        self._address = host, port
+
+    def getsockname(self) -> tuple[str, int]:
+        return self._address
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """``now`` is the monotonic clock, ``wall_offset_s`` how far the wall clock has been set forward or back."""
 
@@ -215,6 +225,7 @@ def virtual_world(seed: int) -> Iterator[VirtualLoop]:
         mock.patch.object(time, "monotonic", loop.time),
         mock.patch.object(time, "monotonic_ns", monotonic_ns),
         mock.patch.object(Connection, "__hash__", number_of),
+        mock.patch("ogive.transport.server.listening_socket", VirtualSocket),
         mock.patch.object(os, "getpid", return_value=4242),
         mock.patch.object(secrets, "randbits", chance.getrandbits),
         mock.patch.object(secrets, "token_bytes", token_bytes),

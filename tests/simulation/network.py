@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from ogive.wire.codes import Flag, RequestCode
-from tests.simulation.loop import Node, VirtualLoop, current_node
+from tests.simulation.loop import Node, VirtualLoop, VirtualSocket, current_node
 
 Factory = Callable[[], asyncio.BaseProtocol]
 
@@ -193,8 +193,8 @@ class Network:
     def delay_s(self) -> float:
         return 0.0001 + self.loop.rng.expovariate(1000.0) + self.slow_s * self.loop.rng.random()
 
-    async def _create_server(self, factory: Factory, host: str, port: int, **_: Any) -> Any:
-        address = (host, port or next(self._ports))
+    async def _create_server(self, factory: Factory, *, sock: VirtualSocket, **_: Any) -> Any:
+        address = sock.getsockname()
         there = self.listening.get(address)
         if there is not None and not (there.node is not None and there.node.dead):
             raise OSError(errno.EADDRINUSE, "address already in use")

@@ -35,6 +35,7 @@ class ConsumerConfig:
     """How long a queue is left alone if a member of the group cannot say whether it still holds it.
     Old clients cannot, and access rules can forbid the question."""
     persist_period_s: float = 1.0  # persistConsumerOffsetInterval, 5; after a crash about this much is consumed again
+    """How often progress is committed while there is a backlog; in a fifth of the time where there is none."""
     persist_again_s: float = 30.0  # send even unchanged progress again, in case the broker lost it in a crash
     offsets_dir: Path | None = None  # rocketmq.client.localOffsetStoreDir; broadcasting only; None: ~/.rocketmq_offsets
     lock_renew_s: float = 20.0  # rocketmq.client.rebalance.lockInterval
