@@ -40,11 +40,10 @@ async def test_each_of_many_messages_at_once_is_found_in_the_traces(broker: Runn
     """A trace message is about hundreds of messages, and each of their ids is a key of it."""
     settings = ogive.ProducerConfig(trace=True, send_timeout_s=WAIT_S)
     async with aio.Producer(broker.name_server, config=settings) as producer:
-        sent = await asyncio.gather(*[producer.send(topic, b"espresso", keys=f"{topic}-{n}") for n in range(MANY)])
+        sent = await asyncio.gather(*[producer.send(topic, b"espresso", keys=f"{n}") for n in range(MANY)])
     async with asyncio.timeout(WAIT_S), aio.Admin(broker.name_server) as admin:
         # the index is a moment behind
         while not await admin.trace(sent[-1].id):
             await asyncio.sleep(0.1)
         missing = [one.id for one in sent if {step.message_id for step in await admin.trace(one.id)} != {one.id}]
         assert missing == []
-        assert [step.message_id for step in await admin.trace(f"{topic}-7")] == [sent[7].id]

@@ -5,11 +5,13 @@ names, other dataclasses, enums, Literal, unions, list, tuple[X, ...], set, froz
 ignored: senders may be newer.
 """
 
+import contextlib
 import dataclasses
 import enum
 import functools
 import inspect
 import json
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -29,7 +31,12 @@ As = type[T] | Callable[[bytes], T]
 
 
 def to_json(value: Any) -> bytes:
-    """*value* as compact JSON: a dataclass, pydantic model, msgspec struct, or anything that ``json.dumps`` takes. Raises TypeError."""
+    """Return *value* as compact JSON: a dataclass, pydantic model, msgspec struct, or what ``json.dumps`` takes.
+
+    Sets become lists, sorted if their elements can be compared. Raises TypeError for a type without a
+    form in JSON, ValueError for NaN and infinity, which JSON does not have. Models of pydantic and
+    structs of msgspec are written by their library, which writes ``null`` for NaN.
+    """
     if hasattr(value, "model_dump_json"):
         text: str = value.model_dump_json()
         return text.encode()
@@ -38,7 +45,13 @@ def to_json(value: Any) -> bytes:
 
         raw: bytes = msgspec.json.encode(value)
         return raw
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_plain).encode()
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_plain, allow_nan=False).encode()
+    except UnicodeEncodeError as exc:
+        raise ValueError(f"text that is not Unicode has no form in JSON: {exc.reason}") from None
+    except ValueError as exc:
+        way_out = ": replace NaN and infinity by None or a text" if "float" in str(exc) else ""
+        raise ValueError(f"a {type(value).__name__} has no form in JSON: {exc}{way_out}") from None
 
 
 def _plain(value: Any) -> Any:
@@ -51,11 +64,25 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Decimal | UUID):
         return str(value)
     if isinstance(value, set | frozenset):
-        return sorted(value)
+        return _sorted(value)
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    if hasattr(value, "__struct_fields__"):
+        import msgspec
+
+        return msgspec.to_builtins(value)
     text = f"a {type(value).__name__} has no form in JSON"
     if isinstance(value, bytes | bytearray | memoryview):
         text += ": a body that is bytes already goes as ogive.Message(topic, body), which no serializer changes"
     raise TypeError(text)
+
+
+def _sorted(values: set[Any] | frozenset[Any]) -> list[Any]:
+    """Return the elements in an order that does not differ between processes, as hashes do."""
+    try:
+        return sorted(values)
+    except TypeError:
+        return sorted(values, key=to_json)
 
 
 def reader(as_: As[T]) -> Callable[[bytes], T]:
@@ -86,7 +113,7 @@ def _reader(as_: Any) -> Callable[[bytes], Any]:
         return functools.partial(msgspec.json.decode, type=as_)
     if dataclasses.is_dataclass(as_) or as_ in _READERS or as_ in (list, dict) or typing.get_origin(as_) is not None:
         read = _json_reader(as_, {})
-        return lambda body: read(json.loads(body))
+        return lambda body: read(json.loads(body, parse_constant=_refuse))
     if callable(as_) and not isinstance(as_, type):
         function: Callable[[bytes], Any] = as_
         return function
@@ -109,8 +136,15 @@ def _exactly(*kinds: type) -> Read:
     return read
 
 
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
 def _number(value: Any) -> float:
-    return float(_exactly(float, int)(value))
+    number = float(_exactly(float, int)(value))
+    if not math.isfinite(number):
+        raise ValueError("a number beyond the range of float came")
+    return number
 
 
 def _decimal(value: Any) -> Decimal:
@@ -142,7 +176,14 @@ def _json_reader(kind: Any, known: dict[type, Read]) -> Read:
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _dataclass_reader(kind, known)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return kind
+        return _member_of(kind)
+    if hasattr(kind, "model_validate"):
+        validate: Read = kind.model_validate
+        return validate
+    if hasattr(kind, "__struct_fields__"):
+        import msgspec
+
+        return functools.partial(msgspec.convert, type=kind)
     if origin is typing.Literal:
         return _one_of(arguments)
     if origin in (typing.Union, types.UnionType):
@@ -157,10 +198,27 @@ def _json_reader(kind: Any, known: dict[type, Read]) -> Read:
 
 
 def _one_of(values: tuple[Any, ...]) -> Read:
+    by_json = {to_json(value): value for value in values}
+
     def read(value: Any) -> Any:
-        if value not in values:
+        text = to_json(value)
+        if text not in by_json:
             raise ValueError(f"one of {', '.join(map(repr, values))} is expected, and {value!r} came")
-        return value
+        return by_json[text]
+
+    return read
+
+
+def _member_of(kind: type[enum.Enum]) -> Read:
+    """Read members by the values that to_json() writes for them, else as the class itself looks them up."""
+    by_json: dict[bytes, enum.Enum] = {}
+    for member in kind:
+        with contextlib.suppress(TypeError, ValueError):
+            by_json[to_json(member)] = member
+
+    def read(value: Any) -> Any:
+        member = by_json.get(to_json(value))
+        return kind(value) if member is None else member
 
     return read
 

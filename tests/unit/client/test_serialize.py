@@ -3,7 +3,8 @@
 import asyncio
 import enum
 import json
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -77,6 +78,92 @@ async def broker() -> AsyncIterator[FakeBroker]:
 @pytest.mark.parametrize("value", [ORDER, Model(id="1", amount=2), Struct(id="1", amount=2)], ids=["dataclass", "pydantic", "msgspec"])
 def test_what_was_written_is_read_again(value: Any) -> None:
     assert reader(type(value))(to_json(value)) == value
+
+
+class Color(enum.Enum):
+    RED = "red"
+    GREEN = "green"
+    BLUE = "blue"
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Rate(enum.Enum):
+    FULL = Decimal("0.19")
+    PAIR = (1, 2)
+
+
+class Rights(enum.Flag):
+    READ = 1
+    WRITE = 2
+
+
+@dataclass(frozen=True)
+class Sets:
+    colors: set[Color] = field(default_factory=set)
+    lines: frozenset[Line] = frozenset()
+    levels: set[Level] = field(default_factory=set)
+    ids: set[UUID] = field(default_factory=set)
+    mixed: frozenset[int | str | None] = frozenset()
+    nested: frozenset[frozenset[Color]] = frozenset()
+    rates: tuple[Rate, ...] = ()
+    rights: Rights = Rights.READ
+    choice: Literal[1, Color.RED, "1"] = 1
+
+
+SETS = [
+    Sets(colors=set(Color)),
+    Sets(lines=frozenset({Line("a", Decimal(2)), Line("b", Decimal(1)), Line("a", Decimal(10))})),
+    Sets(levels=set(Level), ids={UUID(int=n) for n in range(5)}),
+    Sets(mixed=frozenset({1, "1", None, "x"})),
+    Sets(nested=frozenset({frozenset({Color.RED, Color.BLUE}), frozenset(Color), frozenset()})),
+    Sets(rates=(Rate.PAIR, Rate.FULL), rights=Rights.READ | Rights.WRITE, choice=Color.RED),
+    Sets(choice="1"),
+]
+
+
+@pytest.mark.parametrize("value", SETS, ids=range(len(SETS)))
+def test_sets_and_members_of_enums_are_read_as_they_were_written(value: Sets) -> None:
+    read = reader(Sets)(to_json(value))
+    assert read == value
+    assert type(read.choice) is type(value.choice)
+
+
+def test_sets_are_written_in_an_order_of_their_own() -> None:
+    assert to_json({3, 10, 2}) == b"[2,3,10]"
+    assert to_json(set(Color)) == b'["blue","green","red"]'
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "wrap", [lambda x: x, lambda x: [x], lambda x: Order(UUID(int=1), ORDER.placed_at, [], weights={"kg": x}), lambda x: {x}]
+)
+def test_numbers_that_json_does_not_have_are_refused(number: float, wrap: Callable[[float], Any]) -> None:
+    with pytest.raises(ValueError, match=r"has no form in JSON.*: replace NaN and infinity by None or a text"):
+        to_json(wrap(number))
+
+
+@pytest.mark.parametrize("text", [b"NaN", b"Infinity", b"-Infinity"])
+def test_a_body_that_is_only_almost_json_is_not_read(text: bytes) -> None:
+    for as_ in (float, list[float], dict, Order):
+        with pytest.raises(BodyUnreadable, match="is not JSON"):
+            reader(as_)(b'{"id":"1","weights":{"kg":%b}}' % text)
+    with pytest.raises(BodyUnreadable, match="beyond the range of float"):
+        reader(list[float])(b"[1e999]")
+
+
+def test_models_and_structs_may_be_inside_of_other_values() -> None:
+    assert json.loads(to_json([Model(id="1", amount=2), Struct(id="2", amount=3)])) == [
+        {"id": "1", "amount": 2},
+        {"id": "2", "amount": 3},
+    ]
+    assert reader(list[Model])(to_json([Model(id="1", amount=2)])) == [Model(id="1", amount=2)]
+    assert reader(dict[str, Struct])(to_json({"a": Struct(id="1", amount=2)})) == {"a": Struct(id="1", amount=2)}
+    with pytest.raises(BodyUnreadable, match="amount"):
+        reader(list[Model])(b'[{"id":"1","amount":"x"}]')
 
 
 def test_bodies_are_plain_json() -> None:
