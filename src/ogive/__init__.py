@@ -95,14 +95,17 @@ _HOME: Final = {
 _SUBMODULES: Final = frozenset({"aio", "errors", "testing"})  # the last is no part of the face: it stands above the client
 
 
-def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
-        return importlib.import_module(f"ogive.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'ogive' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+# hidden from type checkers: to them a misspelt name would be of type Any
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in _SUBMODULES:
+            return importlib.import_module(f"ogive.{name}")
+        if name not in _HOME:
+            raise AttributeError(f"module 'ogive' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOME[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

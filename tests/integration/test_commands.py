@@ -30,17 +30,20 @@ def ogive(*words: str, stdin: bytes = b"", timeout_s: float = 60.0) -> subproces
     return subprocess.run([sys.executable, "-m", "ogive", *words], input=stdin, capture_output=True, timeout=timeout_s, check=False)
 
 
-def test_up_prints_exactly_one_line_and_stops_cleanly_on_sigterm_and_ctrl_c(tmp_path: Path) -> None:
+def test_up_says_where_it_is_and_where_its_data_are_and_stops_cleanly_on_sigterm_and_ctrl_c(tmp_path: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
-        command = [sys.executable, "-m", "ogive", "up", "--data", str(tmp_path), "--name-server-port", "0", "--broker-port", "0"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        # without --data
+        command = [sys.executable, "-m", "ogive", "up", "--name-server-port", "0", "--broker-port", "0"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path)
         assert process.stdout is not None
         line = process.stdout.readline().decode()
         assert line.startswith("ready name-server=127.0.0.1:")
+        assert process.stdout.readline().decode() == f"messages are kept in {tmp_path / 'ogive-data'}\n"
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
         assert (out, err, process.returncode) == (b"", b"", 0)
-        assert not (tmp_path / "abort").exists()
+        assert (tmp_path / "ogive-data" / "commitlog").exists()
+        assert not (tmp_path / "ogive-data" / "abort").exists()
 
 
 def test_up_refuses_a_directory_in_use(running: Broker) -> None:

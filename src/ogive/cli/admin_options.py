@@ -17,7 +17,13 @@ def topic(commands: Commands) -> None:
     add_json(command)
     command = add_command(topics, "create", "topics:create_topic", "create a topic; refused if it exists with other settings")
     command.add_argument("topic", help="letters, digits, - and _")
-    command.add_argument("--queues", type=int, default=8, metavar="N", help="queues on each broker (default: 8)")
+    command.add_argument(
+        "--queues",
+        type=int,
+        default=8,
+        metavar="N",
+        help="queues on each broker (default: 8, as with mqadmin; a topic that a send creates has 4)",
+    )
     command.add_argument(
         "--cluster", metavar="NAME", help="only on the brokers of this cluster (default: on all that the name server knows)"
     )

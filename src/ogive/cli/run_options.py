@@ -139,7 +139,14 @@ def _messages(group: Options) -> None:
         action="store_true",
         help="refuse messages of another type than the message.type of their topic (default: accept them, as Apache's broker does)",
     )
-    group.add_argument("--default-queues", metavar="N", type=int, default=8, help="most queues of a topic that a send creates (default: 8)")
+    group.add_argument(
+        "--default-queues",
+        metavar="N",
+        type=int,
+        default=8,
+        help="limit for the queues of a topic that a send creates (default: 8). The producer asks for a number, usually for 4 "
+        "(default_topic_queues in ogive, defaultTopicQueueNums in Java); `ogive topic create` makes 8",
+    )
     group.add_argument(
         "--max-message-size", metavar="BYTES", type=int, default=4 * MIB, help="refuse messages with a larger body (default: 4 MiB)"
     )

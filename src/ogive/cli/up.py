@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import errno
 import gc
 import itertools
@@ -249,12 +250,14 @@ async def serve(options: argparse.Namespace) -> int:
         if console_config is not None and own is not None:
             console = _start_console(console_config, own)
             running.push_async_callback(asyncio.to_thread, console.stop)
-        _say_ready(options, own, others, broker)
+        _say_ready(own, others, broker)
         if pages is not None:
             page = "health" if broker is None else "metrics"
             print(f"{page} http://{pages.address}/{page}", flush=True)
         if console is not None:
             print(f"console {console.url}", flush=True)
+        if broker is not None:
+            _say_where(options)
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 100)  # what lives on is in tables that rarely change; messages come and go by reference count
@@ -305,12 +308,19 @@ def _broker(
     return Broker(config, access=access, dial=name_servers.dial(own, internal, others, tls, config.name_server_timeout_s))
 
 
-def _say_ready(options: argparse.Namespace, own: NameServer | None, others: Others, broker: Broker | None) -> None:
-    """*name-server* is what clients are given."""
+def _say_ready(own: NameServer | None, others: Others, broker: Broker | None) -> None:
+    """Print the addresses. Clients are given that of the name server."""
     at = ";".join(others.addresses) if own is None else own.address
     print(f"ready name-server={at}{'' if broker is None else f' broker={broker.address}'}", flush=True)
-    if broker is not None and sys.stdout.isatty():  # programs that wait for the line before need not hear it
-        print(f"messages are kept in {Path(options.data).absolute()}; Ctrl-C stops the broker", flush=True)
+
+
+def _say_where(options: argparse.Namespace) -> None:
+    # a program that has read the lines before may have closed the pipe
+    with contextlib.suppress(OSError):
+        print(
+            f"messages are kept in {Path(options.data).absolute()}{'; Ctrl-C stops the broker' if sys.stdout.isatty() else ''}",
+            flush=True,
+        )
 
 
 async def _serve_pages(options: argparse.Namespace, broker: Broker | None, running: AsyncExitStack) -> PageServer | None:

@@ -17,9 +17,12 @@ __all__ = ["Broker", "FakeBroker", "RocketMQ", "message"]
 _HOME: Final = {"Broker": "broker", "FakeBroker": "fake_broker", "RocketMQ": "rocketmq", "message": "messages"}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'ogive.testing' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"ogive.testing.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
+# hidden from type checkers: to them a misspelt name would be of type Any
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name not in _HOME:
+            raise AttributeError(f"module 'ogive.testing' has no attribute {name!r}")
+        value = getattr(importlib.import_module(f"ogive.testing.{_HOME[name]}"), name)
+        globals()[name] = value
+        return value

@@ -182,6 +182,14 @@ async def test_a_broker_that_is_listed_by_a_name_finds_the_ids_of_its_messages(
         await admin.message(offset_message_id(encode_host("10.1.2.3", brokers[1].port), 0))
 
 
+async def test_a_unique_key_is_not_taken_for_the_id_of_a_broker(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    key = "7F000001FFFF6E92AEAE8C533FF70001"
+    wanted = brokers[0].put("Orders", b"1", properties=encode_properties({"UNIQ_KEY": key}))
+    brokers[0].on(RequestCode.QUERY_MESSAGE, ok(body=encode_stored(wanted)))
+    brokers[1].on(RequestCode.QUERY_MESSAGE, error(ResponseCode.QUERY_NOT_FOUND))
+    assert (await admin.message(key)).body == b"1"
+
+
 @pytest.mark.parametrize("host", ["[0:0:0:0:0:0:0:1]", "0:0:0:0:0:0:0:1"])
 async def test_an_ipv6_address_of_a_broker_may_be_listed_as_java_writes_it(
     admin: Admin, brokers: tuple[FakeBroker, FakeBroker], host: str

@@ -35,7 +35,7 @@ from ogive.model import (
     validate_group,
     validate_topic,
 )
-from ogive.transport.connection import split_address, split_listed_address
+from ogive.transport.connection import split_listed_address
 from ogive.wire.bodies import TopicRouteData
 from ogive.wire.codes import SysFlag
 from ogive.wire.fitting import fit_properties
@@ -197,7 +197,10 @@ class MessageCalls(AdminBase):
             address, offset = parse_offset_message_id(message_id)
         except ProtocolError:
             return None
-        place = split_address(address)
+        place = _place(address)
+        if place is None:
+            # a unique key: what would be the port is not one
+            return None
         info = await self.cluster_info()
         listed = {at: broker.broker_name for broker in info.brokers.values() for at in broker.addresses.values()}
         places = {at: _place(at) for at in listed}
