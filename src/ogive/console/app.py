@@ -30,6 +30,7 @@ from ogive.console.messages import LIMIT, Messages
 from ogive.console.samples import Samples
 from ogive.console.topics import Topics
 from ogive.errors import (
+    BrokerError,
     ConsumerNotOnline,
     GroupNotExist,
     InvalidOption,
@@ -123,7 +124,7 @@ class _Pages:
                     raise InvalidOption(f"a field holds more than {MAX_QUERY:,} characters")
                 async with asyncio.timeout(PAGE_S):
                     values = await view(request)
-                return self._page(template, values)
+                return self._page(template, values, values.get("status", 200))
             except OgiveError as exc:
                 return self._refused(exc)
             except TimeoutError:
@@ -155,7 +156,7 @@ class _Pages:
         return self._page("error", {"title": title, "text": text}, status)
 
     def _refused(self, error: OgiveError) -> Response:
-        status, title = next((row[1:] for row in _STATUS if isinstance(error, row[0])), (502, "The cluster does not answer"))
+        status, title = _status_of(error)
         return self._error(title, reason(error), status)
 
     async def _no_page(self, request: Request, error: Exception) -> Response:
@@ -253,7 +254,7 @@ class _Pages:
             else:
                 values["found"] = await self._messages.newest(given["topic"])
         except OgiveError as exc:  # beside the form, in which it can be mended
-            values["trouble"] = reason(exc)
+            values |= {"trouble": reason(exc), "status": _status_of(exc)[0]}
         return values
 
     async def _message(self, request: Request) -> dict[str, Any]:
@@ -274,10 +275,11 @@ class _Pages:
         if query.get("id"):
             return await self._messages.by_id(query["id"].strip(), query.get("topic") or None)
         try:
-            queue = MessageQueue(query["topic"], query["broker"], int(query["queue"]))
-            return await self._messages.at(queue, int(query["offset"]))
-        except (KeyError, ValueError):
+            queue = MessageQueue(query["topic"], query["broker"], _whole_number("queue", query["queue"]))
+            offset = _whole_number("offset", query["offset"])
+        except KeyError:
             raise InvalidOption("a message is named by its id, or by topic, broker, queue and offset") from None
+        return await self._messages.at(queue, offset)
 
 
 def _uptime(figures: dict[str, str], now: datetime) -> float | None:
@@ -286,11 +288,31 @@ def _uptime(figures: dict[str, str], now: datetime) -> float | None:
     return max(0.0, now.timestamp() - int(boot) / 1000) if boot.isdecimal() and len(boot) < 16 else None
 
 
+def _status_of(error: OgiveError) -> tuple[int, str]:
+    """Return the HTTP status for *error*, and the title of its page."""
+    for kinds, status, title in _STATUS:
+        if isinstance(error, kinds):
+            return status, title
+    if isinstance(error, BrokerError):
+        invalid = error.code == ResponseCode.INVALID_PARAMETER
+        return (400, "That cannot be looked up") if invalid else (502, "The broker answered with an error")
+    return 502, "The cluster does not answer"
+
+
+def _whole_number(name: str, text: str) -> int:
+    """Return the number that the field *name* of an address holds. Raises InvalidOption."""
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()):
+        raise InvalidOption(f"{name} {text[:80]!r} is not a whole number")
+    return int(text)
+
+
 def _page_of(request: Request, names: list[str]) -> tuple[list[str], dict[str, int]]:
-    """The names on the requested page; an invalid number means the first page, one past the end the last."""
-    text = request.query_params.get("page", "")
+    """Return the names on the requested page, the last one for a number past the end. Raises InvalidOption."""
     last = max(1, -(-len(names) // ROWS))
-    page = min(max(1, int(text)), last) if text.isdecimal() and len(text) < 10 else 1
+    page = min(_whole_number("page", request.query_params.get("page", "1")), last)
+    if page < 1:
+        raise InvalidOption(f"page {page}: the first page is 1")
     return names[(page - 1) * ROWS : page * ROWS], {"page": page, "last": last, "first_row": (page - 1) * ROWS + 1}
 
 

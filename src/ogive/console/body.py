@@ -2,8 +2,9 @@
 
 import json
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
+from ogive.errors import InvalidOption
 from ogive.harmless import harmless_text
 
 Form = Literal["text", "json", "hex"]
@@ -26,7 +27,9 @@ class Body:
 
 
 def body_of(raw: bytes, wanted: str = "") -> Body:
-    """In the form that is *wanted*, if it has that; else the first that fits: JSON, text, hex."""
+    """In the form that is *wanted*, if it has that; else the first that fits: JSON, text, hex. Raises InvalidOption."""
+    if wanted and wanted not in get_args(Form):
+        raise InvalidOption(f"a body cannot be shown as {wanted[:80]!r}: {', '.join(get_args(Form))} are the forms")
     head = raw[:MAX_SHOWN_BYTES]
     texts: dict[Form, str] = {}
     pretty = _pretty(raw) if len(raw) <= MAX_SHOWN_BYTES else None

@@ -6,7 +6,7 @@ from typing import Final
 
 from ogive.client import api
 from ogive.client.admin.base import master_of
-from ogive.client.admin.messages import FOR_EVER_MS
+from ogive.client.admin.messages import FOR_EVER_MS, check_period, check_place
 from ogive.client.routes import subscribe_queues
 from ogive.console.asking import reason, settle
 from ogive.console.body import preview
@@ -100,10 +100,11 @@ class Messages:
         return Found(tuple(rows[:limit]), held > limit, _troubles(troubles, silent))
 
     async def between(self, topic: str, begin_ms: int | None, end_ms: int | None) -> Found:
-        """Stored in that time, the oldest first. Raises TopicNotExist, NoNameServer."""
+        """Stored in that time, the oldest first. Raises TopicNotExist, NoNameServer, InvalidOption."""
+        asking, begin, end = self._cluster.asking, begin_ms or 0, FOR_EVER_MS if end_ms is None else end_ms
+        check_period(begin, end)
         route, masters = await self._cluster.route(topic), await self._cluster.topic_masters(topic)
         queues = subscribe_queues(topic, route)
-        asking, begin, end = self._cluster.asking, begin_ms or 0, FOR_EVER_MS if end_ms is None else end_ms
 
         async def read(queue: MessageQueue) -> list[MessageRow]:
             address = master_of(queue, masters)
@@ -148,7 +149,8 @@ class Messages:
         return await self._cluster.asking.admin.message(message_id, topic=topic)
 
     async def at(self, queue: MessageQueue, offset: int) -> MessageExt:
-        """Raises QueryNotFound, TopicNotExist, NoRoute."""
+        """Raises QueryNotFound, TopicNotExist, NoRoute, InvalidOption."""
+        check_place(queue, offset)
         address = master_of(queue, await self._cluster.topic_masters(queue.topic))
         result = await self._cluster.asking.server(address, api.read_messages, queue, offset, 1)
         if not result.messages or result.messages[0].queue_offset != offset:

@@ -111,13 +111,35 @@ async def test_a_field_has_a_bounded_length(page: Browser) -> None:
     [
         ("/message", 400),
         ("/message?topic=Orders&broker=b&queue=x&offset=1", 400),
-        ("/topics?page=x", 200),
+        ("/message?topic=Orders&broker=broker-a&queue=99999999999999999999&offset=0", 400),
+        ("/message?topic=Orders&broker=broker-a&queue=0&offset=99999999999999999999", 400),
+        ("/message?topic=Orders&broker=broker-a&queue=-1&offset=0", 400),
+        ("/message?topic=Orders&broker=broker-a&queue=0&offset=1_0", 400),
+        ("/messages?topic=Orders&from=2027-01-01T00:00&to=2026-01-01T00:00", 400),
+        ("/messages?topic=Orders&from=yesterday", 400),
+        ("/messages?topic=Or%20ders", 404),
+        ("/topics?page=x", 400),
+        ("/topics?page=0", 400),
+        ("/groups?page=-1", 400),
         ("/topics?page=999999999999999999999", 200),
         ("/topics?q=%ff%fe", 200),
     ],
 )
-async def test_nonsense_in_an_address_is_no_fault(page: Browser, path: str, status: int) -> None:
+async def test_nonsense_in_an_address_is_no_fault(fake: FakeBroker, page: Browser, path: str, status: int) -> None:
+    groups_are(fake)
     assert (await look(page, path)).status == status
+
+
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/message?topic=Orders&broker=broker-a&queue=0&offset=99999999999999999999", "offset 99999999999999999999: an offset must be"),
+        ("/messages?topic=Orders&from=2027-01-01T00:00&to=2026-01-01T00:00", "the period ends before it begins"),
+        ("/topics?page=x", "page 'x' is not a whole number"),
+    ],
+)
+async def test_a_refused_address_says_why(page: Browser, path: str, reason: str) -> None:
+    assert reason in (await look(page, path)).words
 
 
 @pytest.mark.parametrize(

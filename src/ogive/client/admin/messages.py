@@ -64,6 +64,20 @@ _OF_ONE_DELIVERY: Final = frozenset(
 """Properties of a dead letter that tell how it got there, and would mislead if it is sent again."""
 
 
+def check_place(queue: MessageQueue, offset: int) -> None:
+    """Raise InvalidOption unless the number of the queue fits 31 bits and the offset 63."""
+    if not 0 <= queue.queue_id < 2**31:
+        raise InvalidOption(f"queue {queue.queue_id}: the number of a queue must be between 0 and {2**31 - 1}")
+    if not 0 <= offset < 2**63:
+        raise InvalidOption(f"offset {offset}: an offset must be between 0 and {2**63 - 1}")
+
+
+def check_period(begin_ms: int, end_ms: int) -> None:
+    """Raise InvalidOption if a period ends before it begins."""
+    if begin_ms > end_ms:
+        raise InvalidOption("the period ends before it begins: the earlier time comes first")
+
+
 class MessageCalls(AdminBase):
     async def message(self, message_id: str, *, topic: str | None = None) -> MessageExt:
         """The message with this id, either the broker's (``offset_id``) or the unique key from its producer (``id``).
@@ -99,6 +113,7 @@ class MessageCalls(AdminBase):
 
     async def message_at(self, queue: MessageQueue, offset: int) -> MessageExt:
         """The message at this offset of the queue. Raises QueryNotFound, which names the offsets that the queue has."""
+        check_place(queue, offset)
         masters = await self._topic_masters(queue.topic)
         result = await api.read_messages(self.client.pool, master_of(queue, masters), queue, offset, 1, timeout_s=self._timeout_s)
         if result.messages and result.messages[0].queue_offset == offset:
@@ -125,6 +140,7 @@ class MessageCalls(AdminBase):
         if not 1 <= limit <= MAX_MESSAGES:
             raise InvalidOption(f"a limit of {limit} messages: 1 to {MAX_MESSAGES} are possible")
         begin_ms, end_ms = 0 if start is None else to_ms(start), FOR_EVER_MS if end is None else to_ms(end)
+        check_period(begin_ms, end_ms)
         if key is None:
             found = await self._by_time(topic, begin_ms, end_ms, limit)
         else:
