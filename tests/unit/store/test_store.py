@@ -928,3 +928,10 @@ def test_what_just_fits_a_file_of_the_log_is_promised_room_and_stored(driver: Dr
         assert takes(partial(driver.store.check_fits, spare_bytes=spare), largest - spare)
         assert not takes(partial(driver.store.check_fits, spare_bytes=spare), largest - spare + 1)
     assert driver.bodies() == [b"x" * largest]
+
+
+def test_a_store_that_was_closed_takes_nothing() -> None:
+    driver = Driver(small(ROOT), MemoryFs(), threaded=False)
+    driver.close()
+    with pytest.raises(IllegalStateError, match="the store is not running"):
+        driver.put(message("late"))
