@@ -12,7 +12,7 @@ from ogive.broker import listings
 from ogive.broker.changes import CHANGES
 from ogive.broker.cold_reads import MAX_TRIES
 from ogive.broker.context import Context
-from ogive.broker.handlers.send_answer import refuse_send
+from ogive.broker.handlers.send_answer import fields_of_refusal, refuse_send
 from ogive.broker.pull_hold import LOOK_AGAIN_S
 from ogive.broker.replies import Rejected, code_and_remark, refuse, reply
 from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Direct, Route
@@ -35,7 +35,7 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tri
         if command.code in ctx.traffic.send_times:
             refuse_send(ctx, connection, command, exc)
         else:
-            refuse(connection, command, exc)
+            refuse(connection, command, exc, fields_of_refusal(ctx, command.code, exc))
     except Cold as cold:
         _later(ctx, connection, command, partial(_again, ctx, connection, command, cold, tries + 1), ", from disk")
 
@@ -244,7 +244,7 @@ async def _serve_later(
     except OgiveError as exc:
         if entry is not None:
             entry.tell(code_and_remark(exc)[0])
-        refuse(connection, command, exc)
+        refuse(connection, command, exc, fields_of_refusal(ctx, command.code, exc))
     except BaseException:
         _end_without_answer(connection, command)
         raise

@@ -55,10 +55,10 @@ def reply(connection: Connection, request: RemotingCommand, answer: RemotingComm
         connection.reply(answer)
 
 
-def refuse(connection: Connection, request: RemotingCommand, error: OgiveError) -> None:
-    """Answer with the code for *error*. Raises it again if no request can cause it, which means a bug."""
+def refuse(connection: Connection, request: RemotingCommand, error: OgiveError, fields: dict[str, str] | None = None) -> None:
+    """Answer with the code for *error*, and *fields*. Raises it again if no request can cause it, which means a bug."""
     code, remark = code_and_remark(error)
-    reply(connection, request, RemotingCommand(code, {}, b"", 0, RESPONSE, remark))
+    reply(connection, request, RemotingCommand(code, fields or {}, b"", 0, RESPONSE, remark))
 
 
 def refusal(error: Exception) -> OgiveError:

@@ -75,8 +75,11 @@ async def _search(ctx: Context, connection: Connection, header: QueryMessageRequ
             await asyncio.sleep(0)
         with ctx.store.without_waiting():
             found = next(search, False)
-    if not records:
-        raise Rejected(ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct")
     indexed_ms, indexed_offset = ctx.store.indexed_up_to
-    answer = QueryMessageResponse(index_last_update_timestamp=indexed_ms, index_last_update_phyoffset=indexed_offset)
-    return success(answer, b"".join(reversed(records)))
+    answer = success(
+        QueryMessageResponse(index_last_update_timestamp=indexed_ms, index_last_update_phyoffset=indexed_offset),
+        b"".join(reversed(records)),
+    )
+    if not records:
+        answer.code, answer.remark = ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"
+    return answer

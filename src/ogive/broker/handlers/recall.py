@@ -51,12 +51,12 @@ async def handle(ctx: Context, connection: Connection, header: RecallMessageRequ
         await earlier.ended.wait()
     hold = ctx.timers.hold(taken)
     if hold is None:
-        return success(RecallMessageResponse(msg_id=taken.unique_key, recalled=False))
+        return success(RecallMessageResponse(msg_id=taken.unique_key, recalled=False, region=ctx.config.region))
     try:
         await _store(ctx, connection, header, taken, now_ms)
     finally:  # also where it is stored: by now it is read, or will be before anything else is delivered
         ctx.timers.release(taken, hold)
-    return success(RecallMessageResponse(msg_id=taken.unique_key, recalled=True))
+    return success(RecallMessageResponse(msg_id=taken.unique_key, recalled=True, region=ctx.config.region))
 
 
 async def _store(ctx: Context, connection: Connection, header: RecallMessageRequest, taken: Handle, now_ms: int) -> None:

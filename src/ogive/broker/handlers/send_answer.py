@@ -1,14 +1,15 @@
 """Answers to sends: the usual one from a template, the others from their header class."""
 
 import json
+from typing import Final
 
 from ogive.broker.context import Context
 from ogive.broker.replies import code_and_remark, framed, refuse, reply, success
-from ogive.errors import OgiveError, StoreError
+from ogive.errors import OgiveError, ProtocolError, StoreError
 from ogive.native import native
 from ogive.store.model import PutResult
 from ogive.transport.connection import Connection
-from ogive.wire.codes import VERSION
+from ogive.wire.codes import VERSION, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import SendMessageResponse
 from ogive.wire.message import offset_message_ids
@@ -23,10 +24,24 @@ def settled(ctx: Context, connection: Connection, command: RemotingCommand, resu
     return result
 
 
+_WITH_REGION: Final = frozenset((
+    RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE,
+    RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.RECALL_MESSAGE,
+))  # fmt: skip
+
+
 def refuse_send(ctx: Context, connection: Connection, command: RemotingCommand, error: OgiveError) -> None:
     """Count a send that is not stored, and say why."""
     ctx.traffic.refused(command.code, code_and_remark(error)[0], by_store=isinstance(error, StoreError))
-    refuse(connection, command, error)
+    refuse(connection, command, error, fields_of_refusal(ctx, command.code, error))
+
+
+def fields_of_refusal(ctx: Context, code: int, error: OgiveError) -> dict[str, str]:
+    """Return the headers that a refused send, reply or recall has in Java, too; one that could not be read has none."""
+    if isinstance(error, ProtocolError) or code not in _WITH_REGION:
+        return {}
+    region = {"MSG_REGION": ctx.config.region}
+    return region if code == RequestCode.RECALL_MESSAGE else region | {"TRACE_ON": "true"}
 
 
 def message_id_format(store_host: bytes) -> str:

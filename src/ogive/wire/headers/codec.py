@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
 
 from ogive.errors import ProtocolError
-from ogive.wire.numbers import parse_long
+from ogive.wire.numbers import parse_int, parse_long
 
 H = TypeVar("H", bound="Header")
 
@@ -111,9 +111,17 @@ def decode_header(cls: type[H], ext: Mapping[str, str]) -> H:
     return cls(**values)
 
 
+_INTS: Final = frozenset((
+    "commit_or_rollback", "count", "default_topic_queue_nums", "delay_level", "flag", "group_seq", "max_group_num", "max_msg_bytes",
+    "max_msg_nums", "max_num", "max_reconsume_times", "max_topic_num", "perm", "queue_id", "read_queue_nums", "reconsume_times", "sys_flag",
+    "topic_seq", "topic_sys_flag", "write_queue_nums",
+))  # fmt: skip
+"""Fields that are an Integer in Java's headers; every other number is a Long."""
+
+
 def _parse_int(f: WireField, text: str) -> int:
     try:
-        return parse_long(text)
+        return parse_int(text) if f.name in _INTS else parse_long(text)
     except ValueError as exc:
         raise ProtocolError(f"field {f.wire}: {exc}") from None
 

@@ -17,7 +17,7 @@ class PullMessageRequest(Header):
     queue_offset: int
     max_msg_nums: int
     sys_flag: int
-    commit_offset: int
+    commit_offset: int = 0
     suspend_timeout_ms: int = wire("suspendTimeoutMillis", default=0)
     subscription: str | None = None
     sub_version: int = 0

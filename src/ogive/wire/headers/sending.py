@@ -124,6 +124,7 @@ class RecallMessageResponse(Header):
 
     msg_id: str
     recalled: bool | None = None
+    region: str | None = wire("MSG_REGION", default=None)
 
 
 class EndTransactionRequest(Header):
