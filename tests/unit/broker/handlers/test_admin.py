@@ -135,7 +135,7 @@ async def test_paths_are_shown_whole(start_broker: StartBroker, tmp_path: Path, 
     assert f"commitLogDiskRatio_{tmp_path / 'd1' / 'commitlog'}" in figures
 
 
-@pytest.mark.parametrize("line", ["rocketmqHome=-c touch /tmp/x\nfilterServerNums=1", "storePathRootDir=/x", "brokerName=b", "no such=1"])
+@pytest.mark.parametrize("line", ["rocketmqHome=-c touch /tmp/x\nfilterServerNums=1", "storePathRootDir=/x", "brokerName=b", "nosuch=1"])
 async def test_settings_that_are_not_on_the_list_are_refused_by_name(server: Broker, client: RawClient, line: str) -> None:
     """All or none: the first line of each body would be allowed."""
     before = server.context.config
