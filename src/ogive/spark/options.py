@@ -270,6 +270,14 @@ def access_of(options: Mapping[str, str]) -> Access:
     return Access.parse(given.texts, given.flag)
 
 
+_TABLE: Final = (
+    "CREATE TABLE ... USING rocketmq needs columns, as in CREATE TABLE t (queueOffset bigint, body binary) USING rocketmq: Spark hands its "
+    "OPTIONS to no Python source. Give them in the query, SELECT ... FROM t WITH (`nameServer` = '...', `subscribe` = '...'), or make a "
+    "TEMPORARY VIEW"
+)
+"""Spark puts the options of a table among its properties, under names that begin with "option."."""
+
+
 class _Given:
     """The options in lower case, aliases resolved. A name that nobody knows would silently change nothing, so it is refused."""
 
@@ -286,6 +294,8 @@ class _Given:
             if key in taken:
                 self.texts[key] = text
             else:
+                if key.startswith("option."):
+                    raise InvalidOption(_TABLE)
                 near = difflib.get_close_matches(key, known, 1, 0.6)
                 hint = elsewhere.get(key) or (f"did you mean {known[near[0]]}?" if near else f"known options: {', '.join(names)}")
                 if key not in elsewhere and key.startswith("kafka."):
@@ -310,7 +320,8 @@ class _Given:
 def _selection(given: _Given, on_wire: Callable[[str], str]) -> Selection:
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if given.any(name)]
     if not ways:
-        raise InvalidOption("the option subscribe is missing: a topic, or several separated by commas (or subscribePattern, or assign)")
+        missing = "the option subscribe is missing: a topic, or several separated by commas (or subscribePattern, or assign)"
+        raise InvalidOption(missing if given.texts else f"{missing}. In SQL: {_TABLE}")
     if len(ways) > 1:
         raise InvalidOption(f"{ways[0]} and {ways[1]} are given: one of subscribe, subscribePattern and assign says what is read")
     assigned: Queues | None = given.take("assign", _assigned, None)

@@ -80,6 +80,7 @@ def test_the_topic_goes_by_several_names(name: str) -> None:
         ({"subExpression": "x"}, "unknown option 'subExpression': the option is tags"),
         ({"pullBatchSize": "32"}, "maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch"),
         ({"kafka.fetch.max.wait.ms": "5"}, "options of Kafka's clients mean nothing here; known options: nameServer"),
+        ({"option.subscribe": "Orders", "subscribe": "Orders"}, "USING rocketmq needs columns"),
         ({"something": "5"}, "unknown option 'something': known options: nameServer"),
         ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger='0': expected a whole number above zero"),
         ({"maxPartitions": "many"}, "maxPartitions='many'"),
