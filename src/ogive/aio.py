@@ -5,7 +5,8 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.delivery import IncomingMessage
 from ogive.client.consumer.pull import PullConsumer
 from ogive.client.consumer.push import PushConsumer
+from ogive.client.consumer.push import serve as run
 from ogive.client.producer import Producer
 from ogive.client.transaction import Transaction
 
-__all__ = ["Admin", "ConsumerConfig", "IncomingMessage", "Producer", "PullConsumer", "PushConsumer", "Transaction"]
+__all__ = ["Admin", "ConsumerConfig", "IncomingMessage", "Producer", "PullConsumer", "PushConsumer", "Transaction", "run"]

@@ -166,6 +166,20 @@ def _validate_name(kind: str, name: str, limit: int) -> str:
     return name
 
 
+_TRIMMED: Final = "".join(map(chr, range(33)))
+"""What String.trim() of Java takes off."""
+
+
+@functools.lru_cache(4096)
+def check_tag(tag: str) -> None:
+    """Raises InvalidOption for a tag that no subscription can select."""
+    if "|" in tag or tag == "*" or tag != tag.strip(_TRIMMED):
+        raise InvalidOption(
+            f"tag {tag!r}: no consumer could select it; a message has one tag, without |, which separates the tags of a "
+            "subscription, without a blank at its ends, and not *"
+        )
+
+
 def parse_tags(expression: str) -> tuple[str, ...]:
     """The tags in ``paid || refunded``; none for ``*``, which means every message. Raises InvalidOption for what is neither.
 
@@ -173,7 +187,7 @@ def parse_tags(expression: str) -> tuple[str, ...]:
     """
     if not isinstance(expression, str):
         raise TypeError(f"tags must be str, several separated by || ('paid || refunded'), not {type(expression).__name__}")
-    tags = tuple(dict.fromkeys(word.strip() for word in expression.split("||")))
+    tags = tuple(dict.fromkeys(word.strip(_TRIMMED) for word in expression.split("||")))
     if tags == ("*",):
         return ()
     if not all(tags) or any("|" in tag for tag in tags) or "*" in tags:
@@ -236,6 +250,7 @@ class Message:
     def _check_texts(self) -> None:
         if self.tag is not None:
             _check_text("tag", self.tag)
+            check_tag(self.tag)
         if self.sharding_key is not None:
             _check_text("sharding key", self.sharding_key)
         for key in self.keys:

@@ -182,3 +182,43 @@ def test_members_of_a_broadcasting_group_on_one_machine_have_a_name_each(tmp_pat
                     process.terminate()
                     assert process.wait(60) == 0
     assert sorted(path.name.partition("@")[2] for path in shown.iterdir()) == ["left", "right"]
+
+
+ASYNC_APP = """
+import asyncio
+import signal
+import sys
+import ogive
+
+@ogive.listener("Work", group="workers", start="earliest")
+async def work(message: ogive.MessageExt) -> None:
+    print("begun", flush=True)
+    await asyncio.sleep(0.5)
+    print("ended", flush=True)
+
+async def main() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    await ogive.aio.run(work, name_server=sys.argv[1])
+    assert signal.getsignal(signal.SIGTERM) == before
+    print("after", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_asyncio_program_finishes_what_runs_at_a_signal_and_goes_on(number: int, tmp_path: Path) -> None:
+    (tmp_path / "service.py").write_text(ASYNC_APP)
+    with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
+        admin.create_topic("Work", queues=1)
+        producer.send("Work", b"one")
+        command = [sys.executable, "service.py", broker.name_server]
+        with subprocess.Popen(command, cwd=tmp_path, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            try:
+                assert line(process) == "begun"
+                process.send_signal(number)
+                assert [line(process), line(process)] == ["ended", "after"]
+                assert process.wait(60) == 0
+            finally:
+                process.kill()
+        assert sum(row.lag for row in admin.lag("workers")) == 0

@@ -13,7 +13,7 @@ from ogive.cli.connect import client_config
 from ogive.cli.find import keeps_batches_whole
 from ogive.cli.output import interruptible, print_json, print_message
 from ogive.errors import BrokerError, InvalidOption, OgiveError, ProtocolError
-from ogive.model import Message, SendResult
+from ogive.model import Message, SendResult, check_tag
 from ogive.words import counted
 
 _UNITS = ((3_600_000, "h"), (60_000, "min"))
@@ -23,10 +23,8 @@ async def send(options: argparse.Namespace) -> int:
     """Send standard input, or --body; print where each message was stored."""
     if options.delay is not None and options.delay < 0:
         raise InvalidOption(f"--delay {options.delay:g}: 0 or more seconds are possible")
-    if "||" in (options.tag or ""):
-        raise InvalidOption(
-            f"--tag {options.tag}: a message has one tag, and consumers select several with ||, so that nobody could select it"
-        )
+    if options.tag:
+        check_tag(options.tag)
     properties = dict(_property(text) for text in options.properties)
     delay_ms = await _delay_ms(options) if options.delay_level else None
     count, heard = 0, True

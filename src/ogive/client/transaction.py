@@ -28,7 +28,7 @@ from ogive.client.instance import ClientInstance
 from ogive.client.listener import is_async
 from ogive.client.sending.outgoing import Outgoing
 from ogive.client.sending.publish import Publisher
-from ogive.client.user_code import must_pass, running_task
+from ogive.client.user_code import await_in_fresh_context, call_in_fresh_context, must_pass, running_task
 from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import ConnectError, IllegalStateError, OgiveError, SendFailed, SendTimeout
 from ogive.model import MessageExt, PropertyName, SendResult, SendStatus
@@ -185,15 +185,16 @@ class CheckService:
 
     def _decide(self, question: _Question) -> Decision:
         try:
-            return self._judge(question, self._check(self._client.namespace.strip_message(question.message)))
+            return self._judge(question, call_in_fresh_context(self._check, self._client.namespace.strip_message(question.message)))
         except BaseException as exc:  # noqa: BLE001  user code in our thread: even SystemExit must not end the thread
             return self._failed(question, exc)
 
     async def _decide_async(self, question: _Question) -> Decision:
         task = running_task()
         try:
-            answer: Any = self._check(self._client.namespace.strip_message(question.message))
-            return self._judge(question, await answer)
+            check: Any = self._check
+            answer = await await_in_fresh_context(check, self._client.namespace.strip_message(question.message))
+            return self._judge(question, answer)
         except BaseException as exc:  # user code: whatever goes wrong there, the outcome is not known
             if must_pass(exc, task):
                 raise

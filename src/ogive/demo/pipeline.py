@@ -1,6 +1,7 @@
 """The run itself: a broker, the two groups and Spark as processes beside this one, which sends the events and keeps the counts."""
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -13,6 +14,7 @@ from typing import Any, Final, NoReturn
 
 from ogive import ProducerConfig, SendResult, aio
 from ogive.charts import Band
+from ogive.client.admin import QueueLag
 from ogive.demo import names
 from ogive.demo.children import Child, resident_bytes
 from ogive.demo.figures import Cancellations, DeadLetters, InOrder, Observed
@@ -20,7 +22,7 @@ from ogive.demo.flights import KINDS, EventStream
 from ogive.demo.progress import Progress
 from ogive.demo.timeline import Timeline
 from ogive.demo.truth import Figures
-from ogive.errors import OgiveError
+from ogive.errors import GroupNotExist, OgiveError
 from ogive.model import dlq_topic
 from ogive.testing.ready import Ready
 
@@ -277,7 +279,10 @@ async def _create_topics(name_server: str) -> None:
 async def _lags(name_server: str) -> dict[str, int]:
     """How far the broker sees each group behind; a group that it does not know is left out."""
     async with aio.Admin(name_server) as admin:
-        rows = {group: await admin.lag(group, members=False) for group in names.UNFILTERED_GROUPS}
+        rows: dict[str, list[QueueLag]] = {}
+        for group in names.UNFILTERED_GROUPS:
+            with contextlib.suppress(GroupNotExist):
+                rows[group] = await admin.lag(group, members=False)
     return {group: sum(row.lag for row in queues) for group, queues in rows.items() if queues}
 
 

@@ -13,10 +13,11 @@ from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ogive.client.sending.properties import with_unique_key
 from ogive.errors import InvalidOption, MessageIllegal, OgiveError, SendFailed
-from ogive.model import MAX_BODY_BYTES, RESERVED_PROPERTIES, Message, MessageQueue, PropertyName, validate_topic
+from ogive.model import MAX_BODY_BYTES, RESERVED_PROPERTIES, Message, MessageQueue, PropertyName, check_tag, validate_topic
 from ogive.native import Texts, native
 from ogive.wire.message import MAX_BATCH_MESSAGES
 
@@ -25,6 +26,8 @@ _COLUMNS: Final = (
     "body", "tags", "keys", "properties", "shardingKey", "delayTimeLevel", "deliverAt", "brokerName", "queueId", "uniqueKey",
 )  # fmt: skip
 _PLAIN: Final = frozenset({"topic", "body", "tags", "keys"})
+_UNUSUAL_TAG: Final = r"[|*\x00-\x20]"
+"""A tag that form() has to look at: perhaps no consumer can select it."""
 _ENCODED: Final = {"body": (pa.string(), pa.binary()), "tags": (pa.string(),), "keys": (pa.string(),)}
 """The columns that the compiled part takes, and their types there."""
 _SHORT: Final = 4000  # characters of two properties that are within every limit, whatever they take as UTF-8
@@ -186,6 +189,8 @@ def encode(batch: pa.RecordBatch, topic: str | None, first: int, keys: Keys, mos
     columns = {name: batch.column(name) for name in _ENCODED if name in batch.schema.names}
     if any(column.type not in _ENCODED[name] for name, column in columns.items()):
         return None
+    if "tags" in columns and pc.any(pc.match_substring_regex(columns["tags"], _UNUSUAL_TAG)).as_py():
+        return None
     texts = {name: _texts(column) for name, column in columns.items()}
     found = native.encode_rows(
         batch.num_rows, texts["body"], texts.get("tags"), texts.get("keys"), keys.head.encode(), first, most_bytes, MAX_BATCH_MESSAGES
@@ -216,7 +221,7 @@ def _plain_rows(values: dict[str, list[Any]], first: int, keys: Keys) -> list[Ro
     count = len(bodies)
     if not all(map(_is_topic, set(topics))):
         return None
-    tags, names = _as_property("TAGS", values.get("tags"), count), _as_property("KEYS", values.get("keys"), count, " ")
+    tags, names = _as_property("TAGS", values.get("tags"), count, "|* "), _as_property("KEYS", values.get("keys"), count, " ")
     if tags is None or names is None or None in bodies:
         return None
     if count and isinstance(bodies[0], str):
@@ -250,6 +255,7 @@ def _row(number: int, topic: Any, values: list[Any], keys_of: Keys) -> Row:
     stored = _own(properties) if properties else {}
     if tag is not None:
         stored[PropertyName.TAGS] = _stored("tag", tag)
+        check_tag(tag)
     if keys := _keys(keys):
         stored[PropertyName.KEYS] = keys
     if sharding_key is not None:

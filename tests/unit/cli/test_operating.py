@@ -110,7 +110,7 @@ def test_the_first_ctrl_c_at_a_question_ends_the_command(monkeypatch: pytest.Mon
         (["up", "--name-server-port", "80", "--broker-port", "80"], "--name-server-port and --broker-port are both 80"),
         (["run", "app:bill", "--wait", "-1"], "--wait -1: 0 or more seconds"),
         (["send", "T", "--body", "x", "--delay", "-1"], "--delay -1: 0 or more seconds"),
-        (["send", "T", "--body", "x", "--tag", "a||b"], "nobody could select it"),
+        (["send", "T", "--body", "x", "--tag", "a||b"], "no consumer could select it"),
         (["errors", "0x11"], "not a response code; `ogive errors` lists them"),
         (["errors", "topic_not"], "not a response code: did you mean TOPIC_NOT_EXIST?"),
         (["errors", "TOPC_NOT_EXIST"], "did you mean TOPIC_NOT_EXIST"),

@@ -270,3 +270,15 @@ async def test_producers_of_all_brokers_are_shown(admin: Admin, brokers: tuple[F
     brokers[0].on(RequestCode.GET_PRODUCER_CONNECTION_LIST, ok(body=producer_connections_dumps([one])))
     brokers[1].on(RequestCode.GET_PRODUCER_CONNECTION_LIST, error(ResponseCode.SYSTEM_ERROR))
     assert [(m.client_id, m.language, m.version) for m in await admin.producers("shop")] == [("p1", "GO", "4.5.2")]
+
+
+async def test_the_lag_of_a_group_that_does_not_exist_is_an_error_with_similar_names(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
+    for broker in brokers:
+        broker.on(RequestCode.GET_CONSUME_STATS, ok(body=consume_stats_dumps({}, 0.0)))
+        groups = {"subscriptionGroupTable": {"billing": {"groupName": "billing"}}}
+        broker.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, ok(body=dumps(groups)))
+    with pytest.raises(GroupNotExist, match="billing"):
+        await admin.lag("billling")
+    assert await admin.lag("billing") == []

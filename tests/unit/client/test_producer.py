@@ -27,7 +27,7 @@ from ogive.errors import (
     SendFailed,
     SendTimeout,
 )
-from ogive.model import Message, MessageQueue, SendStatus
+from ogive.model import Message, MessageQueue, SendStatus, parse_tags
 from ogive.testing.fake_broker import HANG_UP, SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.transport.connection import Connection
 from ogive.wire.bodies import PERM_READ, QueueData, TopicRouteData, dumps
@@ -221,20 +221,17 @@ async def test_a_named_queue_is_kept_and_an_impossible_one_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"tag": "a || b"}, "a message has one tag, and consumers select several with ||"),
+        ({"tag": "a || b"}, "no consumer could select it; a message has one tag"),
+        ({"tag": " a"}, "no consumer could select it; a message has one tag"),
         ({"sharding_key": "a", "queue": MessageQueue("Orders", "broker-a", 0)}, "only one of them can choose the queue"),
     ],
 )
 async def test_arguments_of_which_one_would_do_nothing_are_refused(arguments: dict[str, Any], said: str) -> None:
-    """A Message is taken as it is: it may be a copy of one that another client has sent."""
-    queue = arguments.get("queue")
-    copy = Message("Orders", b"", tag=arguments.get("tag"), sharding_key=arguments.get("sharding_key"))
     async with producing("Orders") as (producer, _):
         with pytest.raises(InvalidOption, match=re.escape(said)):
             await producer.send("Orders", b"", **arguments)
         with pytest.raises(InvalidOption, match=re.escape(said)):
             await producer.send_batch("Orders", [b""], **arguments)
-        assert (await producer.send(copy, queue=queue)).queue_offset == 0
 
 
 async def test_new_queues_are_used_once_the_route_shows_them() -> None:
@@ -996,3 +993,14 @@ async def test_a_message_that_a_leaving_broker_refused_goes_out_again_on_a_new_c
         assert producer.client.pool.existing(broker.address) is not left
         await left.wait_closed()
         assert broker.bodies("Orders") == {0: [b"first", b"second"]}
+
+
+@pytest.mark.parametrize("tag", [" a", "a ", "a|b", "a||b", "*", "\ta"])
+def test_a_tag_that_no_subscription_can_select_is_refused(tag: str) -> None:
+    with pytest.raises(InvalidOption, match="no consumer could select it"):
+        Message("Orders", b"x", tag=tag)
+
+
+@pytest.mark.parametrize("tag", ["a b", "a*b", "\u3000a", "é"])
+def test_a_tag_that_a_subscription_selects_is_taken(tag: str) -> None:
+    assert parse_tags(f"other || {Message('Orders', b'x', tag=tag).tag}") == ("other", tag)

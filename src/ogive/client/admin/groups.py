@@ -207,14 +207,25 @@ class GroupCalls(AdminBase):
     async def lag(self, group: str, topic: str | None = None, *, members: bool = True) -> list[QueueLag]:
         """How far the group is behind in each queue, including those of its retry topic. Empty if it never committed.
 
-        *members*: also ask every member which queues it holds.
+        *members*: also ask every member which queues it holds. Raises GroupNotExist, which names similar groups.
         """
         validate_group(group)
         rows, _ = await self._progress(group, topic)
+        if not rows:
+            await self._check_known(group)
         holders = await self._holders(group) if members and rows else {}
         return [
             QueueLag(row.queue, row.consumer_offset, row.max_offset, row.lag, row.last_consumed_ms, holders.get(row.queue)) for row in rows
         ]
+
+    async def _check_known(self, group: str) -> None:
+        """Raises GroupNotExist. Where brokers do not tell of groups, each counts as known."""
+        try:
+            tables = await self._group_tables()
+        except (BrokerError, ProtocolError):
+            return
+        if not any(group in table for _, _, table in tables):
+            raise _unknown(group, tables)
 
     async def lag_gaps(self, group: str, topic: str | None = None, *, members: bool = True) -> list[str]:
         """Return what ``lag()`` cannot see, a sentence each. Empty if its rows are the whole truth.

@@ -7,7 +7,7 @@ from ogive.client.consumer.outcome import Failure, Verdict, failed, judge
 from ogive.client.listener import ROLLBACK, AnyListener, Later, Suspend
 from ogive.client.trace import ConsumeObserver
 from ogive.client.trace_record import CallEnd
-from ogive.client.user_code import must_pass, running_task
+from ogive.client.user_code import await_in_fresh_context, call_in_fresh_context, must_pass, running_task
 from ogive.model import MessageExt
 
 
@@ -16,7 +16,7 @@ def call(listener: AnyListener, messages: Sequence[MessageExt], observer: Consum
     seen = None if observer is None else observer.begun(messages)
     verdict: Verdict
     try:
-        answer = listener.function(messages[0] if listener.config.batch == 1 else list(messages))
+        answer = call_in_fresh_context(listener.function, messages[0] if listener.config.batch == 1 else list(messages))
     except BaseException as exc:  # noqa: BLE001  user code in our thread: even SystemExit must not end the thread
         verdict, end = failed(listener, messages, exc), CallEnd.EXCEPTION
     else:
@@ -31,7 +31,7 @@ async def call_async(listener: AnyListener, messages: Sequence[MessageExt], obse
     seen, task = None if observer is None else observer.begun(messages), running_task()
     verdict: Verdict
     try:
-        answer: Any = await listener.function(messages[0] if listener.config.batch == 1 else list(messages))
+        answer: Any = await await_in_fresh_context(listener.function, messages[0] if listener.config.batch == 1 else list(messages))
     except BaseException as exc:  # user code: any exception means "later", and must not end a worker
         if must_pass(exc, task):
             raise

@@ -6,6 +6,7 @@ from typing import Any
 
 from ogive.client.consumer.outcome import judge
 from ogive.client.listener import AnyListener, OrderlyEnd
+from ogive.client.user_code import await_in_fresh_context, call_in_fresh_context
 from ogive.model import MessageExt
 from ogive.wire.running_info import ConsumeDirectlyResult, ConsumeResult
 
@@ -31,13 +32,13 @@ def _argument(listener: AnyListener, message: MessageExt) -> MessageExt | list[M
 
 def _try(listener: AnyListener, message: MessageExt) -> tuple[Any, BaseException | None]:
     try:
-        return listener.function(_argument(listener, message)), None
+        return call_in_fresh_context(listener.function, _argument(listener, message)), None
     except BaseException as exc:  # noqa: BLE001  user code: what it raised is the answer, also SystemExit
         return None, exc
 
 
 async def _try_async(listener: AnyListener, message: MessageExt) -> tuple[Any, BaseException | None]:
     try:
-        return await listener.function(_argument(listener, message)), None
+        return await await_in_fresh_context(listener.function, _argument(listener, message)), None
     except Exception as exc:  # noqa: BLE001  user code: what it raised is the answer
         return None, exc

@@ -204,6 +204,8 @@ class PullConsumer(OnlyAsyncWith):
             raise InvalidOption('seek takes an offset, "earliest" or "latest", or at=datetime')
         target = at if to is None else to
         assert target is not None
+        if isinstance(target, bool):
+            raise InvalidOption(f"to is {target}: an offset is a number")
         if not isinstance(target, int):
             validate_start(target, "at" if to is None else "to")
         await member.seek(self._namespace.wrap_queue(queue), target)
@@ -278,5 +280,5 @@ def _check_offsets(offsets: Mapping[MessageQueue, int]) -> None:
     for queue, offset in offsets.items():
         if not isinstance(queue, MessageQueue):
             raise TypeError(f"offsets must be {{queue: offset}} with an ogive.MessageQueue as queue, not {type(queue).__name__}")
-        if not isinstance(offset, int):
+        if isinstance(offset, bool) or not isinstance(offset, int):
             raise TypeError(f"an offset must be int, not {type(offset).__name__} ({queue})")

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
@@ -324,14 +324,14 @@ def run(
 
     The same signal again: running calls are not waited for, what they were given comes again, and KeyboardInterrupt is raised.
 
-    Raises IllegalStateError inside a running event loop: use ``async with ogive.aio.PushConsumer(...)`` there.
+    Raises IllegalStateError inside a running event loop: use ``await ogive.aio.run(...)`` there.
     """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         pass
     else:
-        raise IllegalStateError("run() would hold up the event loop that calls it: use `async with ogive.aio.PushConsumer(...)` there")
+        raise IllegalStateError("run() would hold up the event loop that calls it: use `await ogive.aio.run(...)` there")
     if (module := _found_in.get()) is not None:
         raise IllegalStateError(
             f"{module} calls run() while it is imported, and who imports it runs its listeners: "
@@ -342,6 +342,40 @@ def run(
         asyncio.run(_serve(consumer))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+
+
+async def serve(
+    *listeners: AnyListener,
+    name_server: str = DEFAULT_NAME_SERVER,
+    config: ConsumerConfig | None = None,
+    client: ClientConfig | None = None,
+) -> None:
+    """Run listeners until Ctrl-C or SIGTERM, then leave their groups in good order and return. Raises what ``PushConsumer.start`` raises.
+
+    The same signal again cancels the task that awaits this: running calls are not waited for, what they were given comes again. Signals
+    are handled in the main thread only, and as before once this has returned; elsewhere cancel the task.
+    """
+    await _serve(PushConsumer(*listeners, name_server=name_server, config=config, client=client))
+
+
+@contextmanager
+def _handling(loop: asyncio.AbstractEventLoop, end: Callable[[int], None]) -> Iterator[None]:
+    """Let *end* handle SIGINT and SIGTERM meanwhile."""
+    before = {}
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = signal.getsignal(number)
+            loop.add_signal_handler(number, end, number)
+            before[number] = handler
+    except (ValueError, RuntimeError, NotImplementedError):  # not the main thread, or not on this platform
+        log.debug("run() outside the main thread does not handle signals")
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)
+            if handler is not None:
+                signal.signal(number, handler)
 
 
 async def _serve(consumer: PushConsumer) -> None:
@@ -356,18 +390,17 @@ async def _serve(consumer: PushConsumer) -> None:
         came.add(number)
         stop.set()
 
-    try:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, end, number)
-    except (ValueError, RuntimeError):  # not the main thread, which handles signals
-        log.debug("run() outside the main thread does not handle signals")
     stopped = asyncio.ensure_future(stop.wait())
-    if not await _unless(stopped, consumer.start()):
-        return
-    try:
-        await _unless(stopped, consumer.wait())
-    finally:
-        await consumer.close()
+    with _handling(loop, end):
+        try:
+            if not await _unless(stopped, consumer.start()):
+                return
+            try:
+                await _unless(stopped, consumer.wait())
+            finally:
+                await consumer.close()
+        finally:
+            stopped.cancel()
 
 
 async def _unless(stopped: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> bool:

@@ -12,7 +12,7 @@ from ogive.client.routes import split_by_size
 from ogive.client.sending.outgoing import Outgoing
 from ogive.client.sending.properties import message_property_text, property_text
 from ogive.errors import InvalidOption
-from ogive.model import MAX_BODY_BYTES, Message, MessageQueue, SendResult, as_keys, validate_topic
+from ogive.model import MAX_BODY_BYTES, Message, MessageQueue, SendResult, as_keys, check_tag, validate_topic
 from ogive.wire.compression import compress
 from ogive.wire.message import MAX_BATCH_MESSAGES, java_hash
 
@@ -124,8 +124,8 @@ class Intake:
 
 def _check_arguments(tag: str | None, sharding_key: str | None, queue: MessageQueue | None) -> None:
     """Raises InvalidOption for what would be taken without a word, and do something else. A Message is sent as it is: it may be a copy."""
-    if type(tag) is str and "||" in tag:
-        raise InvalidOption(f"tag {tag!r}: a message has one tag, and consumers select several with ||, so that nobody could select it")
+    if type(tag) is str:
+        check_tag(tag)
     if sharding_key is not None and queue is not None:
         raise InvalidOption("sharding_key and queue: only one of them can choose the queue")
 

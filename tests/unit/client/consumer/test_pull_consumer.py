@@ -473,3 +473,14 @@ async def test_a_pull_cannot_be_one_way(broker: FakeBroker) -> None:
             await consumer.pull(Q0, 0, oneway=True)  # type: ignore[call-arg]  # what the test is about
         await consumer.pull(Q0, 0)
     assert [request.is_oneway for request in broker.of(PULL)] == [False]
+
+
+@pytest.mark.parametrize("to", [True, False])
+async def test_a_truth_value_is_no_offset(broker: FakeBroker, to: bool) -> None:
+    fill(broker, 3)
+    async with member(broker) as consumer:
+        await eventually(lambda: Q0 in consumer.assignment)
+        with pytest.raises(InvalidOption, match="to is"):
+            await consumer.seek(Q0, to)
+        with pytest.raises(TypeError, match="an offset must be int, not bool"):
+            await consumer.commit({Q0: to})

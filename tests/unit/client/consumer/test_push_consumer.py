@@ -1169,7 +1169,7 @@ def test_what_cannot_work_is_refused_at_once(make: Callable[[], object], says: s
 
 
 async def test_run_inside_an_event_loop_says_what_to_use_there() -> None:
-    with pytest.raises(IllegalStateError, match=r"async with ogive\.aio\.PushConsumer"):
+    with pytest.raises(IllegalStateError, match=r"await ogive\.aio\.run"):
         run(to(print))
 
 
