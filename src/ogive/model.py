@@ -333,14 +333,17 @@ class MessageExt:
 
     @property
     def tag(self) -> str | None:
+        """The tag, None without one."""
         return self.properties.get(PropertyName.TAGS)
 
     @property
     def keys(self) -> tuple[str, ...]:
+        """The keys that its sender gave it. U+0020 separates them."""
         return split_keys(self.properties.get(PropertyName.KEYS, ""))
 
     @property
     def sharding_key(self) -> str | None:
+        """The sharding key, None without one: messages with the same key are in the same queue."""
         return self.properties.get(PropertyName.SHARDING_KEY)
 
     @property

@@ -253,3 +253,32 @@ def test_every_command_in_running_text_has_these_options() -> None:
 def test_a_command_line_is_cut_as_a_shell_does() -> None:
     text = "X=1 ogive up --data 'a b' & # why\ncat x | ogive send T --key k < body\necho ogive up\nogive lag g \\\n  --watch\n"
     assert list(commands(text)) == [["up", "--data", "a b"], ["send", "T", "--key", "k"], ["lag", "g", "--watch"]]
+
+
+# --- docstrings --------------------------------------------------------------------------------------------------------
+
+
+def of_class(kind: type) -> Iterator[tuple[str, object]]:
+    """The public methods and properties of *kind* that are ours, and not inherited from a library."""
+    for name in dir(kind):
+        value = inspect.getattr_static(kind, name)
+        function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+        if not name.startswith("_") and str(getattr(function, "__module__", "")).startswith("ogive"):
+            yield name, value
+
+
+@pytest.mark.parametrize("module", ["ogive", "ogive.aio", "ogive.testing", "ogive.spark"])
+def test_every_public_name_has_a_docstring(module: str) -> None:
+    try:
+        names = {name: getattr(importlib.import_module(module), name) for name in importlib.import_module(module).__all__}
+    except ModuleNotFoundError as exc:
+        pytest.skip(f"{exc.name} is not installed")
+    bare = [module] if not importlib.import_module(module).__doc__ else []
+    for name, value in names.items():
+        # a dataclass without one gets its signature, an enum what the library says
+        own = vars(value).get("__doc__") if inspect.isclass(value) else inspect.getdoc(value)
+        if (inspect.isclass(value) or inspect.isroutine(value)) and (not own or own.startswith(f"{name}(")):
+            bare.append(name)
+        if inspect.isclass(value):
+            bare += [f"{name}.{member}" for member, found in of_class(value) if not inspect.getdoc(found)]
+    assert bare == []

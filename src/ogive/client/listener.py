@@ -204,6 +204,7 @@ class Listener(Generic[Arguments, Answer]):
 
     @property
     def is_async(self) -> bool:
+        """Return True if the function gives a coroutine."""
         return is_async(self.function)
 
 

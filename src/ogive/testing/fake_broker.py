@@ -137,6 +137,7 @@ class FakeBroker:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
+        """Listen, on a free port unless one was given."""
         self._server = Server(self._handle, port=self.port, tls=self._ssl)
         await self._server.start()
         self.port = self._server.port
@@ -165,6 +166,7 @@ class FakeBroker:
 
     @property
     def address(self) -> str:
+        """``host:port`` of broker and name server, once it is started."""
         return f"127.0.0.1:{self.port}"
 
     # --- what tests say and ask --------------------------------------------------------------------------------------

@@ -51,6 +51,7 @@ class AdminBase(OnlyAsyncWith):
 
     @property
     def client(self) -> ClientInstance:
+        """The connections and routes that this object uses."""
         return self._owner.client
 
     @property

@@ -41,6 +41,7 @@ class IncomingMessage(MessageExt):
 
     @classmethod
     def of(cls, message: MessageExt, settle: Callable[[Later | None, str], None]) -> Self:
+        """Return *message* in a form that *settle* is told the outcome of."""
         incoming = cls(*[getattr(message, name) for name in _FIELDS])
         object.__setattr__(incoming, "_settle", settle)  # past the guard of the frozen record
         return incoming
