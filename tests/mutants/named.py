@@ -25,6 +25,21 @@ class Named:
 
 NAMED: Final = (
     Named(
+        "a queue is taken over while another member has it",
+        "            queues = await self._claims.free(topic, queues, others)\n",
+        "            pass\n",
+        (
+            "unit/client/consumer/test_hand_over.py::test_a_queue_that_another_member_still_has_is_left_alone_until_it_has_given_it_up",
+            "rel/test_simulation.py::test_members_come_and_go_and_only_their_deaths_cost_a_second_delivery[0]",
+        ),
+    ),
+    Named(
+        "a queue is given up before its commit",
+        "        return not self._group.store.is_saved(process_queue.queue)\n",
+        "        return False\n",
+        ("unit/client/consumer/test_hand_over.py::test_a_queue_is_held_until_a_broker_has_taken_its_progress",),
+    ),
+    Named(
         "ack before fdatasync",
         "        if self._sync_each:\n            self._log.write(chunks)\n            self._log.sync()\n",
         "        if self._sync_each:\n            self._log.write(chunks)\n",
@@ -205,8 +220,8 @@ NAMED: Final = (
     ),
     Named(
         "case 5",
-        "elif await self._send(message, delay_level):",
-        "elif await self._send(message, delay_level) or True:",
+        "                self._strand(process_queue, message)\n                return\n",
+        "                self._returned(process_queue, message)\n                return\n",
         ("never/test_loss.py::test_case_5_a_failed_send_back_does_not_advance_the_offset",),
     ),
     Named(
