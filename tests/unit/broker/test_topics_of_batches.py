@@ -161,12 +161,14 @@ async def test_a_message_of_a_batch_is_not_sent_back_with_all_others(client: Raw
     assert (answer.code, "send the message to %RETRY%G instead" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
 
 
-async def test_a_repeated_batch_is_known_by_its_key(start_broker: StartBroker) -> None:
+async def test_a_repeated_batch_is_known_by_its_key_and_body(start_broker: StartBroker) -> None:
+    items = encode_batch(BatchItem(0, body, encode_properties({"UNIQ_KEY": body.decode()})) for body in (b"0", b"1"))
     for _ in range(2):
         server = await start_broker(duplicate_window_s=600.0)
         async with await RawClient.open(server.address) as client:
             await create(client)
-            answers = [await client.send_batch(B, [b"0", b"1"], UNIQ_KEY="A") for _ in range(2)]
+            fields = client.send_fields(B, 0, "UNIQ_KEY\x01A\x02") | {"m": True}
+            answers = [await client.call(320, items, **fields) for _ in range(2)]
             assert [(answer.code, answer.ext_fields["queueOffset"]) for answer in answers] == [(0, "0")] * 2
             assert await contents(client) == [(0, b"0"), (1, b"1")]
         await server.stop()
