@@ -6,7 +6,6 @@ wake-up for all that finished since the last one.
 
 import asyncio
 import logging
-import queue
 import threading
 import time
 from collections import deque
@@ -14,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Generic, Protocol, TypeVar
 
+from ogive.client.consumer.thread_pool import thread_pool
 from ogive.client.user_code import must_pass
 
 log = logging.getLogger(__name__)
@@ -72,75 +72,96 @@ def _told(workers: Workers[T], timeout_s: float) -> Iterator[None]:
 
 
 class ThreadWorkers(Generic[T, R]):
-    """Daemon threads: one that hangs in a listener for ever does not keep the process alive."""
+    """Up to *count* threads of the process's pool, which are named *name* and a number while they are here."""
 
     def __init__(self, run: Callable[[T], R], finished: Finished[T, R], *, failed: R, count: int, name: str) -> None:
         self._run = run
         self._finished = finished
         self._failed = failed
+        self._name = name
         self._loop = asyncio.get_running_loop()
-        self._tasks: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+        self._pool = thread_pool()
+        self._tasks: deque[T] = deque()
         self._results: deque[tuple[T, R, float]] = deque()
         self._told = False  # the loop knows that there are results
         self._stopping = False
-        self._slots: list[tuple[float, T] | None] = [None] * count
+        self._running: list[tuple[float, T] | None] = [None] * count
+        self._idents: list[int | None] = [None] * count
         self._gone = asyncio.Event()
-        self._threads = [threading.Thread(target=self._work, args=(i,), name=f"{name}-{i}", daemon=True) for i in range(count)]
-        self._left: set[int] = set()
+        self.count = count
+        self.slots = list(reversed(range(count)))
+        self.coming = 0
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        """Threads come with the first tasks."""
 
     def submit(self, tasks: Iterable[T]) -> None:
-        put = self._tasks.put
-        for task in tasks:
-            put(task)
+        self._tasks.extend(tasks)
+        self._pool.serve(self)
 
     def running(self) -> list[tuple[float, T]]:
-        return [slot for slot in self._slots if slot is not None]
+        return [slot for slot in self._running if slot is not None]
 
     def forget_waiting(self) -> None:
         self._stopping = True
+        self._tasks.clear()
+        self._pool.forget(self)
 
     async def stop(self, timeout_s: float, caller: object = None) -> int:
         self.forget_waiting()
-        for _ in self._threads:
-            self._tasks.put(None)
-        waited_for = {i for i, thread in enumerate(self._threads) if thread.ident not in (caller, None)}  # None: never started
+        left_out = caller is not None and caller in self._idents
         try:
             with _told(self, timeout_s):
                 async with asyncio.timeout(timeout_s):
-                    while not waited_for <= self._left:
+                    while self._busy > left_out:
                         self._gone.clear()
                         await self._gone.wait()
         except TimeoutError:
-            log.warning("%d listener calls still run after %.1f s and are left behind", len(waited_for - self._left), timeout_s)
+            log.warning("%d listener calls still run after %.1f s and are left behind", self._busy - left_out, timeout_s)
         self.collect()
-        for i in waited_for & self._left:
-            self._threads[i].join()  # it has said goodbye: only its last instructions are left
-        return len(waited_for - self._left)
+        return max(0, self._busy - left_out)
+
+    @property
+    def _busy(self) -> int:
+        return self.count - len(self.slots)
 
     # --- in the threads ----------------------------------------------------------------------------------------------
 
-    def _work(self, index: int) -> None:
-        get, run, results, slots, clock = self._tasks.get, self._run, self._results, self._slots, time.monotonic
-        while (task := get()) is not None:
-            if self._stopping:
-                continue
+    @property
+    def waiting(self) -> int:
+        """Tasks without a thread."""
+        return len(self._tasks)
+
+    def work(self, slot: int) -> None:
+        """Do tasks until there are none, or until another listener waits for a thread."""
+        threading.current_thread().name = f"{self._name}-{slot}"
+        self._idents[slot] = threading.get_ident()
+        tasks, run, results, running, clock = self._tasks, self._run, self._results, self._running, time.monotonic
+        while not self._stopping:
+            try:
+                task = tasks.popleft()
+            except IndexError:
+                break
             begun = clock()
-            slots[index] = (begun, task)
+            running[slot] = (begun, task)
             try:
                 result = run(task)
             except BaseException:  # whatever it is, the messages behind it need their worker
                 log.exception("a worker failed on what it had in hand")
                 result = self._failed
             results.append((task, result, clock() - begun))
-            slots[index] = None
+            running[slot] = None
             if not self._told:
                 self._told = True
                 self._tell(self.collect)
-        self._tell(lambda: self._say_goodbye(index))
+            if self._pool.contended:
+                break
+        self._idents[slot] = None
+
+    def released(self) -> None:
+        """A thread has left."""
+        if self._stopping:
+            self._tell(self._gone.set)
 
     def _tell(self, callback: Callable[[], None]) -> None:
         try:
@@ -156,10 +177,6 @@ class ThreadWorkers(Generic[T, R]):
         batch = [results.popleft() for _ in range(len(results))]
         if batch:
             self._finished(batch)
-
-    def _say_goodbye(self, index: int) -> None:
-        self._left.add(index)
-        self._gone.set()
 
 
 class LoopWorkers(Generic[T, R]):
