@@ -12,10 +12,10 @@ from ogive.cli.lag import refuse_unknown
 from ogive.cli.output import confirm, print_changes, print_done, print_json, print_table
 from ogive.cli.times import instant
 from ogive.client.admin import GroupSummary, OffsetReset, ResetTarget
-from ogive.client.admin.base import each
 from ogive.client.admin.records import how_consumed
 from ogive.errors import GroupNotExist, InvalidOption
 from ogive.model import retry_topic
+from ogive.transport.tasks import each
 from ogive.words import counted
 
 

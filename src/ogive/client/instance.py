@@ -19,6 +19,7 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
@@ -93,6 +94,7 @@ class ClientInstance:
         self._producer_groups: Counter[str] = Counter()
         self._cluster: dict[str, dict[int, str]] = {}  # as in routes.brokers; all there are, once somebody wants to meet them
         self._turns: dict[str, asyncio.Lock] = {}  # by address of the broker
+        self._full_beats: dict[str, _FullBeat] = {}  # that have not left yet, by address
         self._unreachable: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leaving: asyncio.Task[None] | None = None  # after a failure
@@ -244,7 +246,26 @@ class ClientInstance:
         self.check_running()
         if not (self._producer_groups or self._consumers):
             return 0
-        return sum(await asyncio.gather(*(self._beat(address, full=True) for address in self.heartbeat_addresses())))
+        return sum(await asyncio.gather(*map(self._beat_fully, self.heartbeat_addresses())))
+
+    async def _beat_fully(self, address: str) -> bool:
+        """Send a full heartbeat, together with all who want one before it leaves: a client may have a thousand groups."""
+        beat = self._full_beats.get(address)
+        if beat is None:
+            task = self.spawn(self._beat(address, full=True), f"full heartbeat to {address}")
+            beat = self._full_beats[address] = _FullBeat(task)
+        beat.waiting += 1
+        try:
+            # Not awaited itself: the end of the client cancels it, which is no cancellation of the caller.
+            await asyncio.wait((beat.task,))
+        finally:
+            beat.waiting -= 1
+            if not beat.waiting:
+                # It may name a member that gave up its start.
+                beat.task.cancel()
+                if self._full_beats.get(address) is beat:
+                    del self._full_beats[address]
+        return not beat.task.cancelled() and beat.task.result()
 
     async def _beat_all(self) -> None:
         """Does not wait: a broker that does not answer must not delay the heartbeats of the others."""
@@ -281,6 +302,8 @@ class ClientInstance:
     async def _beat(self, address: str, *, full: bool) -> bool:
         try:
             async with self._turn(address):
+                if full:
+                    self._full_beats.pop(address, None)
                 data = self._heartbeat_data()  # in our turn: what was unregistered while we waited is not named again
                 if self._state != "running" or not (data.producers or data.consumers):
                     return False
@@ -334,3 +357,11 @@ class ClientInstance:
                 )
         except OgiveError as exc:
             log.debug("unregister at %s: %s", address, exc)
+
+
+@dataclass(slots=True, eq=False)
+class _FullBeat:
+    """A heartbeat, and how many wait for it."""
+
+    task: asyncio.Task[bool]
+    waiting: int = 0

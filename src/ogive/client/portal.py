@@ -44,10 +44,21 @@ class Portal:
         self._open: dict[Closable, bool] = {}  # whether it closes first
         self.completions = Completions()
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="ogive", daemon=True)
-        self._thread.start()
+        self._unclaimed = ["the loop"]
+        self._thread: threading.Thread | None = None
+
+    def ensure_running(self) -> None:
+        """Start the loop's thread. An interrupt of an earlier call may have kept it from starting."""
+        if self._unclaimed:
+            threading.Thread(target=self._run, name="ogive", daemon=True).start()
 
     def _run(self) -> None:
+        # Two threads were started if an interrupt struck in between.
+        try:
+            self._unclaimed.pop()
+        except IndexError:
+            return
+        self._thread = threading.current_thread()
         asyncio.set_event_loop(self.loop)
         while not self._stopped:
             try:
@@ -128,7 +139,7 @@ class Portal:
             raise IllegalStateError(
                 f"this object was made in process {self.pid} and cannot be used in its forked child {os.getpid()}: make a new one here"
             )
-        if threading.get_ident() == self._thread.ident:
+        if self._thread is not None and threading.get_ident() == self._thread.ident:
             raise IllegalStateError("a blocking call inside a coroutine of ogive's own loop would never end: use ogive.aio there")
         if self._stopped:
             raise IllegalStateError("the program is ending, and ogive's loop has stopped: nothing can be sent or asked any more")
@@ -159,34 +170,35 @@ class Portal:
                 log.warning("at exit: %s", exc)
         self._stopped = True
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(STOP_TIMEOUT_S)
+        if self._thread is not None:
+            self._thread.join(STOP_TIMEOUT_S)
 
 
-_lock = threading.Lock()
-_portal: Portal | None = None
+_portals: dict[int, Portal] = {}
 
 
 def portal() -> Portal:
-    """This process's portal; a forked child gets one of its own."""
-    global _portal  # noqa: PLW0603  one per process is the point
-    with _lock:
-        if _portal is None or _portal.pid != os.getpid():
-            if _portal is None:
-                atexit.register(_stop_at_exit)
-                os.register_at_fork(after_in_child=_forget)
-            _portal = Portal()
-        return _portal
+    """This process's portal; a forked child gets one of its own.
+
+    Holds no lock: the handler of a signal may need the portal while the code that it interrupts makes it.
+    """
+    pid = os.getpid()
+    existing = _portals.get(pid)
+    if existing is None:
+        if not _portals:
+            atexit.register(_stop_at_exit)
+        made = Portal()
+        existing = _portals.setdefault(pid, made)
+        if existing is not made:
+            made.loop.close()
+    existing.ensure_running()
+    return existing
 
 
 def _stop_at_exit() -> None:
-    if _portal is not None:
-        _portal.stop()
-
-
-def _forget() -> None:
-    """In a forked child: another thread may have held the lock at that moment."""
-    global _lock  # noqa: PLW0603
-    _lock = threading.Lock()
+    existing = _portals.get(os.getpid())
+    if existing is not None:
+        existing.stop()
 
 
 class Outcome(Generic[T]):

@@ -2,12 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
-from typing import Any, NoReturn
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Any, Final, NoReturn, TypeVar
 
 from ogive.errors import OgiveError
 
 log = logging.getLogger(__name__)
+
+AT_ONCE: Final = 32
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 async def every(period_s: float, job: Callable[[], Awaitable[None]], *, name: str, first_after_s: float = 0.0) -> NoReturn:
@@ -47,3 +52,19 @@ async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
+    """Ask for all *items*, a bounded number at a time; the answers in their order. The first failure ends it."""
+    turns = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: T) -> R:
+        async with turns:
+            return await ask(item)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            answers = [tasks.create_task(one(item)) for item in items]
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    return [answer.result() for answer in answers]

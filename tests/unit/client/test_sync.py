@@ -653,6 +653,7 @@ def test_what_comes_after_a_control_c_in_the_middle_of_a_send_is_sent(broker: Fa
 def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> None:
     """At each instruction in turn that the waiting thread carries out, in ogive's code and below it."""
     loop = portals.Portal()
+    loop.ensure_running()
 
     async def work() -> int:
         await asyncio.sleep(0.001)

@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_network
 
 from ogive.client import api
-from ogive.client.admin.base import AdminBase, each
+from ogive.client.admin.base import AdminBase
 from ogive.client.admin.records import AccessRule, UserRow
 from ogive.errors import InvalidOption, ProtocolError
+from ogive.transport.tasks import each
 from ogive.wire.bodies.access import (
     ACTIONS,
     ALLOW,

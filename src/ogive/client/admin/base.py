@@ -1,9 +1,7 @@
 """What the families of calls share: the client, and which brokers to ask."""
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterable
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Self
 
 from ogive.client import api
 from ogive.client.admin.records import TopicKind, topic_kind
@@ -16,11 +14,6 @@ from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import InvalidOption, NoRoute, TopicNotExist
 from ogive.model import MessageQueue, reply_topic, retry_topic
 from ogive.wire.bodies import ClusterInfo, TopicRouteData
-
-AT_ONCE: Final = 32  # concurrent requests of one call
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 
 class AdminBase(OnlyAsyncWith):
@@ -112,19 +105,3 @@ def master_of(queue: MessageQueue, masters: dict[str, str]) -> str:
     if queue.broker_name not in masters:
         raise NoRoute(f'broker "{queue.broker_name}" of {queue.topic} has no master now: its offsets cannot be asked for or changed')
     return masters[queue.broker_name]
-
-
-async def each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Ask for all *items*, a bounded number at a time; the answers in their order. The first failure ends it."""
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def one(item: T) -> R:
-        async with room:
-            return await ask(item)
-
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            answers = [tasks.create_task(one(item)) for item in items]
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
-    return [answer.result() for answer in answers]

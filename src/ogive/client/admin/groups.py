@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from ogive.client import api
-from ogive.client.admin.base import AdminBase, each
+from ogive.client.admin.base import AdminBase
 from ogive.client.admin.records import (
     Group,
     GroupSummary,
@@ -28,6 +28,7 @@ from ogive.errors import (
     TransportError,
 )
 from ogive.model import MessageQueue, is_system_group, retry_topic, validate_group
+from ogive.transport.tasks import each
 from ogive.wire.bodies import Connection, ConsumerConnection, SubscriptionGroupConfig
 from ogive.wire.codes import version_name
 from ogive.wire.running_info import ConsumerRunningInfo

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from typing import Final
 
 from ogive.client import api
-from ogive.client.admin.base import AdminBase, each, master_addresses, master_of
+from ogive.client.admin.base import AdminBase, master_addresses, master_of
 from ogive.client.admin.offsets import to_ms
 from ogive.client.routes import subscribe_queues
 from ogive.errors import (
@@ -36,6 +36,7 @@ from ogive.model import (
     validate_topic,
 )
 from ogive.transport.connection import split_listed_address
+from ogive.transport.tasks import each
 from ogive.wire.bodies import TopicRouteData
 from ogive.wire.codes import SysFlag
 from ogive.wire.fitting import fit_properties

@@ -10,11 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from ogive.client import api
-from ogive.client.admin.base import AdminBase, each, master_addresses, master_of
+from ogive.client.admin.base import AdminBase, master_addresses, master_of
 from ogive.client.admin.records import OffsetReset, ResetTarget
 from ogive.client.routes import subscribe_queues
 from ogive.errors import BrokerError, BrokerInternalError, ConsumerNotOnline, GroupNotExist, InvalidOption
 from ogive.model import MessageQueue, validate_group, validate_topic
+from ogive.transport.tasks import each
 
 END_MS = -1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from ogive.client import api
-from ogive.client.admin.base import AdminBase, each, master_addresses
+from ogive.client.admin.base import AdminBase, master_addresses
 from ogive.client.admin.records import (
     BrokerStatus,
     BrokerTopic,
@@ -22,6 +22,7 @@ from ogive.client.admin.records import (
 )
 from ogive.errors import BrokerError, InvalidOption, NoRoute, NotSupported, ResponseCode, TopicNotExist, TransportError
 from ogive.model import BATCHES, QUEUE_TYPE, DelayLevels, MessageQueue, MessageType, validate_topic
+from ogive.transport.tasks import each
 from ogive.wire.bodies import PERM_READ, PERM_WRITE, QueueData, TopicConfig, TopicOffset, TopicRouteData
 from ogive.wire.codes import OWN_VERSION_FIGURE
 

@@ -31,7 +31,7 @@ from ogive.client.listener import AnyListener, ListenerConfig, Start, consume_fr
 from ogive.client.trace import ConsumeTrace, Tracer
 from ogive.errors import CompressionUnavailable, IllegalStateError, InvalidOption, NoRoute, ProtocolError
 from ogive.model import MessageExt, MessageQueue, PropertyName, retry_topic
-from ogive.transport.tasks import cancel_all
+from ogive.transport.tasks import cancel_all, each
 from ogive.wire.bodies import ConsumerData, SubscriptionData
 from ogive.wire.compression import decompress
 from ogive.wire.running_info import ConsumeDirectlyResult, ConsumerRunningInfo
@@ -133,16 +133,31 @@ class Member:
 
         Raises NoNameServer, and what brokers say of a filter in SQL: SubscriptionInvalid, BrokerInternalError.
         """
-        group, config = self._context, self._config
-        await group.store.open()
-        for topic in self._services:
-            await self._find_route(topic)
-            await group.calls.check_filter(self._subscriptions[topic])
+        await self.prepare()
+        self.register()
+        await self._context.instance.heartbeat_now()
+        self.begin()
+
+    async def prepare(self) -> None:
+        """Find the topics, and have the filters checked. Raises what ``start`` raises."""
+        await self._context.store.open()
+        await each(self._services, self._find)
+
+    async def _find(self, topic: str) -> None:
+        await self._find_route(topic)
+        await self._context.calls.check_filter(self._subscriptions[topic])
+
+    def register(self) -> None:
+        """Become a member with the next heartbeat."""
+        group = self._context
         group.instance.register_consumer(self)
         answer_requests(group.instance)
         for service in self._services.values():
             service.start()
-        await group.instance.heartbeat_now()
+
+    def begin(self) -> None:
+        """Take over queues from now on."""
+        group, config = self._context, self._config
         self._jobs = [group.spawn(self._rebalancer.run(), "rebalance")]
         self._persisting = group.keep_progress(config)
         if self._locks:

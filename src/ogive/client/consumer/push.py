@@ -24,6 +24,7 @@ from ogive.client.owner import ClientOwner
 from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MessageQueue
+from ogive.transport.tasks import each
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +99,13 @@ class PushConsumer(OnlyAsyncWith):
         self._ended = asyncio.get_running_loop().create_future()
         instance.on_failure.append(self._fail)
         try:
-            for listeners in self._by_group:
-                await self._join(listeners)
+            self._members = [self._member_of(listeners) for listeners in self._by_group]
+            await each(self._members, Member.prepare)
+            for member in self._members:
+                member.register()
+            await instance.heartbeat_now()
+            for member in self._members:
+                member.begin()
         except BaseException:
             await self.close()
             raise
@@ -239,9 +245,12 @@ class PushConsumer(OnlyAsyncWith):
         return next((member for member in self._members if member.group == group), None)
 
     async def _join(self, listeners: Sequence[AnyListener]) -> None:
-        member = Member(self._owner.client, listeners, self._config, self._make_service, self._on_change)
+        member = self._member_of(listeners)
         self._members.append(member)
         await member.start()
+
+    def _member_of(self, listeners: Sequence[AnyListener]) -> Member:
+        return Member(self._owner.client, listeners, self._config, self._make_service, self._on_change)
 
     async def lag(self) -> dict[MessageQueue, int]:
         """Unfinished messages of each queue that this consumer holds, as the brokers count them now. Raises OgiveError."""

@@ -123,6 +123,7 @@ class Rebalancer:
         self._lists: dict[str, MemberList] = {}  # by topic
         self._members_seen = 1
         self._moved = False  # queues changed hands in the current pass
+        self._ending = False  # the member leaves: no more topics
 
     def soon(self) -> None:
         """Run a pass as soon as the pause since the last one allows."""
@@ -157,7 +158,11 @@ class Rebalancer:
         return ours
 
     async def settle(self) -> None:
-        """Wait for the current pass: if it is cut short, it may have dropped a queue without committing its progress."""
+        """Wait for the topics at hand in the current pass, the last one.
+
+        If that is cut short, it may have dropped a queue without committing its progress.
+        """
+        self._ending = True
         try:
             async with asyncio.timeout(LEAVE_TIMEOUT_S), self._changing:
                 pass
@@ -170,7 +175,7 @@ class Rebalancer:
 
         async def one(topic: str) -> bool:
             async with turns:
-                return await self._rebalance_topic(topic)
+                return self._ending or await self._rebalance_topic(topic)
 
         async with self._changing:
             self._moved = False

@@ -49,7 +49,8 @@ Job = tuple[PoolClient, int]
 class ThreadPool:
     """Daemon threads: one that hangs in a listener for ever does not keep the process alive."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_threads: int = MAX_THREADS, idle_s: float = IDLE_S) -> None:
+        self._max_threads, self._idle_s = max_threads, idle_s
         self.pid = os.getpid()
         self._lock = threading.Lock()
         self._idle: list[queue.SimpleQueue[Job]] = []
@@ -68,7 +69,7 @@ class ThreadPool:
             while client.slots and client.waiting > client.coming:
                 if self._idle:
                     self._idle.pop().put(self._job(client))
-                elif (self._threads >= MAX_THREADS and len(client.slots) < client.count) or not self._start(client):
+                elif (self._threads >= self._max_threads and len(client.slots) < client.count) or not self._start(client):
                     self._clients[client] = None
                     return
 
@@ -137,7 +138,7 @@ class ThreadPool:
 
     def _sleep(self, inbox: "queue.SimpleQueue[Job]") -> Job | None:
         try:
-            return inbox.get(timeout=IDLE_S)
+            return inbox.get(timeout=self._idle_s)
         except queue.Empty:
             with self._lock:
                 if inbox in self._idle:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Generic, Protocol, TypeVar
 
-from ogive.client.consumer.thread_pool import thread_pool
+from ogive.client.consumer.thread_pool import ThreadPool, thread_pool
 from ogive.client.user_code import must_pass
 
 log = logging.getLogger(__name__)
@@ -74,13 +74,22 @@ def _told(workers: Workers[T], timeout_s: float) -> Iterator[None]:
 class ThreadWorkers(Generic[T, R]):
     """Up to *count* threads of the process's pool, which are named *name* and a number while they are here."""
 
-    def __init__(self, run: Callable[[T], R], finished: Finished[T, R], *, failed: R, count: int, name: str) -> None:
+    def __init__(
+        self,
+        run: Callable[[T], R],
+        finished: Finished[T, R],
+        *,
+        failed: R,
+        count: int,
+        name: str,
+        pool: ThreadPool | None = None,
+    ) -> None:
         self._run = run
         self._finished = finished
         self._failed = failed
         self._name = name
         self._loop = asyncio.get_running_loop()
-        self._pool = thread_pool()
+        self._pool = pool or thread_pool()
         self._tasks: deque[T] = deque()
         self._results: deque[tuple[T, R, float]] = deque()
         self._told = False  # the loop knows that there are results

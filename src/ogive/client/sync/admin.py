@@ -47,7 +47,7 @@ class Admin(Facade):
 
     def start(self) -> None:
         """Start the client. The first call connects."""
-        self._begin(self._admin.start)
+        self._begin(self._admin.start, self._admin.close)
 
     def close(self) -> None:
         """Close the client, unless it is shared."""

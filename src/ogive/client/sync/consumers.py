@@ -65,7 +65,7 @@ class PushConsumer(Facade):
 
     def start(self) -> None:
         """Join the groups. Raises NoNameServer, and IllegalStateError after an earlier start."""
-        self._begin(self._consumer.start)
+        self._begin(self._consumer.start, self._consumer.close)
 
     def close(self) -> None:
         """Leave the groups and close the client.
@@ -156,7 +156,7 @@ class PullConsumer(Facade):
 
     def start(self) -> None:
         """Join the group, if there are topics. Raises NoNameServer, and IllegalStateError after an earlier start."""
-        self._begin(self._consumer.start)
+        self._begin(self._consumer.start, self._consumer.close)
 
     def close(self) -> None:
         """Leave the group and close the client. With auto-commit the last poll's messages count as finished. Closing again does nothing."""

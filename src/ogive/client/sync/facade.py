@@ -1,5 +1,7 @@
 """What all blocking objects share."""
 
+import asyncio
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from types import TracebackType
@@ -7,7 +9,9 @@ from typing import Any, NoReturn, Self
 
 from ogive.client.portal import Portal, portal
 from ogive.client.with_blocks import OnlyWith
-from ogive.errors import IllegalStateError
+from ogive.errors import IllegalStateError, OgiveError
+
+log = logging.getLogger(__name__)
 
 
 class Facade(OnlyWith, ABC):
@@ -17,6 +21,7 @@ class Facade(OnlyWith, ABC):
 
     def __init__(self) -> None:
         self._portal: Portal | None = None
+        self._starting: _Starting | None = None
 
     @abstractmethod
     def start(self) -> None: ...
@@ -29,8 +34,13 @@ class Facade(OnlyWith, ABC):
         self.close()
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
+        try:
+            self.start()
+            # An interrupt after this line finds the block entered.
+            return self
+        except BaseException as exc:
+            self._undo_start(exc)
+            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
@@ -43,15 +53,66 @@ class Facade(OnlyWith, ABC):
             raise IllegalStateError(f"this {type(self).__name__} is not started: start it, or use it in a `with` block")
         return self._portal
 
-    def _begin(self, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start on the portal of this process, which closes the object at the interpreter's exit."""
+    def _begin(self, start: Callable[[], Coroutine[Any, Any, None]], close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Start on the portal of this process, which closes the object at the interpreter's exit.
+
+        If an interrupt keeps the start from the caller, it is undone in the background. A start that
+        fails undoes itself.
+        """
         if self._portal is None:
             self._portal = portal()
-        self._portal.call(start())
-        self._portal.keep(self, first=self._consumes)
+        self._starting = starting = _Starting(start, close)
+        try:
+            self._portal.call(starting.run())
+            self._portal.keep(self, first=self._consumes)
+        except BaseException as exc:
+            self._undo_start(exc)
+            raise
+
+    def _undo_start(self, error: BaseException) -> None:
+        """Close what the last start has started, unless *error* comes from that start."""
+        if self._portal is None or not self._portal.alive or self._starting is None:
+            return
+        if error is not self._starting.failure:
+            self._portal.let_go(self)
+            self._portal.loop.call_soon_threadsafe(self._starting.undo)
 
     def _end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Close, where there is anything to close: never started, in a forked child, or after the program's end there is not."""
         if self._portal is not None and self._portal.alive:
             self._portal.call(close())
             self._portal.let_go(self)
+
+
+class _Starting:
+    """A start on the loop, which can be undone whatever became of it."""
+
+    def __init__(self, start: Callable[[], Coroutine[Any, Any, None]], close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._start, self._close = start, close
+        self._task: asyncio.Task[Any] | None = None
+        self.failure: BaseException | None = None
+
+    async def run(self) -> None:
+        self._task = asyncio.current_task()
+        try:
+            await self._start()
+        except BaseException as exc:
+            self.failure = exc
+            raise
+
+    def undo(self) -> None:
+        """Close what was started, once the start has ended. Runs on the loop."""
+        if self._task is not None:
+            undoing = asyncio.create_task(self._undo(self._task), name="undo an interrupted start")
+            _undoing.add(undoing)
+            undoing.add_done_callback(_undoing.discard)
+
+    async def _undo(self, starting: asyncio.Task[Any]) -> None:
+        await asyncio.wait((starting,))
+        try:
+            await self._close()
+        except OgiveError as exc:
+            log.warning("after an interrupted start: %s", exc)
+
+
+_undoing: set[asyncio.Task[None]] = set()

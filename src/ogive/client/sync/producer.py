@@ -51,7 +51,7 @@ class Producer(Facade, Generic[B]):
 
     def start(self) -> None:
         """Start without connecting: the first message does. With a *check* it connects to every broker, in the background."""
-        self._begin(self._producer.start)
+        self._begin(self._producer.start, self._producer.close)
         self._lone = LoneSends(self._producer.publisher, self._live())
 
     def close(self) -> None:
