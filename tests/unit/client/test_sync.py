@@ -53,6 +53,29 @@ def test_testing_is_there_after_import_ogive_alone() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "4711\n", "")
 
 
+def test_the_client_works_without_fcntl(broker: FakeBroker) -> None:
+    """Windows has none: only broadcasting locks a file."""
+    result = run_python(
+        """
+        import sys, threading
+        sys.modules["fcntl"] = None
+        import ogive, ogive.aio
+        came = threading.Event()
+        @ogive.listener("Orders", group="billing", start="earliest")
+        def bill(message):
+            came.set()
+        with ogive.Producer(sys.argv[1]) as producer, ogive.PushConsumer(bill, name_server=sys.argv[1]):
+            producer.send("Orders", b"")
+            print(came.wait(20))
+        with ogive.PullConsumer("Orders", group="pulling", start="earliest", name_server=sys.argv[1]) as consumer:
+            print(len(consumer.poll(20)))
+        print(ogive.run.__name__)
+        """,
+        broker.address,
+    )
+    assert (result.stdout, result.stderr) == ("True\n1\nrun\n", "")
+
+
 @pytest.mark.parametrize(("blocking", "awaited"), PAIRS)
 async def test_the_wrong_kind_of_with_says_where_the_right_one_is(blocking: Any, awaited: Any) -> None:
     """Both classes of a pair have one name."""

@@ -13,9 +13,9 @@ Differs from Java
 """
 
 import asyncio
-import fcntl
 import logging
 import os
+import sys
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -62,7 +62,7 @@ class LocalOffsetStore(Offsets):
             self._writer.shutdown()
             self._writer = None
         if self._lock is not None:
-            fcntl.flock(self._lock, fcntl.LOCK_UN)  # a forked child has it open, too, and would keep holding it
+            _unlock(self._lock)
             os.close(self._lock)
             self._lock = None
 
@@ -114,7 +114,7 @@ class LocalOffsetStore(Offsets):
         self._path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._path.with_name("lock"), os.O_RDWR | os.O_CREAT, 0o644)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take_lock(handle)
         except OSError:
             os.close(handle)
             raise
@@ -124,6 +124,30 @@ class LocalOffsetStore(Offsets):
         if self._lock is None:
             self._lock_file()
         replace_file(self._path, data)
+
+
+def _take_lock(handle: int) -> None:
+    """Lock a file for this process. Raises BlockingIOError if another one has locked it."""
+    # Imported here: each module exists on some platforms only, and only broadcasting needs it.
+    if sys.platform == "win32":
+        import msvcrt
+
+        try:
+            msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+        except OSError as exc:
+            raise BlockingIOError(*exc.args) from None
+    else:
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _unlock(handle: int) -> None:
+    # Closing is enough on Windows. Elsewhere a forked child has the file open, too, and would keep the lock.
+    if sys.platform != "win32":
+        import fcntl
+
+        fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def read_offsets(path: Path) -> dict[MessageQueue, int]:
@@ -155,6 +179,9 @@ def replace_file(path: Path, data: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+    # Windows opens no folders.
+    if os.name == "nt":
+        return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
