@@ -139,6 +139,8 @@ def _backlog(name: str, body: bytes, *, theirs: bool = False, orderly: bool = Fa
                 rate = load.their_consumer(broker.name_server, broker.pid, topic, group, count=BACKLOG, limit_s=ATTEMPT_S)
             else:
                 rate = load.our_consumer(broker.name_server, broker.pid, topic, group, count=BACKLOG, limit_s=ATTEMPT_S, orderly=orderly)
+            if rate.failed > 0:
+                raise RuntimeError(f"{rate.failed} of {BACKLOG} messages did not arrive within {ATTEMPT_S:.0f} s")
             return {name: rate.per_s}
 
         yield turn

@@ -124,7 +124,8 @@ def their_consumer(name_server: str, pid: int, topic: str, group: str, *, count:
             last = time.perf_counter()
             if done and not first:
                 first, at_first = last, done
-    return Rate((done - at_first) / (last - first) if first else float("nan"), use.cpu_s / max(done, 1) * 1e6)
+    rate = (done - at_first) / (last - first) if first else float("nan")
+    return Rate(rate, use.cpu_s / max(done, 1) * 1e6, failed=count - done)
 
 
 @contextmanager
@@ -197,7 +198,7 @@ def our_consumer(name_server: str, pid: int, topic: str, group: str, *, count: i
 
     with measured(pid) as use, ogive.PushConsumer(count_them, name_server=name_server):
         done.wait(limit_s)
-    return Rate(seen / ((last or time.perf_counter()) - first), use.cpu_s / max(seen, 1) * 1e6)
+    return Rate(seen / ((last or time.perf_counter()) - first), use.cpu_s / max(seen, 1) * 1e6, failed=count - seen)
 
 
 def latency_ms(name_server: str, topic: str, group: str, *, count: int) -> tuple[float, float]:
