@@ -1,5 +1,5 @@
 # Every target does its own set-up. OGIVE_PYTHON=/path/to/python picks the interpreter; ARGS="..." is passed on.
-.PHONY: help demo test test-slow check mutants interop interop-peers interop-suite interop-older bench clean
+.PHONY: help demo test test-slow check mutants spark-releases interop interop-peers interop-suite interop-older bench clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -21,12 +21,20 @@ OLDER ?= 4.9.7 5.3.3
 client_suite = $(addprefix tests/integration/test_,$(addsuffix .py,\
 	admin commands console consumer namespace operating producer pull request_reply run sql timed trace transaction))
 
+# releases of Spark, of which 43 is .venv's own, and what runs on them: the tests marked releases, or with SPARK_TESTS=spark the whole bridge
+SPARKS ?= 40 43
+SPARK_TESTS ?= releases
+spark_suite = tests/unit/spark tests/unit/pipelines tests/integration/test_pipelines.py $(wildcard tests/integration/test_spark*.py)
+# Spark 4.0 and 4.1 leave sockets to the garbage collector
+pytest_spark = -m pytest -q -n 2 --no-loadscope-reorder -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
+
 help:
 	@echo "make demo      a million flight events through broker, consumers and Spark, every figure checked (ARGS=\"--events 50000\": shorter)"
 	@echo "make test      all tests that need no Java peer, Spark included (ARGS=\"-k name\": some of them)"
 	@echo "make test-slow the long sizes of the reliability tests, one part after the other (PART=spark|interop|long: one part, at most 55 minutes)"
 	@echo "make check     format, lint, types, unit tests"
 	@echo "make mutants   random faults in a copy of the source, and which of them tests let pass (SEED=n COUNT=n PATHS=\"store spark\")"
+	@echo "make spark-releases  the quick tests of the Spark bridge on Spark 4.0 and 4.3 (SPARKS=\"40 41 42 43\" SPARK_TESTS=spark: all of them on all four)"
 	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker, also of 4.9.7 and 5.3.3 (JDK 17+, Maven)"
 	@echo "make bench     our broker and client beside Apache's, as ratios (JDK 17+, Maven)"
 	@echo "make clean     remove .venv, the compiled part and every cache of this clone"
@@ -62,6 +70,14 @@ check:
 mutants:
 	@tools/setup test
 	@$(python) -m tests.mutants $(if $(SEED),--seed $(SEED)) $(if $(COUNT),--count $(COUNT)) $(if $(PATHS),--paths $(PATHS)) $(ARGS)
+
+spark-releases:
+	@for release in $(SPARKS); do \
+		if [ $$release = 43 ]; then tools/setup test && python=$(python); \
+		else tools/setup spark$$release && python=.cache/spark$$release/bin/python; fi || exit 1; \
+		echo "on $$($$python -c 'import pyspark; print("Spark", pyspark.__version__)')"; \
+		$$python $(pytest_spark) $(if $(filter releases,$(SPARK_TESTS)),-m releases) $(spark_suite) $(ARGS) || exit 1; \
+	done
 
 interop: interop-peers interop-suite interop-older
 

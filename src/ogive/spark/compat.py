@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 try:
-    from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+    from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 except ModuleNotFoundError as exc:
     if exc.name != "pyspark.sql.datasource":
         raise
@@ -25,6 +25,7 @@ except ModuleNotFoundError as exc:
         f"ogive needs Spark 4.0 or later, and pyspark {pyspark.__version__} is installed: pip install --upgrade 'ogive[spark]'"
     ) from None
 
+from pyspark.errors import AnalysisException
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -32,6 +33,7 @@ from ogive.model import MessageQueue
 from ogive.spark.offsets import behind
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSourceStreamArrowWriter
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
@@ -89,6 +91,7 @@ __all__ = [
     "arrow_schema",
     "limit_of_available_now",
     "reader_of_release",
+    "register_source",
     "reported_lag",
 ]
 
@@ -102,6 +105,19 @@ _TIMEZONE: Final[Mapping[str, Any]] = {"timezone": "UTC"} if "timezone" in inspe
 def arrow_schema(schema: StructType) -> Any:
     """Return the Arrow schema that Spark requires of the batches of a reader of *schema*."""
     return to_arrow_schema(schema, **_TIMEZONE)
+
+
+def register_source(spark: "SparkSession", source: type[DataSource]) -> None:
+    """Register *source* with *spark*, again if it is registered.
+
+    Spark 4.0 refuses a source that it has found itself among the installed packages. It is usable
+    then, as it is.
+    """
+    try:
+        spark.dataSource.register(source)
+    except AnalysisException as exc:
+        if exc.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+            raise
 
 
 def reported_lag(source: Mapping[str, Any]) -> Mapping[MessageQueue, int]:

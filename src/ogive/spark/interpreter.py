@@ -6,27 +6,86 @@ starts and for the first use of each kind of worker, of which a session has six.
 """
 
 import atexit
+import functools
 import importlib.util
 import os
 import shlex
 import shutil
+import subprocess
 import sys
 import sysconfig
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 _PREFIX: Final = "ogive-python-"
 _NAME: Final = "python"
+_PACKAGE: Final = "pyspark_rocketmq"
+_ANSWER_S: Final = 20.0
+
+
+_VARIABLE: Final = "PYSPARK_PYTHON"
+_preferred: Final[set[str]] = set()
+"""The value that prefer_this_interpreter has set, if it has."""
+
+
+def prefer_this_interpreter() -> None:
+    """Set PYSPARK_PYTHON to this interpreter, for a session that is not made by ogive.
+
+    Without it Spark runs the first python3 of PATH, which may not have ogive. Do nothing where the
+    variable is set, or where Spark runs already and would not see it.
+    """
+    if _VARIABLE in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ or _is_running():
+        return
+    if sys.executable:
+        os.environ[_VARIABLE] = sys.executable
+        _preferred.add(sys.executable)
+
+
+def _is_running() -> bool:
+    context = getattr(sys.modules.get("pyspark"), "SparkContext", None)
+    return getattr(context, "_gateway", None) is not None
+
+
+def other_interpreter(spark: Any) -> str | None:
+    """Return the Python that plans the reads of *spark* if it has no ogive, and None if it has.
+
+    Return None too if nothing can be said: the session is one of Spark Connect.
+    """
+    jvm = getattr(spark, "_jvm", None)
+    if jvm is None:
+        return None
+    given = jvm.java.lang.System.getenv
+    python = str(given("PYSPARK_DRIVER_PYTHON") or given(_VARIABLE) or "python3")
+    return None if _has_ogive(python) else python
+
+
+@functools.cache
+def _has_ogive(python: str) -> bool:
+    code = f"import importlib.util as i, sys; sys.exit(i.find_spec({_PACKAGE!r}) is None)"
+    try:
+        done = subprocess.run([python, "-c", code], capture_output=True, timeout=_ANSWER_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def hint_at(python: str) -> str:
+    """Return what to do about *python*, which has no ogive."""
+    return (
+        f"Spark's Python processes run {python}, which has no ogive: start the session with ogive.spark.session(), "
+        f"import ogive.spark before it starts, or set PYSPARK_PYTHON={sys.executable}"
+    )
 
 
 def find_python(*, local: bool) -> None:
     """Sets PYSPARK_PYTHON, unless it is set: else workers take the first python3 of PATH. *local*: they run on this machine only."""
-    if "PYSPARK_PYTHON" not in os.environ:
+    if os.environ.get(_VARIABLE) in (None, *_preferred):
+        _preferred.clear()
         pyspark = _installed_pyspark() if local and os.name == "posix" else None
         wrapper = None if pyspark is None else _without(pyspark, Path(sys.executable))
         started = wrapper is not None and os.access(wrapper, os.X_OK)  # else temporary files lie where nothing may be run
-        os.environ["PYSPARK_PYTHON"] = str(wrapper) if started else sys.executable
+        os.environ[_VARIABLE] = str(wrapper) if started else sys.executable
 
 
 def _installed_pyspark() -> Path | None:

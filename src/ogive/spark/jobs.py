@@ -26,7 +26,7 @@ from ogive.client.portal import portal
 from ogive.errors import InvalidOption, NoRoute, OgiveError
 from ogive.model import retry_topic
 from ogive.spark.access import Access
-from ogive.spark.compat import ADMISSION_CONTROL
+from ogive.spark.compat import ADMISSION_CONTROL, register_source
 from ogive.spark.failures import is_final, reason
 from ogive.spark.listening import FORMAT, ListenerSource, Work, options_of
 from ogive.spark.owning import own_session
@@ -145,7 +145,7 @@ def run_listeners(
     """
     access = client if isinstance(client, Access) else Access.of(client)
     bare = replace(_settings(client), credentials=None, ssl=False)
-    spark.dataSource.register(ListenerSource)
+    register_source(spark, ListenerSource)
     _check_speculation(spark.sparkContext.getConf(), listeners)
     tasks = partitions or spark.sparkContext.defaultParallelism
     jobs: dict[str, GroupJob] = {}

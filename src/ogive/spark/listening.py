@@ -291,9 +291,9 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- on executors ------------------------------------------------------------------------------------------------
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+    def read(self, partition: InputPartition | None) -> Iterator[tuple[Any, ...]]:
         """Consumes; a row for each range."""
-        ranges: Sequence[QueueRange] = partition.value or ()
+        ranges: Sequence[QueueRange] = () if partition is None else partition.value or ()
         for done in portal().call(consume(self._access.client(self._work.client), self._work.listeners, ranges)):
             queue, wanted = done.wanted.queue, done.wanted
             yield queue.topic, queue.broker_name, queue.queue_id, wanted.start, wanted.end, wanted.end - done.begun, done.calls, done.failed

@@ -120,11 +120,12 @@ class _Reading:
             raise loss
         log.warning("%s", loss)
 
-    def _read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    def _read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         from ogive.spark.decode import RecordDecoder  # here: 40 ms that a stream's start need not wait for, see source.py
 
         warn_if_zipped()
-        ranges: tuple[QueueRange, ...] = partition.value or ()  # Spark makes a partition of None where a plan is empty
+        # for an empty plan Spark makes a partition of None, and Spark 4.0 gives None itself
+        ranges: tuple[QueueRange, ...] = () if partition is None else partition.value or ()
         options = self._options
         sql = None if options.sql_filter is None else compile_expression(options.sql_filter)
         decoder = RecordDecoder(arrow_schema(self._schema), options.tags, sql)

@@ -108,3 +108,30 @@ def test_where_temporary_files_may_not_be_run_the_interpreter_itself_is_named(mo
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.X_OK)  # as the system answers for a file on a mount with noexec
     find_python(local=True)
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def after_import(**environment: str) -> str:
+    """What PYSPARK_PYTHON is for a program that imports ogive.spark."""
+    code = "import os, ogive.spark; print(os.environ.get('PYSPARK_PYTHON'))"
+    given = {**os.environ, **environment}
+    done = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, timeout=60, check=True)
+    return done.stdout.strip()
+
+
+def test_a_session_that_is_made_after_the_import_runs_this_interpreter() -> None:
+    """Spark would take the first python3 of PATH, which finds no installed source."""
+    assert after_import() == sys.executable
+
+
+def test_the_users_choice_stays() -> None:
+    assert after_import(PYSPARK_PYTHON="/opt/python") == "/opt/python"
+
+
+def test_a_program_of_spark_submit_is_left_as_it_is() -> None:
+    assert after_import(PYSPARK_GATEWAY_PORT="25333") == "None"
+
+
+def test_a_session_of_ogive_still_starts_workers_without_sparks_own_path() -> None:
+    code = "import os, ogive.spark.interpreter as i; i.find_python(local=True); print(os.environ['PYSPARK_PYTHON'])"
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() != sys.executable
