@@ -131,7 +131,11 @@ class Admin(Facade):
         return self._live().call(self._admin.offsets(topic))
 
     def brokers(self) -> list[BrokerStatus]:
-        """Every broker that the name server knows, with its version and figures; *trouble* is set for one that does not answer."""
+        """Every broker that the name server knows, with its version and figures.
+
+        *trouble* is set for one that does not answer, and for one that is gone without having been stopped; of the
+        latter only ogive's name server tells, for a day.
+        """
         return self._live().call(self._admin.brokers())
 
     def delay_levels(self, topic: str) -> DelayLevels:
@@ -222,7 +226,10 @@ class Admin(Facade):
     def lag_gaps(self, group: str, topic: str | None = None, *, members: bool = True) -> list[str]:
         """Return what ``lag()`` cannot see, a sentence each. Empty if its rows are the whole truth.
 
-        *members*: a group that nobody consumes now is a gap too.
+        Messages are missing from the rows while a broker is away, and in a topic, or at a broker, where the group
+        has no position yet. A position beyond the end of its queue means that the topic was made anew.
+        *members*: a group that nobody consumes now is a gap too. Of brokers that are gone only ogive's name server
+        knows, for a day; a master that is away while its slave serves is seen everywhere.
         """
         return self._live().call(self._admin.lag_gaps(group, topic, members=members))
 
