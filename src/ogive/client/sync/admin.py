@@ -219,7 +219,7 @@ class Admin(Facade):
     def lag(self, group: str, topic: str | None = None, *, members: bool = True) -> list[QueueLag]:
         """How far the group is behind in each queue, including those of its retry topic. Empty if it never committed.
 
-        *members*: also ask every member which queues it holds.
+        *members*: also ask every member which queues it holds. Raises GroupNotExist, which names similar groups.
         """
         return self._live().call(self._admin.lag(group, topic, members=members))
 
