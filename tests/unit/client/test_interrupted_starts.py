@@ -20,7 +20,7 @@ from tests.unit.client.serving import on_a_thread
 STEP = 5  # of the instructions of a start, every so manieth
 
 
-@ogive.listener("Orders", group="billing", start="earliest")
+@ogive.listener("Orders", group="interrupted", start="earliest")
 def bill(message: MessageExt) -> None:
     """Never called: there are no messages."""
 
@@ -31,14 +31,14 @@ def check(message: MessageExt) -> None:
 
 BLOCKING: dict[str, Callable[[str], Any]] = {
     "PushConsumer": lambda address: ogive.PushConsumer(bill, name_server=address),
-    "PullConsumer": lambda address: ogive.PullConsumer("Orders", group="billing", name_server=address),
+    "PullConsumer": lambda address: ogive.PullConsumer("Orders", group="interrupted", name_server=address),
     "Producer": ogive.Producer,
     "transactions": lambda address: ogive.Producer(address, group="ordering", check=check),
     "Admin": ogive.Admin,
 }
 ASYNC: dict[str, Callable[[str], Any]] = {
     "PushConsumer": lambda address: aio.PushConsumer(bill, name_server=address),
-    "PullConsumer": lambda address: aio.PullConsumer("Orders", group="billing", name_server=address),
+    "PullConsumer": lambda address: aio.PullConsumer("Orders", group="interrupted", name_server=address),
     "Producer": lambda address: aio.Producer(address, group="ordering", check=check),
     "Admin": aio.Admin,
 }
@@ -62,7 +62,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 @pytest.mark.parametrize("make", BLOCKING.values(), ids=BLOCKING)
 def test_control_c_at_any_moment_of_entering_the_block_leaves_nothing(broker: FakeBroker, make: Callable[[str], Any]) -> None:
     loop = portal().loop
-    threads = {thread for thread in threading.enumerate() if thread.name.startswith("billing")}
+    threads = {thread for thread in threading.enumerate() if thread.name.startswith("interrupted")}
 
     def press() -> None:
         if not entered:
@@ -77,10 +77,10 @@ def test_control_c_at_any_moment_of_entering_the_block_leaves_nothing(broker: Fa
         with contextlib.suppress(KeyboardInterrupt):
             signalled_at(moment, partial(enter, make(broker.address)), press)
         until(lambda: not asyncio.all_tasks(loop), f"the end of tasks after an interrupt at {moment}: {asyncio.all_tasks(loop)}")
-        assert not broker.members["billing"]
+        assert not broker.members["interrupted"]
         moment += STEP
     assert moment > 50
-    assert {thread for thread in threading.enumerate() if thread.name.startswith("billing")} == threads
+    assert {thread for thread in threading.enumerate() if thread.name.startswith("interrupted")} == threads
 
 
 @pytest.mark.parametrize("make", ASYNC.values(), ids=ASYNC)
@@ -101,7 +101,7 @@ async def test_a_cancelled_entry_of_an_async_block_leaves_nothing(make: Callable
             entering.cancel()
             await asyncio.wait({entering})
             async with asyncio.timeout(WAIT_S):
-                while {task for task in asyncio.all_tasks() - before if "FakeBroker" not in repr(task)} or broker.members["billing"]:
+                while {task for task in asyncio.all_tasks() - before if "FakeBroker" not in repr(task)} or broker.members["interrupted"]:
                     await asyncio.sleep(0)
             turns += 1
         assert turns > 1
