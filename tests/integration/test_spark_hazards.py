@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
+pytest.importorskip("pyspark.sql.streaming.datasource", reason="these are hazards of Spark 4.2 and later")
 
 from py4j.protocol import Py4JJavaError
 from pyspark import cloudpickle
