@@ -358,8 +358,8 @@ NAMED: Final = (
     ),
     Named(
         "case 23",
-        'self._threads = [threading.Thread(target=self._work, args=(i,), name=f"{name}-{i}", daemon=True) for i in range(count)]',
-        'self._threads = [threading.Thread(target=self._work, args=(i,), name=f"{name}-{i}", daemon=False) for i in range(count)]',
+        "thread = threading.Thread(target=self._run, args=(inbox,), name=IDLE_NAME, daemon=True)",
+        "thread = threading.Thread(target=self._run, args=(inbox,), name=IDLE_NAME, daemon=False)",
         ("never/test_resources.py::test_case_23_a_process_ends_by_itself[a listener that hangs]",),
     ),
     Named(
