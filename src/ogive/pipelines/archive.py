@@ -26,6 +26,7 @@ from ogive.spark.compat import limit_of_available_now
 from ogive.spark.lasting import keep, keep_plan, sync_dir, write_json
 from ogive.spark.options import SourceOptions
 from ogive.spark.stopping import Stop
+from ogive.words import counted
 
 STORED: Final = (
     "brokerName STRING, queueId INT, queueOffset BIGINT, keys STRING, tags STRING, body BINARY, properties MAP<STRING,STRING>, "
@@ -69,7 +70,6 @@ def archive(
                 summary.notes.append(f"batch {batch} is in the archive already")
                 return
             keep_plan(checkpoint)
-            # in UTC, whatever time zone the session has
             dated = rows.withColumn("date", f.expr("string(date_from_unix_date(int(unix_seconds(storeTimestamp) div 86400)))"))
             parts = dated.withColumn("hour", f.expr("lpad(string(unix_seconds(storeTimestamp) div 3600 % 24), 2, '0')"))
             parts = parts.withColumn("part", f.lit(f"b{batch:09d}"))
@@ -95,9 +95,8 @@ def archive(
         summary.figures["compacted_hours"] = summary.figures.get("compacted_hours", 0) + compacted
         if every_s is None or stop.wait(every_s):
             break
-    files = sum(1 for _ in to.rglob("*.parquet"))
-    hours = summary.figures.get("compacted_hours", 0)
-    summary.notes.append(f"{files:,} file{'' if files == 1 else 's'}, {hours:,} hour{'' if hours == 1 else 's'} compacted")
+    files, hours = sum(1 for _ in to.rglob("*.parquet")), summary.figures.get("compacted_hours", 0)
+    summary.notes.append(f"{counted(files, 'file')}, {counted(hours, 'hour')} compacted")
     return summary
 
 

@@ -26,8 +26,9 @@ _COLUMNS: Final = (
     "body", "tags", "keys", "properties", "shardingKey", "delayTimeLevel", "deliverAt", "brokerName", "queueId", "uniqueKey",
 )  # fmt: skip
 _PLAIN: Final = frozenset({"topic", "body", "tags", "keys"})
+_UNUSUAL_IN_TAG: Final = "|*" + "".join(map(chr, range(0x21)))
+"""A tag that holds one of these is left to check_tag(): perhaps no consumer can select it."""
 _UNUSUAL_TAG: Final = r"[|*\x00-\x20]"
-"""A tag that form() has to look at: perhaps no consumer can select it."""
 _ENCODED: Final = {"body": (pa.string(), pa.binary()), "tags": (pa.string(),), "keys": (pa.string(),)}
 """The columns that the compiled part takes, and their types there."""
 _SHORT: Final = 4000  # characters of two properties that are within every limit, whatever they take as UTF-8
@@ -221,7 +222,7 @@ def _plain_rows(values: dict[str, list[Any]], first: int, keys: Keys) -> list[Ro
     count = len(bodies)
     if not all(map(_is_topic, set(topics))):
         return None
-    tags, names = _as_property("TAGS", values.get("tags"), count, "|* "), _as_property("KEYS", values.get("keys"), count, " ")
+    tags, names = _as_property("TAGS", values.get("tags"), count, _UNUSUAL_IN_TAG), _as_property("KEYS", values.get("keys"), count, " ")
     if tags is None or names is None or None in bodies:
         return None
     if count and isinstance(bodies[0], str):

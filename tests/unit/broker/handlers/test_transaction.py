@@ -545,9 +545,9 @@ async def test_a_young_transaction_is_left_alone_and_a_producer_may_ask_for_more
         await beat(client, "shop")
         await send_half(client)
         await send_half(client, b"soon", CHECK_IMMUNITY_TIME_IN_SECONDS="0")
-        [message] = decode_messages((await client.next_request(CHECK)).body)
-        assert message.body == b"soon"
-        assert client.requests.empty()
+        for _ in range(3):
+            [message] = decode_messages((await client.next_request(CHECK)).body)
+            assert message.body == b"soon"
 
 
 async def test_questions_go_on_after_a_restart_with_their_count(start_broker: StartBroker) -> None:
