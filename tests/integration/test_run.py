@@ -1,6 +1,7 @@
 """``ogive run`` as a shell runs it: found, running, stopped by a signal, nothing lost. Our broker only, as for the other commands."""
 
 import os
+import queue
 import select
 import signal
 import socket
@@ -222,3 +223,25 @@ def test_an_asyncio_program_finishes_what_runs_at_a_signal_and_goes_on(number: i
             finally:
                 process.kill()
         assert sum(row.lag for row in admin.lag("workers")) == 0
+
+
+def test_a_topic_beyond_the_limit_of_a_group_is_refused_and_the_others_go_on() -> None:
+    got: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def to(topic: str) -> ogive.Listener:
+        return ogive.listener(topic, group="billing", start="earliest")(lambda message: got.put(message.body))
+
+    with Broker(flush="async") as broker, ogive.Producer(broker.name_server) as producer:
+        producer.send("Orders", b"before")
+        # With the retry topic 1,000. Those that do not exist are waited for.
+        listeners = [to("Orders"), *(to(f"Later{n}") for n in range(998))]
+        with ogive.PushConsumer(*listeners, name_server=broker.name_server) as consumer:
+            with pytest.raises(ogive.MessageIllegal, match="1,001 topics"):
+                consumer.subscribe(to("Refunds"))
+            producer.send("Orders", b"after")
+            assert sorted(got.get(timeout=60) for _ in range(2)) == [b"after", b"before"]
+        with (
+            pytest.raises(ogive.MessageIllegal, match="1,001 topics"),
+            ogive.PullConsumer(*(f"Later{n}" for n in range(1_000)), "Orders", group="audit", name_server=broker.name_server),
+        ):
+            pass

@@ -232,7 +232,10 @@ class ClientTable:
     def register_consumer(self, data: ConsumerData, client: Client, *, with_subscriptions: bool = True) -> None:
         """A member's heartbeat. Raises Rejected when the table is full, or the group subscribes to too much."""
         if len(data.subscriptions) > self._max_subscriptions:
-            raise Rejected(ResponseCode.SYSTEM_BUSY, f"group {data.group} subscribes to more than {self._max_subscriptions} topics")
+            count, limit = len(data.subscriptions), self._max_subscriptions
+            said = f"group {data.group} subscribes to {count:,} topics (a retry topic counts), {limit:,} are allowed: use several groups"
+            # Not SYSTEM_BUSY: the same heartbeat would be refused again.
+            raise Rejected(ResponseCode.INVALID_PARAMETER, said)
         group = self.consumers.get(data.group)
         size = self._checked_size(group, data, client.connection) if with_subscriptions else 0
         is_new = group is None or client.connection not in group.members
@@ -259,12 +262,12 @@ class ClientTable:
         """Of the subscriptions. Raises Rejected where there is no room for them."""
         size, brought, known = memory_of(data.subscriptions), self._bytes_of.get(connection, {}), group.size if group is not None else 0
         if sum(brought.values()) - brought.get(data.group, 0) + size > MAX_CONNECTION_BYTES:
-            limit = f"{MAX_CONNECTION_BYTES} are allowed for one connection"
+            code, limit = ResponseCode.INVALID_PARAMETER, f"{MAX_CONNECTION_BYTES} are allowed for one connection"
         elif size > known and self._bytes - known + size > MAX_BYTES:
-            limit = f"{MAX_BYTES} are allowed for all groups together"
+            code, limit = ResponseCode.SYSTEM_BUSY, f"{MAX_BYTES} are allowed for all groups together"
         else:
             return size
-        raise Rejected(ResponseCode.SYSTEM_BUSY, f"the subscriptions of group {data.group} take {size} bytes: {limit}")
+        raise Rejected(code, f"the subscriptions of group {data.group} take {size} bytes: {limit}")
 
     def _compare(self, group: ConsumerGroup, data: ConsumerData, client: Client) -> None:
         """The fault behind most messages that "do not arrive": said once for each member and difference."""

@@ -32,7 +32,7 @@ from ogive.client.name_servers import NameServers
 from ogive.client.namespace import Namespace
 from ogive.client.route_table import RouteTable
 from ogive.client.routes import MASTER_ID
-from ogive.errors import IllegalStateError, OgiveError
+from ogive.errors import GroupNotExist, IllegalStateError, MessageIllegal, NoPermission, OgiveError, SubscriptionInvalid
 from ogive.model import MessageQueue
 from ogive.transport.pool import ConnectionPool
 from ogive.transport.tasks import every
@@ -41,6 +41,9 @@ from ogive.wire.bodies import ConsumerData, HeartbeatData, check_brokers
 log = logging.getLogger(__name__)
 
 UNREGISTER_TIMEOUT_S: Final = 1.0
+
+REFUSALS: Final = (GroupNotExist, MessageIllegal, NoPermission, SubscriptionInvalid)
+"""Answers to a heartbeat that stay the same until the client, or a rule of the broker, changes."""
 
 T = TypeVar("T")
 
@@ -243,12 +246,25 @@ class ClientInstance:
 
     async def heartbeat_now(self) -> int:
         """Send a heartbeat to every known broker; returns how many answered. Failures are logged, and made good by the next one."""
+        return (await self._beat_everywhere()).count(True)
+
+    async def announce(self) -> None:
+        """Send a heartbeat as ``heartbeat_now``, and raise the BrokerError of a broker that refuses what it says.
+
+        Brokers that are away, busy or failing count for nothing: the next heartbeat reaches them. A
+        refused heartbeat is refused again each time, and ends all groups of the client there.
+        """
+        for answer in await self._beat_everywhere():
+            if isinstance(answer, REFUSALS):
+                raise answer
+
+    async def _beat_everywhere(self) -> list[bool | OgiveError]:
         self.check_running()
         if not (self._producer_groups or self._consumers):
-            return 0
-        return sum(await asyncio.gather(*map(self._beat_fully, self.heartbeat_addresses())))
+            return []
+        return await asyncio.gather(*map(self._beat_fully, self.heartbeat_addresses()))
 
-    async def _beat_fully(self, address: str) -> bool:
+    async def _beat_fully(self, address: str) -> bool | OgiveError:
         """Send a full heartbeat, together with all who want one before it leaves: a client may have a thousand groups."""
         beat = self._full_beats.get(address)
         if beat is None:
@@ -299,7 +315,8 @@ class ClientInstance:
             return [address for addresses in brokers for address in addresses.values()]
         return [addresses[MASTER_ID] for addresses in brokers if MASTER_ID in addresses]
 
-    async def _beat(self, address: str, *, full: bool) -> bool:
+    async def _beat(self, address: str, *, full: bool) -> bool | OgiveError:
+        """Return True if the broker has taken it, the error if not, and False if there was nothing to send."""
         try:
             async with self._turn(address):
                 if full:
@@ -312,7 +329,7 @@ class ClientInstance:
             level = logging.DEBUG if address in self._unreachable else logging.WARNING  # once per outage
             self._unreachable.add(address)
             log.log(level, "heartbeat of %s: %s", self.client_id, exc)
-            return False
+            return exc
         if address in self._unreachable:
             self._unreachable.discard(address)
             log.info("broker %s is back", address)
@@ -363,5 +380,5 @@ class ClientInstance:
 class _FullBeat:
     """A heartbeat, and how many wait for it."""
 
-    task: asyncio.Task[bool]
+    task: asyncio.Task[bool | OgiveError]
     waiting: int = 0

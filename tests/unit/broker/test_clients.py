@@ -85,8 +85,15 @@ class TestMemory:
         monkeypatch.setattr(clients, "MAX_BYTES", 50_000)
 
     @staticmethod
-    def beat(table: ClientTable, group: str, connection: Any, size: int, version: int = 1) -> bool:
-        """Whether it is taken."""
+    def beat(
+        table: ClientTable,
+        group: str,
+        connection: Any,
+        size: int,
+        version: int = 1,
+        code: ResponseCode = ResponseCode.INVALID_PARAMETER,
+    ) -> bool:
+        """Return True if it is taken. If not, *code* is the answer."""
         data = ConsumerData(group=group, subscriptions=(SubscriptionData(topic="T", expression="x" * (size - 701), version=version),))
         try:
             table.register_consumer(data, Client("c", connection, 0, 0, 0.0))
@@ -94,7 +101,7 @@ class TestMemory:
             refused = exc
         else:
             return True
-        assert refused.code == ResponseCode.SYSTEM_BUSY
+        assert refused.code == code
         assert f"group {group} take {size} bytes" in refused.remark
         return False
 
@@ -128,13 +135,13 @@ class TestMemory:
 
     def test_of_all_groups(self, table: ClientTable) -> None:
         """A group counts once, however many members it has."""
-        connections = [object() for _ in range(4)]
+        connections = [object() for _ in range(5)]
         for i in range(3):
             assert self.beat(table, f"g{i}", connections[i], 15_000)
         assert self.beat(table, "g0", connections[3], 15_000)
-        assert not self.beat(table, "g3", connections[3], 5_001)
+        assert not self.beat(table, "g3", connections[4], 5_001, code=ResponseCode.SYSTEM_BUSY)
         assert "g3" not in table.consumers
-        assert self.beat(table, "g3", connections[3], 5_000)
+        assert self.beat(table, "g3", connections[4], 5_000)
         assert self.beat(table, "g2", connections[2], 15_000)  # who is there stays
         table.drop(connections[1])  # type: ignore[arg-type]
         assert self.beat(table, "g4", connections[2], 5_000)

@@ -29,7 +29,7 @@ from ogive.client.ids import local_ip
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig, Start, consume_from_where, decoded
 from ogive.client.trace import ConsumeTrace, Tracer
-from ogive.errors import CompressionUnavailable, IllegalStateError, InvalidOption, NoRoute, ProtocolError
+from ogive.errors import BrokerError, CompressionUnavailable, IllegalStateError, InvalidOption, NoRoute, ProtocolError
 from ogive.model import MessageExt, MessageQueue, PropertyName, retry_topic
 from ogive.transport.tasks import cancel_all, each
 from ogive.wire.bodies import ConsumerData, SubscriptionData
@@ -131,11 +131,12 @@ class Member:
     async def start(self) -> None:
         """Join the group and take over queues. A topic that does not exist yet is waited for.
 
-        Raises NoNameServer, and what brokers say of a filter in SQL: SubscriptionInvalid, BrokerInternalError.
+        Raises NoNameServer, what brokers say of a filter in SQL (SubscriptionInvalid, BrokerInternalError), and the BrokerError of a broker
+        that refuses the member. After an error only ``stop`` may be called.
         """
         await self.prepare()
         self.register()
-        await self._context.instance.heartbeat_now()
+        await self._context.instance.announce()
         self.begin()
 
     async def prepare(self) -> None:
@@ -185,7 +186,11 @@ class Member:
     # --- more and less, at run time ----------------------------------------------------------------------------------
 
     async def add(self, listener: AnyListener) -> None:
-        """Listen to one more topic. Raises InvalidOption where the listener cannot join the group, NoNameServer."""
+        """Listen to one more topic.
+
+        Raises InvalidOption where the listener cannot join the group, NoNameServer, and the BrokerError of a broker that refuses the topic.
+        Nothing has changed then.
+        """
         listener = wired(intercepted(decoded(listener), self._config.interceptors), self._namespace)
         check_one_group([*self._settings, listener.config])
         topic = listener.config.topic
@@ -197,16 +202,26 @@ class Member:
         self._services[topic] = service = self._make_service(self._context, listener, self._config)
         self._subscriptions[topic] = subscription
         service.start()
-        await self._context.instance.heartbeat_now()
+        try:
+            await self._context.instance.announce()
+        except BrokerError:
+            # A refused heartbeat renews nothing: the next one must leave the topic out, or the whole group ends.
+            await self._end_calls(topic, None)
+            await self._forget(topic)
+            raise
         self._rebalancer.join(topic, listener.config.start)
 
     async def remove(self, topic: str, caller: object = None) -> None:
         """Remove the topic; the member must have another one. *caller*: see Workers.stop."""
+        await self._rebalancer.leave(topic, lambda: self._end_calls(topic, caller))
+        await self._forget(topic)
 
-        async def end_calls() -> None:  # stops pulling its queues; from now on its retries go to the other listeners
-            await self._services.pop(topic).stop(self._config.await_termination_s, caller)
+    async def _end_calls(self, topic: str, caller: object) -> None:
+        """End the listener's calls. From now on retries of its topic go to the other listeners."""
+        await self._services.pop(topic).stop(self._config.await_termination_s, caller)
 
-        await self._rebalancer.leave(topic, end_calls)
+    async def _forget(self, topic: str) -> None:
+        """Leave the topic out of heartbeats from now on, its calls having ended."""
         self._settings = [one for one in self._settings if one.topic != topic]
         del self._listeners[topic], self._subscriptions[topic]
         self._context.statistics.forget(topic)

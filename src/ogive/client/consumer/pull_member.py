@@ -125,7 +125,10 @@ class PullMember:
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the group, if topics are named. Raises NoNameServer. A topic that does not exist yet is waited for."""
+        """Join the group, if topics are named. A topic that does not exist yet is waited for.
+
+        Raises NoNameServer, and the BrokerError of a broker that refuses the member.
+        """
         group, config = self._group, self._config
         if group.auto_commit:
             self._persisting = group.keep_progress(config)
@@ -138,7 +141,7 @@ class PullMember:
             except NoRoute as exc:
                 log.warning("group %s waits for its topic: %s", self.group, exc)
         group.instance.register_consumer(self)
-        await group.instance.heartbeat_now()
+        await group.instance.announce()
         self._jobs = [group.spawn(self._rebalancer.run(), "rebalance")]
         self._rebalancer.soon()
 

@@ -94,7 +94,10 @@ class PushConsumer(OnlyAsyncWith):
     # --- life --------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Join the groups. Raises NoNameServer, and IllegalStateError after an earlier start."""
+        """Join the groups.
+
+        Raises NoNameServer, the BrokerError of a broker that refuses a group or its topics, and IllegalStateError after an earlier start.
+        """
         instance = await self._owner.start()
         self._ended = asyncio.get_running_loop().create_future()
         instance.on_failure.append(self._fail)
@@ -103,7 +106,7 @@ class PushConsumer(OnlyAsyncWith):
             await each(self._members, Member.prepare)
             for member in self._members:
                 member.register()
-            await instance.heartbeat_now()
+            await instance.announce()
             for member in self._members:
                 member.begin()
         except BaseException:
@@ -177,7 +180,10 @@ class PushConsumer(OnlyAsyncWith):
         return await self._delivery.next()
 
     async def subscribe(self, listener: AnyListener) -> None:
-        """Add a listener, in a new group or in one that this consumer is in. Raises InvalidOption, NoNameServer."""
+        """Add a listener, in a new group or in one that this consumer is in.
+
+        Raises InvalidOption, NoNameServer, and the BrokerError of a broker that refuses the group or the topic; nothing has changed then.
+        """
         self._check_listening()
         (listener,) = _checked_listeners([listener], None)
         await self._change(self._subscribe(listener), "subscribe")

@@ -64,7 +64,10 @@ class PushConsumer(Facade):
         )
 
     def start(self) -> None:
-        """Join the groups. Raises NoNameServer, and IllegalStateError after an earlier start."""
+        """Join the groups.
+
+        Raises NoNameServer, the BrokerError of a broker that refuses a group or its topics, and IllegalStateError after an earlier start.
+        """
         self._begin(self._consumer.start, self._consumer.close)
 
     def close(self) -> None:
@@ -80,7 +83,10 @@ class PushConsumer(Facade):
         self._live().call(self._consumer.wait())
 
     def subscribe(self, listener: AnyListener) -> None:
-        """Add a listener, in a new group or in one that this consumer is in. Raises InvalidOption, NoNameServer."""
+        """Add a listener, in a new group or in one that this consumer is in.
+
+        Raises InvalidOption, NoNameServer, and the BrokerError of a broker that refuses the group or the topic; nothing has changed then.
+        """
         self._live().call(self._consumer.subscribe(listener))
 
     def unsubscribe(self, listener: AnyListener) -> None:
@@ -155,7 +161,10 @@ class PullConsumer(Facade):
         )
 
     def start(self) -> None:
-        """Join the group, if there are topics. Raises NoNameServer, and IllegalStateError after an earlier start."""
+        """Join the group, if there are topics.
+
+        Raises NoNameServer, the BrokerError of a broker that refuses the member, and IllegalStateError after an earlier start.
+        """
         self._begin(self._consumer.start, self._consumer.close)
 
     def close(self) -> None:

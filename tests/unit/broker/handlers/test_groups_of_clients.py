@@ -207,6 +207,21 @@ async def test_a_heartbeat_with_a_bad_name_or_size_is_refused_as_a_whole(server:
     assert len(server.context.clients) == 0
 
 
+async def test_a_group_with_too_many_topics_is_refused_and_not_as_by_a_busy_broker(start_broker: StartBroker) -> None:
+    """Trying again would not help. What the group subscribed to before is kept."""
+    server = await start_broker(max_subscriptions_per_group=2)
+
+    def beat(count: int) -> bytes:
+        subscriptions = tuple(SubscriptionData(topic=f"T{n}") for n in range(count))
+        return HeartbeatData(client_id="c", consumers=(ConsumerData(group="G", subscriptions=subscriptions),)).encode()
+
+    async with await RawClient.open(server.address) as client:
+        assert (await client.call(RequestCode.HEART_BEAT, beat(2))).code == ResponseCode.SUCCESS
+        refused = await client.call(RequestCode.HEART_BEAT, beat(3))
+        assert (refused.code, "3 topics" in str(refused.remark)) == (ResponseCode.INVALID_PARAMETER, True)
+        assert set(server.context.clients.consumers["G"].subscriptions) == {"T0", "T1"}
+
+
 async def test_too_many_clients_are_answered_as_busy(start_broker: StartBroker) -> None:
     server = await start_broker(max_clients=3)
     async with await RawClient.open(server.address) as client:
