@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, Self
 
 from ogive.errors import InvalidOption, MessageIllegal, ResponseCode
+from ogive.keywords import explains
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_DELAY_S: Final = 40 * 365 * 86_400  # brokers have a limit of their own, three days by default (timerMaxDelaySec)
@@ -207,6 +208,7 @@ class MessageQueue:
         return f"{self.topic}/{self.broker_name}/{self.queue_id}"
 
 
+@explains()
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message to send.

@@ -13,6 +13,7 @@ SRC = Path(__file__).parents[2] / "src"
 # A module may import its own part and parts with a smaller number; neighbours with the same number may not import each other.
 STEP = {
     "errors": 0,
+    "keywords": 0,
     "native": 0,
     "version": 0,
     "charts": 1,

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from ogive.client.hooks import SendHook
 from ogive.client.namespace import validate_namespace
 from ogive.errors import ConnectError, InvalidOption
+from ogive.keywords import explains
 from ogive.model import MAX_BODY_BYTES, validate_group
 from ogive.transport.connection import join_address, split_address
 from ogive.transport.expectation import MAX_BUSY_POLL_S
@@ -91,6 +92,7 @@ def address_source(text: str) -> str | None:
     return text
 
 
+@explains()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """How to reach a cluster.
@@ -145,6 +147,7 @@ def tls_context(ssl: tls.SSLContext | bool) -> tls.SSLContext | None:
     return ssl
 
 
+@explains()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
     """Settings of a producer."""

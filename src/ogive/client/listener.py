@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeV
 from ogive.client.consumer.filter import subscription, validate_filter, warn_of_tags
 from ogive.client.serialize import As, reader, takes_message
 from ogive.errors import InvalidOption
+from ogive.keywords import explained, explains
 from ogive.model import Message, MessageExt, validate_group, validate_topic
 from ogive.wire.bodies import SubscriptionData
 
@@ -81,6 +82,7 @@ class Suspend:
             raise InvalidOption(f"a queue cannot be suspended for {self.seconds} s")
 
 
+@explains()
 @dataclass(frozen=True, slots=True)
 class Reply:
     """Returned by a listener to answer a request (``Producer.request``): *body* goes back to the sender, and the message is finished.
@@ -120,11 +122,13 @@ COMMIT: Final = OrderlyEnd.COMMIT
 ROLLBACK: Final = OrderlyEnd.ROLLBACK
 
 
+@explained
 def later(delay_level: int = 0, *, done: int = 0) -> Later:
     """Returned by a listener: deliver again after the broker's *delay_level*-th delay. The first *done* of a batch are finished."""
     return Later(delay_level, done)
 
 
+@explained
 def suspend(seconds: float | None = None, *, done: int = 0) -> Suspend:
     """Returned by an orderly listener: this message again after *seconds* (0.01 to 30; None: the listener's suspend_s)."""
     return Suspend(seconds, done)
@@ -237,6 +241,7 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  the method, not whether there is one
 
 
+@explained
 def listener(
     topic: str,
     *,

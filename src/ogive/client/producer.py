@@ -26,6 +26,7 @@ from ogive.client.trace import Tracer, record_sent
 from ogive.client.transaction import Check, CheckService, Transaction
 from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import IllegalStateError, InvalidOption
+from ogive.keywords import explains
 from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendResult
 from ogive.transport.tasks import every
 from ogive.wire.headers import RecallMessageRequest
@@ -42,6 +43,7 @@ else:
 HANDLE_WORDS: Final = 5  # version, topic, broker, time, unique key
 
 
+@explains("send", "submit", "send_oneway", "transaction", "send_batch", "request", "recall")
 class Producer(OnlyAsyncWith, Generic[B]):
     """Sends messages: ``async with Producer() as producer``. Bound to one event loop; many tasks may share it.
 
@@ -174,20 +176,9 @@ class Producer(OnlyAsyncWith, Generic[B]):
         Raises SendFailed (certainly not stored), SendTimeout (perhaps stored), NoRoute, NoNameServer, and BrokerErrors such as
         MessageIllegal. A cancelled send may still arrive.
         """
-        future = await self.submit(
-            topic,
-            body,
-            tag=tag,
-            keys=keys,
-            properties=properties,
-            sharding_key=sharding_key,
-            queue=queue,
-            delay_level=delay_level,
-            deliver_at=deliver_at,
-            delay_s=delay_s,
-            timeout_s=timeout_s,
-        )
-        return await future
+        publisher = self.publisher
+        outgoing = self.intake.message(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
+        return await (await self._accepted(publisher, outgoing, timeout_s))
 
     async def submit(
         self,
@@ -210,6 +201,10 @@ class Producer(OnlyAsyncWith, Generic[B]):
         """
         publisher = self.publisher
         outgoing = self.intake.message(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
+        return await self._accepted(publisher, outgoing, timeout_s)
+
+    async def _accepted(self, publisher: Publisher, outgoing: Outgoing, timeout_s: float | None) -> asyncio.Future[SendResult]:
+        """Wait for room, and return the future of the result."""
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         outgoing.future = future
         await publisher.accept(outgoing, self.budget_s(timeout_s))

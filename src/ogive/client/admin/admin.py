@@ -6,8 +6,10 @@ from ogive.client.admin.messages import MessageCalls
 from ogive.client.admin.namespaced import bordered
 from ogive.client.admin.offsets import OffsetCalls
 from ogive.client.admin.topics import TopicCalls
+from ogive.keywords import explains
 
 
+@explains("create_topic", "update_topic", "create_group", "update_group", "lag", "reset_offsets", "messages", "dead_letters", "trace")
 @bordered
 class Admin(TopicCalls, GroupCalls, OffsetCalls, MessageCalls, AccessCalls):
     """Administration of a cluster: ``async with Admin() as admin``.

@@ -8,8 +8,10 @@ from ogive.client.config import check_type, check_types
 from ogive.client.consumer.allocate import Strategy, average
 from ogive.client.consumer.intercept import Interceptor
 from ogive.errors import InvalidOption
+from ogive.keywords import explains
 
 
+@explains()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
     """Settings of a push consumer, for all of its listeners, or of a pull consumer, which has no locks and no retries."""

@@ -19,9 +19,11 @@ from ogive.client.listener import Start, validate_start
 from ogive.client.owner import ClientOwner
 from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import IllegalStateError, InvalidOption
+from ogive.keywords import explains
 from ogive.model import MessageExt, MessageQueue, PullResult
 
 
+@explains("poll", "pull", "seek")
 class PullConsumer(OnlyAsyncWith):
     """Messages on demand: ``async with PullConsumer("Orders", group="replay") as consumer``.
 

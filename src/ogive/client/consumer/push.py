@@ -23,6 +23,7 @@ from ogive.client.listener import AnyListener, Listener, ListenerConfig, Start
 from ogive.client.owner import ClientOwner
 from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import IllegalStateError, InvalidOption
+from ogive.keywords import explained, explains
 from ogive.model import MessageQueue
 from ogive.transport.tasks import each
 
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 _found_in: Final[ContextVar[str | None]] = ContextVar("found_in", default=None)
 
 
+@explains()
 class PushConsumer(OnlyAsyncWith):
     """Consumes messages: ``async with PushConsumer(bill, ship) as consumer`` calls listeners, several of which may be of one group.
 
@@ -329,6 +331,7 @@ def found_in(module: str) -> Generator[None, None, None]:
         _found_in.reset(before)
 
 
+@explained
 def run(
     *listeners: AnyListener,
     name_server: str = DEFAULT_NAME_SERVER,
@@ -359,6 +362,7 @@ def run(
         raise KeyboardInterrupt from None
 
 
+@explained
 async def serve(
     *listeners: AnyListener,
     name_server: str = DEFAULT_NAME_SERVER,

@@ -23,12 +23,14 @@ from ogive.client.admin.records import (
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.client.instance import ClientInstance
 from ogive.client.sync.facade import Facade
+from ogive.keywords import explains
 from ogive.model import TRACE_TOPIC, DelayLevels, MessageExt, MessageQueue, MessageType, SendResult
 from ogive.wire.bodies import ClusterInfo, ConsumerConnection, TopicRouteData
 from ogive.wire.running_info import ConsumerRunningInfo
 from ogive.wire.trace import TraceRecord
 
 
+@explains("create_topic", "update_topic", "create_group", "update_group", "lag", "reset_offsets", "messages", "dead_letters", "trace")
 class Admin(Facade):
     """Administration of a cluster: ``with Admin() as admin``.
 

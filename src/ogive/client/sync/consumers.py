@@ -15,11 +15,13 @@ from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, Start
 from ogive.client.sync.facade import Facade
 from ogive.errors import InvalidOption
+from ogive.keywords import explains
 from ogive.model import MessageExt, MessageQueue, PullResult
 
 T = TypeVar("T")
 
 
+@explains()
 class PushConsumer(Facade):
     """Calls listeners with messages: ``with PushConsumer(bill, ship) as consumer``. Several listeners may be of one group.
 
@@ -119,6 +121,7 @@ class PushConsumer(Facade):
         return self._consumer.assignment
 
 
+@explains("poll", "pull", "seek")
 class PullConsumer(Facade):
     """Messages on demand: ``with PullConsumer("Orders", group="replay") as consumer``. One thread at a time may poll.
 

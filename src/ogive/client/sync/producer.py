@@ -18,12 +18,14 @@ from ogive.client.submit_future import SubmitFuture
 from ogive.client.sync.facade import Facade
 from ogive.client.transaction import Check
 from ogive.client.with_blocks import OnlyWith
+from ogive.keywords import explains
 from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendResult
 
 MAX_POSTED: Final = 256  # messages being passed to the loop, beside those in flight
 POSTED_BYTES: Final = 64 * 1024  # a larger message waits for its room on the loop: what is posted is bounded in bytes, too
 
 
+@explains("send", "submit", "send_oneway", "transaction", "send_batch", "request", "recall")
 class Producer(Facade, Generic[B]):
     """Sends messages: ``with Producer() as producer``. Many threads may share it.
 

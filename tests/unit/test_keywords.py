@@ -1,0 +1,140 @@
+"""Unknown keyword arguments: the error names the argument to use, and signatures stay as they are written."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import ogive
+from ogive import aio
+
+CONSTRUCTORS = {
+    "bootstrap_servers": "name_server=",
+    "servers": "name_server=",
+    "hosts": "name_server=",
+    "address": "name_server=",
+    "namesrv_addr": "name_server=",
+    "endpoints": "name_server=",
+    "brokers": "name_server=",
+    "nameServer": "name_server=",
+    "name_servr": "name_server=",
+    "credentials": "client=ClientConfig(credentials=...)",
+    "secret_key": "client=ClientConfig(credentials=...)",
+    "request_timeout": "client=ClientConfig(request_timeout_s=...)",
+}
+SENDS = {
+    "headers": "properties=",
+    "attributes": "properties=",
+    "value": "body=",
+    "payload": "body=",
+    "message": "body=",
+    "key": "keys= or sharding_key=",
+    "partition_key": "sharding_key=",
+    "message_group": "sharding_key=",
+    "hash_key": "sharding_key=",
+    "partition": "queue=",
+    "tags": "tag=",
+    "timeout": "timeout_s=",
+    "delay": "delay_level= or delay_s=",
+    "delay_time_level": "delay_level=",
+    "delay_seconds": "delay_s=",
+    "delivery_timestamp": "deliver_at=",
+    "shardingkey": "sharding_key=",
+    "delaylevel": "delay_level=",
+}
+LISTENERS = {
+    "consumer_group": "group=",
+    "group_id": "group=",
+    "tag": "tags=",
+    "auto_offset_reset": "start=",
+    "max_reconsume_times": "max_retries=",
+    "concurrency": "threads=",
+    "filter": "tags= or sql=",
+    "deserializer": "as_=",
+    "topics": "topic=",
+}
+
+
+def said(call: Callable[..., Any], word: str, *args: Any, **others: Any) -> str:
+    with pytest.raises(TypeError) as caught:
+        call(*args, **{word: "x"}, **others)
+    words, _, advice = str(caught.value).partition(": ")
+    assert words.endswith(f"() got an unexpected keyword argument {word!r}")
+    return advice
+
+
+@pytest.mark.parametrize(("word", "ours"), CONSTRUCTORS.items())
+@pytest.mark.parametrize("kind", [ogive.Producer, ogive.PushConsumer, ogive.PullConsumer, ogive.Admin, aio.Producer, aio.Admin])
+def test_constructors_name_their_own_option(kind: type, word: str, ours: str) -> None:
+    assert ours in said(kind, word)
+
+
+@pytest.mark.parametrize(("word", "ours"), [("group_name", "group="), ("retries", "config=ProducerConfig(retries=...)")])
+@pytest.mark.parametrize("kind", [ogive.Producer, aio.Producer])
+def test_a_setting_of_a_configuration_is_named_with_it(kind: type, word: str, ours: str) -> None:
+    assert said(kind, word) == f"use {ours}"
+
+
+@pytest.mark.parametrize(("word", "ours"), SENDS.items())
+@pytest.mark.parametrize("name", ["send", "submit"])
+def test_sends_name_their_own_argument(name: str, word: str, ours: str) -> None:
+    assert ours in said(getattr(ogive.Producer(), name), word, "Orders")
+
+
+@pytest.mark.parametrize("name", ["send", "submit", "send_oneway", "request"])
+async def test_sends_for_asyncio_do_so_as_well(name: str) -> None:
+    producer = aio.Producer()
+    with pytest.raises(TypeError, match=f"Producer.{name}.. got an unexpected keyword argument 'headers': use properties="):
+        await getattr(producer, name)("Orders", b"x", headers={})
+
+
+@pytest.mark.parametrize(("word", "ours"), LISTENERS.items())
+def test_listener_names_its_own_argument(word: str, ours: str) -> None:
+    assert ours in said(ogive.listener, word, "Orders", group="billing")
+    if ours != "topic=":
+        assert ours in said(ogive.PushConsumer, word, "Orders", group="billing") or ours in ("threads=", "as_=")
+
+
+@pytest.mark.parametrize(
+    ("call", "word", "ours"),
+    [
+        (ogive.Message, "headers", "use properties="),
+        (ogive.Message, "tags", "use tag="),
+        (ogive.ClientConfig, "bootstrap_servers", "use name_server="),
+        (ogive.ConsumerConfig, "max_cached_message", "did you mean max_cached_messages=?"),
+        (ogive.PullConsumer().poll, "max_records", "use max_messages="),
+        (ogive.PullConsumer, "topics", "use *topics, the first arguments, without a name"),
+        (ogive.Admin().create_topic, "num_partitions", "use queues="),
+        (ogive.later, "level", "use delay_level="),
+        (ogive.run, "nameserver", "use name_server="),
+    ],
+)
+def test_so_do_the_others(call: Callable[..., Any], word: str, ours: str) -> None:
+    assert said(call, word) == ours
+
+
+def test_a_word_like_none_of_them_lists_what_there_is() -> None:
+    assert said(ogive.Admin, "zzzzzz") == "there are name_server=, client="
+
+
+def test_other_errors_of_type_stay_as_they_are() -> None:
+    with pytest.raises(TypeError, match="body must be bytes"):
+        ogive.Message("Orders", "text")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'body'"):
+        ogive.Message("Orders")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "function", [ogive.Producer.send, aio.Producer.send, ogive.listener, ogive.Message, ogive.Producer, aio.PullConsumer]
+)
+def test_signatures_show_no_catch_all(function: Callable[..., Any]) -> None:
+    kinds = {one.kind for one in inspect.signature(function).parameters.values()}
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
+    assert function.__doc__
+
+
+def test_coroutine_functions_are_seen_as_such() -> None:
+    """``unittest.mock.create_autospec`` and frameworks look."""
+    assert inspect.iscoroutinefunction(aio.Producer.send)
+    assert not inspect.iscoroutinefunction(ogive.Producer.send)
