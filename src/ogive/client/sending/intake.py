@@ -12,10 +12,12 @@ from ogive.client.routes import split_by_size
 from ogive.client.sending.outgoing import Outgoing
 from ogive.client.sending.properties import message_property_text, property_text
 from ogive.errors import InvalidOption
-from ogive.model import MAX_BODY_BYTES, Message, MessageQueue, SendResult, as_keys, check_tag, validate_topic
+from ogive.model import MAX_BODY_BYTES, DelayLevels, Message, MessageQueue, SendResult, as_keys, check_tag, validate_topic
 from ogive.wire.compression import compress
 from ogive.wire.message import MAX_BATCH_MESSAGES, java_hash
 
+USUAL_LEVELS: Final = len(DelayLevels.parse().delays_ms)
+"""Delay levels that brokers have unless they are set up otherwise."""
 _BATCH_ITEM_BYTES: Final = 22 + 42  # fixed part and unique key
 
 Ended = Callable[[Sequence[Message], Outgoing, SendResult | None, BaseException | None], None]
@@ -49,7 +51,7 @@ class Intake:
         """One message. Raises InvalidOption, MessageIllegal, TypeError."""
         _check_arguments(tag, sharding_key, queue)
         hooks = self._config.hooks
-        message, flag = None, 0
+        message, flag, unusual_level = None, 0, 0
         if self._serializer is not None and body is not None:
             body = self._raw(body)
         if (
@@ -57,7 +59,7 @@ class Intake:
             and type(body) is bytes
             and len(body) <= MAX_BODY_BYTES
             and not (properties or hooks)
-            and delay_level >= 0
+            and 0 <= delay_level <= USUAL_LEVELS
             and deliver_at is None
             and delay_s is None
         ):
@@ -66,6 +68,7 @@ class Intake:
             message = run_before(hooks, _as_message(topic, body, tag, keys, properties, sharding_key, delay_level, deliver_at, delay_s))
             topic, body, sharding_key, flag = message.topic, message.body, message.sharding_key, message.flag
             text = message_property_text(message)
+            unusual_level = message.delay_level if message.delay_level > USUAL_LEVELS else 0
         topic, queue = self.on_wire(topic, queue)
         sys_flag = 0
         threshold = self._config.compress_over_bytes
@@ -74,6 +77,7 @@ class Intake:
             if len(packed) < len(body):
                 body, sys_flag = packed, bits
         outgoing = Outgoing(topic, body, text, sharding_key, queue, sys_flag, flag)
+        outgoing.unusual_level = unusual_level
         if self._ended is not None:
             outgoing.on_end = partial(self._ended, () if message is None else (message,))
         return outgoing

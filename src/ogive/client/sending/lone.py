@@ -75,6 +75,7 @@ class LoneSends:
         if (
             publisher.under_way
             or outgoing.pinned
+            or outgoing.unusual_level
             or outgoing.on_end is not None
             or outgoing.size > MAX_BYTES
             or self._portal.posted

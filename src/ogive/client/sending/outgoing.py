@@ -44,7 +44,7 @@ class Outgoing:
         "alone", "answer", "batch", "body", "born_ms", "deadline", "error", "finished", "flag", "future", "key", "number",
         "on_end", "on_way", "once",
         "pinned", "properties", "queue", "result", "sent_at", "sharding_key", "size", "started", "sys_flag", "target", "text", "topic",
-        "tried", "tries", "unknown",
+        "tried", "tries", "unknown", "unusual_level",
     )  # fmt: skip
 
     future: Result
@@ -76,6 +76,7 @@ class Outgoing:
         self.batch = batch  # flag, body and property text of each; the body is made of them on acceptance
         self.pinned = sharding_key is not None or queue is not None
         self.size = len(body) + len(text) + OVERHEAD_BYTES
+        self.unusual_level = 0  # a delay level that few brokers have, to be checked before it is accepted
         self.once = False  # a try that may have been carried out is the last
         self.alone = False  # must not share a request with others
         self.on_way = False  # in a request without an answer yet

@@ -29,6 +29,7 @@ from ogive.client.instance import ClientInstance
 from ogive.client.routes import publish_queues
 from ogive.client.sending.answer import result_of
 from ogive.client.sending.connector import Connector
+from ogive.client.sending.delay_levels import LevelCheck
 from ogive.client.sending.destinations import Destinations, pinned_target
 from ogive.client.sending.failures import is_final, may_try_again, outcome_of
 from ogive.client.sending.frame import SendFrames
@@ -67,6 +68,7 @@ class Publisher:
         self._topics = self.destinations.topics
         self._resolver = Resolver(client, config.default_topic_queues, self.destinations, self._watch, self)
         patience_s = config.send_timeout_s / 3  # so that messages can still go elsewhere
+        self._levels = LevelCheck(client, config.default_topic_queues)
         self._connector = Connector(client, patience_s, self.destinations, self._watch, self)
         self.under_way: set[Outgoing] = set()  # without an outcome; the loop's, and a blocking sender's for its own message (lone.py)
         self._flushes: list[tuple[set[Outgoing], asyncio.Future[None]]] = []
@@ -100,7 +102,12 @@ class Publisher:
         return self._room.has(size)
 
     async def accept(self, outgoing: Outgoing, timeout_s: float) -> None:
-        """Wait for room, then take the message. Raises SendFailed if none comes in time; a cancelled wait sends nothing."""
+        """Wait for room, then take the message. Raises SendFailed if none comes in time; a cancelled wait sends nothing.
+
+        Raises InvalidOption for a delay level that the topic's brokers do not have.
+        """
+        if outgoing.unusual_level:
+            timeout_s = await self._check_level(outgoing, timeout_s)
         if self._room.has(outgoing.size):
             self.take(outgoing, timeout_s)
             return
@@ -112,6 +119,17 @@ class Publisher:
                 outgoing.on_end(outgoing, None, exc)
             raise
         self._begin(outgoing, timeout_s - (self._loop.time() - started))
+
+    async def _check_level(self, outgoing: Outgoing, timeout_s: float) -> float:
+        """Return the time that is left."""
+        started = self._loop.time()
+        try:
+            await self._levels.check(outgoing, timeout_s)
+        except BaseException as exc:
+            if outgoing.on_end is not None:
+                outgoing.on_end(outgoing, None, exc)
+            raise
+        return max(0.0, timeout_s - (self._loop.time() - started))
 
     def take(self, outgoing: Outgoing, timeout_s: float) -> None:
         """Accept without asking for room. What is not raised here ends in the message's future.
@@ -208,6 +226,8 @@ class Publisher:
             async with asyncio.timeout(timeout_s):
                 if topic.targets is None:
                     await self._resolver.find(topic, timeout_s)
+                if outgoing.unusual_level:
+                    await self._levels.check(outgoing, timeout_s)
                 target = pinned_target(topic, outgoing) if outgoing.pinned else self.destinations.next_target(topic)
                 if target is None:
                     raise _no_such_queue(topic, outgoing)

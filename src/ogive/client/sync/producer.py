@@ -245,7 +245,9 @@ class Producer(Facade, Generic[B]):
 
     def _submit(self, outgoing: Outgoing, budget: float) -> None:
         portal, publisher = self._live(), self._producer.publisher
-        if portal.posted < MAX_POSTED and outgoing.size < POSTED_BYTES and publisher.has_room(outgoing.size):
+        if outgoing.unusual_level:
+            portal.call(publisher.accept(outgoing, budget))
+        elif portal.posted < MAX_POSTED and outgoing.size < POSTED_BYTES and publisher.has_room(outgoing.size):
             portal.post(publisher.take, outgoing, budget, waiter=outgoing.future)
         else:
             portal.call(publisher.accept(outgoing, budget))
