@@ -4,7 +4,7 @@ Run it with ``NAMESRV_ADDR=127.0.0.1:9876 uvicorn --factory orders:create_app``.
 """
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI, HTTPException, Request
@@ -28,7 +28,7 @@ def create_app(name_server: str | None = None) -> FastAPI:
     address = name_server or os.environ.get("NAMESRV_ADDR", "127.0.0.1:9876")
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
+    async def lifespan(app: FastAPI) -> AsyncGenerator[dict[str, object], None]:
         producer = ogive.aio.Producer(address, serializer=ogive.to_json)
         async with producer, ogive.aio.PushConsumer(bill, name_server=address):
             yield {"producer": producer}

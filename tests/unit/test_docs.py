@@ -16,6 +16,7 @@ import pytest
 import ogive
 import ogive.aio
 from ogive.cli.parser import build_parser
+from tests.pages import programs
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -51,7 +52,7 @@ SHELL: Final = [block for page in PAGES for block in blocks(page, "sh")]
 
 
 def compiled(block: Block) -> ast.Module:
-    compile(block.text, block.place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    compile(block.text, block.place, "exec", dont_inherit=True)
     return ast.parse(block.text, block.place)
 
 
@@ -186,7 +187,10 @@ def test_names_in_running_text_are_there() -> None:
         ("ogive.Producer(nameserver='x')", "ogive.Producer takes no nameserver="),
         ("with ogive.Admin() as it:\n    it.create_topic('T', queus=3)", "it.create_topic takes no queus="),
         ("producer.sned('T', b'')", "no attribute 'sned'"),
-        ("async with ogive.aio.PushConsumer('T', group='g') as c:\n    await c.close(now=True)", "c.close takes no now="),
+        (
+            "async def f():\n    async with ogive.aio.PushConsumer('T', group='g') as c:\n        await c.close(now=True)",
+            "c.close takes no now=",
+        ),
         ("@ogive.listener('T', group='g', batches=2)\ndef f(m): ...", "ogive.listener takes no batches="),
         ("from ogive.testing import Brokr", "there is no ogive.testing.Brokr"),
     ],
@@ -194,6 +198,30 @@ def test_names_in_running_text_are_there() -> None:
 def test_a_wrong_name_or_argument_is_found(text: str, fault: str) -> None:
     (said,) = faults(Block("page.md:1", "python", text))
     assert fault in said
+
+
+# --- programs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_python_is_kept_from_the_type_checkers(page: Path) -> None:
+    """They get the blocks that open with exactly these letters, so any other spelling would leave one out."""
+    fences = re.findall(r"^ *```(?=py|\{)(.*)$", page.read_text("utf-8"), re.MULTILINE | re.IGNORECASE)
+    assert fences == ["python"] * len(list(blocks(page, "python")))
+    assert not re.search(r"#\s*(type|pyright|mypy):", "".join(block.text for block in blocks(page, "python")))
+
+
+def test_a_block_that_imports_ogive_begins_a_program() -> None:
+    page = "```python\nimport ogive\n```\ntext\n```sh\nls\n```\n```python\nogive.run()\n```\n```python\nimport re\nimport ogive.aio\n```\n"
+    assert programs(page) == ["\nimport ogive\n" + "\n" * 6 + "ogive.run()\n", "\n" * 11 + "import re\nimport ogive.aio\n"]
+
+
+def test_a_block_with_a_docstring_begins_a_program() -> None:
+    assert programs('```python\nimport re\n```\n```python\n"""Test it."""\n```\n') == ["\nimport re\n", "\n" * 4 + '"""Test it."""\n']
+
+
+def test_a_page_without_python_has_no_program() -> None:
+    assert programs("# Page\n```sh\nls\n```\n") == []
 
 
 # --- commands ----------------------------------------------------------------------------------------------------------
