@@ -373,6 +373,9 @@ async def test_only_a_space_separates_keys(broker: RunningBroker, admin: aio.Adm
 async def test_dead_letters_are_shown_and_given_to_their_group_again(
     broker: RunningBroker, admin: aio.Admin, producer: aio.Producer, topic: str, group: str
 ) -> None:
+    with pytest.raises(GroupNotExist, match=group):
+        await admin.dead_letters(group)
+    await admin.create_group(group)
     assert await admin.dead_letters(group) == []
     await producer.send(topic, b"poison", keys="4711", properties={"colour": "red"})
     healed = asyncio.Event()

@@ -282,3 +282,19 @@ async def test_the_lag_of_a_group_that_does_not_exist_is_an_error_with_similar_n
     with pytest.raises(GroupNotExist, match="billing"):
         await admin.lag("billling")
     assert await admin.lag("billing") == []
+
+
+async def test_the_dead_letters_of_a_group_that_does_not_exist_are_an_error_with_similar_names(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
+    for broker in brokers:
+        groups = {"subscriptionGroupTable": {"billing": {"groupName": "billing"}}}
+        broker.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, ok(body=dumps(groups)))
+    with pytest.raises(GroupNotExist, match=r"Similar groups: billing\."):
+        await admin.dead_letters("billling")
+    assert await admin.dead_letters("billing") == []
+
+
+async def test_brokers_that_do_not_tell_of_groups_have_no_dead_letters_of_any(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    brokers[1].on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, error(ResponseCode.NO_PERMISSION))
+    assert await admin.dead_letters("billling") == []

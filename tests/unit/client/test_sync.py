@@ -130,6 +130,13 @@ def test_every_public_name_can_be_had() -> None:
         _ = ogive.Produzer  # type: ignore[attr-defined]  # the point
 
 
+def test_common_errors_are_those_of_ogive_errors() -> None:
+    classes = {name: error for name, error in vars(ogive.errors).items() if isinstance(error, type) and issubclass(error, OgiveError)}
+    common = classes.keys() & set(ogive.__all__)
+    assert {"OgiveError", "SendTimeout", "SendFailed", "BrokerError", "NoRoute", "MessageIllegal"} <= common
+    assert all(getattr(ogive, name) is classes[name] for name in common)
+
+
 def test_importing_ogive_starts_and_loads_nothing() -> None:
     result = run_python(
         """

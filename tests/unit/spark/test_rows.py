@@ -110,6 +110,14 @@ def test_a_value_may_hold_the_separator_behind_the_name() -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"shardingKey": None}])
+@pytest.mark.parametrize("tag", [" a", "a ", "a|b", "a||b", "|"])
+def test_a_tag_that_no_subscription_can_select_is_refused(tag: str, more: dict[str, None]) -> None:
+    """Whichever way the row is made."""
+    with pytest.raises(SendFailed, match="tag"):
+        formed([{"body": "b", "tags": tag, **more}], types={"shardingKey": pa.string()})
+
+
+@pytest.mark.parametrize("more", [{}, {"shardingKey": None}])
 def test_nothing_but_spaces_separates_keys(more: dict[str, None]) -> None:
     """Whichever way the row is made."""
     (row,) = formed([{"body": "b", "keys": " a\tb  c ", **more}], types={"shardingKey": pa.string()})

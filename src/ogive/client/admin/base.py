@@ -1,7 +1,7 @@
 """What the families of calls share: the client, and which brokers to ask."""
 
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from ogive.client import api
 from ogive.client.admin.records import TopicKind, topic_kind
@@ -9,10 +9,11 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.client.instance import ClientInstance
 from ogive.client.namespace import Namespace
 from ogive.client.owner import ClientOwner
-from ogive.client.routes import MASTER_ID
+from ogive.client.routes import MASTER_ID, similar_topics
 from ogive.client.with_blocks import OnlyAsyncWith
-from ogive.errors import InvalidOption, NoRoute, TopicNotExist
+from ogive.errors import BrokerError, GroupNotExist, InvalidOption, NoRoute, ProtocolError, ResponseCode, TopicNotExist
 from ogive.model import MessageQueue, reply_topic, retry_topic
+from ogive.transport.tasks import each
 from ogive.wire.bodies import ClusterInfo, TopicRouteData
 
 
@@ -94,6 +95,21 @@ class AdminBase(OnlyAsyncWith):
         except TopicNotExist:
             return await self._masters()
 
+    async def _group_tables(self, cluster: str | None = None) -> list[tuple[str, str, dict[str, dict[str, Any]]]]:
+        """Broker name, address, and its groups."""
+        masters = list((await self._masters(cluster)).items())
+        tables = await each(masters, lambda one: api.group_configs(self.client.pool, one[1], timeout_s=self._timeout_s))
+        return [(broker, address, table) for (broker, address), table in zip(masters, tables, strict=True)]
+
+    async def _check_known(self, group: str) -> None:
+        """Raises GroupNotExist. Where brokers do not tell of groups, each counts as known."""
+        try:
+            tables = await self._group_tables()
+        except (BrokerError, ProtocolError):
+            return
+        if not any(group in table for _, _, table in tables):
+            raise unknown_group(group, tables)
+
 
 def master_addresses(route: TopicRouteData) -> dict[str, str]:
     """Broker name to address."""
@@ -105,3 +121,11 @@ def master_of(queue: MessageQueue, masters: dict[str, str]) -> str:
     if queue.broker_name not in masters:
         raise NoRoute(f'broker "{queue.broker_name}" of {queue.topic} has no master now: its offsets cannot be asked for or changed')
     return masters[queue.broker_name]
+
+
+def unknown_group(group: str, tables: list[tuple[str, str, dict[str, dict[str, Any]]]], advice: str | None = None) -> GroupNotExist:
+    """Return the error for a group that is in none of the *tables*, with similar names."""
+    similar = similar_topics(group, {name for _, _, table in tables for name in table})
+    hint = f" Similar groups: {', '.join(similar)}." if similar else ""
+    way_out = advice or f"Create it with `ogive group create {group}`, or start a member of it."
+    return GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f'no broker knows a consumer group "{group}".{hint} {way_out}')

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from ogive.client import api
-from ogive.client.admin.base import AdminBase
+from ogive.client.admin.base import AdminBase, unknown_group
 from ogive.client.admin.records import (
     Group,
     GroupSummary,
@@ -14,7 +14,7 @@ from ogive.client.admin.records import (
     refusal,
     setting_changes,
 )
-from ogive.client.routes import MASTER_ID, similar_topics
+from ogive.client.routes import MASTER_ID
 from ogive.errors import (
     BrokerError,
     BrokerInternalError,
@@ -98,7 +98,7 @@ class GroupCalls(AdminBase):
         tables = await self._group_tables()
         known = [(broker, address, table[group]) for broker, address, table in tables if group in table]
         if not known:
-            raise _unknown(group, tables)
+            raise unknown_group(group, tables)
         plans = [(address, config, setting_changes(broker, _settings(config), wanted)) for broker, address, config in known]
 
         async def carry_out(plan: tuple[str, dict[str, Any], list[SettingChange]]) -> None:
@@ -120,7 +120,7 @@ class GroupCalls(AdminBase):
         validate_group(group)
         tables = await self._group_tables()
         if not any(group in table for _, _, table in tables):
-            raise _unknown(group, tables, "There is nothing to delete.")
+            raise unknown_group(group, tables, "There is nothing to delete.")
         online = await self._connections(group)
         if online:
             ids = ", ".join(sorted(connection.client_id for _, one in online for connection in one.connections))
@@ -154,7 +154,7 @@ class GroupCalls(AdminBase):
         tables = await self._group_tables()
         held = [(broker, SubscriptionGroupConfig.from_json(table[group])) for broker, _, table in tables if group in table]
         if not held:
-            raise _unknown(group, tables)
+            raise unknown_group(group, tables)
         online = [one for _, one in await self._connections(group)]
         lag, rate = await self._progress(group)
         members = {member.client_id: member for one in online for member in map(_member, one.connections)}
@@ -218,15 +218,6 @@ class GroupCalls(AdminBase):
         return [
             QueueLag(row.queue, row.consumer_offset, row.max_offset, row.lag, row.last_consumed_ms, holders.get(row.queue)) for row in rows
         ]
-
-    async def _check_known(self, group: str) -> None:
-        """Raises GroupNotExist. Where brokers do not tell of groups, each counts as known."""
-        try:
-            tables = await self._group_tables()
-        except (BrokerError, ProtocolError):
-            return
-        if not any(group in table for _, _, table in tables):
-            raise _unknown(group, tables)
 
     async def lag_gaps(self, group: str, topic: str | None = None, *, members: bool = True) -> list[str]:
         """Return what ``lag()`` cannot see, a sentence each. Empty if its rows are the whole truth.
@@ -314,12 +305,6 @@ class GroupCalls(AdminBase):
             holders |= table
         return holders
 
-    async def _group_tables(self, cluster: str | None = None) -> list[tuple[str, str, dict[str, dict[str, Any]]]]:
-        """Broker name, address, and its groups."""
-        masters = list((await self._masters(cluster)).items())
-        tables = await each(masters, lambda one: api.group_configs(self.client.pool, one[1], timeout_s=self._timeout_s))
-        return [(broker, address, table) for (broker, address), table in zip(masters, tables, strict=True)]
-
 
 def _settings(config: dict[str, Any]) -> dict[str, SettingValue | None]:
     """As ``update_group`` names them."""
@@ -337,13 +322,6 @@ def _check_retries(retry_queues: int | None, max_retries: int | None) -> None:
         raise InvalidOption(f"a group of {retry_queues} retry queues: at least 1 is needed")
     if max_retries is not None and max_retries < 0:
         raise InvalidOption(f"{max_retries} retries: 0 or more are possible")
-
-
-def _unknown(group: str, tables: list[tuple[str, str, dict[str, dict[str, Any]]]], advice: str | None = None) -> GroupNotExist:
-    similar = similar_topics(group, {name for _, _, table in tables for name in table})
-    hint = f" Similar groups: {', '.join(similar)}." if similar else ""
-    way_out = advice or f"Create it with `ogive group create {group}`, or start a member of it."
-    return GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f'no broker knows a consumer group "{group}".{hint} {way_out}')
 
 
 def _member(connection: Connection) -> Member:

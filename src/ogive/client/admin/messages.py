@@ -170,11 +170,15 @@ class MessageCalls(AdminBase):
     async def dead_letters(
         self, group: str, *, start: datetime | None = None, end: datetime | None = None, limit: int = 64
     ) -> list[MessageExt]:
-        """Messages that the group could not consume, oldest first. They stay listed after ``send_again``."""
+        """Messages that the group could not consume, oldest first. They stay listed after ``send_again``.
+
+        Raises GroupNotExist, which names similar groups.
+        """
         validate_group(group)
         try:
             return await self.messages(dlq_topic(group), start=start, end=end, limit=limit)
         except NoRoute:
+            await self._check_known(group)
             return []
 
     async def send_again(self, group: str, message: MessageExt) -> SendResult:

@@ -295,7 +295,10 @@ class Admin(Facade):
         return self._live().call(self._admin.trace(key, trace_topic=trace_topic))
 
     def dead_letters(self, group: str, *, start: datetime | None = None, end: datetime | None = None, limit: int = 64) -> list[MessageExt]:
-        """Messages that the group could not consume, oldest first. They stay listed after ``send_again``."""
+        """Messages that the group could not consume, oldest first. They stay listed after ``send_again``.
+
+        Raises GroupNotExist, which names similar groups.
+        """
         return self._live().call(self._admin.dead_letters(group, start=start, end=end, limit=limit))
 
     def send_again(self, group: str, message: MessageExt) -> SendResult:
