@@ -462,7 +462,7 @@ def test_header_round_trip_and_named_field_in_the_error() -> None:
     ext = headers.encode_header(PULL)
     assert ext["suspendTimeoutMillis"] == "0"
     assert headers.decode_header(headers.PullMessageRequest, ext | {"unknown": "ignored"}) == PULL
-    with pytest.raises(ProtocolError, match="queueId is no integer"):
+    with pytest.raises(ProtocolError, match="queueId: not a number"):
         headers.decode_header(headers.PullMessageRequest, ext | {"queueId": "one"})
     del ext["queueOffset"]
     with pytest.raises(ProtocolError, match="queueOffset is missing"):

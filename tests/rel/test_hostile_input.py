@@ -311,7 +311,7 @@ def body_verdict(code: int, name: str) -> tuple[int, int]:
         case 318:
             return UNSUPPORTED, WRONG if long else FORBIDDEN
         case 25:
-            return FAILED if name == "garbage" else WRONG, UNSUPPORTED
+            return WRONG if long else FORBIDDEN, UNSUPPORTED
         case 200:
             return WRONG if long else FAILED, UNSUPPORTED
         case 3001 if long:
