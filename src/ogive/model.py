@@ -172,9 +172,14 @@ _TRIMMED: Final = "".join(map(chr, range(33)))
 
 
 @functools.lru_cache(4096)
+def can_be_selected(tag: str) -> bool:
+    """Return True if a subscription can select the tag."""
+    return "|" not in tag and tag != "*" and tag == tag.strip(_TRIMMED)
+
+
 def check_tag(tag: str) -> None:
     """Raises InvalidOption for a tag that no subscription can select."""
-    if "|" in tag or tag == "*" or tag != tag.strip(_TRIMMED):
+    if not can_be_selected(tag):
         raise InvalidOption(
             f"tag {tag!r}: no consumer could select it; a message has one tag, without |, which separates the tags of a "
             "subscription, without a blank at its ends, and not *"

@@ -12,7 +12,7 @@ from ogive.client.routes import split_by_size
 from ogive.client.sending.outgoing import Outgoing
 from ogive.client.sending.properties import message_property_text, property_text
 from ogive.errors import InvalidOption
-from ogive.model import MAX_BODY_BYTES, DelayLevels, Message, MessageQueue, SendResult, as_keys, check_tag, validate_topic
+from ogive.model import MAX_BODY_BYTES, DelayLevels, Message, MessageQueue, SendResult, as_keys, validate_topic
 from ogive.wire.compression import compress
 from ogive.wire.message import MAX_BATCH_MESSAGES, java_hash
 
@@ -49,7 +49,7 @@ class Intake:
         delay_s: float | None = None,
     ) -> Outgoing:
         """One message. Raises InvalidOption, MessageIllegal, TypeError."""
-        _check_arguments(tag, sharding_key, queue)
+        _check_arguments(sharding_key, queue)
         hooks = self._config.hooks
         message, flag, unusual_level = None, 0, 0
         if self._serializer is not None and body is not None:
@@ -89,7 +89,7 @@ class Intake:
 
         *tag* and *sharding_key* go to the messages that are given as bodies.
         """
-        _check_arguments(tag, sharding_key, queue)
+        _check_arguments(sharding_key, queue)
         if isinstance(messages, (bytes, bytearray, memoryview, str)):  # iterable, too
             raise TypeError(f"a batch is a list of bodies or Messages, not {type(messages).__name__}: send_batch(topic, [body])")
         items = [
@@ -126,10 +126,8 @@ class Intake:
         return raw
 
 
-def _check_arguments(tag: str | None, sharding_key: str | None, queue: MessageQueue | None) -> None:
+def _check_arguments(sharding_key: str | None, queue: MessageQueue | None) -> None:
     """Raises InvalidOption for what would be taken without a word, and do something else. A Message is sent as it is: it may be a copy."""
-    if type(tag) is str:
-        check_tag(tag)
     if sharding_key is not None and queue is not None:
         raise InvalidOption("sharding_key and queue: only one of them can choose the queue")
 

@@ -1,7 +1,7 @@
 r"""The properties of a message in their stored form: ``name \x01 value \x02`` of each, one after another."""
 
 from ogive.errors import MessageIllegal, ResponseCode
-from ogive.model import Message, PropertyName
+from ogive.model import Message, PropertyName, can_be_selected
 from ogive.wire.message import MAX_PROPERTIES_BYTES
 
 
@@ -12,7 +12,7 @@ def property_text(topic: str, body: bytes, tag: str | None, keys: tuple[str, ...
     """
     text, entries = "", 0
     if tag is not None:
-        text, entries = f"TAGS\x01{tag}\x02", 1 if type(tag) is str else -1
+        text, entries = f"TAGS\x01{tag}\x02", 1 if type(tag) is str and can_be_selected(tag) else -1
     if keys:
         try:
             joined = " ".join(keys)
