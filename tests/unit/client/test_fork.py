@@ -72,7 +72,13 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def run(code: str, address: str) -> tuple[int, str, str]:
-    result = subprocess.run([sys.executable, "-c", code, address], check=False, capture_output=True, text=True, timeout=LIMIT_S)
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code, address],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
     return result.returncode, result.stdout, result.stderr
 
 

