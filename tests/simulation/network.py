@@ -32,11 +32,13 @@ MEMBERSHIP: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Mischief:
-    """What happens to requests about membership: how many are lost, how many doubled, and by how much some are late."""
+    """Faults of requests about membership: the shares that are lost and doubled, and the longest delay of each copy."""
 
     lost: float = 0.0
     doubled: float = 0.0
     late_s: float = 0.0
+    once: frozenset[int] = frozenset()
+    """Codes of requests that are never doubled."""
 
 
 def frames_of(data: bytes) -> list[bytes] | None:
@@ -49,12 +51,13 @@ def frames_of(data: bytes) -> list[bytes] | None:
     return frames if at == len(data) else None
 
 
-def is_about_membership(frame: bytes) -> bool:
-    """A request, with a JSON header."""
+def membership_code(frame: bytes) -> int | None:
+    """Return the code of a request about membership with a JSON header, None for any other frame."""
     if frame[4] != 0:
-        return False
+        return None
     header = json.loads(frame[8 : 8 + int.from_bytes(frame[5:8])])
-    return header["code"] in MEMBERSHIP and not header["flag"] & Flag.RESPONSE
+    is_request = header["code"] in MEMBERSHIP and not header["flag"] & Flag.RESPONSE
+    return int(header["code"]) if is_request else None
 
 
 class Wire(asyncio.Transport):
@@ -86,12 +89,12 @@ class Wire(asyncio.Transport):
 
     def _write_maybe(self, frame: bytes, mischief: Mischief) -> None:
         """Late ones are overtaken by those behind them: brokers serve requests in several threads."""
-        rng = self.network.loop.rng
-        if not is_about_membership(frame) or rng.random() < 0.5:
+        rng, code = self.network.loop.rng, membership_code(frame)
+        if code is None or rng.random() < 0.5:
             self._write(frame)
             return
         if rng.random() >= mischief.lost:
-            for _ in range(1 + (rng.random() < mischief.doubled)):
+            for _ in range(1 + (code not in mischief.once and rng.random() < mischief.doubled)):
                 self.network.loop.call_later(rng.random() * mischief.late_s, self._write, frame, context=self.context)
 
     def _write(self, whole: bytes) -> None:
