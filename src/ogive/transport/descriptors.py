@@ -1,11 +1,23 @@
 """Connections never take the last file descriptors of the process: a store that cannot open its files stores nothing."""
 
-import sys
 import weakref
 from typing import Final
 
-if sys.platform != "win32":
-    import resource
+try:
+    from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
+except ImportError:
+
+    def _limit() -> int | None:
+        """Windows has none."""
+        return None
+
+else:
+
+    def _limit() -> int | None:
+        """Return how many descriptors the process may have open, None if any number."""
+        soft, _ = getrlimit(RLIMIT_NOFILE)
+        return None if soft == RLIM_INFINITY else soft
+
 
 FOR_FILES: Final = 512
 """Or half of all, where there are less than twice as many. A store keeps some dozens open, and tables are saved through new ones."""
@@ -16,7 +28,5 @@ sockets: Final[weakref.WeakSet[object]] = weakref.WeakSet()
 
 def has_room(more: int = 0) -> bool:
     """Whether those that are open, and *more*, leave enough for files."""
-    if sys.platform == "win32":
-        return True
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return soft == resource.RLIM_INFINITY or len(sockets) + more <= soft - min(FOR_FILES, soft // 2)
+    limit = _limit()
+    return limit is None or len(sockets) + more <= limit - min(FOR_FILES, limit // 2)

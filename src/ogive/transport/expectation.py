@@ -14,7 +14,6 @@ Behaviour
 """
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Final
@@ -31,17 +30,20 @@ HELD_UP: Final = 2  # so often in a round
 PAUSE_S: Final = 0.1  # while others want the processor
 
 
-if sys.platform == "linux":
-    import resource
+try:
+    # Windows has no such module, macOS no figures of a thread.
+    from resource import RUSAGE_THREAD, getrusage
+except ImportError:
 
     def _taken_away() -> int:
-        """How often this thread had to leave its processor to another one: half a microsecond."""
-        return resource.getrusage(resource.RUSAGE_THREAD).ru_nivcsw
+        """Nobody knows: the budget has to do."""
+        return 0
 
 else:
 
     def _taken_away() -> int:
-        return 0  # nobody knows: the budget has to do
+        """How often this thread had to leave its processor to another one: half a microsecond."""
+        return getrusage(RUSAGE_THREAD).ru_nivcsw
 
 
 _give_way: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)  # Windows has none

@@ -53,12 +53,18 @@ def test_testing_is_there_after_import_ogive_alone() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, "4711\n", "")
 
 
-def test_the_client_works_without_fcntl(broker: FakeBroker) -> None:
-    """Windows has none: only broadcasting locks a file."""
+def test_the_client_works_without_what_windows_lacks(broker: FakeBroker) -> None:
+    """Windows has no fcntl, resource, pwd and SIGHUP, and its loops handle no signals."""
     result = run_python(
         """
-        import sys, threading
-        sys.modules["fcntl"] = None
+        import asyncio, signal, sys, threading
+        for module in "fcntl", "grp", "pwd", "resource", "termios":
+            sys.modules[module] = None
+        for name in "SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2":
+            delattr(signal, name)
+        def refuse(*_):
+            raise NotImplementedError
+        asyncio.SelectorEventLoop.add_signal_handler = refuse
         import ogive, ogive.aio
         came = threading.Event()
         @ogive.listener("Orders", group="billing", start="earliest")
@@ -69,11 +75,27 @@ def test_the_client_works_without_fcntl(broker: FakeBroker) -> None:
             print(came.wait(20))
         with ogive.PullConsumer("Orders", group="pulling", start="earliest", name_server=sys.argv[1]) as consumer:
             print(len(consumer.poll(20)))
-        print(ogive.run.__name__)
+        with ogive.Admin(sys.argv[1]) as admin:
+            print(*admin.cluster_info().brokers)
+
+        @ogive.listener("Orders", group="running", start="earliest")
+        async def last(message):
+            signal.raise_signal(signal.SIGINT)
+        try:
+            ogive.run(last, name_server=sys.argv[1])
+        except KeyboardInterrupt:
+            print("run ended")
+        @ogive.listener("Orders", group="serving", start="earliest")
+        async def last(message):
+            signal.raise_signal(signal.SIGINT)
+        try:
+            asyncio.run(ogive.aio.run(last, name_server=sys.argv[1]))
+        except KeyboardInterrupt:
+            print("aio.run ended")
         """,
         broker.address,
     )
-    assert (result.stdout, result.stderr) == ("True\n1\nrun\n", "")
+    assert (result.stdout, result.stderr) == ("True\n1\nbroker-a\nrun ended\naio.run ended\n", "")
 
 
 @pytest.mark.parametrize(("blocking", "awaited"), PAIRS)

@@ -386,8 +386,9 @@ def _handling(loop: asyncio.AbstractEventLoop, end: Callable[[int], None]) -> It
             handler = signal.getsignal(number)
             loop.add_signal_handler(number, end, number)
             before[number] = handler
-    except (ValueError, RuntimeError, NotImplementedError):  # not the main thread, or not on this platform
-        log.debug("run() outside the main thread does not handle signals")
+    except (ValueError, RuntimeError, NotImplementedError):
+        # Signals belong to the main thread, and the loops of Windows do not handle them.
+        log.debug("run() handles no signals here: this is not the main thread, or not a POSIX system")
     try:
         yield
     finally:
