@@ -4,6 +4,7 @@ Behaviour
 - The first heartbeat on a connection is a full one, with a fingerprint of what it says. From a broker that answers that it knows these
   fingerprints (5.1 and later) the periodic ones leave the subscriptions out, until they change or the broker asks for them.
 - A heartbeat that mends something (a rebalance, an unknown subscription, a new member) is always full.
+- A client of more than 256 groups, which our broker refuses in one heartbeat, sends several: a broker keeps those that one does not name.
 
 Differs from Java
 - On wherever the broker offers it; Java's is behind a switch (useHeartbeatV2).
@@ -13,8 +14,9 @@ Differs from Java
   send theirs (Java's by default do not), every heartbeat of the group is full.
 """
 
+import asyncio
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from ogive.client import api
 from ogive.transport.connection import Connection
@@ -22,6 +24,9 @@ from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies import ConsumerData, HeartbeatData
 from ogive.wire.checksum import crc32
 
+T = TypeVar("T")
+
+MAX_GROUPS: Final = 256
 _INT_MAX: Final = 0x7FFFFFFF
 
 
@@ -30,16 +35,27 @@ class Heartbeats:
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
-        self._told: dict[str, tuple[Connection, tuple[ConsumerData, ...]]] = {}  # by address; only brokers that take short ones
+        # By address and number of the heartbeat; only brokers that take short ones.
+        self._told: dict[tuple[str, int], tuple[Connection, tuple[ConsumerData, ...]]] = {}
 
     async def tell(self, address: str, data: HeartbeatData, *, full: bool, timeout_s: float) -> None:
-        """Raises OgiveError."""
-        connection, told = self._pool.existing(address), self._told.pop(address, None)
+        """Raises OgiveError, the first of several: what one heartbeat is refused for does not hold up the others."""
+        ends = await asyncio.gather(
+            *(self._tell((address, number), part, full=full, timeout_s=timeout_s) for number, part in enumerate(parts(data))),
+            return_exceptions=True,
+        )
+        for end in ends:
+            if end is not None:
+                raise end
+
+    async def _tell(self, place: tuple[str, int], data: HeartbeatData, *, full: bool, timeout_s: float) -> None:
+        address = place[0]
+        connection, told = self._pool.existing(address), self._told.pop(place, None)
         data = replace(data, fingerprint=fingerprint(data))
         if connection is not None and not full and told == (connection, data.consumers):
             answer = await api.heartbeat(self._pool, address, without_subscriptions(data), timeout_s=timeout_s)
             if self._pool.existing(address) is connection and answer.subscription_changed is False:
-                self._told[address] = told
+                self._told[place] = told
                 return
             # not noted: where members of a group differ for good, the next one is full again, and a single request
             await api.heartbeat(self._pool, address, data, timeout_s=timeout_s)
@@ -47,10 +63,24 @@ class Heartbeats:
         answer = await api.heartbeat(self._pool, address, data, timeout_s=timeout_s)
         connection = self._pool.existing(address)
         if connection is not None and answer.supports_v2 and answer.subscription_changed is False:
-            self._told[address] = (connection, data.consumers)
+            self._told[place] = (connection, data.consumers)
 
     def forget_all_but(self, addresses: set[str]) -> None:
-        self._told = {address: told for address, told in self._told.items() if address in addresses}
+        self._told = {place: told for place, told in self._told.items() if place[0] in addresses}
+
+
+def parts(data: HeartbeatData) -> list[HeartbeatData]:
+    """Split *data* into heartbeats of at most MAX_GROUPS groups."""
+    if len(data.producers) + len(data.consumers) <= MAX_GROUPS:
+        return [data]
+    return [
+        *(replace(data, producers=(), consumers=some) for some in _pieces(data.consumers)),
+        *(replace(data, producers=some, consumers=()) for some in _pieces(data.producers)),
+    ]
+
+
+def _pieces(groups: tuple[T, ...]) -> list[tuple[T, ...]]:
+    return [groups[at : at + MAX_GROUPS] for at in range(0, len(groups), MAX_GROUPS)]
 
 
 def fingerprint(data: HeartbeatData) -> int:

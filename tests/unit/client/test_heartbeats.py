@@ -8,8 +8,9 @@ import pytest
 from ogive.client.config import ClientConfig
 from ogive.client.heartbeats import fingerprint
 from ogive.client.instance import ClientInstance
+from ogive.errors import MessageIllegal, ResponseCode
 from ogive.model import MessageQueue
-from ogive.testing.fake_broker import WAIT_S, FakeBroker, ok
+from ogive.testing.fake_broker import WAIT_S, FakeBroker, error, ok
 from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
@@ -160,6 +161,47 @@ async def test_a_heartbeat_that_is_to_mend_something_is_full(broker: FakeBroker,
     sent = len(beats(broker))
     await client.heartbeat_now()
     assert any(map(is_full, beats(broker)[sent:]))
+
+
+async def test_a_client_of_more_groups_than_a_heartbeat_may_name_sends_several(broker: FakeBroker) -> None:
+    """Ours refuses more than 256, Apache's keeps groups that one heartbeat does not name."""
+
+    def refuse_many(request: RemotingCommand) -> RemotingCommand:
+        return ok(KNOWN) if len(HeartbeatData.decode(request.body).consumers) <= 256 else error(ResponseCode.INVALID_PARAMETER)
+
+    broker.on(HEART_BEAT, refuse_many)
+    async with ClientInstance(ClientConfig(name_server=broker.address, heartbeat_period_s=0.02)) as client:
+        await client.routes.find("Orders")
+        groups = {f"group-{number}" for number in range(600)}
+        for group in groups:
+            member = Member()
+            member.group = group
+            client.register_consumer(member)
+        await client.announce()
+        first = beats(broker)[:3]
+        assert all(map(is_full, first))
+        await broker.until(lambda: sum(not is_full(beat) for beat in beats(broker)) >= 3)
+        short = [beat for beat in beats(broker) if not is_full(beat)][:3]
+    for round_ in (first, short):
+        assert {consumer.group for beat in round_ for consumer in beat.consumers} == groups
+        assert sorted(len(beat.consumers) for beat in round_) == [88, 256, 256]
+
+
+async def test_a_heartbeat_that_is_refused_does_not_hold_up_the_other_groups(broker: FakeBroker) -> None:
+    def refuse_the_first(request: RemotingCommand) -> RemotingCommand:
+        named = {consumer.group for consumer in HeartbeatData.decode(request.body).consumers}
+        return error(ResponseCode.INVALID_PARAMETER, "refused") if "group-0" in named else ok(KNOWN)
+
+    broker.on(HEART_BEAT, refuse_the_first)
+    async with ClientInstance(ClientConfig(name_server=broker.address)) as client:
+        await client.routes.find("Orders")
+        for number in range(300):
+            member = Member()
+            member.group = f"group-{number}"
+            client.register_consumer(member)
+        with pytest.raises(MessageIllegal, match="refused"):
+            await client.announce()
+    assert {consumer.group for beat in beats(broker) for consumer in beat.consumers} >= {f"group-{number}" for number in range(300)}
 
 
 def test_members_that_run_the_same_have_the_same_fingerprint() -> None:
