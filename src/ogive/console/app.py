@@ -66,7 +66,7 @@ def console_app(config: ConsoleConfig) -> ASGIApp:
 
 
 class _Pages:
-    """A view is a coroutine that gathers what its template shows."""
+    """A view is a coroutine that gathers what its template shows, and the status of the answer if that is not 200."""
 
     def __init__(self, config: ConsoleConfig) -> None:
         self._asking = Asking(config.client)
@@ -124,7 +124,8 @@ class _Pages:
                     raise InvalidOption(f"a field holds more than {MAX_QUERY:,} characters")
                 async with asyncio.timeout(PAGE_S):
                     values = await view(request)
-                return self._page(template, values, values.get("status", 200))
+                status = values.pop("status", 200)
+                return self._page(template, values, status)
             except OgiveError as exc:
                 return self._refused(exc)
             except TimeoutError:
