@@ -166,7 +166,7 @@ def _split_early_options(arguments: Sequence[str]) -> tuple[list[str], list[str]
         name, equals, _ = arguments[at].partition("=")
         if name in _SHARED_OPTIONS:
             at += 1 if equals else 2
-        elif name in _SHARED_FLAGS:
+        elif name in _SHARED_FLAGS or name.startswith("-n"):
             at += 1
         else:
             break

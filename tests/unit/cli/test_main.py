@@ -5,6 +5,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import resource
 import socket
 import subprocess
@@ -458,10 +459,24 @@ def test_help_for_a_command_that_does_not_exist_suggests_the_nearest(capsys: pyt
 NOBODY = "127.0.0.1:1"
 
 
+def test_shared_options_may_stand_before_and_behind_the_first_word_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """A first word without its second shows the commands that it has."""
+    assert main([]) == EXIT_USAGE
+    words = re.findall(r"^    ([a-z-]+)(?: |$)", capsys.readouterr().out, re.MULTILINE)
+    assert {"up", "topic", "errors"} <= set(words)
+    for word in words:
+        with pytest.raises(SystemExit):
+            main([word, "--help"])
+        if "COMMAND ..." in capsys.readouterr().out:
+            assert main(["--json", word, "-n", NOBODY]) == EXIT_USAGE
+            assert capsys.readouterr().out.startswith(f"usage: ogive {word} [-h] COMMAND ...")
+
+
 @pytest.mark.parametrize(
     "words",
     [
         ["-n", NOBODY, "topic", "list"],
+        [f"-n{NOBODY}", "topic", "list"],
         ["topic", "-n", NOBODY, "list"],
         [f"--name-server={NOBODY}", "--json", "lag", "g"],
         ["--json", "topic", "--name-server", NOBODY, "show", "Orders"],
@@ -790,7 +805,7 @@ def test_a_log_of_json_ends_with_json(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_end_of_input_is_no_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended(_: str) -> str:
+    def ended() -> str:
         raise EOFError
 
     monkeypatch.setattr("builtins.input", ended)
