@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TextIO
 
 from ogive import aio
 from ogive.cli.connect import client_config
@@ -148,11 +148,12 @@ async def _reset(options: argparse.Namespace, target: ResetTarget | int) -> int:
 
 async def _move(admin: aio.Admin, options: argparse.Namespace, move: Callable[[bool], Awaitable[list[OffsetReset]]]) -> int:
     """*move* puts the options' group elsewhere; with True it only says what would change."""
+    agreed: list[OffsetReset] = []
     try:
         if options.dry_run:
             await refuse_unknown(admin, options.group)
         elif not options.yes:
-            await _ask(admin, options, await move(True))
+            agreed = await _ask(admin, options, await move(True))
         plan = await move(options.dry_run)
     except GroupNotExist:
         await refuse_unknown(admin, options.group)  # raises the same with the names that are similar
@@ -162,20 +163,24 @@ async def _move(admin: aio.Admin, options: argparse.Namespace, move: Callable[[b
             where = {"topic": row.queue.topic, "broker": row.queue.broker_name, "queue": row.queue.queue_id}
             print_json(where | {"before": row.before, "after": row.after, "dry_run": options.dry_run})
         return 0
-    _print_plan(plan)
+    if plan == agreed:
+        print(f"group {options.group} is moved", flush=True)
+    else:
+        _print_plan(plan)
     if options.dry_run:
         print("nothing was changed; leave out --dry-run to do it", file=sys.stderr)
     return 0
 
 
-def _print_plan(plan: list[OffsetReset]) -> None:
-    print_table(("broker", "queue", "before", "after", "messages"), [_row(row) for row in plan])
+def _print_plan(plan: list[OffsetReset], file: TextIO | None = None) -> None:
+    print_table(("broker", "queue", "before", "after", "messages"), [_row(row) for row in plan], file)
 
 
-async def _ask(admin: aio.Admin, options: argparse.Namespace, plan: list[OffsetReset]) -> None:
-    """Show the plan, and raise InvalidOption unless the user agrees.
+async def _ask(admin: aio.Admin, options: argparse.Namespace, plan: list[OffsetReset]) -> list[OffsetReset]:
+    """Show the plan and ask, unless the group only gets its first position. Return what was shown.
 
-    Does not ask where the group only gets its first position, in a topic that is probably the one that was meant.
+    Raises InvalidOption if the user does not agree, and where the topic is probably not the one
+    that was meant.
     """
     if all(row.before is None for row in plan):
         await _ask_whether_it_is_meant(admin, options)
@@ -186,10 +191,11 @@ async def _ask(admin: aio.Admin, options: argparse.Namespace, plan: list[OffsetR
         questions.append(f"skip {counted(skipped, 'message')} of {options.topic} that group {options.group} has not consumed")
     if repeated:
         questions.append(f"deliver {counted(repeated, 'message')} of {options.topic} to group {options.group} again")
-    if questions:
-        if not options.json:
-            _print_plan(plan)
-        confirm(f"{', and '.join(questions)}?", yes=False)
+    if not questions:
+        return []
+    _print_plan(plan, sys.stderr if options.json else None)
+    confirm(f"{', and '.join(questions)}?", yes=False)
+    return plan
 
 
 async def _ask_whether_it_is_meant(admin: aio.Admin, options: argparse.Namespace) -> None:

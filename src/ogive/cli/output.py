@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TextIO
 
 from ogive.client.admin.records import SettingChange, SettingValue
 from ogive.errors import InvalidOption
@@ -29,8 +29,9 @@ def print_done(options: argparse.Namespace, text: str, **record: Any) -> None:
         print(text, flush=True)
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]], file: TextIO | None = None) -> None:
     """Columns as wide as their content; numbers right-aligned with thousands separated, fractions to one decimal place."""
+    out = sys.stdout if file is None else file
     cells = [[_cell(value) for value in row] for row in rows]
     numeric = [_is_numeric(column) for column in zip(*rows, strict=True)] if cells else [False] * len(heads)
     widths = [max(len(head), *(len(row[i]) for row in cells)) if cells else len(head) for i, head in enumerate(heads)]
@@ -38,10 +39,10 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     def line(values: Sequence[str]) -> str:
         return "  ".join(v.rjust(w) if right else v.ljust(w) for v, w, right in zip(values, widths, numeric, strict=True)).rstrip()
 
-    print(line([head.upper() for head in heads]))
+    print(line([head.upper() for head in heads]), file=out)
     for row in cells:
-        print(line(row))
-    sys.stdout.flush()
+        print(line(row), file=out)
+    out.flush()
 
 
 def print_changes(changes: Sequence[SettingChange], of: str, *, as_json: bool, dry_run: bool) -> None:
@@ -83,10 +84,12 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise InvalidOption(f"{question} There is nobody to ask here: add --yes")
     try:
+        # not input's own prompt, which goes into standard output where that is a file or a pipe
+        print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
         with interruptible():
-            answer = input(f"{question} [y/N] ")
+            answer = input()
     except EOFError:  # Ctrl-D
-        print()
+        print(file=sys.stderr)
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
         raise InvalidOption("nothing was changed")

@@ -50,10 +50,10 @@ def test_nothing_is_deleted_where_nobody_can_be_asked(monkeypatch: pytest.Monkey
     with pytest.raises(InvalidOption, match="add --yes"):
         confirm("delete it?", yes=False)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr("builtins.input", lambda _: "n")
+    monkeypatch.setattr("builtins.input", lambda: "n")
     with pytest.raises(InvalidOption, match="nothing was changed"):
         confirm("delete it?", yes=False)
-    monkeypatch.setattr("builtins.input", lambda _: "y")
+    monkeypatch.setattr("builtins.input", lambda: "y")
     confirm("delete it?", yes=False)
 
 
@@ -62,7 +62,7 @@ def test_the_first_ctrl_c_at_a_question_ends_the_command(monkeypatch: pytest.Mon
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     done = []
 
-    def interrupted(_: str) -> str:
+    def interrupted() -> str:
         done.append("asked")
         signal.raise_signal(signal.SIGINT)  # as if the user pressed Ctrl-C now
         return "y"

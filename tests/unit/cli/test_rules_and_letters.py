@@ -11,7 +11,9 @@ import pytest
 
 from ogive import aio
 from ogive.cli.main import main
+from ogive.client.admin import OffsetReset
 from ogive.errors import BrokerError, GroupNotExist, ResponseCode
+from ogive.model import MessageQueue
 from ogive.testing import message
 
 
@@ -177,3 +179,43 @@ def test_a_dead_letter_that_lacks_properties_says_which_and_where_they_are(
     assert main(["dead-letter", "list", "billing", "-n", "h:1"]) == 0
     shown = capsys.readouterr().out
     assert f"from Orders after 3 tries (without its properties baggage; whole: `ogive message {'AB' * 16}`) x" in shown
+
+
+PLAN = [OffsetReset(MessageQueue("Orders", "broker-a", 0), 7, 3)]
+TABLE = "BROKER    QUEUE  BEFORE  AFTER  MESSAGES\nbroker-a      0  7           3  4 again\n"
+RECORD = '{"topic": "Orders", "broker": "broker-a", "queue": 0, "before": 7, "after": 3, "dry_run": false}\n'
+QUESTION = "deliver 4 messages of Orders to group billing again? [y/N] "
+
+
+@pytest.mark.parametrize(
+    ("options", "before", "after"),
+    [
+        ([], (TABLE, QUESTION), ("group billing is moved\n", "")),
+        (["--json"], ("", TABLE + QUESTION), (RECORD, "")),
+    ],
+    ids=["text", "json"],
+)
+def test_a_move_is_shown_once_before_the_question(
+    options: list[str],
+    before: tuple[str, str],
+    after: tuple[str, str],
+    cluster: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In standard output, or where that holds JSON, in standard error."""
+    seen = []
+
+    async def reset_offsets(*_: Any, dry_run: bool) -> list[OffsetReset]:
+        return PLAN
+
+    def agree(*_: str) -> str:
+        seen.append(capsys.readouterr())
+        return "y"
+
+    monkeypatch.setattr(cluster, "reset_offsets", reset_offsets)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", agree)
+    assert main(["group", "reset", "billing", "Orders", "--to", "earliest", "-n", "h:1", *options]) == 0
+    assert seen == [before]
+    assert capsys.readouterr() == after
