@@ -11,14 +11,14 @@ from typing import Any, TextIO
 
 from ogive.client.admin.records import SettingChange, SettingValue
 from ogive.errors import InvalidOption
-from ogive.harmless import harmless, harmless_text
+from ogive.harmless import escape_controls, harmless, harmless_text
 from ogive.model import MessageExt, PropertyName
 from ogive.wire.codes import SysFlag
 
 
 def print_json(record: dict[str, Any]) -> None:
     """One line, flushed: a reader of the pipe sees it at once."""
-    print(json.dumps(record, ensure_ascii=False), flush=True)
+    print(escape_controls(json.dumps(record, ensure_ascii=False)), flush=True)
 
 
 def print_done(options: argparse.Namespace, text: str, **record: Any) -> None:

@@ -336,6 +336,14 @@ def test_a_message_does_not_command_the_terminal(
     assert "two" in shown.splitlines()[1]
 
 
+def test_json_holds_no_control_characters_and_the_same_values(capsys: pytest.CaptureFixture[str]) -> None:
+    print_message(message("Orders", EVIL.encode(), tag=f"é{EVIL}"), as_json=True)
+    shown = capsys.readouterr().out
+    assert not {"\x1b", "\x9b", "\u202e"} & set(shown)
+    assert "é" in shown
+    assert (json.loads(shown)["body"], json.loads(shown)["tag"]) == (EVIL, f"é{EVIL}")
+
+
 def test_ctrl_c_ends_the_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def interrupted(_: object) -> int:
         raise KeyboardInterrupt
