@@ -11,7 +11,8 @@ pytest = $(python) -m pytest -q -n 2 --no-loadscope-reorder
 pytest_peers = $(python) -m pytest -q -n 3 --no-loadscope-reorder
 # three of the long sizes, of which one computes: tests/lanes.py
 pytest_slow = $(python) -m pytest -q -n 3 --no-loadscope-reorder --nightly -m nightly
-# the parts of make test-slow, each at most 55 minutes: tests/lanes.py says which tests are in which; pytest ends with 5 where ARGS picks none of a part
+# the parts of make test-slow, each at most 55 minutes: tests/lanes.py says which tests are in which; pytest ends with 5 where ARGS picks none of a part;
+# the part spark also runs the whole bridge on the releases of Spark that .venv does not have
 SLOW_PARTS = spark interop long
 PART ?= $(SLOW_PARTS)
 # the tests of make test; .ci/run leaves out those that make check has just run
@@ -56,6 +57,9 @@ test-slow:
 		echo "test-slow, part $$part"; rm -f .cache/figures/$$part.jsonl; \
 		OGIVE_FIGURES=$(CURDIR)/.cache/figures/$$part.jsonl $(pytest_slow) --part $$part tests $(ARGS) || [ $$? = 5 ] || failed="$$failed $$part"; \
 	done; if [ -n "$$failed" ]; then echo "test-slow: failed:$$failed" >&2; exit 1; fi
+ifeq ($(filter spark,$(PART))$(ARGS),spark)
+	@$(MAKE) spark-releases SPARKS="40 41 42" SPARK_TESTS=spark
+endif
 ifeq ($(PART),$(SLOW_PARTS))
 	@$(python) tools/reliability.py $(addprefix .cache/figures/,$(addsuffix .jsonl,$(SLOW_PARTS)))
 endif
