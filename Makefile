@@ -11,8 +11,9 @@ pytest = $(python) -m pytest -q -n 2 --no-loadscope-reorder
 pytest_peers = $(python) -m pytest -q -n 3 --no-loadscope-reorder
 # three of the long sizes, of which one computes: tests/lanes.py
 pytest_slow = $(python) -m pytest -q -n 3 --no-loadscope-reorder --nightly -m nightly
-# the parts of make test-slow, each at most 55 minutes: tests/lanes.py says which tests are in which; pytest ends with 5 where ARGS picks none of a part;
-# the part spark also runs the whole bridge on the releases of Spark that .venv does not have
+# the parts of make test-slow, each at most 55 minutes: tests/lanes.py says which tests are in which;
+# pytest ends with 5 where ARGS picks none of a part; without ARGS the part spark also runs the whole
+# bridge on the releases of Spark that .venv does not have
 SLOW_PARTS = spark interop long
 PART ?= $(SLOW_PARTS)
 # the tests of make test; .ci/run leaves out those that make check has just run
@@ -22,7 +23,8 @@ OLDER ?= 4.9.7 5.3.3
 client_suite = $(addprefix tests/integration/test_,$(addsuffix .py,\
 	admin commands console consumer namespace operating producer pull request_reply run sql timed trace transaction))
 
-# releases of Spark, of which 43 is .venv's own, and what runs on them: the tests marked releases, or with SPARK_TESTS=spark the whole bridge
+# releases of Spark, of which 43 is .venv's own, and what runs on them: the tests marked releases,
+# or with SPARK_TESTS=spark the whole bridge
 SPARKS ?= 40 43
 SPARK_TESTS ?= releases
 spark_suite = tests/unit/spark tests/unit/pipelines tests/integration/test_pipelines.py $(wildcard tests/integration/test_spark*.py)

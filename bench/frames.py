@@ -1,4 +1,4 @@
-"""Loads of Spark over its public interface alone, so that an older release can have them as well."""
+"""Loads of Spark through public interfaces alone, so that an older release can run them as well."""
 
 import tempfile
 from collections.abc import Callable
@@ -14,7 +14,7 @@ Load = Callable[[], "DataFrame"]
 
 
 def frame(spark: "SparkSession", body_bytes: int, rows: int) -> "DataFrame":
-    """What is sent."""
+    """Rows to send."""
     columns = f"cast(rpad(cast(id as string), {body_bytes}, 'x') as binary) as body", "cast(id as string) as key"
     return spark.range(rows).selectExpr(*columns)
 

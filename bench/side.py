@@ -1,7 +1,8 @@
-"""One side of the yardstick: a process in which one release of ogive carries out loads, a turn at a time.
+"""One side of the yardstick: a process that carries out loads on one release of ogive, in turns.
 
-bench.yardstick starts it with the release on PYTHONPATH. It reads commands and writes answers, a line of JSON each. It uses only the
-public interface of ogive, because the other side is an older release.
+bench.yardstick starts it with the release on PYTHONPATH. It reads commands and writes answers, a
+line of JSON each. It uses only the public interface of ogive, because the other side is an older
+release.
 """
 
 import json
@@ -36,11 +37,11 @@ LOADED: Final = 100_000
 ATTEMPT_S: Final = 120.0
 
 Turn = Callable[[float], dict[str, float]]
-"""Carries out the load for about so many seconds; returns the figure of each row that it measures."""
+"""Carries out the load for about so many seconds. Returns the figure of each row that it fills."""
 
 
 class Side:
-    """What the loads of a row need: the broker of the row, and what is kept from row to row."""
+    """The broker of the open load, and all that is kept from load to load."""
 
     def __init__(self, kept: ExitStack) -> None:
         self._kept = kept
@@ -50,7 +51,7 @@ class Side:
 
     @cached_property
     def client(self) -> ogive.ClientConfig:
-        """Of an administrator, where the broker asks for one."""
+        """Settings of a client, with an administrator's credentials if the broker needs some."""
         credentials = ogive.Credentials(access_key=USER, secret_key=SECRET) if self.acl else None
         return ogive.ClientConfig(name_server=self.broker.name_server, credentials=credentials)
 
@@ -85,10 +86,11 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What fills one or more *rows* of the table. *seconds* a turn, after *warm_up* turns that do not count."""
+    """Work that fills *rows* of the table: *seconds* a turn, after *warm_up* turns that do not count."""
 
     rows: tuple[str, ...]
-    open: Callable[[Side], Any]  # a context manager that gives a Turn
+    open: Callable[[Side], Any]
+    """Returns a context manager that yields a Turn."""
     unit: str = "messages/s"
     seconds: float = 2.0
     warm_up: int = 1
@@ -224,8 +226,12 @@ LOADS: Final = (
 
 
 def main() -> int:
-    """Until the end of the input. Answers go where the output went; what programs print goes to standard error."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for bench.yardstick, which then closes the input
+    """Carry out commands until the end of the input.
+
+    Answers go to standard output; all that programs print goes to standard error.
+    """
+    # Ctrl-C is for bench.yardstick, which then closes the input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
@@ -254,7 +260,8 @@ def main() -> int:
                 else:
                     opened.close()
                     answer()
-            except Exception as exc:  # noqa: BLE001  # Spark's, a broker's or a program's: the other rows do not depend on it
+            # Spark's, a broker's or a program's: the other rows do not depend on it
+            except Exception as exc:  # noqa: BLE001
                 traceback.print_exc()
                 answer(error=f"{type(exc).__name__}: {' '.join(str(exc).split())[:300]}")
     return 0

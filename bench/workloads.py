@@ -24,8 +24,10 @@ from tests.processes import stop
 BODY: Final = bytes(range(256)) * 4
 SMALL: Final = BODY[:128]
 _CLIENT_JVM: Final = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC")
-_AGAIN_S: Final = 0.3  # after which a program that was stopped works as before
-_FIRST_S: Final = 3.0  # until all its threads have begun
+_AGAIN_S: Final = 0.3
+"""Time after which a program that was stopped works as before."""
+_FIRST_S: Final = 3.0
+"""Time until all threads of a program have begun."""
 _BENCHMARK: Final = "org.apache.rocketmq.example.benchmark."
 
 
@@ -66,9 +68,10 @@ def their_sends(name_server: str, pid: int, topic: str, program: str, *options: 
 def their_sends_in_turns(
     client: ogive.ClientConfig, pid: int, topic: str, program: str, *options: str
 ) -> Iterator[Callable[[float], Rate]]:
-    """Apache's benchmark producer, stopped (SIGSTOP) but while the function that this gives measures for so many seconds.
+    """Yield a function that lets Apache's benchmark producer work for so many seconds, and measures it.
 
-    It is stopped again for as long as another has its turn, which must stay below its timeout of 3 s.
+    The producer is stopped (SIGSTOP) while another has its turn, which must stay below its timeout
+    of 3 s.
     """
     options = ("-n", client.name_server, "-t", topic, "-ri", "1000", *options)
     with ogive.Admin(client=client) as admin, _their_program(program, options) as (process, log):

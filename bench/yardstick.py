@@ -1,21 +1,25 @@
 """Compare this checkout with one fixed commit: the same loads on both, in turns, in one run.
 
-    python -m bench.yardstick --base-against-itself       # first: how many turns each row needs on this machine
-    python -m bench.yardstick                             # then: the comparison
-    python -m bench.yardstick --rows acl "Spark sink"     # only rows whose names contain one of these texts
-    python -m bench.yardstick --list                      # the names of the rows
+    python -m bench.yardstick --base-against-itself    # first: how many turns each row needs here
+    python -m bench.yardstick                          # then: the comparison
+    python -m bench.yardstick --rows acl "Spark sink"  # only rows whose names contain one of these
+    python -m bench.yardstick --list                   # the names of the rows
 
-The base is commit 4d913277, taken from the history of this clone and built in .cache/yardstick, with its own compiled part. Each side is
-a process with brokers of its own. Both are ready at the same time, and one works while the other waits: base, today, base, today ...
-What slows the machine for a while slows both. A row is the median of its turns; the first turns of a row warm it up and do not count.
+The base is commit 4d913277, taken from the history of this clone and built in .cache/yardstick,
+with its own compiled part. Each side is a process with brokers of its own. Both are ready at the
+same time, and one works while the other waits: base, today, base, today ... What slows the machine
+for a while slows both. A row is the median of its turns; the first turns of a row warm it up and do
+not count.
 
-With --base-against-itself both sides are the base. A row whose two medians differ by more than 3 % gets more turns until they do not, at
-most 31. The number that was needed is kept in .cache/yardstick, and later comparisons take it. A row that does not settle is marked
-"unsettled": its ratio says nothing on this machine.
+With --base-against-itself both sides are the base. A row whose two medians differ by more than 3 %
+gets more turns until they do not, at most 31. The number that was needed is kept in
+.cache/yardstick, and later comparisons take it. A row that does not settle is marked "unsettled":
+its ratio says nothing on this machine.
 
-"spread" is the range of the middle half of the turns, as a part of the median, of the side where it is larger. A row of today's that is
-slower, or larger, by more than 5 % is marked. All rows take about 20 minutes on two quiet cores with 7 turns; nothing else should run.
-The exit status is 1 if a row could not be measured. Ctrl-C stops what was started, and prints what there is.
+"spread" is the range of the middle half of the turns, as a part of the median, of the side where it
+is larger. A row of today's that is slower, or larger, by more than 5 % is marked. All rows take
+about 20 minutes on two quiet cores with 7 turns; nothing else should run. The exit status is 1 if a
+row could not be measured. Ctrl-C stops all that was started, and prints the rows so far.
 """
 
 import argparse
@@ -189,7 +193,8 @@ def main() -> int:
 def compare(loads: Sequence[int], turns: int | None, seconds: float | None, rows: list[Row], *, itself: bool) -> None:
     """Fill *rows*, load after load."""
     base = built(BASE)
-    for tree in (base, ROOT):  # a start that compiles takes three times as long
+    # a start that compiles takes three times as long
+    for tree in (base, ROOT):
         subprocess.run([sys.executable, "-m", "compileall", "-q", str(tree / "src")], check=True)
     known = kept_turns()
     with ExitStack() as stack:
@@ -248,7 +253,10 @@ def measure(sides: Sequence[Process], load: Load, seconds: float | None, rows: S
 
 
 def built(commit: str) -> Path:
-    """The tree of *commit* with its compiled part, made once. Ends the program with a sentence if it cannot be made."""
+    """Return the tree of *commit* with its compiled part, made once.
+
+    Ends the program with a sentence if it cannot be made.
+    """
     folder = CACHE / commit
     if folder.exists():
         return folder

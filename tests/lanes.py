@@ -1,4 +1,4 @@
-"""How make test-slow runs three tests at a time on two cores, what each takes, and which part it belongs to.
+"""Lanes and parts of make test-slow: three tests at a time on two cores, and the time of each.
 
 One worker *computes*: long sizes that keep a core busy and that no clock judges. One takes what starts Spark and what measures, or holds
 leases against pauses, so that no two of those run beside each other. The third takes the rest, most of which waits: for deadlines, for
@@ -14,9 +14,9 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = {
     "interop": ("interop/",),
     "long": ("",),
 }
-"""The parts of make test-slow, by the beginnings of their tests' ids below tests/. The first part that fits counts.
+"""The parts of make test-slow, by the beginnings of their tests' ids below tests/.
 
-A part takes at most 55 minutes on two quiet cores. A part that outgrows this is split.
+The first part that fits counts. A part takes at most 55 minutes on two quiet cores. A part that outgrows this is split.
 """
 
 COMPUTES, APART, OTHERS = "computes", "apart", "others"

@@ -7,7 +7,8 @@ from pathlib import Path
 def programs(text: str) -> list[str]:
     """Return the programs of a page, each with its lines where the page has them.
 
-    A block with ``import ogive``, or with a docstring at its top, begins a program. Any other block continues the one above it.
+    A block with ``import ogive``, or with a docstring at its top, begins a program. Any other block
+    continues the one above it.
     """
     found: list[list[str]] = []
     lines = text.splitlines()

@@ -1,4 +1,4 @@
-"""How to test it: the ``rocketmq`` fixture is a broker of the test run, and the application gets its address."""
+"""A test of the application, with the ``rocketmq`` fixture as its broker."""
 
 import json
 

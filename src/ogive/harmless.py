@@ -22,7 +22,7 @@ def harmless_text(text: str) -> str:
 
 
 def escape_controls(text: str) -> str:
-    """Return JSON *text* with control characters as JSON's own escapes, so that a terminal obeys none of them."""
+    """Return JSON *text* with JSON's own escapes for all characters that a terminal obeys."""
     return text.translate(_CONTROLS_IN_JSON)
 
 

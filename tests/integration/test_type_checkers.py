@@ -1,7 +1,8 @@
-"""What users write, checked by mypy, pyright and basedpyright, each in its strict mode.
+"""Programs of users under mypy, pyright and basedpyright, each in its strict mode.
 
-Covers the programs of README.md and docs/, the examples, and a program with errors that each checker must report.
-Warnings that only basedpyright has, such as an unused result of a call, are not part of its strict mode.
+Covers the programs of README.md and docs/, the examples, and a program with errors that each
+checker must report. Warnings that only basedpyright has, such as an unused result of a call, are
+not part of its strict mode.
 """
 
 import json
@@ -43,7 +44,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with all programs: those of the pages in ``pages``, the examples, and ``wrong.py``."""
+    """Return a folder with all programs: those of pages in ``pages``, the examples, ``wrong.py``."""
     folder = tmp_path_factory.mktemp("programs")
     (folder / "pages").mkdir()
     for page in PAGES:
@@ -60,7 +61,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def split(complaints: list[tuple[str, int, str]]) -> tuple[list[tuple[str, int, str]], set[tuple[int, str]]]:
-    """Return the complaints about the programs that should be clean, and the lines and rules of those about ``wrong.py``."""
+    """Split the complaints into those about programs that should be clean, and about ``wrong.py``.
+
+    Of the latter only lines and rules are returned.
+    """
     clean = [row for row in complaints if row[0] != "wrong.py"]
     return clean, {(line, rule) for name, line, rule in complaints if name == "wrong.py"}
 

@@ -1,14 +1,16 @@
 """Puts faults into a copy of the source and shows which of them the tests notice.
 
-    python -m tests.mutants --seed 7 --count 60                 # random changes, and the tests nearest to each
-    python -m tests.mutants --seed 7 --paths store spark        # of some packages or modules below src/ogive
-    python -m tests.mutants --named                             # the faults of tests/mutants/named.py
-    python -m tests.mutants --named "case 16" "no directory"    # those whose names begin like that
+    python -m tests.mutants --seed 7 --count 60               # random changes of the source
+    python -m tests.mutants --seed 7 --paths store spark      # below src/ogive/store and spark only
+    python -m tests.mutants --named                           # the faults of tests/mutants/named.py
+    python -m tests.mutants --named "case 16" "no directory"  # those whose names begin like that
 
-A random mutant runs the tests that call the changed function, for at most a minute, first in pure Python; those that it survives run
-again with the compiled part. It is killed when a test fails. Each survivor is printed as a diff: write a test, or list it with its reason
-in tests/mutants/equivalent.toml if no test can tell it from the original. A seed always picks the same mutants of the same source.
-The first run traces what each test calls, which takes some minutes; later ones do so only for test files that changed.
+A random mutant runs the tests that call the changed function, for at most a minute, first in pure
+Python; those that it survives run again with the compiled part. It is killed when a test fails.
+Each survivor is printed as a diff: write a test, or list it with its reason in
+tests/mutants/equivalent.toml if no test can tell it from the original. A seed always picks the same
+mutants of the same source. The first run traces what each test calls, which takes some minutes;
+later ones do so only for test files that changed.
 """
 
 import argparse
@@ -31,7 +33,7 @@ EQUIVALENT: Final = Path(__file__).with_name("equivalent.toml")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 for random mutants, whatever survives: the share is for a human to judge. 1 if a named one survives."""
+    """Return 1 if a named mutant survives, else 0. A human judges the share of random ones."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,7 +1,7 @@
-"""A pytest plugin that notes which functions of ogive each test calls, and stops beginning tests when the time is over.
+"""A pytest plugin that notes the functions of ogive that each test calls, and limits the time of a run.
 
-``-p tests.mutants.calls`` with OGIVE_CALLS writes a line of JSON a test into that folder, a file for each process of pytest.
-With OGIVE_MOST_S no test begins after so many seconds; those that are left pass over.
+``-p tests.mutants.calls`` with OGIVE_CALLS writes a line of JSON for each test into that folder, and
+a file for each process of pytest. With OGIVE_MOST_S no test begins after so many seconds.
 """
 
 import json

@@ -1,7 +1,8 @@
 """Faults that a broker and a client must never have, and the tests that must fail with each.
 
-*old* stands exactly once in src/ogive, in whatever file: a row outlives the move of a function and the renaming of a module, and a name
-that is changed in source and tests by one command is changed here too. Whoever changes a guarded line changes its row.
+*old* occurs exactly once in src/ogive, in whatever file: a row outlives the move of a function and
+the renaming of a module, and a name that is changed in source and tests by one command is changed
+here too. A change of a guarded line changes its row.
 "case N" is a case of tests/never, "TN" a test of docs/reliability.md.
 """
 
@@ -10,7 +11,7 @@ from typing import Final
 
 
 class StaleRow(AssertionError):
-    """The text that a row replaces is not in the source, or more than once, or its test does not exist."""
+    """The text of a row is not exactly once in the source, or its test does not exist."""
 
 
 @dataclass(frozen=True, slots=True)

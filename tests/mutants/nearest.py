@@ -1,4 +1,7 @@
-"""Which tests are nearest to a function: those that call it, the ones of the module's own test file and the most special ones first."""
+"""The tests nearest to a function: those that call it.
+
+The tests of the module's own test file come first, then those that call the fewest functions.
+"""
 
 import hashlib
 import json
@@ -20,13 +23,19 @@ MOST_TESTS: Final = 400
 
 @dataclass(slots=True)
 class Calls:
-    """The functions ("store/tables.py:Table.write") that each test calls. *files* were traced, and had these checksums."""
+    """The functions ("store/tables.py:Table.write") that each test calls.
+
+    *files* were traced, and had these checksums.
+    """
 
     files: dict[str, str] = field(default_factory=dict)
     tests: dict[str, frozenset[str]] = field(default_factory=dict)
 
     def of(self, file: str, function: str) -> list[str]:
-        """At most MOST_TESTS tests, the nearest first; those of a whole module if *function* is empty or no test calls it."""
+        """Return at most MOST_TESTS tests, the nearest first.
+
+        They are those of the whole module if *function* is empty or no test calls it.
+        """
         own = f"tests/unit/{Path(file).parent / f'test_{Path(file).name}'}::"
         found = [test for test, called in self.tests.items() if f"{file}:{function}" in called]
         found = found or [test for test, called in self.tests.items() if any(name.startswith(f"{file}:") for name in called)]
@@ -48,7 +57,10 @@ class Calls:
 
 
 def calls() -> Calls:
-    """What tests call. Test files that changed since the last time are traced; changes of the source are not looked at."""
+    """Return the calls of each test.
+
+    Test files that changed since the last time are traced. Changes of the source are not noticed.
+    """
     known = Calls.load(CACHE) if CACHE.exists() else Calls()
     now = {
         str(path.relative_to(ROOT)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -70,22 +82,12 @@ def calls() -> Calls:
 def _traced(files: Sequence[str]) -> dict[str, frozenset[str]]:
     with tempfile.TemporaryDirectory(prefix="ogive-calls-") as folder:
         environment = os.environ | {"OGIVE_CALLS": folder, "OGIVE_NATIVE": "0", "PYTHONPATH": str(ROOT / "src")}
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-n",
-            "2",
-            "--timeout",
-            "120",
-            "-p",
-            "tests.mutants.calls",
-            "-p",
-            "no:cacheprovider",
-        ]
-        with Path(folder, "output").open("wb") as out:  # a test may fail only because it is traced
-            subprocess.run([*command, *files], cwd=ROOT, env=environment, stdout=out, stderr=out, check=False)
+        options = ["-q", "-n", "2", "--timeout", "120", "-p", "tests.mutants.calls", "-p", "no:cacheprovider"]
+        # not checked, because a test may fail only because it is traced
+        with Path(folder, "output").open("wb") as out:
+            subprocess.run(
+                [sys.executable, "-m", "pytest", *options, *files], cwd=ROOT, env=environment, stdout=out, stderr=out, check=False
+            )
         lines = [json.loads(line) for file in Path(folder).glob("*.jsonl") for line in file.read_text("utf-8").splitlines()]
         if not any(line["calls"] for line in lines):
             raise RuntimeError(f"no test could be traced:\n{Path(folder, 'output').read_text('utf-8', 'replace')[-2000:]}")

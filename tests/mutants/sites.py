@@ -1,7 +1,8 @@
 """Small changes of Python source: every place where one is possible.
 
-A change is one of: another comparison, another operator, a negated condition, another constant, swapped arguments, a removed statement.
-Not changed are texts, annotations, decorators, log calls and what an exception says: no behaviour depends on them.
+A change is one of: another comparison, another operator, a negated condition, another constant,
+swapped arguments, a removed statement. Not changed are texts, annotations, decorators, log calls
+and messages of exceptions: no behaviour depends on them.
 """
 
 import ast
@@ -23,7 +24,10 @@ _OPERATOR: Final = re.compile(r"//|<<|>>|[-+*/%&|]")
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """In *file* (below src/ogive) the bytes from *start* to *end* become *new*. *function* is the qualified name of what holds them."""
+    """In *file* (below src/ogive) the bytes from *start* to *end* become *new*.
+
+    *function* is the qualified name of the function or class that holds them.
+    """
 
     file: str
     function: str
@@ -38,7 +42,10 @@ class Mutant:
 
 
 def mutants(root: Path, paths: Sequence[str]) -> list[Mutant]:
-    """Every mutant of the modules in *paths*, which are files or folders below *root*, in the order of the source."""
+    """Return every mutant of the modules in *paths*, in the order of the source.
+
+    *paths* are files or folders below *root*.
+    """
     files = sorted({file for path in paths for file in _modules(root / path)})
     return [mutant for file in files for mutant in of_source(file.read_bytes(), str(file.relative_to(root)))]
 
@@ -72,7 +79,8 @@ class _Finder(ast.NodeVisitor):
         self.mutants: list[Mutant] = []
         self._source = source
         self._file = file
-        self._scopes: list[tuple[str, bool]] = []  # names of classes and functions around, and whether it is a function
+        # names of the classes and functions around, and True for a function
+        self._scopes: list[tuple[str, bool]] = []
         lines = source.splitlines(keepends=True)
         self._starts = [0]
         for line in lines:
@@ -106,7 +114,8 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_While(self, node: ast.While) -> None:
-        if not isinstance(node.test, ast.Constant):  # "while True" would only hang, or never begin
+        # "while True" would only hang, or never begin
+        if not isinstance(node.test, ast.Constant):
             self._negate(node.test)
             self.visit(node.test)
         for statement in (*node.body, *node.orelse):
@@ -218,7 +227,8 @@ class _Finder(ast.NodeVisitor):
         return any(function for _, function in self._scopes)
 
     def _negate(self, test: ast.expr) -> None:
-        if not isinstance(test, ast.UnaryOp | ast.Compare):  # those are changed themselves
+        # those are changed themselves
+        if not isinstance(test, ast.UnaryOp | ast.Compare):
             self._add("negated condition", test, f"(not ({self._text(test)}))")
 
     def _between(self, left: ast.AST, right: ast.AST, token: re.Pattern[str], others: dict[str, str], what: str) -> None:

@@ -22,13 +22,14 @@ TEST_S: Final = 30
 """One test that hangs for so long has noticed the mutant."""
 NAMED_TEST_S: Final = 100
 NAMED_S: Final = 180.0
-PASSED, FAILED, INTERRUPTED, NO_TESTS = 0, 1, 2, 5  # the exit statuses of pytest
+# exit statuses of pytest
+PASSED, FAILED, INTERRUPTED, NO_TESTS = 0, 1, 2, 5
 _NOT_FOUND: Final = "not found: "
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What tests said to a mutant: whether one failed, which, and the end of their output."""
+    """The result of the tests for a mutant: the one that failed, and the end of their output."""
 
     killed: bool
     by: str
@@ -49,7 +50,8 @@ class Copy:
         """Inside the block the module *file* of the copy has another text."""
         module = self.source / "ogive" / file
         for compiled in (module.parent / "__pycache__").glob(f"{module.stem}.*.pyc"):
-            compiled.unlink()  # it may be as old and as long as the changed one
+            # it may be as old and as long as the changed one
+            compiled.unlink()
         module.write_bytes(text)
         try:
             yield
@@ -57,7 +59,7 @@ class Copy:
             module.write_bytes(self.text(file))
 
     def environment(self, *, native: bool) -> dict[str, str]:
-        """What a broken copy measures, or passes, is in no list."""
+        """Return the environment of its tests, which note neither figures nor tests that passed."""
         own = {"OGIVE_NATIVE": "" if native else "0", "PYTHONPATH": str(self.source), "PYTHONDONTWRITEBYTECODE": "1"}
         own["OGIVE_TEST_WAIT_S"] = "20"
         return {name: value for name, value in os.environ.items() if name not in ("OGIVE_FIGURES", "OGIVE_RAN", "OGIVE_CALLS")} | own
@@ -76,7 +78,10 @@ def copied() -> Iterator[Copy]:
 
 
 def try_random(copy: Copy, mutant: Mutant, tests: Sequence[str]) -> Outcome:
-    """The tests nearest to it; those that pass in pure Python run once more with the compiled part, where there is one."""
+    """Run the tests nearest to the mutant.
+
+    Those that pass in pure Python run once more with the compiled part, where there is one.
+    """
     outcome = Outcome(False, "", "no test calls it")
     with copy.changed(mutant.file, mutant.apply(copy.text(mutant.file))):
         for native in (False, True) if tests else ():
@@ -95,7 +100,7 @@ def try_named(copy: Copy, row: Named, test: str) -> Outcome:
 
 
 def file_of(row: Named) -> tuple[str, str]:
-    """The file below src/ogive in which the row's text is, and the whole text of it. Raises StaleRow."""
+    """Return the file below src/ogive that has the row's text, and its whole text. Raises StaleRow."""
     found = []
     package = ROOT / "src" / "ogive"
     for path in sorted(package.rglob("*.py")):
@@ -144,7 +149,8 @@ def _pytest(copy: Copy, tests: Sequence[str], *, native: bool, test_s: int, most
             status = process.wait(most_s + 2 * test_s)
         except subprocess.TimeoutExpired:
             return Outcome(True, "a test that hangs", "it hung")
-        finally:  # what the tests started and a mutant kept from being stopped
+        # what the tests started and a mutant kept from being stopped
+        finally:
             if process.poll() is None or _group_lives(process.pid):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()

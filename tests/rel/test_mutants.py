@@ -1,4 +1,7 @@
-"""Named mutants are killed by every test that stands for them; random ones are found, chosen and applied as their tool promises."""
+"""Mutants: every test that stands for a named one kills it, and random ones are chosen as promised.
+
+The tool itself is tried on small sources.
+"""
 
 import ast
 from pathlib import Path

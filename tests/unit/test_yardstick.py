@@ -1,4 +1,4 @@
-"""How the yardstick judges what its two sides measured, on sides that only say figures."""
+"""Judgements of the yardstick, on sides that only say figures."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, cast

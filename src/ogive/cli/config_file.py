@@ -117,7 +117,10 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _properties(path: str, data: bytes) -> dict[str, str]:
-    """Return what Apache's broker finds in the file. A byte order mark, with which some editors begin UTF-8, is left out."""
+    """Return what Apache's broker finds in the file.
+
+    A byte order mark, with which some editors begin UTF-8, is left out.
+    """
     try:
         return parse_properties(data.removeprefix(codecs.BOM_UTF8))
     except InvalidOption as exc:

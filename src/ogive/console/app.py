@@ -66,7 +66,10 @@ def console_app(config: ConsoleConfig) -> ASGIApp:
 
 
 class _Pages:
-    """A view is a coroutine that gathers what its template shows, and the status of the answer if that is not 200."""
+    """A view is a coroutine that gathers the values for its template.
+
+    Among them is the status of the answer, if that is not 200.
+    """
 
     def __init__(self, config: ConsoleConfig) -> None:
         self._asking = Asking(config.client)
@@ -309,7 +312,10 @@ def _whole_number(name: str, text: str) -> int:
 
 
 def _page_of(request: Request, names: list[str]) -> tuple[list[str], dict[str, int]]:
-    """Return the names on the requested page, the last one for a number past the end. Raises InvalidOption."""
+    """Return the names on the requested page, or on the last one for a number past the end.
+
+    Raises InvalidOption.
+    """
     last = max(1, -(-len(names) // ROWS))
     page = min(_whole_number("page", request.query_params.get("page", "1")), last)
     if page < 1:

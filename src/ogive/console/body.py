@@ -27,7 +27,10 @@ class Body:
 
 
 def body_of(raw: bytes, wanted: str = "") -> Body:
-    """In the form that is *wanted*, if it has that; else the first that fits: JSON, text, hex. Raises InvalidOption."""
+    """Return the body in the form that is *wanted*, or else in the first of JSON, text, hex that fits.
+
+    Raises InvalidOption.
+    """
     if wanted and wanted not in get_args(Form):
         raise InvalidOption(f"a body cannot be shown as {wanted[:80]!r}: {', '.join(get_args(Form))} are the forms")
     head = raw[:MAX_SHOWN_BYTES]

@@ -100,7 +100,7 @@ class Messages:
         return Found(tuple(rows[:limit]), held > limit, _troubles(troubles, silent))
 
     async def between(self, topic: str, begin_ms: int | None, end_ms: int | None) -> Found:
-        """Stored in that time, the oldest first. Raises TopicNotExist, NoNameServer, InvalidOption."""
+        """Stored then, the oldest first. Raises TopicNotExist, NoNameServer, InvalidOption."""
         asking, begin, end = self._cluster.asking, begin_ms or 0, FOR_EVER_MS if end_ms is None else end_ms
         check_period(begin, end)
         route, masters = await self._cluster.route(topic), await self._cluster.topic_masters(topic)
