@@ -73,21 +73,18 @@ def run_named(wanted: Sequence[str]) -> int:
 def run_random(seed: int, count: int, paths: Sequence[str]) -> int:
     chosen = list(picked(seed, count, paths))
     found = calls()
-    survivors: list[Mutant] = []
-    tried = 0
+    killed = 0
     with copied() as copy:
-        for mutant in chosen:
+        for number, mutant in enumerate(chosen, 1):
             began = time.monotonic()
             outcome = try_random(copy, mutant, found.of(mutant.file, mutant.function))
-            tried += 1
+            killed += outcome.killed
             verdict = f"killed by {outcome.by}" if outcome.killed else "SURVIVED"
             place = f"{mutant.file}:{mutant.line} {mutant.what}"
-            print(f"{tried:3} of {count}  {time.monotonic() - began:4.0f} s  {place}: {verdict}", flush=True)
+            print(f"{number:3} of {len(chosen)}  {time.monotonic() - began:4.0f} s  {place}: {verdict}", flush=True)
             if not outcome.killed:
-                survivors.append(mutant)
                 print(diff(mutant, copy.text(mutant.file)), flush=True)
-    killed = tried - len(survivors)
-    print(f"\nseed {seed}: {killed} of {tried} killed ({100 * killed / max(tried, 1):.0f} %)")
+    print(f"\nseed {seed}: {killed} of {len(chosen)} killed ({100 * killed / max(len(chosen), 1):.0f} %)")
     return 0
 
 
