@@ -7,7 +7,7 @@ from typing import Final
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.exits import EXIT_ERROR
-from ogive.cli.lag import nothing_consumed, refuse_unknown
+from ogive.cli.lag import check_topic, nothing_consumed
 from ogive.cli.output import print_json
 from ogive.errors import InvalidOption
 from ogive.words import counted
@@ -22,7 +22,7 @@ async def lag(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         rows = await admin.lag(options.group, options.topic, members=False)
         if not rows:
-            await refuse_unknown(admin, options.group, options.topic)
+            await check_topic(admin, options.topic)
             print(nothing_consumed(options), file=sys.stderr)
             return EXIT_ERROR
         gaps = await admin.lag_gaps(options.group, options.topic, members=not options.without_members)

@@ -5,7 +5,6 @@ import sys
 
 from ogive import aio
 from ogive.cli.connect import client_config
-from ogive.cli.lag import refuse_unknown
 from ogive.cli.output import confirm, print_done, print_message
 from ogive.cli.times import instant
 from ogive.client.admin.messages import MAX_MESSAGES
@@ -62,9 +61,5 @@ def _say_none(options: argparse.Namespace) -> None:
 
 
 async def _letters(admin: aio.Admin, options: argparse.Namespace, limit: int) -> list[MessageExt]:
-    """Raises GroupNotExist for an unknown group: for a misspelt name, "no dead letters" would be misleading."""
     since = None if options.since is None else instant("--since", options.since)
-    letters = await admin.dead_letters(options.group, start=since, limit=limit)
-    if not letters:
-        await refuse_unknown(admin, options.group)
-    return letters
+    return await admin.dead_letters(options.group, start=since, limit=limit)

@@ -21,7 +21,7 @@ async def run(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         rows = await admin.lag(options.group, options.topic)
         if not rows:
-            await refuse_unknown(admin, options.group, options.topic)
+            await check_topic(admin, options.topic)
         if options.watch:
             await _watch(admin, rows, options)
     _show(rows, options)
@@ -47,16 +47,20 @@ async def _rows_again(admin: aio.Admin, options: argparse.Namespace) -> list[Que
             await asyncio.sleep(WATCH_S)
 
 
-async def refuse_unknown(admin: aio.Admin, group: str, topic: str | None = None) -> None:
-    """Raises GroupNotExist and TopicNotExist. Where brokers do not tell of groups, each counts as known."""
+async def check_topic(admin: aio.Admin, topic: str | None) -> None:
+    """Raises TopicNotExist, which names similar topics."""
+    if topic is not None:
+        await admin.topic(topic)
+
+
+async def refuse_unknown(admin: aio.Admin, group: str) -> None:
+    """Raises GroupNotExist. Where brokers do not tell of groups, each counts as known."""
     try:
         await admin.group(group)
     except GroupNotExist:
         raise
     except (BrokerError, ProtocolError):
         pass
-    if topic is not None:
-        await admin.topic(topic)
 
 
 def nothing_consumed(options: argparse.Namespace) -> str:

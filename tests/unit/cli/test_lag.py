@@ -30,10 +30,6 @@ class Cluster:
             raise answer
         return list(answer)
 
-    async def group(self, name: str) -> None:
-        if name == "nope":
-            raise GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no broker knows it")
-
     async def topic(self, name: str) -> None:
         if name == "Order":
             raise TopicNotExist(ResponseCode.TOPIC_NOT_EXIST, "no broker knows it")
@@ -56,7 +52,7 @@ async def watch(group: str, monkeypatch: pytest.MonkeyPatch, *answers: Any) -> N
 
 async def test_an_unknown_group_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GroupNotExist):
-        await watch("nope", monkeypatch, [])
+        await watch("nope", monkeypatch, GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no broker knows it"))
 
 
 async def test_a_restart_of_the_broker_does_not_end_the_watching(
