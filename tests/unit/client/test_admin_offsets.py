@@ -190,6 +190,16 @@ async def test_a_unique_key_is_not_taken_for_the_id_of_a_broker(admin: Admin, br
     assert (await admin.message(key)).body == b"1"
 
 
+async def test_an_id_whose_offset_no_broker_can_have_is_not_taken_for_the_id_of_a_broker(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
+    for broker in brokers:
+        broker.on(RequestCode.QUERY_MESSAGE, error(ResponseCode.QUERY_NOT_FOUND))
+    with pytest.raises(QueryNotFound, match="no message"):
+        await admin.message(offset_message_id(encode_host("127.0.0.1", brokers[0].port), 2**63))
+    assert brokers[0].of(RequestCode.VIEW_MESSAGE_BY_ID) == []
+
+
 @pytest.mark.parametrize("host", ["[0:0:0:0:0:0:0:1]", "0:0:0:0:0:0:0:1"])
 async def test_an_ipv6_address_of_a_broker_may_be_listed_as_java_writes_it(
     admin: Admin, brokers: tuple[FakeBroker, FakeBroker], host: str

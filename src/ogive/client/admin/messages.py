@@ -46,6 +46,7 @@ from ogive.wire.trace import TraceRecord, by_time, decode_trace
 
 MAX_MESSAGES: Final = 10_000  # of one answer: they are held in memory
 FOR_EVER_MS: Final = 0x7FFF_FFFF_FFFF_FFFF
+MAX_OFFSET: Final = 2**63 - 1
 PULL: Final = 32  # messages: brokers give no more to a pull that they cannot tell from a small consumer's
 
 _NOTHING_THERE: Final = "can not find message by the offset"  # as brokers say it, with SYSTEM_ERROR
@@ -69,8 +70,8 @@ def check_place(queue: MessageQueue, offset: int) -> None:
     """Raise InvalidOption unless the number of the queue fits 31 bits and the offset 63."""
     if not 0 <= queue.queue_id < 2**31:
         raise InvalidOption(f"queue {queue.queue_id}: the number of a queue must be between 0 and {2**31 - 1}")
-    if not 0 <= offset < 2**63:
-        raise InvalidOption(f"offset {offset}: an offset must be between 0 and {2**63 - 1}")
+    if not 0 <= offset <= MAX_OFFSET:
+        raise InvalidOption(f"offset {offset}: an offset must be between 0 and {MAX_OFFSET}")
 
 
 def check_period(begin_ms: int, end_ms: int) -> None:
@@ -219,8 +220,8 @@ class MessageCalls(AdminBase):
         except ProtocolError:
             return None
         place = _place(address)
-        if place is None:
-            # a unique key: what would be the port is not one
+        if place is None or offset > MAX_OFFSET:
+            # A unique key: what would be the port or the offset cannot be one.
             return None
         info = await self.cluster_info()
         listed = {at: broker.broker_name for broker in info.brokers.values() for at in broker.addresses.values()}
