@@ -26,6 +26,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.outcome import BROKEN, Failure, Verdict
 from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.consumer.quiet import until_quiet
 from ogive.client.consumer.reply import Replier
 from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
@@ -35,7 +36,6 @@ from ogive.transport.tasks import every
 
 log = logging.getLogger(__name__)
 
-HAND_OVER_LOOK_S: Final = 0.01
 EXPIRED_LEVEL: Final = 3  # delay level of messages that ran into the consume timeout
 
 Batch = tuple[ProcessQueue, list[MessageExt]]
@@ -102,12 +102,7 @@ class ConcurrentService:
 
     async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
         """A message that is being sent back, or whose reply is on its way, counts as a call that runs."""
-        deadline = self._loop.time() + timeout_s
-        while self._is_busy(process_queue):
-            if self._loop.time() >= deadline:
-                return False
-            await asyncio.sleep(HAND_OVER_LOOK_S)
-        return True
+        return await until_quiet(self._is_busy, process_queue, timeout_s)
 
     def _is_busy(self, process_queue: ProcessQueue) -> bool:
         running = any(batch[0] is process_queue for _, batch in self._workers.running())

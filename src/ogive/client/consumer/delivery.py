@@ -16,11 +16,12 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from ogive.client.consumer.concurrent import EXPIRED_LEVEL, HAND_OVER_LOOK_S
+from ogive.client.consumer.concurrent import EXPIRED_LEVEL
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.outcome import ASKED, GIVEN_UP, shown
 from ogive.client.consumer.process_queue import ProcessQueue
+from ogive.client.consumer.quiet import until_quiet
 from ogive.client.consumer.send_back import returns
 from ogive.client.listener import AnyListener, Later
 from ogive.client.trace_record import CallEnd
@@ -154,12 +155,7 @@ class DeliveryService:
 
     async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
         """A message that is handed out is waited for like a call that runs."""
-        deadline = self._loop.time() + timeout_s
-        while self._is_busy(process_queue):
-            if self._loop.time() >= deadline:
-                return False
-            await asyncio.sleep(HAND_OVER_LOOK_S)
-        return True
+        return await until_quiet(self._is_busy, process_queue, timeout_s)
 
     def _is_busy(self, process_queue: ProcessQueue) -> bool:
         return any(one is process_queue for one, _ in self._out) or self._failed_messages.is_busy(process_queue)

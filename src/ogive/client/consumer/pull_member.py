@@ -29,7 +29,6 @@ from typing import Any
 
 from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.calls import GroupCalls
-from ogive.client.consumer.concurrent import HAND_OVER_LOOK_S
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.filter import subscription, validate_filter
 from ogive.client.consumer.group import Group
@@ -37,6 +36,7 @@ from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.prefetch import Prefetch
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.pull_service import PullService
+from ogive.client.consumer.quiet import until_quiet
 from ogive.client.consumer.rebalance import Begin, Rebalancer, difference
 from ogive.client.consumer.report import left_behind, queue_info, stuck
 from ogive.client.consumer.statistics import Statistics
@@ -316,13 +316,8 @@ class PullMember:
         await self._rebalancer.verify(process_queue)
 
     async def _quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        """What the last poll handed out of a queue is waited for, until the next poll says that it is done."""
-        deadline = self._loop.time() + timeout_s
-        while self._prefetch.has_in_hand(process_queue):
-            if self._loop.time() >= deadline:
-                return False
-            await asyncio.sleep(HAND_OVER_LOOK_S)
-        return True
+        """Wait for messages that the last poll handed out: the next poll says that they are done."""
+        return await until_quiet(self._prefetch.has_in_hand, process_queue, timeout_s)
 
     def _deliver(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         for message in messages:

@@ -21,8 +21,7 @@ Behaviour
 
 Differs from Java
 - A member that does not find itself among the members sends a heartbeat and asks again before it gives everything up.
-- All members ask the same broker who is there. One that has started again knows only those that are back: for three seconds those that it
-  knew before count as well, or the first one would take the queues of all.
+- Members that a broker listed before it started again count for a while, see ``member_lists.py``.
 - In a concurrent group Java takes a queue over at once, while its last owner still works on it: every hand-over repeats what that one has
   in hand, and what it did since its last commit.
 - A lock that was refused, or that came back only after our lease had run out, makes the queue start anew: somebody else may have moved on.
@@ -43,6 +42,7 @@ from ogive.client.consumer.claims import Claims
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.lease import lease_time
+from ogive.client.consumer.member_lists import MemberLists
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.pull_service import PullService
 from ogive.client.listener import Start
@@ -57,7 +57,6 @@ LOOK_S: Final = 0.05  # after a pass in which a queue waited for its old owner o
 SLOWER: Final = 10  # a tenth of the time that it took so far
 PASS_EACH_S: Final = 0.01  # times the members: a group's members run a hundred passes a second together, at most
 TOPICS_AT_ONCE: Final = 16
-RETURN_S: Final = 3.0  # for members to be back at a broker that has started again; they try each second
 BROKER_LEASE_S: Final = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
 
 Quiet = Callable[[ProcessQueue, float], Coroutine[Any, Any, bool]]
@@ -77,15 +76,6 @@ class Begin:
     queue: MessageQueue
     offset: int
     new: bool = False
-
-
-@dataclass(slots=True)
-class MemberList:
-    """Who a broker says is in the group, and the link that it said it by. *trusted_from*: when it is believed over another link, or 0."""
-
-    link: object
-    members: Sequence[str]
-    trusted_from: float
 
 
 class Rebalancer:
@@ -120,10 +110,9 @@ class Rebalancer:
         self._locked_still: dict[MessageQueue, float] = {}  # given up without telling their broker: until when its lock lasts
         self._loop = asyncio.get_running_loop()
         self._claims = Claims(group.calls, group.spawn, group=group.name, pause_s=config.hand_over_pause_s, wait_s=config.hand_over_wait_s)
-        self._lists: dict[str, MemberList] = {}  # by topic
-        self._members_seen = 1
-        self._moved = False  # queues changed hands in the current pass
-        self._ending = False  # the member leaves: no more topics
+        self._lists = MemberLists(group.calls, group.instance.client_id)
+        # The member leaves: no more topics.
+        self._ending = False
 
     def soon(self) -> None:
         """Run a pass as soon as the pause since the last one allows."""
@@ -140,7 +129,7 @@ class Rebalancer:
                 pass
             self._wanted.clear()
             balanced = await self.rebalance()
-            await asyncio.sleep(min(self._config.rebalance_pause_s, PASS_EACH_S * self._members_seen))
+            await asyncio.sleep(min(self._config.rebalance_pause_s, PASS_EACH_S * self._lists.largest))
 
     def _again_s(self) -> float:
         """After how long to try again what a pass could not do: sooner where a queue changes hands."""
@@ -178,12 +167,12 @@ class Rebalancer:
                 return self._ending or await self._rebalance_topic(topic)
 
         async with self._changing:
-            self._moved = False
+            before = dict(self._group.held)
             retries = [topic for topic in self._starts if topic.startswith(RETRY_PREFIX)]
             results = await asyncio.gather(*(one(topic) for topic in self._starts if topic not in retries))
             results += await asyncio.gather(*map(one, retries))  # a missing one is expected while queues were taken over
             await self._unlock_again()
-            if self._moved:
+            if self._group.held != before:
                 await self._group.calls.heartbeat()
         return all(results) and not self._locked_still
 
@@ -212,7 +201,6 @@ class Rebalancer:
             return False
         self._failing.discard(topic)
         self._claims.claim(topic, taken)
-        self._members_seen = len(members)
         if me not in members:
             log.warning("rebalance of %s: this client is not among the %d members that the broker knows", group.name, len(members))
         released = await self._give_up(given_up)
@@ -223,13 +211,12 @@ class Rebalancer:
             log.info(
                 "rebalance of %s in %s: +%d -%d queues, now %d of %d", group.name, topic, len(added), len(released), len(mine), len(queues)
             )
-            self._moved = True
             if self._changed is not None:
                 self._changed(added, released)
         if mine.intersection(released):  # it came back while its calls were waited for
             self.soon()
-        trusted = group.broadcast or self._lists[topic].trusted_from == 0.0
-        return trusted and me in members and len(released) == len(given_up) and len(added) == len(taken)
+        certain = group.broadcast or self._lists.is_certain(topic)
+        return certain and me in members and len(released) == len(given_up) and len(added) == len(taken)
 
     def _share(self, queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
         if self._group.broadcast:
@@ -239,7 +226,7 @@ class Rebalancer:
     async def _members(self, topic: str) -> list[str]:
         """Client ids, sorted. A broker that does not know us yet gets a heartbeat first."""
         try:
-            members = await self._listed(topic)
+            members = await self._lists.of(topic)
         except BrokerInternalError:  # how brokers say that they know no member of the group
             members = []
         if self._group.instance.client_id in members:
@@ -248,20 +235,8 @@ class Rebalancer:
             process_queue.doubted = True
         await self._group.calls.heartbeat()
         await self._verify_doubted(list(self._group.held.values()))
-        return await self._listed(topic)  # last: what is claimed by it must be claimed at once
-
-    async def _listed(self, topic: str) -> list[str]:
-        """The broker's list. After our link to it was made anew, with those that it listed before: it may have started again just now."""
-        members, link = await self._group.calls.members(topic)
-        known = self._lists.get(topic)
-        if known is None or known.link is link:
-            known = self._lists[topic] = MemberList(link, members, 0.0)
-        elif known.trusted_from == 0.0:
-            known.trusted_from = self._loop.time() + RETURN_S
-        if known.link is not link and self._loop.time() >= known.trusted_from:
-            known = self._lists[topic] = MemberList(link, members, 0.0)
-        others = set(known.members) - {self._group.instance.client_id}
-        return sorted(others.union(members))
+        # Last: what is claimed by it must be claimed at once.
+        return await self._lists.of(topic)
 
     # --- giving up ---------------------------------------------------------------------------------------------------
 
@@ -354,7 +329,7 @@ class Rebalancer:
         async with self._changing:
             self._starts.pop(topic, None)
             self._claims.claim(topic, ())
-            self._lists.pop(topic, None)
+            self._lists.forget(topic)
             leaving = [process_queue for queue, process_queue in self._group.held.items() if queue.topic == topic]
             for process_queue in leaving:
                 if process_queue.state is QueueState.ACTIVE:
