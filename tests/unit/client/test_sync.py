@@ -370,7 +370,7 @@ def test_all_objects_of_a_process_share_one_thread(broker: FakeBroker) -> None:
             with ogive.Producer(broker.address) as other, ogive.Admin(broker.address) as admin:
                 other.send("Orders", b"")
                 assert admin.cluster_info().clusters
-        assert threading.active_count() == before
+        assert threading.active_count() <= before
         assert sum(thread.name == "ogive" for thread in threading.enumerate()) == 1
 
 

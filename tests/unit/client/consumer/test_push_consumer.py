@@ -15,6 +15,7 @@ from ogive.client.consumer import push, workers
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push import PushConsumer, run
+from ogive.client.consumer.thread_pool import IDLE_NAME
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, listener
 from ogive.client.producer import Producer
@@ -746,14 +747,23 @@ def with_others(broker: FakeBroker, *others: str) -> None:
 async def test_a_thousand_queues_take_no_thousand_threads(broker: FakeBroker) -> None:
     broker.topics["Orders"] = 1000
     seen = Seen()
-    async with consumer(broker, to(seen, threads=4)) as running:
-        threads = threading.active_count()
+    names: set[str] = set()
+
+    def work(message: MessageExt) -> None:
+        names.add(threading.current_thread().name)
+        seen(message)
+
+    def of_listeners() -> int:
+        return sum(thread.name == IDLE_NAME or thread.name in names for thread in threading.enumerate())
+
+    async with consumer(broker, to(work, threads=4)) as running:
+        before = of_listeners()
         await eventually(lambda: len(running.assignment["billing"]) == 1001)
         for i in range(1000):
             broker.put("Orders", b"%d" % i, queue_id=i)
         await seen.wait(1000)
-        # Others start a thread now and then, such as one that looks a name up.
-        assert threading.active_count() < threads + 20
+        assert of_listeners() <= before + 4
+    assert names <= {f"billing Orders-{slot}" for slot in range(4)}
 
 
 async def test_routes_are_known_before_anything_is_pulled(broker: FakeBroker) -> None:
