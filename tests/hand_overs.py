@@ -1,7 +1,10 @@
-"""Groups whose members come and go over a backlog, and what that cost: ``python -m tests.hand_overs [--apache] [--whole]`` prints a table.
+"""Groups whose members come and go over a backlog, and what that cost:
 
-The members are consumers of this process, the broker is one of its own. A row says how many messages were delivered, how many of them
-twice, and for how long a queue that changed hands was with nobody.
+``python -m tests.hand_overs [--apache] [--whole]`` prints a table.
+
+The members are consumers of this process, the broker is one of its own. A row says how many
+messages were delivered, how many of them twice, and for how long a queue that changed hands was
+with nobody.
 """
 
 import argparse
@@ -29,19 +32,23 @@ from ogive.testing import Broker
 THREADS: Final = 20
 QUEUES: Final = 8
 WAIT_S: Final = 60.0
-AFTER_S: Final = 1.5  # for what may still come twice
+AFTER_S: Final = 1.5
+"""Wait at the end for what may still come twice."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a scenario came to. *dead_early*: dead letters of messages that were not tried as often as they may be."""
+    """Result of a scenario.
+
+    *dead_early*: dead letters of messages that were not tried as often as they may be.
+    """
 
     scenario: str
     sent: int
     delivered: int
     twice: int
     idle_s: tuple[float, ...] = ()
-    """Of each queue that changed hands, how long it was with nobody."""
+    """Time that each queue that changed hands was with nobody."""
     dead: int = 0
     dead_early: int = 0
 
@@ -164,7 +171,9 @@ async def start(stack: AsyncExitStack, members: Sequence[aio.PushConsumer], apar
 async def together(
     server: str, *, members: int, messages: int, listener_s: float, apart_s: float, made_by_message: bool = False
 ) -> Outcome:
-    """Members are started over a backlog, each *apart_s* after the one before; or the first message makes the topic meanwhile."""
+    """Members are started over a backlog, each *apart_s* after the one before; or the first message
+    makes the topic meanwhile.
+    """
     scene = Scene(server, listener_s)
     if not made_by_message:
         await scene.create()

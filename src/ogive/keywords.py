@@ -1,7 +1,7 @@
 """Unknown keyword arguments: the TypeError names the argument that ogive has instead.
 
-Signatures stay as they are written, for editors, ``help()`` and type checkers. A correct call pays for
-one more function call.
+Signatures stay as they are written, for editors, ``help()`` and type checkers. A correct call pays
+for one more function call.
 """
 
 import functools
@@ -60,7 +60,9 @@ _SAME: Final = {
 
 
 def explained(function: F, name: str = "") -> F:
-    """Decorate *function*, so that the TypeError for an unknown keyword argument says which one to use."""
+    """Decorate *function*, so that the TypeError for an unknown keyword argument says which one to
+    use.
+    """
     name = name or function.__name__
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -79,7 +81,8 @@ def explained(function: F, name: str = "") -> F:
         return await work
 
     is_async = inspect.iscoroutinefunction(function)
-    return functools.wraps(function)(call_and_await if is_async else call)  # type: ignore[return-value]  # it is called alike
+    # It is called like the function.
+    return functools.wraps(function)(call_and_await if is_async else call)  # type: ignore[return-value]
 
 
 def explains(*methods: str) -> Callable[[C], C]:
@@ -103,7 +106,8 @@ def _explain(function: Callable[..., Any], name: str, given: dict[str, Any]) -> 
 
 
 def _advice(word: str, parameters: Any) -> str:
-    import difflib  # only a mistake pays for it
+    # Imported here: only a mistake pays for it.
+    import difflib
 
     ways = {one.name: one for one in parameters if one.name != "self"}
     if (own := ways.get(word)) is not None:

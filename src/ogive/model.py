@@ -102,7 +102,8 @@ class PropertyName:
     TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
     RECORD_CRC = "__CRC32#"
     REMOVED_PROPERTIES = "OGIVE_REMOVED_PROPERTIES"
-    """Names of properties that a retry or dead letter lacks, because they left no room for those of the retry."""
+    """Names of properties that a retry or dead letter lacks, because they left no room for those of
+    the retry."""
 
 
 RESERVED_PROPERTIES: Final = frozenset(
@@ -168,7 +169,7 @@ def _validate_name(kind: str, name: str, limit: int) -> str:
 
 
 _TRIMMED: Final = "".join(map(chr, range(33)))
-"""What String.trim() of Java takes off."""
+"""Characters that String.trim() of Java removes."""
 
 
 @functools.lru_cache(4096)
@@ -414,10 +415,12 @@ class SendResult:
 class RecallResult(str):
     """The outcome of ``Producer.recall``: *id* is the message's id.
 
-    *recalled* is True if the message was waiting and is taken back, False if no such message was waiting (it was delivered, recalled
-    before or never sent), and None if the broker does not report it, as Apache's.
+    *recalled* is True if the message was waiting and is taken back, False if no such message was
+    waiting (it was delivered, recalled before or never sent), and None if the broker does not
+    report it, as Apache's.
 
-    Use as the text of the id, which ``recall`` returned before, is deprecated: it works in this release, with a DeprecationWarning.
+    Use as the text of the id, which ``recall`` returned before, is deprecated: it works in this
+    release, with a DeprecationWarning.
     """
 
     __slots__ = ("recalled",)
@@ -512,7 +515,9 @@ class DelayLevels:
 
     @classmethod
     def parse(cls, text: str = DEFAULT_DELAY_LEVELS) -> Self:
-        """Raises InvalidOption on a bad entry: a broker must not start with half a table, or with a delay whose end no clock can hold."""
+        """Raises InvalidOption on a bad entry: a broker must not start with half a table, or with a
+        delay whose end no clock can hold.
+        """
         words = text.split()
         for word in words:
             if not _DELAY.fullmatch(word):

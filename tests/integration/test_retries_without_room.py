@@ -1,4 +1,6 @@
-"""Messages with properties, keys and bodies up to the limits, and a listener that always fails: none may stop its group."""
+"""Messages with properties, keys and bodies up to the limits, and a listener that always fails:
+none may stop its group.
+"""
 
 import asyncio
 import itertools
@@ -29,7 +31,9 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True)
 class Shape:
-    """A message with so many bytes of properties fewer than fit, most of them in the property *name*."""
+    """A message with so many bytes of properties fewer than fit, most of them in the property
+    *name*.
+    """
 
     name: str
     missing: int
@@ -132,7 +136,7 @@ KINDS: dict[str, tuple[dict[str, str], str, int]] = {
     "time": ({"TIMER_DELIVER_MS": "{soon}"}, REAL + "TIMER_OUT_MS\x011795230231000\x02", 0),
     "half message": ({"TRAN_MSG": "true", "PGROUP": "shop"}, REAL + "__transactionId__\x01{key}\x02", SysFlag.TRANSACTION_PREPARED),
 }
-"""What makes it one, what brokers add to it, and its flag."""
+"""Everything that makes it one, that brokers add to it, and its flag."""
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,6 +1,8 @@
-"""Queues that change hands between our members, and between ours and Java's, on our broker and on Apache's.
+"""Queues that change hands between our members, and between ours and Java's, on our broker and on
+Apache's.
 
-``python -m tests.interop.test_hand_overs`` prints a row for each: our broker and Apache's, Java alone and one Java member among ours.
+``python -m tests.interop.test_hand_overs`` prints a row for each: our broker and Apache's, Java
+alone and one Java member among ours.
 """
 
 import asyncio
@@ -36,7 +38,7 @@ WAIT_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What three members got that joined one after the other, of which the first was killed."""
+    """Messages of three members that joined one after the other. The first was killed."""
 
     members: str
     sent: int

@@ -24,7 +24,8 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageResponse, encode_header
 from tests.ledger import Ledger
 
-WAIT_S = float(os.environ.get("OGIVE_TEST_WAIT_S", "150"))  # tests.mutants makes it shorter: there most waits are in vain
+# tests.mutants makes it shorter: there most waits are in vain.
+WAIT_S = float(os.environ.get("OGIVE_TEST_WAIT_S", "150"))
 TOPIC, GROUP, RETRY = "Orders", "billing", "%RETRY%billing"
 
 PULL = RequestCode.PULL_MESSAGE

@@ -1,4 +1,7 @@
-"""``python -m tests.simulation SEED [OPERATIONS] [--members]``: one story. ``--seeds N``: N of them from SEED on, until one goes wrong."""
+"""``python -m tests.simulation SEED [OPERATIONS] [--members]``: one story.
+
+``--seeds N``: N of them from SEED on, until one goes wrong.
+"""
 
 import argparse
 import gc

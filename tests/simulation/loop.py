@@ -65,7 +65,7 @@ def current_node() -> Node | None:
 
 
 class VirtualSocket:
-    """Where a server listens: it is made before the loop is asked to."""
+    """A listening socket, which a server makes before it asks the loop to listen."""
 
     def __init__(self, host: str, port: int, *, v6_only: bool = False) -> None:
         self._address = host, port

@@ -32,7 +32,9 @@ MEMBERSHIP: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Mischief:
-    """Faults of requests about membership: the shares that are lost and doubled, and the longest delay of each copy."""
+    """Faults of requests about membership: the shares that are lost and doubled, and the longest
+    delay of each copy.
+    """
 
     lost: float = 0.0
     doubled: float = 0.0

@@ -27,13 +27,17 @@ GROUPS: Final = {WORK: "work", LINE: "line"}
 PRODUCERS: Final = 3
 MAX_IN_FLIGHT: Final = 15  # of each producer
 SETTLE_S: Final = 900.0
-REST_S: Final = 150.0  # in a story about members: a lease of an orderly one's lock and the expiry of a paused one are over by then
-RETRIES: Final = 2  # in a story about members, in which one of twenty messages always fails
-IN_HAND: Final = 100  # of one member: what it has pulled, and what it did since its last commit
+REST_S: Final = 150.0
+"""End of a story about members: the lease of a lock and the expiry of a paused member are over by
+then."""
+RETRIES: Final = 2
+"""In a story about members, in which one of twenty messages always fails."""
+IN_HAND: Final = 100
+"""Messages of one member: pulled ones, and those that it did since its last commit."""
 CALM: Final = frozenset(
     {"member left", "member joined", "member restarted", "name-server restarted", "wire slow", "requests late or doubled"}
 )
-"""What costs no message a second delivery."""
+"""Faults that cost no message a second delivery."""
 COMMITS: Final = frozenset({int(RequestCode.UPDATE_CONSUMER_OFFSET)})
 ROUGH: Final = CALM | {"member killed", "wire cut", "node paused", "broker stopped", "broker killed", "requests lost"}
 _CONSUMER: Final = ConsumerConfig(
@@ -77,8 +81,10 @@ class Book:
     places: dict[tuple[str, int, int], bytes] = field(default_factory=dict)  # (topic, queue id, offset) -> body
     high: dict[int, int] = field(default_factory=dict)  # of the ordered topic: queue id -> highest offset handled
     handled_by: dict[int, Node] = field(default_factory=dict)  # of the ordered topic: queue id -> who is at it
-    done: dict[str, set[bytes]] = field(default_factory=lambda: {WORK: set(), LINE: set()})  # a call with it has ended well
-    tries: defaultdict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))  # which of them came
+    done: dict[str, set[bytes]] = field(default_factory=lambda: {WORK: set(), LINE: set()})
+    """Messages of which a call has ended well."""
+    tries: defaultdict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))
+    """Numbers of the tries that came, by message."""
     faults: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
@@ -95,7 +101,10 @@ class Outcome:
 
 
 def tell(seed: int, operations: int, *, members: bool = False, verbose: bool = False) -> Outcome:
-    """One story from its beginning to its verdict. *members*: see ``Story``. *verbose* prints every event."""
+    """One story from its beginning to its verdict.
+
+    *members*: see ``Story``. *verbose* prints every event.
+    """
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -114,7 +123,8 @@ def tell(seed: int, operations: int, *, members: bool = False, verbose: bool = F
 class Story:
     """See the module. Everything here runs outside the nodes.
 
-    A story about *members* has more changes of the groups, and no damage to disks. One of three is calm: there nothing is delivered twice.
+    A story about *members* has more changes of the groups, and no damage to disks. One of three is
+    calm: there nothing is delivered twice.
     """
 
     def __init__(self, loop: VirtualLoop, seed: int, *, members: bool = False, verbose: bool = False) -> None:
@@ -468,7 +478,8 @@ class Story:
             await self._join(member.topic)
 
     async def _delay_requests(self) -> None:
-        # No commit is doubled: an old one that overtakes a newer one takes progress back. Clients do
+        # No commit is doubled: an old one that overtakes a newer one takes progress back. Clients
+        # do
         # not do that, they repeat only the newest.
         await self._make_mischief(Mischief(doubled=0.2, late_s=0.3, once=COMMITS))
 

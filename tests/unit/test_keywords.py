@@ -1,4 +1,6 @@
-"""Unknown keyword arguments: the error names the argument to use, and signatures stay as they are written."""
+"""Unknown keyword arguments: the error names the argument to use, and signatures stay as they are
+written.
+"""
 
 import inspect
 from collections.abc import Callable

@@ -129,7 +129,8 @@ class BrokerRequests:
         consumer = self._consumers.get(header.consumer_group)
         if consumer is None:
             return api.refusal(ResponseCode.SYSTEM_ERROR, f"group {header.consumer_group} has no consumer in this client")
-        if command.body:  # another member wants these queues
+        if command.body:
+            # Another member wants these queues.
             return api.success(body=holdings_dumps(consumer.holdings(queues_asked_loads(command.body))))
         body = consumer.running_info()
         if header.jstack_enable:  # the process's, not the group's: the last member of the object

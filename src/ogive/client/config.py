@@ -166,7 +166,9 @@ class ProducerConfig:
     max_batch_bytes: int = 1024 * 1024  # of one request; brokers take 4 MiB (maxMessageSize)
     whole_batches: bool = False  # send_batch for topics of batches, which brokers from 5.0 on have: gives each batch a key of its own, as
     # Java's client does; brokers of 4.9 then give that key to all messages of a batch, in place of their own
-    default_topic_queues: int = 4  # defaultTopicQueueNums, for topics that a send creates; the broker has a limit, usually 8
+    default_topic_queues: int = 4
+    """Queues of a topic that a send creates; the broker has a limit, usually 8. Java:
+    defaultTopicQueueNums."""
     check_threads: int = 4  # checkThreadPoolMaxSize, 1; concurrent calls of the transaction check
     max_checks_waiting: int = 2000  # checkRequestHoldMax; beyond it questions are dropped, and the broker asks again
     busy_poll_s: float = 200e-6  # how long a blocking send looks for its answer before it sleeps; 0: it sleeps at once

@@ -1,17 +1,24 @@
-"""The contents of heartbeats: all subscriptions, or only that nothing has changed. Source: sendHeartbeatToBrokerV2, 5.5.
+"""The contents of heartbeats: all subscriptions, or only that nothing has changed.
+
+Source: sendHeartbeatToBrokerV2, 5.5.
 
 Behaviour
-- The first heartbeat on a connection is a full one, with a fingerprint of what it says. From a broker that answers that it knows these
-  fingerprints (5.1 and later) the periodic ones leave the subscriptions out, until they change or the broker asks for them.
-- A heartbeat that mends something (a rebalance, an unknown subscription, a new member) is always full.
-- A client of more than 256 groups, which our broker refuses in one heartbeat, sends several: a broker keeps those that one does not name.
+- The first heartbeat on a connection is a full one, with a fingerprint of what it says. From a
+  broker that answers that it knows these fingerprints (5.1 and later) the periodic ones leave the
+  subscriptions out, until they change or the broker asks for them.
+- A heartbeat that mends something (a rebalance, an unknown subscription, a new member) is always
+  full.
+- A client of more than 256 groups, which our broker refuses in one heartbeat, sends several: a
+  broker keeps those that one does not name.
 
 Differs from Java
 - On wherever the broker offers it; Java's is behind a switch (useHeartbeatV2).
-- What was told counts for one connection: a broker that restarted, or another one at the same address, is told everything.
+- What was told counts for one connection: a broker that restarted, or another one at the same
+  address, is told everything.
 - A broker that asks for the subscriptions gets them at once, not with the next heartbeat.
-- The fingerprint is a number of our own: brokers only compare it with that of the group's last heartbeat. Where members of another language
-  send theirs (Java's by default do not), every heartbeat of the group is full.
+- The fingerprint is a number of our own: brokers only compare it with that of the group's last
+  heartbeat. Where members of another language send theirs (Java's by default do not), every
+  heartbeat of the group is full.
 """
 
 import asyncio
@@ -39,7 +46,9 @@ class Heartbeats:
         self._told: dict[tuple[str, int], tuple[Connection, tuple[ConsumerData, ...]]] = {}
 
     async def tell(self, address: str, data: HeartbeatData, *, full: bool, timeout_s: float) -> None:
-        """Raises OgiveError, the first of several: what one heartbeat is refused for does not hold up the others."""
+        """Raises OgiveError, the first of several: what one heartbeat is refused for does not hold
+        up the others.
+        """
         ends = await asyncio.gather(
             *(self._tell((address, number), part, full=full, timeout_s=timeout_s) for number, part in enumerate(parts(data))),
             return_exceptions=True,

@@ -67,7 +67,10 @@ class GroupMember(Protocol):
         ...
 
     def holdings(self, queues: Sequence[MessageQueue]) -> Sequence[MessageQueue]:
-        """Those of *queues* that this member holds or claims; another member asks before it takes them over."""
+        """Return those of *queues* that this member holds or claims.
+
+        Another member asks before it takes them over.
+        """
         ...
 
 
@@ -97,7 +100,8 @@ class ClientInstance:
         self._producer_groups: Counter[str] = Counter()
         self._cluster: dict[str, dict[int, str]] = {}  # as in routes.brokers; all there are, once somebody wants to meet them
         self._turns: dict[str, asyncio.Lock] = {}  # by address of the broker
-        self._full_beats: dict[str, _FullBeat] = {}  # that have not left yet, by address
+        # Those that have not left yet, by address.
+        self._full_beats: dict[str, _FullBeat] = {}
         self._unreachable: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leaving: asyncio.Task[None] | None = None  # after a failure
@@ -249,7 +253,8 @@ class ClientInstance:
         return (await self._beat_everywhere()).count(True)
 
     async def announce(self) -> None:
-        """Send a heartbeat as ``heartbeat_now``, and raise the BrokerError of a broker that refuses what it says.
+        """Send a heartbeat as ``heartbeat_now``, and raise the BrokerError of a broker that refuses
+        what it says.
 
         Brokers that are away, busy or failing count for nothing: the next heartbeat reaches them. A
         refused heartbeat is refused again each time, and ends all groups of the client there.
@@ -265,14 +270,17 @@ class ClientInstance:
         return await asyncio.gather(*map(self._beat_fully, self.heartbeat_addresses()))
 
     async def _beat_fully(self, address: str) -> bool | OgiveError:
-        """Send a full heartbeat, together with all who want one before it leaves: a client may have a thousand groups."""
+        """Send a full heartbeat, together with all who want one before it leaves: a client may have
+        a thousand groups.
+        """
         beat = self._full_beats.get(address)
         if beat is None:
             task = self.spawn(self._beat(address, full=True), f"full heartbeat to {address}")
             beat = self._full_beats[address] = _FullBeat(task)
         beat.waiting += 1
         try:
-            # Not awaited itself: the end of the client cancels it, which is no cancellation of the caller.
+            # Not awaited itself: the end of the client cancels it, which is no cancellation of the
+            # caller.
             await asyncio.wait((beat.task,))
         finally:
             beat.waiting -= 1
@@ -316,7 +324,9 @@ class ClientInstance:
         return [addresses[MASTER_ID] for addresses in brokers if MASTER_ID in addresses]
 
     async def _beat(self, address: str, *, full: bool) -> bool | OgiveError:
-        """Return True if the broker has taken it, the error if not, and False if there was nothing to send."""
+        """Return True if the broker has taken it, the error if not, and False if there was nothing
+        to send.
+        """
         try:
             async with self._turn(address):
                 if full:

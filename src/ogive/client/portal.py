@@ -48,7 +48,10 @@ class Portal:
         self._thread: threading.Thread | None = None
 
     def ensure_running(self) -> None:
-        """Start the loop's thread. An interrupt of an earlier call may have kept it from starting."""
+        """Start the loop's thread.
+
+        An interrupt of an earlier call may have kept it from starting.
+        """
         if self._unclaimed:
             threading.Thread(target=self._run, name="ogive", daemon=True).start()
 
@@ -180,7 +183,8 @@ _portals: dict[int, Portal] = {}
 def portal() -> Portal:
     """This process's portal; a forked child gets one of its own.
 
-    Holds no lock: the handler of a signal may need the portal while the code that it interrupts makes it.
+    Holds no lock: the handler of a signal may need the portal while the code that it interrupts
+    makes it.
     """
     pid = os.getpid()
     existing = _portals.get(pid)

@@ -315,11 +315,14 @@ class Producer(OnlyAsyncWith, Generic[B]):
         return await self._requester.request(outgoing, self.budget_s(timeout_s))
 
     async def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> RecallResult:
-        """Cancel a message that is to be delivered later; *handle* is the ``recall_handle`` of its SendResult.
+        """Cancel a message that is to be delivered later; *handle* is the ``recall_handle`` of its
+        SendResult.
 
-        The result says whether the message was still waiting, if the broker reports it: see RecallResult. Raises InvalidOption for an
-        invalid handle, NoRoute, NotSupported from a broker before 5.3.2, and a BrokerError with the code ILLEGAL_OPERATION if the time of
-        the message has come, or NO_PERMISSION if recallMessageEnable is off at Apache's broker (the default there).
+        The result says whether the message was still waiting, if the broker reports it: see
+        RecallResult. Raises InvalidOption for an invalid handle, NoRoute, NotSupported from a
+        broker before 5.3.2, and a BrokerError with the code ILLEGAL_OPERATION if the time of the
+        message has come, or NO_PERMISSION if recallMessageEnable is off at Apache's broker (the
+        default there).
         """
         _ = self.publisher
         client, budget = self.client, self.budget_s(timeout_s)

@@ -31,11 +31,12 @@ As = type[T] | Callable[[bytes], T]
 
 
 def to_json(value: Any) -> bytes:
-    """Return *value* as compact JSON: a dataclass, pydantic model, msgspec struct, or what ``json.dumps`` takes.
+    """Return *value* as compact JSON: a dataclass, pydantic model, msgspec struct, or what
+    ``json.dumps`` takes.
 
-    Sets become lists, sorted if their elements can be compared. Raises TypeError for a type without a
-    form in JSON, ValueError for NaN and infinity, which JSON does not have. Models of pydantic and
-    structs of msgspec are written by their library, which writes ``null`` for NaN.
+    Sets become lists, sorted if their elements can be compared. Raises TypeError for a type without
+    a form in JSON, ValueError for NaN and infinity, which JSON does not have. Models of pydantic
+    and structs of msgspec are written by their library, which writes ``null`` for NaN.
     """
     if hasattr(value, "model_dump_json"):
         text: str = value.model_dump_json()
@@ -210,7 +211,9 @@ def _one_of(values: tuple[Any, ...]) -> Read:
 
 
 def _member_of(kind: type[enum.Enum]) -> Read:
-    """Read members by the values that to_json() writes for them, else as the class itself looks them up."""
+    """Read members by the values that to_json() writes for them, else as the class itself looks
+    them up.
+    """
     by_json: dict[bytes, enum.Enum] = {}
     for member in kind:
         with contextlib.suppress(TypeError, ValueError):

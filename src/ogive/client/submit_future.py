@@ -1,8 +1,9 @@
-"""The future of a submitted message, which the loop completes without ever waiting for a lock of a user's thread.
+"""The future of a submitted message, which the loop completes without ever waiting for a lock of a
+user's thread.
 
-A plain ``concurrent.futures.Future`` has a lock that a waiting thread holds for moments. A signal in
-such a moment stops more than that thread: Ctrl-C leaves the lock taken for ever, and a signal handler
-that makes a blocking call waits for the loop while the loop waits for the lock.
+A plain ``concurrent.futures.Future`` has a lock that a waiting thread holds for moments. A signal
+in such a moment stops more than that thread: Ctrl-C leaves the lock taken for ever, and a signal
+handler that makes a blocking call waits for the loop while the loop waits for the lock.
 """
 
 import concurrent.futures
@@ -25,11 +26,12 @@ Callback = Callable[[concurrent.futures.Future[T]], object]
 
 
 class SubmitFuture(concurrent.futures.Future[T]):
-    """A future that cannot be cancelled, and that logs an error which is never retrieved, as asyncio's do.
+    """A future that cannot be cancelled, and that logs an error which is never retrieved, as
+    asyncio's do.
 
     Each waiting thread sleeps on a lock of its own. Only ``concurrent.futures.wait`` and
-    ``as_completed`` use the state and the lock of the base class. That state follows the outcome: at
-    once if the lock is free and nobody waits so, otherwise on a thread of *completions*.
+    ``as_completed`` use the state and the lock of the base class. That state follows the outcome:
+    at once if the lock is free and nobody waits so, otherwise on a thread of *completions*.
     """
 
     def __init__(self, completions: "Completions") -> None:
@@ -157,9 +159,12 @@ class SubmitFuture(concurrent.futures.Future[T]):
 
 
 class Completions:
-    """Completes futures on threads of its own. One that is stuck on a lock holds up no other future.
+    """Completes futures on threads of its own.
 
-    There is always a thread that waits for the next future, or none to wait for: the threads end when idle.
+    One that is stuck on a lock holds up no other future.
+
+    There is always a thread that waits for the next future, or none to wait for: the threads end
+    when idle.
     """
 
     def __init__(self) -> None:

@@ -13,12 +13,17 @@ T = TypeVar("T")
 
 
 def call_in_fresh_context(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call *function* in a copy of the context, so that context variables that it sets are gone with the call."""
+    """Call *function* in a copy of the context, so that context variables that it sets are gone
+    with the call.
+    """
     return contextvars.copy_context().run(function, *args, **kwargs)
 
 
 async def await_in_fresh_context(function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call *function*, and await its result, in a copy of the context. A cancellation reaches it as if it was awaited directly."""
+    """Call *function*, and await its result, in a copy of the context.
+
+    A cancellation reaches it as if it was awaited directly.
+    """
 
     async def whole() -> T:
         return await function(*args, **kwargs)

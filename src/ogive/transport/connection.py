@@ -505,7 +505,10 @@ async def connect(
 
 
 async def _resolve(host: str, port: int) -> list[str]:
-    """Return the IP addresses of *host*. Raises OSError, and ValueError for what cannot be a name."""
+    """Return the IP addresses of *host*.
+
+    Raises OSError, and ValueError for what cannot be a name.
+    """
     try:
         return [str(ipaddress.ip_address(host))]
     except ValueError:

@@ -32,8 +32,8 @@ def _uvloop() -> Callable[[], asyncio.AbstractEventLoop] | None:
     class Loop(uvloop.Loop):
         """Looks names up as ``names.py`` does, in ``sock_connect``, too.
 
-        ``create_connection`` with a name and ``create_server`` with a host still use libuv's threads:
-        they are called with addresses and sockets only.
+        ``create_connection`` with a name and ``create_server`` with a host still use libuv's
+        threads: they are called with addresses and sockets only.
         """
 
         async def getaddrinfo(self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> list[Any]:

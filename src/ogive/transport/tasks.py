@@ -55,7 +55,10 @@ async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 async def each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
-    """Ask for all *items*, a bounded number at a time; the answers in their order. The first failure ends it."""
+    """Ask for all *items*, a bounded number at a time; the answers in their order.
+
+    The first failure ends it.
+    """
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one(item: T) -> R:

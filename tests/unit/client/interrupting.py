@@ -11,7 +11,8 @@ RETURN = dis.opmap["RETURN_VALUE"]
 
 
 def signalled_at(moment: int, call: Callable[[], object], handler: Callable[[], object]) -> bool:
-    """Run *call*, and *handler* as a signal handler would run before its instruction number *moment*.
+    """Run *call*, and *handler* as a signal handler would run before its instruction number
+    *moment*.
 
     Return False if the call was over before. What the handler raises comes out of this function.
     """

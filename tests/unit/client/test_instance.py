@@ -130,7 +130,8 @@ async def test_one_heartbeat_is_on_its_way_at_a_time() -> None:
         broker.hold(HEART_BEAT)
         first = asyncio.create_task(client.heartbeat_now())
         await broker.received(HEART_BEAT)
-        # These say what has changed since the first left, and one heartbeat says it for all of them.
+        # These say what has changed since the first left, and one heartbeat says it for all of
+        # them.
         beating = [first, *(asyncio.create_task(client.heartbeat_now()) for _ in range(5))]
         await client.routes.refresh("Orders")  # an answer that comes later than further heartbeats would have come
         assert len(broker.of(HEART_BEAT)) == 1

@@ -1,4 +1,6 @@
-"""A start that Ctrl-C or a cancellation interrupts leaves nothing behind: no thread, task, connection or member."""
+"""A start that Ctrl-C or a cancellation interrupts leaves nothing behind: no thread, task,
+connection or member.
+"""
 
 import asyncio
 import contextlib
@@ -17,7 +19,8 @@ from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from tests.unit.client.interrupting import signalled_at
 from tests.unit.client.serving import on_a_thread
 
-STEP = 5  # of the instructions of a start, every so manieth
+STEP = 5
+"""One of so many instructions of a start is interrupted."""
 
 
 @ogive.listener("Orders", group="interrupted", start="earliest")

@@ -206,9 +206,12 @@ class GroupCalls(AdminBase):
         raise ConsumerNotOnline(ResponseCode.CONSUMER_NOT_ONLINE, f'no member "{client_id}" of group "{group}" is online')
 
     async def lag(self, group: str, topic: str | None = None, *, members: bool = True) -> list[QueueLag]:
-        """How far the group is behind in each queue, including those of its retry topic. Empty if it never committed.
+        """How far the group is behind in each queue, including those of its retry topic.
 
-        *members*: also ask every member which queues it holds. Raises GroupNotExist, which names similar groups.
+        Empty if it never committed.
+
+        *members*: also ask every member which queues it holds. Raises GroupNotExist, which names
+        similar groups.
         """
         validate_group(group)
         rows, _ = await self._progress(group, topic)
@@ -222,10 +225,13 @@ class GroupCalls(AdminBase):
     async def lag_gaps(self, group: str, topic: str | None = None, *, members: bool = True) -> list[str]:
         """Return what ``lag()`` cannot see, a sentence each. Empty if its rows are the whole truth.
 
-        Messages are missing from the rows while a broker is away, and in a topic, or at a broker, where the group
-        has no position yet. A position beyond the end of its queue means that the topic was made anew.
-        *members*: a group that nobody consumes now is a gap too. Of brokers that are gone only ogive's name server
-        knows, for a day; a master that is away while its slave serves is seen everywhere.
+        Messages are missing from the rows while a broker is away, and in a topic, or at a broker,
+        where the group has no position yet. A position beyond the end of its queue means that the
+        topic was made anew.
+
+        *members*: a group that nobody consumes now is a gap too. Of brokers that are gone only
+        ogive's name server knows, for a day; a master that is away while its slave serves is seen
+        everywhere.
         """
         validate_group(group)
         info = await self.cluster_info()

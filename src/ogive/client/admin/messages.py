@@ -151,7 +151,8 @@ class MessageCalls(AdminBase):
         return sorted(found, key=lambda m: (m.store_timestamp_ms, m.queue, m.queue_offset))[:limit]
 
     async def trace(self, key: str, *, trace_topic: str = TRACE_TOPIC) -> list[TraceRecord]:
-        """Return the trace records of a message by its unique key, or of all messages with this key, in order of time.
+        """Return the trace records of a message by its unique key, or of all messages with this
+        key, in order of time.
 
         A record may be missing: clients leave some out under heavy load, and the newest 64 trace
         messages of each broker are read, each with the records of up to a few hundred messages.
@@ -171,7 +172,9 @@ class MessageCalls(AdminBase):
     async def dead_letters(
         self, group: str, *, start: datetime | None = None, end: datetime | None = None, limit: int = 64
     ) -> list[MessageExt]:
-        """Messages that the group could not consume, oldest first. They stay listed after ``send_again``.
+        """Messages that the group could not consume, oldest first.
+
+        They stay listed after ``send_again``.
 
         Raises GroupNotExist, which names similar groups.
         """
@@ -210,7 +213,9 @@ class MessageCalls(AdminBase):
     # --- looking -----------------------------------------------------------------------------------------------------
 
     async def _by_offset_id(self, message_id: str) -> MessageExt | None:
-        """Return None unless *message_id* is of a broker of this cluster. No other address is asked.
+        """Return None unless *message_id* is of a broker of this cluster.
+
+        No other address is asked.
 
         An id holds an IP address. A broker that is listed by a name is asked if its port is that of
         the id: only the broker knows to which address its name belonged when it stored the message.
@@ -232,7 +237,10 @@ class MessageCalls(AdminBase):
         return await self._at_names([(at, name) for at, name in listed.items() if places[at] == (None, place[1])], message_id, offset)
 
     async def _at_names(self, brokers: Sequence[tuple[str, str]], message_id: str, offset: int) -> MessageExt | None:
-        """Ask brokers that may have stored the message. Raises TransportError if one cannot be asked."""
+        """Ask brokers that may have stored the message.
+
+        Raises TransportError if one cannot be asked.
+        """
 
         async def ask(broker: tuple[str, str]) -> MessageExt | OgiveError:
             try:

@@ -224,8 +224,8 @@ class TopicCalls(AdminBase):
     async def brokers(self) -> list[BrokerStatus]:
         """Every broker that the name server knows, with its version and figures.
 
-        *trouble* is set for one that does not answer, and for one that is gone without having been stopped; of the
-        latter only ogive's name server tells, for a day.
+        *trouble* is set for one that does not answer, and for one that is gone without having been
+        stopped; of the latter only ogive's name server tells, for a day.
         """
         info = await self.cluster_info()
 

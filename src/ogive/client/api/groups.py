@@ -88,9 +88,10 @@ async def consumer_running_info(
     queues: Collection[MessageQueue] = (),
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> ConsumerRunningInfo:
-    """What a member says of itself, asked through a broker that it is connected to.
+    """Return the report of a member on itself, asked for through a broker that it is connected to.
 
-    Given *queues*, ours answer only which of these they hold or claim; other clients do not look at the body.
+    If *queues* are given, ours answer only which of these they hold or claim. Other clients ignore
+    the body.
     """
     header = h.GetConsumerRunningInfoRequest(consumer_group=group, client_id=client_id, jstack_enable=stack)
     body = queues_asked_dumps(queues) if queues else b""

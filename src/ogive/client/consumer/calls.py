@@ -35,7 +35,8 @@ _NOT_COPIED: Final = {
     PropertyName.RECONSUME_TIME,
     PropertyName.MAX_RECONSUME_TIMES,
     PropertyName.RECORD_CRC,
-    # In a batch item, which no broker checks. A broker would refuse the copy for them, or delay the dead letter.
+    # In a batch item, which no broker checks. A broker would refuse the copy for them, or delay the
+    # dead letter.
     "INNER_NUM",
     "TIMER_DELAY_SEC",
     PropertyName.TIMER_DELAY_MS,
@@ -44,7 +45,8 @@ _NOT_COPIED: Final = {
 }
 MAX_RETRIES: Final = 0x7FFFFFFF
 _ADDED_BYTES: Final = 1024
-"""Brokers add less to the properties of a copy: where it waits for its delay, where it came in, and a unique key."""
+"""Brokers add less to the properties of a copy: where it waits for its delay, where it came in, and
+a unique key."""
 _MAX_COPY_BYTES: Final = MAX_FRAME_BYTES - 128 * 1024
 """The rest of a frame is for the header, which holds the properties."""
 
@@ -81,8 +83,9 @@ class GroupCalls:
     async def members(self, topic: str) -> tuple[list[str], Connection | None]:
         """Client ids of the group, sorted, and the connection that they came by.
 
-        All members must see the same list, so all ask the topic's first broker. If that cannot be reached the next one is asked: those with
-        a connection come first, as a dead one may cost its whole timeout.
+        All members must see the same list, so all ask the topic's first broker. If that cannot be
+        reached the next one is asked: those with a connection come first, as a dead one may cost
+        its whole timeout.
         """
 
         async def ask(address: str) -> tuple[list[str], Connection | None]:
@@ -92,7 +95,10 @@ class GroupCalls:
         return await self._list_keeper(topic, ask)
 
     async def held_by(self, topic: str, member: str, queues: Collection[MessageQueue], timeout_s: float) -> Collection[MessageQueue]:
-        """The queues that *member* has, asked through the broker that lists the members. Ours name only those among *queues*."""
+        """The queues that *member* has, asked through the broker that lists the members.
+
+        Ours name only those among *queues*.
+        """
         info = await self._list_keeper(
             topic, lambda a: api.consumer_running_info(self._pool, a, self.group, member, queues=queues, timeout_s=timeout_s)
         )
@@ -255,10 +261,12 @@ class GroupCalls:
         )
 
     async def send_retry(self, message: MessageExt, *, delay_level: int, reconsume_times: int, max_retries: int) -> None:
-        """Send a copy of *message* to the group's retry topic: the way round a broker that cannot send it back.
+        """Send a copy of *message* to the group's retry topic: the way round a broker that cannot
+        send it back.
 
-        More *reconsume_times* than *max_retries* make the broker put it into the dead-letter topic instead. Properties that do not fit are
-        removed, the largest first. Raises MessageIllegal if the broker refuses even that.
+        More *reconsume_times* than *max_retries* make the broker put it into the dead-letter topic
+        instead. Properties that do not fit are removed, the largest first. Raises MessageIllegal if
+        the broker refuses even that.
         """
         topic = retry_topic(self.group)
         queues = await self._instance.routes.publish_queues(topic)
@@ -315,7 +323,9 @@ class GroupCalls:
 
 
 async def _copied_body(message: MessageExt) -> tuple[bytes, int]:
-    """Return the body of a copy and its sysFlag. A body that came compressed goes so: inflated it may be longer than brokers take.
+    """Return the body of a copy and its sysFlag.
+
+    A body that came compressed goes so: inflated it may be longer than brokers take.
 
     Raises MessageIllegal for one that is too long for a frame.
     """
@@ -330,7 +340,8 @@ async def _copied_body(message: MessageExt) -> tuple[bytes, int]:
 def _retry_properties(message: MessageExt, delay_level: int) -> dict[str, str]:
     """Source: DefaultMQPushConsumerImpl.java sendMessageBackAsNormalMessage, 5.3.
 
-    Differs from Java: ORIGIN_MESSAGE_ID is the offset id, as where the broker makes the copy, by which the original is found.
+    Differs from Java: ORIGIN_MESSAGE_ID is the offset id, as where the broker makes the copy, by
+    which the original is found.
     """
     properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
     properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.offset_id)

@@ -1,12 +1,14 @@
-"""Queues that this member wants, and what the other members say of them: it begins in one only once nobody else has it.
+"""Queues that this member wants. It begins in one only when no other member has it.
 
 Behaviour
-- Each other member that the broker knows is asked through that broker, by a GET_CONSUMER_RUNNING_INFO whose body names the claimed queues.
-  Our members answer with those that they hold or claim; Java's ignore the body and answer with all that they hold.
-- A member that has said once that it has nothing of a queue is not asked again while the claim lasts: it would ask us before it takes the
-  queue, and we would say that we claim it.
-- A member that cannot say it (an old client, or an access rule) gets hand_over_pause_s to give the queue up. One that does not answer, or
-  goes on holding the queue, is waited for a little longer than members wait for their own calls; then the queue is taken, with a warning.
+- Each other member that the broker knows is asked through that broker, by a
+  GET_CONSUMER_RUNNING_INFO whose body names the claimed queues. Our members answer with those that
+  they hold or claim; Java's ignore the body and answer with all that they hold.
+- A member that has said once that it has nothing of a queue is not asked again while the claim
+  lasts: it would ask us before it takes the queue, and we would say that we claim it.
+- A member that cannot say it (an old client, or an access rule) gets hand_over_pause_s to give the
+  queue up. One that does not answer, or goes on holding the queue, is waited for a little longer
+  than members wait for their own calls; then the queue is taken, with a warning.
 - The dead are in no broker's list: nobody waits for them.
 """
 
@@ -21,22 +23,26 @@ from ogive.model import MessageQueue
 
 log = logging.getLogger(__name__)
 
-ROUND_S: Final = 0.5  # for the answers of one pass
-MARGIN_S: Final = 1.0  # beyond hand_over_wait_s: for news of the change to reach the holder, and its commit the broker
+ROUND_S: Final = 0.5
+"""The longest wait for answers in one pass."""
+MARGIN_S: Final = 1.0
+"""Added to hand_over_wait_s: news of the change take time to the holder, its commit to the broker."""
 ASKED_AT_ONCE: Final = 32
 
 
 class HolderCalls(Protocol):
-    """What it asks of brokers."""
+    """Questions to other members, through a broker."""
 
     async def held_by(self, topic: str, member: str, queues: Collection[MessageQueue], timeout_s: float) -> Collection[MessageQueue]:
-        """The queues, among *queues* or not, that *member* has."""
+        """Return the queues that *member* has. It may name others than *queues*."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """A wish for one queue: *since* when, who said that they do not have it, and who could not say."""
+    """A claim to one queue, its beginning, the members that said they do not have it, and those
+    that could not say.
+    """
 
     since: float
     clear: set[str] = field(default_factory=set)
@@ -55,7 +61,9 @@ class Claims:
         pause_s: float,
         wait_s: float,
     ) -> None:
-        """*pause_s* is for members that cannot say what they hold, *wait_s* for those that go on holding a queue."""
+        """*pause_s* is for members that cannot say what they hold, *wait_s* for those that go on
+        holding a queue.
+        """
         self._calls = calls
         self._spawn = spawn
         self._group = group
@@ -63,7 +71,8 @@ class Claims:
         self._wait_s = wait_s + MARGIN_S
         self._loop = asyncio.get_running_loop()
         self._claims: dict[MessageQueue, Claim] = {}
-        self._asking: dict[tuple[str, str], asyncio.Task[Any]] = {}  # by topic and member
+        # By topic and member.
+        self._asking: dict[tuple[str, str], asyncio.Task[Any]] = {}
         self._turns = asyncio.Semaphore(ASKED_AT_ONCE)
 
     def __contains__(self, queue: MessageQueue) -> bool:
@@ -75,7 +84,7 @@ class Claims:
         return max((self._loop.time() - claim.since for claim in self._claims.values()), default=None)
 
     def claim(self, topic: str, queues: Iterable[MessageQueue]) -> None:
-        """These queues of *topic*, and no others of it."""
+        """Claim these queues of *topic*, and give up the claims to all others of it."""
         wanted = set(queues)
         for queue in [queue for queue in self._claims if queue.topic == topic and queue not in wanted]:
             del self._claims[queue]
@@ -83,18 +92,18 @@ class Claims:
             self._claims.setdefault(queue, Claim(self._loop.time()))
 
     def settle(self, queues: Iterable[MessageQueue]) -> None:
-        """They are held now."""
+        """End the claims to queues that are held now."""
         for queue in queues:
             self._claims.pop(queue, None)
 
     def clear(self) -> None:
-        """Want nothing any more."""
+        """Give up all claims."""
         self._claims.clear()
         for task in self._asking.values():
             task.cancel()
 
     async def free(self, topic: str, queues: Sequence[MessageQueue], others: Collection[str]) -> list[MessageQueue]:
-        """The claimed *queues* of *topic* that none of the *others* has."""
+        """Return those of the claimed *queues* of *topic* that none of the *others* has."""
         claims = {queue: self._claims[queue] for queue in queues}
         for member in others:
             asked = {queue: claim for queue, claim in claims.items() if member not in claim.clear and member not in claim.mute}
@@ -118,7 +127,8 @@ class Claims:
         try:
             async with self._turns:
                 held = await self._calls.held_by(topic, member, claims, self._wait_s)
-        except TransportError as exc:  # of our own connection, or no answer in time: it is asked again
+        except TransportError as exc:
+            # Of our own connection, or no answer in time: it is asked again.
             log.debug("%s: %s does not say what it holds of %s: %s", self._group, member, topic, exc)
         except OgiveError as exc:
             log.debug("%s: %s cannot say what it holds of %s: %s", self._group, member, topic, exc)

@@ -29,15 +29,19 @@ class ConsumerConfig:
     strategy: Strategy = average  # allocateMessageQueueStrategy; must be the same in all members of a group
     interceptors: tuple[Interceptor, ...] = ()  # ConsumeMessageHook; around every listener call, the first is the outermost
     rebalance_period_s: float = 20.0  # rocketmq.client.rebalance.waitInterval
-    rebalance_pause_s: float = 1.0  # rocketmq.client.rebalance.minInterval; after an incomplete pass, and the most between two
+    rebalance_pause_s: float = 1.0
+    """Pause after an incomplete rebalance, and the longest between two. Java:
+    rocketmq.client.rebalance.minInterval."""
     hand_over_wait_s: float = 5.0
-    """How long a queue that goes to another member waits for the listener calls that run in it.
+    """Longest wait for the listener calls that run in a queue that goes to another member.
     An orderly group waits for as long as its lock lasts."""
     hand_over_pause_s: float = 0.5
-    """How long a queue is left alone if a member of the group cannot say whether it still holds it.
-    Old clients cannot, and access rules can forbid the question."""
-    persist_period_s: float = 1.0  # persistConsumerOffsetInterval, 5; after a crash about this much is consumed again
-    """How often progress is committed while there is a backlog; in a fifth of the time where there is none."""
+    """Time for which a queue is left alone if a member of the group cannot say whether it still
+    holds it. Old clients cannot, and access rules can forbid the question."""
+    persist_period_s: float = 1.0
+    """Time between two commits of progress while there is a backlog, a fifth of it if there is
+    none. After a crash about this much is consumed again. Java: persistConsumerOffsetInterval, 5 s.
+    """
     persist_again_s: float = 30.0  # send even unchanged progress again, in case the broker lost it in a crash
     offsets_dir: Path | None = None  # rocketmq.client.localOffsetStoreDir; broadcasting only; None: ~/.rocketmq_offsets
     lock_renew_s: float = 20.0  # rocketmq.client.rebalance.lockInterval

@@ -17,7 +17,8 @@ from ogive.client.trace import ConsumeObserver
 from ogive.model import MessageExt, MessageQueue
 from ogive.transport.tasks import every
 
-SOONER: Final = 5  # a fifth of the usual period
+SOONER: Final = 5
+"""Progress is committed after a fifth of the usual period if a queue has no messages left."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,7 +37,9 @@ class Group:
     auto_commit: bool = True
     held: dict[MessageQueue, ProcessQueue] = field(default_factory=dict)
     observer: ConsumeObserver | None = None  # of the listeners' calls
-    _soon_s: float | None = None  # from the end of a queue's last message until that is committed; None: by the application only
+    _soon_s: float | None = None
+    """Time from the end of a queue's last message to its commit. None: only the application
+    commits."""
     _soon: asyncio.TimerHandle | None = None
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
@@ -49,7 +52,8 @@ class Group:
     def keep_progress(self, config: ConsumerConfig) -> list[asyncio.Task[Any]]:
         """The jobs that bring the progress of the held queues to its record.
 
-        Where everything is finished that goes out sooner: at a slow pace a killed member then repeats next to nothing.
+        Where everything is finished that goes out sooner: at a slow pace a killed member then
+        repeats next to nothing.
         """
         if not self.broadcast:
             self._soon_s = config.persist_period_s / SOONER

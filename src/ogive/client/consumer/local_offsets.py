@@ -143,7 +143,8 @@ def _take_lock(handle: int) -> None:
 
 
 def _unlock(handle: int) -> None:
-    # Closing is enough on Windows. Elsewhere a forked child has the file open, too, and would keep the lock.
+    # Closing is enough on Windows. Elsewhere a forked child has the file open, too, and would keep
+    # the lock.
     if sys.platform != "win32":
         import fcntl
 

@@ -131,8 +131,9 @@ class Member:
     async def start(self) -> None:
         """Join the group and take over queues. A topic that does not exist yet is waited for.
 
-        Raises NoNameServer, what brokers say of a filter in SQL (SubscriptionInvalid, BrokerInternalError), and the BrokerError of a broker
-        that refuses the member. After an error only ``stop`` may be called.
+        Raises NoNameServer, what brokers say of a filter in SQL (SubscriptionInvalid,
+        BrokerInternalError), and the BrokerError of a broker that refuses the member. After an
+        error only ``stop`` may be called.
         """
         await self.prepare()
         self.register()
@@ -188,8 +189,8 @@ class Member:
     async def add(self, listener: AnyListener) -> None:
         """Listen to one more topic.
 
-        Raises InvalidOption where the listener cannot join the group, NoNameServer, and the BrokerError of a broker that refuses the topic.
-        Nothing has changed then.
+        Raises InvalidOption where the listener cannot join the group, NoNameServer, and the
+        BrokerError of a broker that refuses the topic. Nothing has changed then.
         """
         listener = wired(intercepted(decoded(listener), self._config.interceptors), self._namespace)
         check_one_group([*self._settings, listener.config])
@@ -205,7 +206,8 @@ class Member:
         try:
             await self._context.instance.announce()
         except BrokerError:
-            # A refused heartbeat renews nothing: the next one must leave the topic out, or the whole group ends.
+            # A refused heartbeat renews nothing: the next one must leave the topic out, or the
+            # whole group ends.
             await self._end_calls(topic, None)
             await self._forget(topic)
             raise

@@ -1,8 +1,9 @@
 """The members of a group, as the brokers of its topics list them.
 
 Behaviour
-- A broker that has started again knows only the members that are back. After a new connection to it,
-  those that it listed before count as well for three seconds: members try each second to be back.
+- A broker that has started again knows only the members that are back. After a new connection to
+  it, those that it listed before count as well for three seconds: members try each second to be
+  back.
 
 Differs from Java
 - There the first member that is back takes the queues of all.
@@ -26,7 +27,10 @@ class MemberCalls(Protocol):
 
 @dataclass(slots=True)
 class _Listed:
-    """A list of members. *counts_until*: how long it counts beside those of a newer connection, once there is one."""
+    """A list of members.
+
+    *counts_until*: how long it counts beside those of a newer connection, once there is one.
+    """
 
     connection: object
     members: Sequence[str]

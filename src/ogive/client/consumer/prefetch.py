@@ -48,7 +48,9 @@ class Prefetch:
                 self._ready.setdefault(process_queue, deque()).extendleft(reversed(batch))
 
     def has_in_hand(self, process_queue: ProcessQueue) -> bool:
-        """Return True if the last ``take`` returned messages of the queue, which are not settled yet."""
+        """Return True if the last ``take`` returned messages of the queue, which are not settled
+        yet.
+        """
         return process_queue in self._in_hand
 
     def drop_in_hand(self) -> None:

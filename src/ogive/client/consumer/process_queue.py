@@ -66,7 +66,8 @@ class ProcessQueue:
         self.active = True  # state is ACTIVE; read by other threads before each listener call
         self.busy = False  # orderly: a listener call is running, or a pause between two tries
         self.paused = False  # neither pulled nor handed out until ``resume``
-        self.releasing_since: float | None = None  # being given up to another member, by the loop's clock
+        # Time of the loop's clock at which it began to be given up to another member.
+        self.releasing_since: float | None = None
         self.doubted = False  # its broker could not be reached, or had forgotten us: others may have gone on in it
         self.suggested_broker_id = 0
         self.stuck_at: int | None = None  # its next pulls bring bytes that are no message, see ``damage.py``

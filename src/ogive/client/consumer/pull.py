@@ -75,7 +75,8 @@ class PullConsumer(OnlyAsyncWith):
     async def start(self) -> None:
         """Join the group, if there are topics.
 
-        Raises NoNameServer, the BrokerError of a broker that refuses the member, and IllegalStateError after an earlier start.
+        Raises NoNameServer, the BrokerError of a broker that refuses the member, and
+        IllegalStateError after an earlier start.
         """
         instance = await self._owner.start()
         self._member = PullMember(instance, self._wire_settings, self._config)

@@ -98,7 +98,8 @@ class PushConsumer(OnlyAsyncWith):
     async def start(self) -> None:
         """Join the groups.
 
-        Raises NoNameServer, the BrokerError of a broker that refuses a group or its topics, and IllegalStateError after an earlier start.
+        Raises NoNameServer, the BrokerError of a broker that refuses a group or its topics, and
+        IllegalStateError after an earlier start.
         """
         instance = await self._owner.start()
         self._ended = asyncio.get_running_loop().create_future()
@@ -184,7 +185,8 @@ class PushConsumer(OnlyAsyncWith):
     async def subscribe(self, listener: AnyListener) -> None:
         """Add a listener, in a new group or in one that this consumer is in.
 
-        Raises InvalidOption, NoNameServer, and the BrokerError of a broker that refuses the group or the topic; nothing has changed then.
+        Raises InvalidOption, NoNameServer, and the BrokerError of a broker that refuses the group
+        or the topic; nothing has changed then.
         """
         self._check_listening()
         (listener,) = _checked_listeners([listener], None)
@@ -369,10 +371,13 @@ async def serve(
     config: ConsumerConfig | None = None,
     client: ClientConfig | None = None,
 ) -> None:
-    """Run listeners until Ctrl-C or SIGTERM, then leave their groups in good order and return. Raises what ``PushConsumer.start`` raises.
+    """Run listeners until Ctrl-C or SIGTERM, then leave their groups in good order and return.
 
-    The same signal again cancels the task that awaits this: running calls are not waited for, what they were given comes again. Signals
-    are handled in the main thread only, and as before once this has returned; elsewhere cancel the task.
+    Raises what ``PushConsumer.start`` raises.
+
+    The same signal again cancels the task that awaits this: running calls are not waited for, what
+    they were given comes again. Signals are handled in the main thread only, and as before once
+    this has returned; elsewhere cancel the task.
     """
     await _serve(PushConsumer(*listeners, name_server=name_server, config=config, client=client))
 

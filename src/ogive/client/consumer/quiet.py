@@ -10,7 +10,10 @@ _LOOK_S: Final = 0.01
 
 
 async def until_quiet(is_busy: Callable[[ProcessQueue], bool], process_queue: ProcessQueue, timeout_s: float) -> bool:
-    """Wait until *process_queue* is not busy any more. Return False if it still is after *timeout_s*."""
+    """Wait until *process_queue* is not busy any more.
+
+    Return False if it still is after *timeout_s*.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     while is_busy(process_queue):

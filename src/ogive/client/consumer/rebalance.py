@@ -1,33 +1,45 @@
-"""Which queues this member holds, and taking them over and giving them up. Source: RebalanceImpl.java, RebalancePushImpl.java, 5.3.
+"""Which queues this member holds, and taking them over and giving them up.
+
+Source: RebalanceImpl.java, RebalancePushImpl.java, 5.3.
 
 Behaviour
-- A pass runs at start, at once when members or routes change, every 20 s, and 1 s after a pass that could not do everything; sooner while
-  a queue changes hands. The members of a group run at most a hundred passes a second together, and each one at least one a second.
-  For 20 s after queues were taken over, a retry topic that is missing counts so: brokers make it with a group's first heartbeat, and name
-  servers hear of it a moment later.
+- A pass runs at start, at once when members or routes change, every 20 s, and 1 s after a pass that
+  could not do everything; sooner while a queue changes hands. The members of a group run at most a
+  hundred passes a second together, and each one at least one a second. For 20 s after queues were
+  taken over, a retry topic that is missing counts so: brokers make it with a group's first
+  heartbeat, and name servers hear of it a moment later.
 - Where the strategy raises, or answers what is no list of queues, the topic keeps its assignment.
 - A broadcasting member holds every queue, whoever else is there.
 - A topic whose queues or members cannot be learned keeps its assignment.
-- A queue that is given up: no new call begins, running calls are waited for, progress goes to the broker, and only then we say that we do
-  not hold it any more; then (orderly) the lock is given back. Calls are waited for up to hand_over_wait_s, orderly ones until our lease on
-  the lock is over. At the close it is given up at once, and its broker
-  keeps it locked, until its own lease ends: nobody else gets a queue whose listener still works. A broker that hangs holds up only its own.
-- A queue is taken over once no other member has it, see ``claims.py`` (orderly: once the broker has granted the lock). It begins at the
-  group's offset. If that cannot be learned the queue is left alone until it can: an unknown offset is never taken for "no offset".
-- Where the group has no offset the place where it begins is committed before the first pull: it is the group's progress from then on.
-- A member whose link to a queue's broker was cut, or that its brokers had forgotten, asks where the group is in the queue before it pulls
-  or commits there again. If another one has brought it further, the queue starts anew there: progress that others made counts.
+- A queue that is given up: no new call begins, running calls are waited for, progress goes to the
+  broker, and only then we say that we do not hold it any more; then (orderly) the lock is given
+  back. Calls are waited for up to hand_over_wait_s, orderly ones until our lease on the lock is
+  over. At the close it is given up at once, and its broker keeps it locked, until its own lease
+  ends: nobody else gets a queue whose listener still works. A broker that hangs holds up only its
+  own.
+- A queue is taken over once no other member has it, see ``claims.py`` (orderly: once the broker has
+  granted the lock). It begins at the group's offset. If that cannot be learned the queue is left
+  alone until it can: an unknown offset is never taken for "no offset".
+- Where the group has no offset the place where it begins is committed before the first pull: it is
+  the group's progress from then on.
+- A member whose link to a queue's broker was cut, or that its brokers had forgotten, asks where the
+  group is in the queue before it pulls or commits there again. If another one has brought it
+  further, the queue starts anew there: progress that others made counts.
 - A suspended member takes part: it holds its share, and gives up what is not its any more.
 
 Differs from Java
-- A member that does not find itself among the members sends a heartbeat and asks again before it gives everything up.
+- A member that does not find itself among the members sends a heartbeat and asks again before it
+  gives everything up.
 - Members that a broker listed before it started again count for a while, see ``member_lists.py``.
-- In a concurrent group Java takes a queue over at once, while its last owner still works on it: every hand-over repeats what that one has
-  in hand, and what it did since its last commit.
-- A lock that was refused, or that came back only after our lease had run out, makes the queue start anew: somebody else may have moved on.
-- A retry topic is always read from its beginning if the group has no offset there: no retry is skipped.
-- Java does not commit where a new group begins, so that who takes over before its first message is finished begins later. After a cut it
-  goes on where it was, writes that over what others committed, and while suspended it keeps its queues.
+- In a concurrent group Java takes a queue over at once, while its last owner still works on it:
+  every hand-over repeats what that one has in hand, and what it did since its last commit.
+- A lock that was refused, or that came back only after our lease had run out, makes the queue start
+  anew: somebody else may have moved on.
+- A retry topic is always read from its beginning if the group has no offset there: no retry is
+  skipped.
+- Java does not commit where a new group begins, so that who takes over before its first message is
+  finished begins later. After a cut it goes on where it was, writes that over what others
+  committed, and while suspended it keeps its queues.
 """
 
 import asyncio
@@ -52,10 +64,14 @@ from ogive.model import RETRY_PREFIX, MessageQueue
 log = logging.getLogger(__name__)
 
 LEAVE_TIMEOUT_S: Final = 3.0  # for brokers that do not answer while the consumer closes
-QUIET_S: Final = 0.25  # for running calls, in each pass
-LOOK_S: Final = 0.05  # after a pass in which a queue waited for its old owner or its calls; longer the longer it takes
-SLOWER: Final = 10  # a tenth of the time that it took so far
-PASS_EACH_S: Final = 0.01  # times the members: a group's members run a hundred passes a second together, at most
+QUIET_S: Final = 0.25
+"""The longest wait for running calls in one pass."""
+LOOK_S: Final = 0.05
+"""The shortest pause after a pass in which a queue waited for its old owner or for its calls."""
+SLOWER: Final = 10
+"""Divides the time that the queue has waited so far: the result is that pause."""
+PASS_EACH_S: Final = 0.01
+"""Times the members: the members of a group run at most a hundred passes a second together."""
 TOPICS_AT_ONCE: Final = 16
 BROKER_LEASE_S: Final = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
 
@@ -140,7 +156,11 @@ class Rebalancer:
         return min(pause_s, max(LOOK_S, max(ages) / SLOWER)) if ages else pause_s
 
     def holdings(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Those of *queues* that this member holds or claims, for another one that wants them: it may know more than we do."""
+        """Return those of *queues* that this member holds or claims, for another one that wants
+        them.
+
+        That one may know of a change before we do.
+        """
         ours = [queue for queue in queues if queue in self._group.held or queue in self._claims]
         if any(queue in self._group.held and self._group.held[queue].active for queue in ours):
             self.soon()
@@ -170,7 +190,8 @@ class Rebalancer:
             before = dict(self._group.held)
             retries = [topic for topic in self._starts if topic.startswith(RETRY_PREFIX)]
             results = await asyncio.gather(*(one(topic) for topic in self._starts if topic not in retries))
-            results += await asyncio.gather(*map(one, retries))  # a missing one is expected while queues were taken over
+            # Last: a missing one is expected if queues were taken over.
+            results += await asyncio.gather(*map(one, retries))
             await self._unlock_again()
             if self._group.held != before:
                 await self._group.calls.heartbeat()
@@ -213,7 +234,8 @@ class Rebalancer:
             )
             if self._changed is not None:
                 self._changed(added, released)
-        if mine.intersection(released):  # it came back while its calls were waited for
+        if mine.intersection(released):
+            # It came back while its calls were waited for.
             self.soon()
         certain = group.broadcast or self._lists.is_certain(topic)
         return certain and me in members and len(released) == len(given_up) and len(added) == len(taken)
@@ -241,7 +263,7 @@ class Rebalancer:
     # --- giving up ---------------------------------------------------------------------------------------------------
 
     async def _give_up(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
-        """Those of *queues* that could be let go now."""
+        """Return those of *queues* that could be let go now."""
         if not queues:
             return []
         now, wait_s = self._loop.time(), self._config.hand_over_wait_s
@@ -266,7 +288,9 @@ class Rebalancer:
         return [process_queue.queue for process_queue in (*released, *overdue) if not self._is_held(process_queue)]
 
     def _is_overdue(self, process_queue: ProcessQueue) -> bool:
-        """It is given up whatever runs: (orderly) our lease is over, or its calls were waited for long enough."""
+        """It is given up whatever runs: (orderly) our lease is over, or its calls were waited for
+        long enough.
+        """
         if self._orderly:
             return self._lease_time() >= process_queue.leased_until
         since = process_queue.releasing_since
@@ -284,14 +308,18 @@ class Rebalancer:
         await self._group.store.persist([p.queue for p in process_queues if self._is_held(p) and not p.doubted], again=True)
         process_queues = [p for p in process_queues if self._is_held(p) and not self._waits_for_its_commit(p)]
         for process_queue in process_queues:
-            self._drop(process_queue)  # not before its progress is at the broker: who waits for the queue begins there
+            # Not before its progress is at the broker: its next owner begins there.
+            self._drop(process_queue)
             self._group.store.forget(process_queue.queue)
         quiet = [process_queue.queue for process_queue in process_queues if not process_queue.busy]
         if self._orderly and quiet:
             await self._unlock(quiet)
 
     def _waits_for_its_commit(self, process_queue: ProcessQueue) -> bool:
-        """Its broker has not taken what was done in it: the next owner would do it again. The next pass tries once more."""
+        """Its broker has not taken what was done in it: the next owner would do it again.
+
+        The next pass tries once more.
+        """
         if process_queue.releasing_since is None or process_queue.doubted or self._is_overdue(process_queue):
             return False
         return not self._group.store.is_saved(process_queue.queue)
@@ -335,7 +363,8 @@ class Rebalancer:
                 if process_queue.state is QueueState.ACTIVE:
                     process_queue.move_to(QueueState.RELEASING)
                 self._pulls.stop(process_queue)
-                process_queue.releasing_since = None  # for good, whatever its broker says
+                # For good, whatever its broker says.
+                process_queue.releasing_since = None
             await end_calls()
             await self._let_go(leaving)
         if self._changed is not None:
@@ -346,7 +375,8 @@ class Rebalancer:
         self._claims.clear()
         async with self._changing:
             for process_queue in self._group.held.values():
-                process_queue.releasing_since = None  # for good, whatever its broker says
+                # For good, whatever its broker says.
+                process_queue.releasing_since = None
             try:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
                     await self._let_go(list(self._group.held.values()))

@@ -1,13 +1,17 @@
-"""Sends failed messages back to the broker, which delivers them again later or moves them to the dead-letter topic.
+"""Sends failed messages back to the broker, which delivers them again later or moves them to the
+dead-letter topic.
 
 Behaviour
-- A message stays in its process queue, and so holds back the group's progress, until a broker has taken it.
-- First the broker that holds it is asked to send it back; if that fails a copy goes to the retry topic through any broker; if that fails
-  too, the message is given to the listener again after 5 s.
-- A message of a batch that the broker keeps as one record goes as a copy at once: the broker knows the record only, and refuses it.
+- A message stays in its process queue, and so holds back the group's progress, until a broker has
+  taken it.
+- First the broker that holds it is asked to send it back; if that fails a copy goes to the retry
+  topic through any broker; if that fails too, the message is given to the listener again after 5 s.
+- A message of a batch that the broker keeps as one record goes as a copy at once: the broker knows
+  the record only, and refuses it.
 - Each message is on its way at most once at a time.
-- A message whose copy brokers refuse for what it is, in either way, is passed over after its last retry, with an ERROR that has its offset
-  id: it would be refused for ever, and the group's progress would stop there. Our broker, and mostly Apache's too, refuses none.
+- A message whose copy brokers refuse for what it is, in either way, is passed over after its last
+  retry, with an ERROR that has its offset id: it would be refused for ever, and the group's
+  progress would stop there. Our broker, and mostly Apache's too, refuses none.
 """
 
 import asyncio
@@ -99,7 +103,8 @@ class SendBack:
         self._redeliver = redeliver
         self._waiting: deque[tuple[ProcessQueue, MessageExt, int, str]] = deque()
         self._under_way: set[tuple[ProcessQueue, int]] = set()
-        self._sending: Counter[ProcessQueue] = Counter()  # messages for the couriers; not those that wait for another try
+        # Messages for the couriers, without those that wait for another try.
+        self._sending: Counter[ProcessQueue] = Counter()
         self._stranded: set[asyncio.TimerHandle] = set()
         self._couriers: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -121,7 +126,9 @@ class SendBack:
         return (process_queue, offset) in self._under_way
 
     def is_busy(self, process_queue: ProcessQueue) -> bool:
-        """Return True while messages of the queue are being sent back: who gets the queue now would get them, too."""
+        """Return True while messages of the queue are being sent back: who gets the queue now would
+        get them, too.
+        """
         return process_queue in self._sending
 
     async def close(self, timeout_s: float) -> None:
@@ -200,9 +207,11 @@ class SendBack:
 
 
 async def send_to_dead_letters(calls: ReturnCalls, message: MessageExt, max_retries: int) -> None:
-    """As orderly consumers do: by way of the retry topic, with more tries than allowed, which keeps their number.
+    """As orderly consumers do: by way of the retry topic, with more tries than allowed, which keeps
+    their number.
 
-    Where that is refused, the broker that holds the message makes the copy. Raises OgiveError; CopyRefused where that is refused as well.
+    Where that is refused, the broker that holds the message makes the copy. Raises OgiveError;
+    CopyRefused where that is refused as well.
     """
     try:
         await calls.send_retry(message, delay_level=0, reconsume_times=max_retries + 1, max_retries=max_retries)

@@ -2,8 +2,8 @@
 
 - A thread starts when there is a task and no thread is idle, and ends after IDLE_S without a task.
 - Each client of the pool has at most as many threads at a time as it has slots.
-- Beyond MAX_THREADS in the process, a client gets another thread only if it has none. What waits then
-  gets the next thread that finishes a task, in turn.
+- Beyond MAX_THREADS in the process, a client gets another thread only if it has none. What waits
+  then gets the next thread that finishes a task, in turn.
 """
 
 import logging
@@ -23,7 +23,7 @@ class PoolClient(Protocol):
     """Something with tasks for threads. The pool changes its fields."""
 
     count: int
-    """How many threads it may have."""
+    """Limit of its threads."""
     slots: list[int]
     """Numbers from 0 to *count* - 1 that no thread has now."""
     coming: int
@@ -31,7 +31,7 @@ class PoolClient(Protocol):
 
     @property
     def waiting(self) -> int:
-        """How many tasks wait."""
+        """Number of tasks that wait."""
         ...
 
     def work(self, slot: int) -> None:

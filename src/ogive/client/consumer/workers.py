@@ -72,7 +72,9 @@ def _told(workers: Workers[T], timeout_s: float) -> Iterator[None]:
 
 
 class ThreadWorkers(Generic[T, R]):
-    """Up to *count* threads of the process's pool, which are named *name* and a number while they are here."""
+    """Up to *count* threads of the process's pool, which are named *name* and a number while they
+    are here.
+    """
 
     def __init__(
         self,

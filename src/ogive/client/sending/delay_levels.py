@@ -22,7 +22,10 @@ class LevelCheck:
         self._known: dict[str, DelayLevels | None] = {}
 
     async def check(self, outgoing: Outgoing, timeout_s: float) -> None:
-        """Raise InvalidOption for a level that a broker of the topic does not have. Brokers that do not tell count for nothing."""
+        """Raise InvalidOption for a level that a broker of the topic does not have.
+
+        Brokers that do not tell count for nothing.
+        """
         try:
             queues = await find_queues(self._client, outgoing.topic, self._default_topic_queues, timeout_s)
             addresses = {queue.broker_name: self._client.routes.broker_address(queue.broker_name) for queue in queues}
@@ -33,7 +36,8 @@ class LevelCheck:
         for name, address in sorted(addresses.items()):
             levels = self._known.get(address)
             if address not in self._known or (levels is not None and level > len(levels.delays_ms)):
-                # A refusal rests on a fresh answer: a broker may have started again with other levels.
+                # A refusal rests on a fresh answer: a broker may have started again with other
+                # levels.
                 levels = await self._ask(address, timeout_s)
             if levels is not None and level > (count := len(levels.delays_ms)):
                 raise InvalidOption(

@@ -76,7 +76,8 @@ class Outgoing:
         self.batch = batch  # flag, body and property text of each; the body is made of them on acceptance
         self.pinned = sharding_key is not None or queue is not None
         self.size = len(body) + len(text) + OVERHEAD_BYTES
-        self.unusual_level = 0  # a delay level that few brokers have, to be checked before it is accepted
+        # A delay level that few brokers have, to be checked before it is accepted.
+        self.unusual_level = 0
         self.once = False  # a try that may have been carried out is the last
         self.alone = False  # must not share a request with others
         self.on_way = False  # in a request without an answer yet

@@ -102,7 +102,9 @@ class Publisher:
         return self._room.has(size)
 
     async def accept(self, outgoing: Outgoing, timeout_s: float) -> None:
-        """Wait for room, then take the message. Raises SendFailed if none comes in time; a cancelled wait sends nothing.
+        """Wait for room, then take the message.
+
+        Raises SendFailed if none comes in time; a cancelled wait sends nothing.
 
         Raises InvalidOption for a delay level that the topic's brokers do not have.
         """

@@ -135,8 +135,8 @@ class Admin(Facade):
     def brokers(self) -> list[BrokerStatus]:
         """Every broker that the name server knows, with its version and figures.
 
-        *trouble* is set for one that does not answer, and for one that is gone without having been stopped; of the
-        latter only ogive's name server tells, for a day.
+        *trouble* is set for one that does not answer, and for one that is gone without having been
+        stopped; of the latter only ogive's name server tells, for a day.
         """
         return self._live().call(self._admin.brokers())
 
@@ -219,19 +219,25 @@ class Admin(Facade):
         return self._live().call(self._admin.running_info(group, client_id, stack=stack))
 
     def lag(self, group: str, topic: str | None = None, *, members: bool = True) -> list[QueueLag]:
-        """How far the group is behind in each queue, including those of its retry topic. Empty if it never committed.
+        """How far the group is behind in each queue, including those of its retry topic.
 
-        *members*: also ask every member which queues it holds. Raises GroupNotExist, which names similar groups.
+        Empty if it never committed.
+
+        *members*: also ask every member which queues it holds. Raises GroupNotExist, which names
+        similar groups.
         """
         return self._live().call(self._admin.lag(group, topic, members=members))
 
     def lag_gaps(self, group: str, topic: str | None = None, *, members: bool = True) -> list[str]:
         """Return what ``lag()`` cannot see, a sentence each. Empty if its rows are the whole truth.
 
-        Messages are missing from the rows while a broker is away, and in a topic, or at a broker, where the group
-        has no position yet. A position beyond the end of its queue means that the topic was made anew.
-        *members*: a group that nobody consumes now is a gap too. Of brokers that are gone only ogive's name server
-        knows, for a day; a master that is away while its slave serves is seen everywhere.
+        Messages are missing from the rows while a broker is away, and in a topic, or at a broker,
+        where the group has no position yet. A position beyond the end of its queue means that the
+        topic was made anew.
+
+        *members*: a group that nobody consumes now is a gap too. Of brokers that are gone only
+        ogive's name server knows, for a day; a master that is away while its slave serves is seen
+        everywhere.
         """
         return self._live().call(self._admin.lag_gaps(group, topic, members=members))
 
@@ -287,7 +293,8 @@ class Admin(Facade):
         return self._live().call(self._admin.messages(topic, key=key, start=start, end=end, limit=limit))
 
     def trace(self, key: str, *, trace_topic: str = TRACE_TOPIC) -> list[TraceRecord]:
-        """Return the trace records of a message by its unique key, or of all messages with this key, in order of time.
+        """Return the trace records of a message by its unique key, or of all messages with this
+        key, in order of time.
 
         A record may be missing: clients leave some out under heavy load, and the newest 64 trace
         messages of each broker are read, each with the records of up to a few hundred messages.
@@ -295,7 +302,9 @@ class Admin(Facade):
         return self._live().call(self._admin.trace(key, trace_topic=trace_topic))
 
     def dead_letters(self, group: str, *, start: datetime | None = None, end: datetime | None = None, limit: int = 64) -> list[MessageExt]:
-        """Messages that the group could not consume, oldest first. They stay listed after ``send_again``.
+        """Messages that the group could not consume, oldest first.
+
+        They stay listed after ``send_again``.
 
         Raises GroupNotExist, which names similar groups.
         """

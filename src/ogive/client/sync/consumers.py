@@ -68,7 +68,8 @@ class PushConsumer(Facade):
     def start(self) -> None:
         """Join the groups.
 
-        Raises NoNameServer, the BrokerError of a broker that refuses a group or its topics, and IllegalStateError after an earlier start.
+        Raises NoNameServer, the BrokerError of a broker that refuses a group or its topics, and
+        IllegalStateError after an earlier start.
         """
         self._begin(self._consumer.start, self._consumer.close)
 
@@ -87,7 +88,8 @@ class PushConsumer(Facade):
     def subscribe(self, listener: AnyListener) -> None:
         """Add a listener, in a new group or in one that this consumer is in.
 
-        Raises InvalidOption, NoNameServer, and the BrokerError of a broker that refuses the group or the topic; nothing has changed then.
+        Raises InvalidOption, NoNameServer, and the BrokerError of a broker that refuses the group
+        or the topic; nothing has changed then.
         """
         self._live().call(self._consumer.subscribe(listener))
 
@@ -166,7 +168,8 @@ class PullConsumer(Facade):
     def start(self) -> None:
         """Join the group, if there are topics.
 
-        Raises NoNameServer, the BrokerError of a broker that refuses the member, and IllegalStateError after an earlier start.
+        Raises NoNameServer, the BrokerError of a broker that refuses the member, and
+        IllegalStateError after an earlier start.
         """
         self._begin(self._consumer.start, self._consumer.close)
 

@@ -56,8 +56,8 @@ class Facade(OnlyWith, ABC):
     def _begin(self, start: Callable[[], Coroutine[Any, Any, None]], close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Start on the portal of this process, which closes the object at the interpreter's exit.
 
-        If an interrupt keeps the start from the caller, it is undone in the background. A start that
-        fails undoes itself.
+        If an interrupt keeps the start from the caller, it is undone in the background. A start
+        that fails undoes itself.
         """
         if self._portal is None:
             self._portal = portal()

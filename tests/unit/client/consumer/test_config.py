@@ -1,4 +1,4 @@
-"""What a consumer may be configured to: each limit itself is allowed, one step beyond it is refused by name."""
+"""Settings of a consumer: each limit itself is allowed, one step beyond it is refused by name."""
 
 from typing import Any
 

@@ -4,11 +4,13 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from ogive.client.consumer import member_lists
 from ogive.client.consumer.push import PushConsumer
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt, MessageQueue
@@ -46,7 +48,9 @@ async def broker() -> AsyncIterator[FakeBroker]:
 
 
 def holds(broker: FakeBroker, queues: Collection[MessageQueue]) -> None:
-    """Let the other members answer that they hold *queues*, as a Java client does, which answers with all that it has."""
+    """Let the other members answer that they hold *queues*, as a Java client does, which answers
+    with all that it has.
+    """
     info = ConsumerRunningInfo(properties={}, subscriptions=(), queues=dict.fromkeys(queues, ProcessQueueInfo()), topics={})
     broker.on(ASK, ok(body=info.encode()))
 
@@ -56,7 +60,7 @@ def of_orders(broker: FakeBroker, code: int) -> list[RemotingCommand]:
 
 
 async def holdings(broker: FakeBroker, running: PushConsumer, *queues: MessageQueue) -> set[MessageQueue]:
-    """What *running* answers to a member that wants *queues*."""
+    """The answer of *running* to a member that wants *queues*."""
     body = dumps({"queues": [{"topic": q.topic, "brokerName": q.broker_name, "queueId": q.queue_id} for q in queues]})
     fields = {"consumerGroup": "billing", "clientId": running.client_id}
     answer = await broker.ask("billing", running.client_id, RemotingCommand(ASK, fields, body))
@@ -82,6 +86,21 @@ async def given_away(broker: FakeBroker) -> None:
     broker.notify("billing")
 
 
+@asynccontextmanager
+async def given_away_at_work(broker: FakeBroker, messages: int) -> AsyncIterator[tuple[PushConsumer, Slow]]:
+    """A consumer whose only queue goes to another member while the first of its messages is worked
+    on.
+    """
+    work = Slow()
+    for i in range(messages):
+        broker.put("Orders", b"%d" % i)
+    async with consumer(broker, to(work, threads=1)) as running:
+        await work.seen.wait(1)
+        await given_away(broker)
+        await rounds(broker)
+        yield running, work
+
+
 # --- taking over -----------------------------------------------------------------------------------------------------
 
 
@@ -93,7 +112,8 @@ async def test_a_queue_that_another_member_still_has_is_left_alone_until_it_has_
     async with consumer(broker, to(seen)) as running:
         await broker.received(ASK, 4)
         assert (of_orders(broker, QUERY), of_orders(broker, PULL), running.assignment) == ([], [], {"billing": []})
-        broker.offsets["billing", "Orders", 0] = 1  # what the other one commits at the end
+        # The other one commits this at the end.
+        broker.offsets["billing", "Orders", 0] = 1
         broker.put("Orders", b"second")
         holds(broker, ())
         assert await seen.wait(1) == [b"second"]
@@ -111,7 +131,8 @@ async def test_a_member_that_has_nothing_of_a_queue_is_not_asked_again(broker: F
     async with consumer(broker, to(Seen())) as running:
         await eventually(lambda: len(running.assignment["billing"]) == 2)
         await rounds(broker)
-    assert len(broker.of(ASK)) == 2  # one for each topic
+    # One for each topic.
+    assert len(broker.of(ASK)) == 2
 
 
 async def test_a_member_that_cannot_say_what_it_has_delays_nothing_for_long(broker: FakeBroker) -> None:
@@ -147,8 +168,12 @@ async def test_who_has_left_meanwhile_is_not_waited_for(broker: FakeBroker) -> N
         await eventually(lambda: len(running.assignment["billing"]) == 2)
 
 
-async def test_members_that_are_not_back_yet_at_a_broker_that_has_started_again_keep_their_queues(broker: FakeBroker) -> None:
-    """It lists only those that are back. The first one does not take the queues of all."""
+@pytest.mark.parametrize("return_s", [0.1, 3600.0])
+async def test_members_that_are_not_back_yet_at_a_broker_that_has_started_again_keep_their_queues(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, return_s: float
+) -> None:
+    """It lists only those that are back. The first one does not take the queues of all for a while."""
+    monkeypatch.setattr(member_lists, "RETURN_S", return_s)
     broker.topics["Orders"] = 2
     with_others(broker, "zzz")
     holds(broker, ())
@@ -157,10 +182,11 @@ async def test_members_that_are_not_back_yet_at_a_broker_that_has_started_again_
         broker.on(MEMBERS, None)
         await broker.stop()
         await broker.start()
-        listed = len(broker.of(MEMBERS))
-        await broker.received(MEMBERS, listed + 10)
-        assert MessageQueue("Orders", "broker-a", 1) not in running.assignment["billing"]
-        await eventually(lambda: MessageQueue("Orders", "broker-a", 1) in running.assignment["billing"])
+        if return_s < 1:
+            await eventually(lambda: MessageQueue("Orders", "broker-a", 1) in running.assignment["billing"])
+        else:
+            await broker.received(MEMBERS, len(broker.of(MEMBERS)) + 10)
+            assert MessageQueue("Orders", "broker-a", 1) not in running.assignment["billing"]
 
 
 # --- answering -------------------------------------------------------------------------------------------------------
@@ -200,13 +226,7 @@ async def test_a_question_is_news_of_a_change_that_the_broker_did_not_tell(broke
 
 
 async def test_a_queue_is_held_until_its_running_calls_have_ended_and_their_progress_is_committed(broker: FakeBroker) -> None:
-    work = Slow()
-    for i in range(10):
-        broker.put("Orders", b"%d" % i)
-    async with consumer(broker, to(work, threads=1)) as running:
-        await work.seen.wait(1)
-        await given_away(broker)
-        await rounds(broker)
+    async with given_away_at_work(broker, messages=10) as (running, work):
         assert await holdings(broker, running, ORDERS) == {ORDERS}
         assert progress(broker) in (None, 0)
         broker.hold(RequestCode.UPDATE_CONSUMER_OFFSET)
@@ -276,13 +296,7 @@ async def test_a_call_that_outlasts_the_wait_is_left_behind_counted_and_logged(
 
 
 async def test_a_queue_that_comes_back_while_it_is_being_given_up_goes_on_behind_what_was_done(broker: FakeBroker) -> None:
-    work = Slow()
-    for i in range(3):
-        broker.put("Orders", b"%d" % i)
-    async with consumer(broker, to(work, threads=1)) as running:
-        await work.seen.wait(1)
-        await given_away(broker)
-        await rounds(broker)
+    async with given_away_at_work(broker, messages=3) as (running, work):
         broker.on(MEMBERS, None)
         broker.notify("billing")
         await rounds(broker)

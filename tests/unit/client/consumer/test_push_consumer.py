@@ -485,13 +485,13 @@ FULL = b"UNIQ_KEY\x01K1\x02KEYS\x014711\x02baggage\x01" + b"v" * 32_600 + b"\x02
 
 
 def too_long(limit: int) -> Callable[[RemotingCommand], RemotingCommand | None]:
-    """What Apache's broker answers to a send with more bytes of properties than that."""
+    """The answer of Apache's broker to a send with more than *limit* bytes of properties."""
     return lambda request: error(ResponseCode.MESSAGE_ILLEGAL) if len(request.ext_fields["i"].encode()) > limit else None
 
 
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_a_copy_without_room_is_sent_without_its_largest_property(broker: FakeBroker, orderly: bool) -> None:
-    """Where a broker cannot send the message back, and has properties of its own to add."""
+    """The broker cannot send the message back, and adds properties of its own to a copy."""
     broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR, "PROPERTIES_SIZE_EXCEEDED"))
     broker.on(SEND, too_long(32_000))
     broker.put("Orders", b"x", properties=FULL)

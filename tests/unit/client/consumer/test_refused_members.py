@@ -42,7 +42,10 @@ async def refused(work: Any) -> None:
 
 @pytest.mark.parametrize("group", ["billing", "audit"])
 async def test_a_refused_subscribe_raises_and_what_runs_goes_on(broker: FakeBroker, group: str) -> None:
-    """In its own group or a new one. The next heartbeat leaves the topic out, and the listener may be added later."""
+    """In its own group or a new one.
+
+    The next heartbeat leaves the topic out, and the listener may be added later.
+    """
     orders, refunds = Seen(), Seen()
     late = to(refunds, topic="Refunds", group=group)
     async with consumer(broker, to(orders)) as running:

@@ -1,4 +1,6 @@
-"""The threads that call plain listeners: made when there is work, shared by all listeners of the process."""
+"""The threads that call plain listeners: made when there is work, shared by all listeners of the
+process.
+"""
 
 import asyncio
 import threading

@@ -1,4 +1,6 @@
-"""Delay levels that the brokers of a topic do not have: refused by the producer, which asks only where few brokers have the level."""
+"""Delay levels that the brokers of a topic do not have: refused by the producer, which asks only
+where few brokers have the level.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
