@@ -4,8 +4,9 @@ import contextlib
 import logging
 import re
 import signal
+import sys
 from collections.abc import Iterator
-from pickle import PicklingError, UnpicklingError
+from pickle import PickleError
 from typing import Final
 
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -20,14 +21,23 @@ GONE: Final = (
 )
 
 
-_FINAL: Final = frozenset(
-    error.__name__
-    for error in (
-        ArithmeticError, AssertionError, AttributeError, ImportError, IndexError, KeyError, ModuleNotFoundError, NameError,
-        NotImplementedError, PicklingError, SyntaxError, TypeError, UnboundLocalError, UnicodeDecodeError, UnicodeEncodeError,
-        UnpicklingError, ValueError, ZeroDivisionError,
-    )
-)  # fmt: skip
+_MISTAKES: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    ImportError,
+    LookupError,
+    NameError,
+    NotImplementedError,
+    PickleError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""Classes of errors that come again however often a program is started."""
+
+_MAY_PASS: Final = (OgiveError, OSError)
+"""Classes of errors that depend on other machines, although some of them are mistakes by their other base classes."""
 
 
 def reason(text: str) -> str:
@@ -46,7 +56,16 @@ def reason(text: str) -> str:
 def is_final(text: str) -> bool:
     """Return True if *text* tells of a mistake in a program or an option, which comes again however often it is tried."""
     raised = _raised(text)
-    return "InvalidOption" in text or (raised is not None and raised[0].rpartition(".")[2] in _FINAL)
+    kind = None if raised is None else _class_of(raised[0])
+    mistake = kind is not None and issubclass(kind, _MISTAKES) and not issubclass(kind, _MAY_PASS)
+    return mistake or "InvalidOption" in text
+
+
+def _class_of(name: str) -> type | None:
+    """Return the class that a traceback calls *name*, or None if this process has not loaded it."""
+    module, _, own = name.rpartition(".")
+    found = getattr(sys.modules.get(module or "builtins"), own, None)
+    return found if isinstance(found, type) else None
 
 
 def _raised(text: str) -> tuple[str, str] | None:

@@ -6,6 +6,7 @@ Names in `properties` that RocketMQ reserves are left out: a map that came out o
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +29,7 @@ _COLUMNS: Final = (
 _PLAIN: Final = frozenset({"topic", "body", "tags", "keys"})
 _UNUSUAL_IN_TAG: Final = "|*" + "".join(map(chr, range(0x21)))
 """A tag that holds one of these is left to check_tag(): perhaps no consumer can select it."""
-_UNUSUAL_TAG: Final = r"[|*\x00-\x20]"
+_WITH_UNUSUAL: Final = f"[{re.escape(_UNUSUAL_IN_TAG)}]"
 _ENCODED: Final = {"body": (pa.string(), pa.binary()), "tags": (pa.string(),), "keys": (pa.string(),)}
 """The columns that the compiled part takes, and their types there."""
 _SHORT: Final = 4000  # characters of two properties that are within every limit, whatever they take as UTF-8
@@ -190,7 +191,7 @@ def encode(batch: pa.RecordBatch, topic: str | None, first: int, keys: Keys, mos
     columns = {name: batch.column(name) for name in _ENCODED if name in batch.schema.names}
     if any(column.type not in _ENCODED[name] for name, column in columns.items()):
         return None
-    if "tags" in columns and pc.any(pc.match_substring_regex(columns["tags"], _UNUSUAL_TAG)).as_py():
+    if "tags" in columns and pc.any(pc.match_substring_regex(columns["tags"], _WITH_UNUSUAL)).as_py():
         return None
     texts = {name: _texts(column) for name, column in columns.items()}
     found = native.encode_rows(
