@@ -37,6 +37,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
 
 @pytest.fixture
+def admission() -> bool:
+    """Return True if Spark bounds the batches of trigger(availableNow=True) and reports its last one: docs/spark.md has the rules."""
+    from ogive.spark.compat import ADMISSION_CONTROL
+
+    return ADMISSION_CONTROL
+
+
+@pytest.fixture
 def wire(broker: RunningBroker) -> Wire:
     return Wire(broker)
 

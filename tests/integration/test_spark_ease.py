@@ -118,7 +118,7 @@ def test_what_is_missing_inside_a_body_is_named(spark: SparkSession) -> None:
     assert {bytes(row.body).decode(): row.properties["reason"] for row in bad.collect()} == bad_ones
 
 
-def test_metrics_of_a_running_query(spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path) -> None:
+def test_metrics_of_a_running_query(spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path, admission: bool) -> None:
     with ogive.Producer(broker.name_server) as producer:
         for i in range(30):
             producer.send(topic, b"%d" % i)
@@ -138,7 +138,7 @@ def test_metrics_of_a_running_query(spark: SparkSession, broker: RunningBroker, 
         assert lines is not None
     assert f'ogive_spark_rows_total{{query="{topic}"}} 30' in lines
     lags = [line for line in lines if line.startswith(f'ogive_spark_lag_messages{{query="{topic}"')]
-    assert lags
+    assert bool(lags) is admission
     assert all(line.endswith(" 0") for line in lags)
 
 
@@ -195,11 +195,13 @@ def test_the_page_of_pipelines_shows_what_its_example_prints() -> None:
 
 @pytest.mark.parametrize("name", [name for name in SHOWN if name != "flights_pipelines"])
 def test_an_example_shows_what_it_says(
-    name: str, spark: SparkSession, name_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, spark: SparkSession, name_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], admission: bool
 ) -> None:
     main = load(ROOT / "examples" / "spark" / f"{name}.py").main
     main(*[spark, name_server, tmp_path][: len(inspect.signature(main).parameters)])
-    assert capsys.readouterr().out.splitlines() == SHOWN[name]
+    # windows that close with the last batch come with the next run where Spark runs only one
+    shown = [] if name == "windowed_counts" and not admission else SHOWN[name]
+    assert capsys.readouterr().out.splitlines() == shown
 
 
 @pytest.mark.nightly
@@ -213,9 +215,14 @@ def test_the_example_of_pipelines_shows_what_it_says_without_warnings_and_bars_o
 
 
 def test_the_tutorial_runs_as_it_stands(
-    spark: SparkSession, name_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    spark: SparkSession,
+    name_server: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    admission: bool,
 ) -> None:
-    """Cell by cell; what a cell prints is what stands below it."""
+    """Cell by cell; what a cell prints is what stands below it, but for the lag where the last batch is left to the next run."""
     text = (ROOT / "docs" / "tutorial-spark.md").read_text("utf-8").replace("127.0.0.1:9876", name_server)
     cells = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", text, re.DOTALL)
     assert len(cells) > 5
@@ -224,4 +231,4 @@ def test_the_tutorial_runs_as_it_stands(
     for code, shown in cells:
         exec(compile(code, "docs/tutorial-spark.md", "exec"), names)
         printed = capsys.readouterr().out
-        assert printed.split() == shown.split(), code
+        assert printed.split() == shown.split() or ("admin.lag(" in code and not admission), code

@@ -186,17 +186,23 @@ def arrived(load: Callable[..., DataFrame], topic: str) -> tuple[list[bytes], in
 
 
 def test_a_replayed_batch_is_written_once(
-    copy: Copy, request: pytest.FixtureRequest, wire: Wire, load: Callable[..., DataFrame], topic: str
+    copy: Copy, request: pytest.FixtureRequest, wire: Wire, load: Callable[..., DataFrame], topic: str, admission: bool
 ) -> None:
-    """Spark repeats a batch whose commit it did not note. Twice without anything asked for, and even then told by the keys."""
+    """Spark repeats a batch whose commit it did not note. Twice without anything asked for, and even then told by the keys.
+
+    Where Spark runs one batch with trigger(availableNow=True), that is the repeated one, and the next run reads the rest.
+    """
     copy.run(maxOffsetsPerTrigger="300")
     copy.forget_last_commit()
     wire.send(topic, 0, bodies(10, 600))
     copy.run(maxOffsetsPerTrigger="300")
+    if not admission:
+        assert arrived(load, topic)[1] == 600
+        copy.run(maxOffsetsPerTrigger="300")
     found, keys = arrived(load, topic)
     assert keys == 610
     if "atLeastOnce" in request.node.name:
-        assert len(found) == 910
+        assert len(found) == (910 if admission else 1210)
     else:
         assert found == sorted(bodies(610))
 

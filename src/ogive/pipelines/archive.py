@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
 from ogive.pipelines.places import writable
-from ogive.pipelines.running import OPEN, Say, Security, lag, last_batch, positions, waiting, watch
+from ogive.pipelines.running import OPEN, Say, Security, lag, last_batch, positions, read_all, waiting
 from ogive.pipelines.summary import Summary
 from ogive.spark.compat import limit_of_available_now
 from ogive.spark.lasting import keep, keep_plan, sync_dir, write_json
@@ -79,12 +79,12 @@ def archive(
                 keep(part, within=to)
 
         stream = spark.readStream.format("rocketmq").options(**options).load()
-        query = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+        writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
 
         def report(rows: int, progress: Mapping[str, Any]) -> None:
             say(f"{rows:,} messages archived{lag(progress)}")
 
-        rows, _ = watch(spark, query, stop, report)
+        rows, _ = read_all(spark, writer.start, checkpoint, stop, report)
         summary.read += rows
         summary.written += rows
         if stop.asked:  # a batch may be open: only after a stream that ended by itself all parts are complete

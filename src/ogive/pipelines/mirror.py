@@ -16,7 +16,7 @@ import ogive
 from ogive.errors import InvalidOption, NoRoute
 from ogive.model import PropertyName
 from ogive.pipelines.places import writable
-from ogive.pipelines.running import OPEN, Say, Security, lag, positions, waiting, watch
+from ogive.pipelines.running import OPEN, Say, Security, lag, positions, read_all, waiting, watch
 from ogive.pipelines.sendable import REASONS, why_not
 from ogive.pipelines.summary import Summary
 from ogive.spark.compat import limit_of_available_now
@@ -78,12 +78,15 @@ def mirror(
     activate(spark)  # a job of a user's may run this in any thread
     writer = copies.writeStream.option("checkpointLocation", str(state))
     writer = writer.format("rocketmq").options(**there, delivery="idempotent") if idempotent else writer.foreachBatch(write)
-    query = (writer.trigger(processingTime="1 second") if follow else writer.trigger(availableNow=True)).start()
+    triggered = writer.trigger(processingTime="1 second") if follow else writer.trigger(availableNow=True)
 
     def report(rows: int, progress: Mapping[str, Any]) -> None:
         say(f"{rows:,} messages read, {progress['processedRowsPerSecond']:,.0f} a second{lag(progress)}")
 
-    summary.read, summary.skipped = watch(spark, query, stop, report, at_once=idempotent)
+    if follow:
+        summary.read, summary.skipped = watch(spark, triggered.start(), stop, report, at_once=idempotent)
+    else:
+        summary.read, summary.skipped = read_all(spark, triggered.start, state, stop, report, at_once=idempotent)
     summary.written = summary.read - summary.skipped.total()
     summary.stopped = stop.asked and not follow
     behind = sum(waiting(source, security, topics, positions(state)).values())

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ogive.pipelines.summary import Summary
 from ogive.spark import register
-from ogive.spark.compat import reported_lag
+from ogive.spark.compat import ends_after_open_batch, reported_lag
 from ogive.spark.options import access_of
 from ogive.spark.owning import own_session
 from ogive.spark.rpc import Cluster, cluster
@@ -33,6 +33,7 @@ OPEN: Final[Security] = MappingProxyType({})
 LOOK_S: Final = 1
 
 Job = Callable[[SparkSession, Stop], Summary]
+Report = Callable[[int, Mapping[str, Any]], None]
 
 
 def run(job: Job, *, master: str, memory: str, say: Say, reads_only: bool = False) -> Summary:
@@ -53,9 +54,19 @@ def run(job: Job, *, master: str, memory: str, say: Say, reads_only: bool = Fals
             raise
 
 
-def watch(
-    spark: SparkSession, query: StreamingQuery, stop: Stop, report: Callable[[int, Mapping[str, Any]], None], *, at_once: bool = False
+def read_all(
+    spark: SparkSession, start: Callable[[], StreamingQuery], checkpoint: Path, stop: Stop, report: Report, *, at_once: bool = False
 ) -> tuple[int, Counter[str]]:
+    """`watch` the query that *start* returns to its end, and a second one if Spark ends the first after a batch of an earlier run."""
+    again = ends_after_open_batch(checkpoint)
+    rows, observed = watch(spark, start(), stop, report, at_once=at_once)
+    if again and not stop.asked:
+        more, also = watch(spark, start(), stop, lambda count, progress: report(rows + count, progress), at_once=at_once)
+        return rows + more, observed + also
+    return rows, observed
+
+
+def watch(spark: SparkSession, query: StreamingQuery, stop: Stop, report: Report, *, at_once: bool = False) -> tuple[int, Counter[str]]:
     """Wait until *query* ends or *stop* is asked; the rows that its batches read, and what they observed of them, each number by its name.
 
     *report* gets rows so far and Spark's latest progress.

@@ -26,7 +26,7 @@ from ogive.client.portal import portal
 from ogive.errors import InvalidOption, NoRoute, OgiveError
 from ogive.model import retry_topic
 from ogive.spark.access import Access
-from ogive.spark.compat import ADMISSION_CONTROL, register_source
+from ogive.spark.compat import ADMISSION_CONTROL, ends_after_open_batch, register_source
 from ogive.spark.failures import is_final, reason
 from ogive.spark.listening import FORMAT, ListenerSource, Work, options_of
 from ogive.spark.owning import own_session
@@ -62,11 +62,14 @@ class GroupJob:
         self._seen = -1  # the last batch that is counted
         self._failures = 0
         self._restart_at = 0.0
+        # Spark ends the query before it has read everything
+        self._again = False
 
     def start(self) -> None:
         self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
         for left in (self._stop_file, self._stop_file.with_suffix(".seen")):
             left.unlink(missing_ok=True)
+        self._again = self._once and ends_after_open_batch(self._checkpoint)
         everything = self._once and not ADMISSION_CONTROL
         options = options_of(self._work, self._access, self._stop_file, everything=everything)
         stream = self._spark.readStream.format(FORMAT).options(**options).load()
@@ -90,6 +93,9 @@ class GroupJob:
             query.awaitTermination()
         except StreamingQueryException as exc:
             self._failed(str(exc))
+            return True
+        if self._again:
+            self.start()
             return True
         return False
 

@@ -20,6 +20,7 @@ from ogive.spark.compat import (
     ReadLimit,
     ReadMaxRows,
     TrackingReader,
+    ends_after_open_batch,
     limit_of_available_now,
     reader_of_release,
     reported_lag,
@@ -119,10 +120,13 @@ def test_a_reader_is_given_to_spark_in_the_form_that_it_calls() -> None:
     assert (given is source) == ADMISSION_CONTROL
 
 
+WITHOUT_ADMISSION_CONTROL = "import sys, pyspark.sql.datasource; sys.modules['pyspark.sql.streaming.datasource'] = None\n"
+
+
 def test_a_spark_without_admission_control_gets_no_limit_under_available_now_and_shows_no_lag() -> None:
     """Its one batch must not be cut, and what it calls the latest offset is the batch's own end."""
     code = (
-        "import sys, pyspark.sql.datasource; sys.modules['pyspark.sql.streaming.datasource'] = None\n"
+        f"{WITHOUT_ADMISSION_CONTROL}"
         "from ogive.spark.compat import *\n"
         "offset = {'q': {'Orders': {'broker-a': {'0': 5}}}}\n"
         "source = {'latestOffset': offset, 'endOffset': offset}\n"
@@ -161,3 +165,19 @@ def test_an_older_spark_is_one_sentence_that_names_what_is_needed(use: str) -> N
     code = f"{OLD_SPARK}\ntry: {use}\nexcept ogive.errors.OgiveError as exc: print(exc)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == ("ogive needs Spark 4.0 or later, and pyspark 3.5.6 is installed: pip install --upgrade 'ogive[spark]'\n")
+
+
+@pytest.mark.parametrize(("finished", "expected"), [([], True), (["0", ".1.crc"], True), (["0", "1"], False)])
+def test_a_spark_without_admission_control_ends_after_a_batch_that_was_open(finished: list[str], expected: bool, tmp_path: Path) -> None:
+    for log, names in (("offsets", ["0", "1", ".1.crc"]), ("commits", finished)):
+        (tmp_path / log).mkdir()
+        for name in names:
+            (tmp_path / log / name).touch()
+    code = (
+        f"{WITHOUT_ADMISSION_CONTROL}from pathlib import Path\nfrom ogive.spark.compat import *\n"
+        f"checkpoint = Path({str(tmp_path)!r})\n"
+        "print(ends_after_open_batch(checkpoint), ends_after_open_batch(checkpoint / 'new'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"{expected} False\n"
+    assert ends_after_open_batch(tmp_path) is (expected and not ADMISSION_CONTROL)
