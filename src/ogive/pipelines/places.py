@@ -1,4 +1,4 @@
-"""Folders that a pipeline writes to: on this machine's file systems, where it can rename, sync and look for itself."""
+"""Folders that a pipeline writes to. They are on this machine's file systems, where it can rename and sync."""
 
 import os
 import re
@@ -9,11 +9,14 @@ from typing import Final
 from ogive.errors import InvalidOption
 
 _SCHEME: Final = re.compile(r"([A-Za-z][\w+.-]+):/")
-"""Of a URL; a drive of Windows has one letter."""
+"""The scheme of a URL; a drive of Windows has one letter."""
 
 
 def local(option: str, place: str | Path) -> Path:
-    """Return *place* as a path; ``file:///lake`` is ``/lake``. Raises InvalidOption for another file system, such as ``s3://lake``."""
+    """Return *place* as a path; ``file:///lake`` is ``/lake``.
+
+    Raises InvalidOption for another file system, such as ``s3://lake``.
+    """
     text = re.sub(r"^file:(//)?(?=/)", "", str(place))
     scheme = _SCHEME.match(text)
     if scheme:
@@ -25,8 +28,10 @@ def local(option: str, place: str | Path) -> Path:
 
 
 def writable(option: str, place: str | Path) -> Path:
-    """Return the folder, which may be a new one. Raises InvalidOption where nothing can be written there: said at once, not when Spark has
-    read everything, and by a dry run as well."""
+    """Return the folder, which may be a new one. Raises InvalidOption if nothing can be written there.
+
+    The caller learns it at once, not when Spark has read everything, and in a dry run as well.
+    """
     path = local(option, place)
     # not Path.exists(), which raises where this user may not look
     there = next(one for one in (path, *path.absolute().parents) if os.path.exists(one))  # noqa: PTH110

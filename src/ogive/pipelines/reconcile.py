@@ -69,7 +69,8 @@ def reconcile(
 
     if out is not None:
         out = writable("out", out)
-    sides = {"left": side(left, "left"), "right": side(right, "right")}  # Spark checks the expressions now
+    # Spark checks the expressions now
+    sides = {"left": side(left, "left"), "right": side(right, "right")}
     if dry_run:
         summary.read = sum(messages(spark, place, **cluster).where(where).count() for place in (left, right))
         summary.notes = [f"would compare {right} with {left} by {key}"]

@@ -57,7 +57,10 @@ def run(job: Job, *, master: str, memory: str, say: Say, reads_only: bool = Fals
 def read_all(
     spark: SparkSession, start: Callable[[], StreamingQuery], checkpoint: Path, stop: Stop, report: Report, *, at_once: bool = False
 ) -> tuple[int, Counter[str]]:
-    """`watch` the query that *start* returns to its end, and a second one if Spark ends the first after a batch of an earlier run."""
+    """`watch` the query that *start* returns to its end.
+
+    Start and watch a second one if Spark ends the first after a batch of an earlier run.
+    """
     again = ends_after_open_batch(checkpoint)
     rows, observed = watch(spark, start(), stop, report, at_once=at_once)
     if again and not stop.asked:

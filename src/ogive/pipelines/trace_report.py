@@ -34,7 +34,8 @@ def trace_report(
     stored = stored.where(f.col("storeTimestamp") >= f.lit(since)) if since else stored
     to = writable("to", to.parent) / to.name
     if dry_run:
-        stored.select(f.window("storeTimestamp", bucket))  # Spark checks the words now
+        # Spark checks the words now
+        stored.select(f.window("storeTimestamp", bucket))
         summary.read = stored.count()
         summary.notes.append(f"{summary.read:,} trace messages would be read; nothing is written")
         return summary

@@ -58,7 +58,7 @@ else:
         ADMISSION_CONTROL = False
 
         class ReadLimit:
-            """How much a batch may read."""
+            """A limit of what a batch may read."""
 
         class ReadAllAvailable(ReadLimit):
             """Everything there is."""
@@ -171,7 +171,7 @@ def limit_of_available_now(max_rows: int) -> Mapping[str, str]:
 
 
 def ends_after_open_batch(checkpoint: Path) -> bool:
-    """Return True if a query with `trigger(availableNow=True)` must be started twice to read everything.
+    """Return True if a query with `trigger(availableNow=True)` needs two runs to read everything.
 
     Spark 4.0 and 4.1 run one batch with that trigger. If the query left a batch open, it is that one.
     """

@@ -12,7 +12,8 @@ Behaviour
   (hosts, flags) is then taken from the records one by one, if a column asks for it.
 - A record that holds a batch whole becomes its messages, those within the offsets that were asked for: each answer that has a part of it
   brings it again. One that cannot be taken apart is an error.
-- A time outside of the years 1 to 9999, as of a sender that counts in nanoseconds, is null: neither Python nor Spark has it.
+- A time outside of the years 1 to 9999, as of a sender that counts in nanoseconds, is null: neither
+  Python nor Spark has it.
 - A body that cannot be inflated because its sender wrote it like that is null, and the log names it: one message must not stop whoever
   reads its topic. Where the checksum says that it is damaged, reading fails.
 

@@ -37,7 +37,7 @@ _MISTAKES: Final = (
 """Classes of errors that come again however often a program is started."""
 
 _MAY_PASS: Final = (OgiveError, OSError)
-"""Classes of errors that depend on other machines, although some of them are mistakes by their other base classes."""
+"""Classes of errors that depend on other machines; some of them are in _MISTAKES too, by another base."""
 
 
 def reason(text: str) -> str:
@@ -54,7 +54,7 @@ def reason(text: str) -> str:
 
 
 def is_final(text: str) -> bool:
-    """Return True if *text* tells of a mistake in a program or an option, which comes again however often it is tried."""
+    """Return True if *text* reports a mistake in a program or an option, which no restart fixes."""
     raised = _raised(text)
     kind = None if raised is None else _class_of(raised[0])
     mistake = kind is not None and issubclass(kind, _MISTAKES) and not issubclass(kind, _MAY_PASS)
@@ -69,7 +69,7 @@ def _class_of(name: str) -> type | None:
 
 
 def _raised(text: str) -> tuple[str, str] | None:
-    """The class and the message of the Python exception that *text* ends with; None if it is Java's."""
+    """Return the class and the message of the Python exception that *text* ends with; None if it is Java's."""
     raised = re.findall(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*([\w.]+)(?:: (.*))?$", text, re.MULTILINE)
     return raised[-1] if raised else None
 
@@ -86,7 +86,8 @@ def ending(spark: SparkSession) -> Iterator[None]:
     except OSError as exc:
         raise OgiveError(str(exc)) from exc
     except KeyboardInterrupt:
-        # A second Ctrl-C, in the middle of a batch: Spark and Py4J would log with their stacks what that cut off. A third one ends it.
+        # A second Ctrl-C, in the middle of a batch: Spark and Py4J would log what that cut off with
+        # their stacks. A third one ends the process.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         logging.disable()
         with contextlib.suppress(Py4JError, PySparkException, ConnectionError):

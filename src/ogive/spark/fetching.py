@@ -27,7 +27,7 @@ Fetched = tuple[list[tuple[QueueRange, bytes]], int]  # answers with the offsets
 class Reading:
     """One call of Cluster.read. *pull* asks once for a range, and brings up to all of it.
 
-    *why_gone* is asked when that fails: a queue that was deleted is a loss like that of its messages.
+    *why_gone* is asked when that fails: a deleted queue is a loss like that of its messages.
     """
 
     def __init__(self, pull: Pull, chunks: Chunks, *, filtered: bool, fail_on_data_loss: bool, why_gone: WhyGone | None = None) -> None:

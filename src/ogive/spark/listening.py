@@ -48,7 +48,8 @@ log = logging.getLogger(__name__)
 FORMAT: Final = "rocketmq-listeners"
 SCHEMA: Final = "topic STRING, brokerName STRING, queueId INT, start BIGINT, end BIGINT, messages BIGINT, calls BIGINT, failed BIGINT"
 
-OWN: Final = ("work", "stopfile", "everything")  # options beside those of Access
+OWN: Final = ("work", "stopfile", "everything")
+"""Options beside those of Access, in lower case."""
 FIRST_BATCH: Final = 1_000
 LARGEST_BATCH: Final = 200_000
 SHORT_S: Final = 2.5

@@ -29,7 +29,7 @@ def removed(gone: QueueRange) -> DataLoss:
 
 
 def deleted(queue: MessageQueue, position: int, planned: int | None = None) -> DataLoss:
-    """The whole topic is gone from the queue's broker. *planned*: where a batch that is open was to end."""
+    """Error for a topic that is gone from the queue's broker. *planned*: the end of an open batch."""
     missing = "what came after that is" if planned is None else f"offsets {position} to {planned - 1} are"
     return DataLoss(
         f"topic {queue.topic} was deleted from broker {queue.broker_name}: {queue} was read up to offset {position}, and {missing} lost. "
@@ -38,7 +38,10 @@ def deleted(queue: MessageQueue, position: int, planned: int | None = None) -> D
 
 
 def made_anew(queue: MessageQueue, position: int, first: int, stored_ms: int, was_ms: int) -> DataLoss:
-    """*stored_ms*: when a message was stored that should not be younger than *was_ms*, when the last message read was."""
+    """Error for a topic that was deleted and made again.
+
+    *stored_ms* is the store time of the message found, *was_ms* that of the last message read.
+    """
     now, before = (f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}" for ms in (stored_ms, was_ms))
     return DataLoss(
         f"{queue} was read up to offset {position}, and its topic was deleted and made again since: it holds a message of {now} UTC "

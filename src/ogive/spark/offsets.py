@@ -30,8 +30,8 @@ def to_offset(
     """``{"f": owner, "q": {topic: {broker: {queue id: offset}}}, "v": 1}``, in one order only: Spark compares offsets as text.
 
     *entering* are queues that the query takes up at their position, and reads nothing before it: ``"e": [[topic, broker, queue id]]``.
-    *stored_ms* has the time at which the message before each position was stored, in the form of the positions: ``"t"``.
-    Releases that do not know it pass over it.
+    *stored_ms* has the time at which the message before each position was stored, in the form of
+    the positions: ``"t"``. Releases that do not know it ignore it.
     """
     entered = {"e": [[queue.topic, queue.broker_name, queue.queue_id] for queue in sorted(entering)]} if entering else {}
     times = {"t": _by_topic(stored_ms)} if stored_ms else {}
@@ -73,7 +73,7 @@ def from_offset(offset: Mapping[str, Any], owner: str) -> dict[MessageQueue, int
 
 
 def last_stored(offset: Mapping[str, Any]) -> dict[MessageQueue, int]:
-    """Return when the last message read of each queue was stored, in ms; nothing for a queue of which *offset* does not say it."""
+    """Return the store time in ms of the last message read of each queue, as far as *offset* has it."""
     return _by_queue(offset.get("t", {}))
 
 

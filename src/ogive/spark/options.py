@@ -93,7 +93,7 @@ _SAID_OF_WRITES: Final = _SAID_ELSEWHERE | {
     "keys": "a column keys says it for each row",
     "retrytimes": "a request is repeated for 30 seconds, and Spark repeats the task",
 }
-"""Names that Spark's Kafka source and other connectors for RocketMQ have, in lower case: what to write here."""
+"""Names of options of other connectors, in lower case, and what to write here instead."""
 
 _TOPIC_ALIASES: Final = {"topic": "subscribe", "path": "subscribe"}  # path: what .load("Orders") becomes
 
@@ -388,7 +388,10 @@ def _bound(given: _Given, side: str, now_ms: int, on_wire: Callable[[str], str])
 
 
 def _both(starting: Bound | None, ending: Bound | None) -> dict[str, tuple[int, int]]:
-    """Start and end by queue, where the options alone say both in one measure: times, or offsets. "" stands for every queue."""
+    """Return start and end by queue if the options alone give both as times, or both as offsets.
+
+    The key "" stands for every queue.
+    """
     if isinstance(starting, AtTime) and isinstance(ending, AtTime):
         return {"": (starting.ms, ending.ms)}
     if isinstance(starting, AtTime | AtTimes) and isinstance(ending, AtTime | AtTimes):

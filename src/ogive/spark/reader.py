@@ -80,8 +80,10 @@ class _Reading:
         return cluster(self._options.access)
 
     def _spans(self, *, settled: bool = False, read: Iterable[MessageQueue] | None = None) -> Spans:
-        """*settled*: not the first question of a query, see Patience. Where one is read on, queues that were *read* before may be
-        missing, and others that it has given up."""
+        """Return first and next offset of each queue. *settled*: not the first question of a query, see Patience.
+
+        Queues that were *read* before may be missing, and others that the query has given up.
+        """
         options = self._options
         patience = Patience(options.poll_timeout_s, options.fetch_retries, options.fetch_retry_interval_s, settled)
         given_up = read is not None and not options.fail_on_data_loss
@@ -241,7 +243,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         except BrokerAway:
             raise
         except (NoRoute, InvalidOption) as exc:
-            # What is missing may have been read before. That is known when Spark says where the query goes on.
+            # What is missing may have been read before: known when Spark says where the query goes on.
             log.info("the end of the query is fixed by its first batch: %s", exc)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -313,7 +315,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return {q: min(offset, self._latest.get(q, offset)) for q, offset in committed.items() if offset > self._first.get(q, 0)}
 
     def _jumped(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
-        """Where to go on in queues whose next messages were deleted: in one step, however many those are."""
+        """Return the next offset of queues whose next messages were deleted: one step, however many those are."""
         moved: dict[MessageQueue, int] = {}
         for queue, position in begin.items():
             to = min(self._first.get(queue, 0), end.get(queue, 0))
@@ -323,9 +325,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return moved
 
     def _made_anew(self, begin: Positions, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """The first offset of queues that hold other messages now at the offsets that were read: their topic was deleted and made again.
+        """Return the first offset of queues whose topic was deleted and made again.
 
-        The time of storage of the last message that was read tells, or in a queue that is shorter now that of its first message.
+        They hold other messages at the offsets that were read. The store time of the last message
+        that was read tells, or in a queue that is shorter now that of its first message.
         """
         look_at: dict[MessageQueue, int] = {}
         for queue, ms in times.items():
@@ -356,7 +359,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return {**kept, **told, **self._look_at(unknown)}
 
     def _wait_for_news(self, begin: Positions) -> tuple[Positions, list[QueueRange]]:
-        """`_settled`. Spark asks 75 times a second while nothing comes: pause longer and longer, up to _LONGEST_IDLE_S."""
+        """Return what `_settled` does, after a pause that grows up to _LONGEST_IDLE_S while nothing comes.
+
+        Spark asks 75 times a second then.
+        """
         time.sleep(max(0.0, self._looked_at + self._idle_s - time.monotonic()))
         end, shorter = self._settled(begin)
         news = end != begin and not self._holds_back(self._known(begin, end), end)
@@ -381,7 +387,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return min(ahead.values(), default=0) >= 0 and sum(ahead.values()) < least  # below 0: messages are lost, which must be reported
 
     def _up_to_target(self, begin: Positions) -> tuple[Positions, list[QueueRange]]:
-        """`_settled`, as far as the queues went when the query began. One that grew before its position was fixed stays there."""
+        """Return what `_settled` does, cut to where the queues ended when the query began.
+
+        A queue that grew before its position was fixed stays there.
+        """
         end, shorter = self._settled(begin)
         if self._target is None:
             self._target = end
@@ -389,8 +398,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return {queue: min(at, limits[queue]) for queue, at in end.items() if queue in limits}, shorter
 
     def _look(self, begin: Positions | None = None) -> tuple[Positions, list[QueueRange]]:
-        """Where the queues end, and what of *begin* lies behind that. One whose broker is away stays where it was; one whose topic was
-        deleted is left out."""
+        """Return the ends of the queues, and what of *begin* lies behind them.
+
+        A queue whose broker is away stays where it was; one whose topic was deleted is left out.
+        """
         spans = self._spans(settled=begin is not None, read=begin)
         begin = begin or {}
         self._looked_at = time.monotonic()
@@ -461,7 +472,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         }
 
     def _settled(self, begin: Positions) -> tuple[Positions, list[QueueRange]]:
-        """`_look`, again for a while if a queue is shorter than what was read: a broker that starts shows its queues bit by bit."""
+        """Return what `_look` does, after more tries if a queue is shorter than what was read.
+
+        A broker that starts shows its queues bit by bit.
+        """
         deadline = time.monotonic() + SETTLE_S
         while True:
             end, shorter = self._look(begin)

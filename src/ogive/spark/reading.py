@@ -50,7 +50,8 @@ def read(
     reader = spark.read.format("rocketmq").options(**texts).option("nameServer", name_server)
     try:
         return (reader if schema is None else reader.schema(schema)).load(topic)
-    except (PySparkException, Py4JError) as exc:  # which of them differs between releases
+    # which of them is raised differs between releases
+    except (PySparkException, Py4JError) as exc:
         python = other_interpreter(spark) if "[DATA_SOURCE_NOT_FOUND]" in str(exc) else None
         if python is None:
             raise

@@ -144,7 +144,7 @@ def form(
 
 
 def dead_letters(invalid: Sequence[InvalidRow], topic: str, partition: int, keys: Keys) -> list[Row]:
-    """*invalid* as messages of *topic*: JSON with all columns, and why the row could not be sent."""
+    """Return *invalid* as messages of *topic*: JSON with all columns and the reason."""
     numbers = [row.number for row in invalid]
     bodies = [_letter(row, partition) for row in invalid]
     texts = [""] * len(bodies)
@@ -253,7 +253,8 @@ def _as_property(name: str, values: list[Any] | None, count: int, forbidden: str
 
 def _row(number: int, topic: Any, values: list[Any], keys_of: Keys) -> Row:
     body, tag, keys, properties, sharding_key, delay, deliver_at, broker_name, queue_id, unique = values
-    message = Message(validate_topic(_present("topic", topic)), _bytes(body))  # which says what is wrong with these
+    # raises for what is wrong with these
+    message = Message(validate_topic(_present("topic", topic)), _bytes(body))
     stored = _own(properties) if properties else {}
     if tag is not None:
         stored[PropertyName.TAGS] = _stored("tag", tag)

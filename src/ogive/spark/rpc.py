@@ -96,10 +96,11 @@ class Cluster:
     def selected(
         self, selection: Selection, patience: Patience = USUAL, read: Iterable[MessageQueue] = (), *, any_missing: bool = False
     ) -> dict[MessageQueue, TopicOffset]:
-        """First and next offset of the queues of *selection*. Raises NoRoute, and InvalidOption where it names what does not exist.
+        """Return first and next offset of the queues of *selection*.
 
-        Queues that were *read* before may be missing, or with *any_missing* any. Those of a topic that is gone from their broker are in
-        ``deleted`` then.
+        Raises NoRoute, and InvalidOption if it names what does not exist. Queues that were *read*
+        before may be missing, or with *any_missing* any. Those of a topic that is gone from their
+        broker are in ``deleted`` then.
         """
         return self._portal.call(self._selected(selection, patience, frozenset(read), any_missing))
 
@@ -116,7 +117,7 @@ class Cluster:
         return self._portal.call(self._each((queue,), ask))[queue]
 
     def stored_ms(self, offsets: Mapping[MessageQueue, int], group: str = TOOLS_GROUP) -> dict[MessageQueue, int]:
-        """When the message at an offset of each queue was stored; nothing for a queue that does not show one there."""
+        """Return the store time of the message at an offset of each queue that has one there."""
 
         async def look(queue: MessageQueue, address: str) -> int | None:
             answer = await self._pull(group, QueueRange(queue, offsets[queue], offsets[queue] + 1), EVERYTHING)
@@ -306,7 +307,7 @@ class Cluster:
         return found
 
     async def _spans_of(self, topic: str, patience: Patience, read: Set[str], any_missing: bool = False) -> dict[MessageQueue, TopicOffset]:
-        """*read*: the brokers of which queues of *topic* were read before."""
+        """Return first and next offset by queue. *read*: brokers of which queues were read before."""
 
         async def ask() -> dict[MessageQueue, TopicOffset]:
             try:
@@ -340,7 +341,7 @@ class Cluster:
         return await self._routes.insist(topic, ask, patience)
 
     async def _registered(self, names: Set[str]) -> dict[str, dict[int, str]]:
-        """The addresses of those brokers, as far as the name servers know them now and this user may ask."""
+        """Return the addresses of those brokers that name servers know now, if this user may ask."""
         try:
             info = await self._routes.ask_one(lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S))
         except NoPermission:
@@ -348,18 +349,19 @@ class Cluster:
         return {name: dict(broker.addresses) for name, broker in info.brokers.items() if name in names and MASTER_ID in broker.addresses}
 
     async def _stats(self, topic: str, broker_name: str, addresses: Mapping[int, str]) -> dict[MessageQueue, TopicOffset] | None:
-        """The spans of the topic's queues at a broker; None where the broker does not have the topic."""
+        """Return the spans of the topic's queues at a broker; None if it does not have the topic."""
         try:
             return await api.topic_stats(self.pool, reading_address(addresses), topic, timeout_s=CALL_TIMEOUT_S)
         except TopicNotExist:
-            # name servers of Apache keep a route after its topic was deleted from a broker; a slave may not have heard of it
+            # name servers of Apache keep the route of a topic that was deleted from a broker, and a
+            # slave may not have heard of that
             if MASTER_ID not in addresses:
                 raise BrokerAway(f"the master of {broker_name} is away, and its slave does not know topic {topic!r}") from None
             self._routes.expire(topic)
             return None
 
     async def _why_gone(self, part: QueueRange) -> DataLoss | None:
-        """Say why a queue cannot be read: it, or its whole topic, was deleted. None if it is there, or nobody can tell."""
+        """Return the loss if a queue, or its whole topic, was deleted; None if it is there, or nobody can tell."""
         queue = part.queue
         self._routes.expire(queue.topic)
         try:

@@ -21,9 +21,9 @@ def assigned(
     *,
     any_missing: bool = False,
 ) -> list[MessageQueue]:
-    """The *known* queues that the option assign names. Raises InvalidOption where one does not exist.
+    """Return the *known* queues that the option assign names. Raises InvalidOption if one does not exist.
 
-    One that was *read* before may be missing, or with *any_missing* any: what that means is for the caller to say.
+    One that was *read* before may be missing, or with *any_missing* any: the caller decides what that means.
     """
     before = {(queue.topic, name, queue.queue_id) for queue in read for name in ("", queue.broker_name)}
     of_topic: dict[str, dict[str, set[int]]] = {}

