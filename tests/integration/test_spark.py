@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 # --- batch reads -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.releases
 def test_a_batch_shows_every_message_as_it_was_sent(wire: Wire, load: Callable[..., DataFrame], topic: str) -> None:
     wire.create(topic, 4)
     for queue_id in range(4):
@@ -83,6 +84,7 @@ def test_start_and_end_may_be_given_for_each_queue(wire: Wire, load: Callable[..
     assert sorted((row.queueId, row.queueOffset) for row in frame.collect()) == [(0, i) for i in range(10, 15)] + [(1, i) for i in range(3)]
 
 
+@pytest.mark.releases
 def test_tags_are_filtered_exactly(wire: Wire, load: Callable[..., DataFrame], topic: str) -> None:
     """`AaAa` and `BBBB` have one hash code, and the hash code is all that the broker compares."""
     wire.create(topic)
@@ -135,6 +137,7 @@ def test_a_split_queue_gives_every_message_once(wire: Wire, load: Callable[..., 
     assert sorted(row.queueOffset for row in frame.select("queueOffset").collect()) == list(range(45_000))
 
 
+@pytest.mark.releases
 def test_sql_reads_a_topic(spark: SparkSession, wire: Wire, topic: str) -> None:
     """A view has its options; a table of Spark 4.3 does not hand them to a Python source, a query that names them does."""
     wire.create(topic)
@@ -155,6 +158,7 @@ def test_sql_reads_a_topic(spark: SparkSession, wire: Wire, topic: str) -> None:
 # --- faults a user makes ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.releases
 def test_an_unknown_option_is_refused_with_the_nearest_name(load: Callable[..., DataFrame]) -> None:
     with pytest.raises(PySparkException, match="did you mean startingOffsets"):
         load(startingOffset="latest")
@@ -173,6 +177,7 @@ def test_an_unknown_column_is_named(load: Callable[..., DataFrame]) -> None:
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.releases
 def test_a_stream_reads_in_several_batches_and_ends(wire: Wire, stream: Stream, topic: str, admission: bool) -> None:
     """In one where Spark does not bound them."""
     wire.create(topic, 2)
@@ -187,6 +192,7 @@ def test_a_stream_reads_in_several_batches_and_ends(wire: Wire, stream: Stream, 
     assert sorted(pair for batch in batches for pair in batch) == [(0, i) for i in range(600)] + [(1, i) for i in range(400)]
 
 
+@pytest.mark.releases
 def test_a_restart_reads_the_next_offset(wire: Wire, stream: Stream, topic: str) -> None:
     wire.create(topic)
     wire.send(topic, 0, bodies(10))
@@ -226,6 +232,7 @@ def test_a_query_that_runs_finds_new_topics_of_its_pattern(wire: Wire, spark: Sp
     assert seen == {(topic, 2), (f"{topic}_later", 0), (f"{topic}_later", 1), (f"{topic}_later", 2)}
 
 
+@pytest.mark.releases
 def test_progress_is_mirrored_to_the_consumer_group(wire: Wire, stream: Stream, topic: str, group: str, admission: bool) -> None:
     """Also that of the last batch, which Spark never commits; where Spark ends without a word, the next run stores it."""
     wire.create(topic, 2)
@@ -270,6 +277,7 @@ def test_latest_begins_after_what_is_there(wire: Wire, stream: Stream, topic: st
     assert stream.run() == [[(0, 10), (0, 11)]]
 
 
+@pytest.mark.releases
 def test_lost_messages_fail_the_query_or_are_skipped(wire: Wire, stream: Stream, topic: str, tmp_path: Path) -> None:
     """The checkpoint says 10 were read of a queue that ends at 6, as after a broker that lost its disk."""
     wire.create(topic)

@@ -118,6 +118,7 @@ def test_what_is_missing_inside_a_body_is_named(spark: SparkSession) -> None:
     assert {bytes(row.body).decode(): row.properties["reason"] for row in bad.collect()} == bad_ones
 
 
+@pytest.mark.releases
 def test_metrics_of_a_running_query(spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path, admission: bool) -> None:
     with ogive.Producer(broker.name_server) as producer:
         for i in range(30):

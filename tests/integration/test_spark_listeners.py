@@ -278,6 +278,7 @@ def job(spark: SparkSession, broker: RunningBroker, tmp_path: Path) -> Callable[
     return run
 
 
+@pytest.mark.releases
 @pytest.mark.spark
 def test_a_job_consumes_retries_and_buries_like_a_push_consumer(
     broker: RunningBroker, topic: str, group: str, tmp_path: Path, job: Callable[..., dict[str, Totals]]

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from tests.integration import plain_session
-from tests.topics import Wire
+from tests.topics import Stream, Wire, bodies, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.releases, pytest.mark.timeout(300)]
 
@@ -39,3 +39,25 @@ def test_a_session_whose_python_has_no_ogive_is_told_what_to_do(wire: Wire, topi
     said = plain(wire, topic, "after", tmp_path)
     assert said.startswith("Spark's Python processes run python3, which has no ogive: start the session with ogive.spark.session()")
     assert said.endswith(f"or set PYSPARK_PYTHON={sys.executable}")
+
+
+@pytest.mark.parametrize("grouped", [True, False])
+def test_the_first_batch_after_a_restart_keeps_its_limit_if_there_is_a_group(
+    wire: Wire, stream: Stream, topic: str, group: str, grouped: bool, admission: bool
+) -> None:
+    """Without one Spark 4.0 and 4.1 read all there is: it might be a query of trigger(availableNow=True)."""
+    wire.create(topic, 2)
+    wire.send(topic, 0, bodies(5))
+    own = {"consumerGroup": group} if grouped else {}
+    options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "10", **own}
+    assert stream.run(**options) == [[(0, i) for i in range(5)]]
+    for queue_id in (0, 1):
+        wire.send(topic, queue_id, bodies(20))
+    stream.batches = []
+    query = stream.start(options, available_now=False)
+    try:
+        assert eventually(lambda: len(stream.offsets) >= 40 or None)
+    finally:
+        query.stop()
+    assert [len(batch) for batch in stream.batches] == ([10] * 4 if grouped or admission else [40])
+    assert sorted(row for batch in stream.batches for row in batch) == [(0, i) for i in range(5, 25)] + [(1, i) for i in range(20)]

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 SINK = "body string, tags string, keys array<string>, properties map<string,string>, shardingKey string"
 
 
+@pytest.mark.releases
 def test_what_was_written_is_read(
     spark: SparkSession, wire: Wire, load: Callable[..., DataFrame], write: Callable[..., None], topic: str
 ) -> None:
@@ -89,6 +90,7 @@ def test_a_delayed_row_arrives_later(
     assert eventually(both) == ["now", "later"]
 
 
+@pytest.mark.releases
 def test_a_stream_is_written(spark: SparkSession, wire: Wire, load: Callable[..., DataFrame], topic: str, tmp_path: Path) -> None:
     copy = topic + "_copy"
     wire.create(topic)
@@ -185,6 +187,7 @@ def arrived(load: Callable[..., DataFrame], topic: str) -> tuple[list[bytes], in
     return sorted(bytes(row.body) for row in rows), len({row.msgId for row in rows})
 
 
+@pytest.mark.releases
 def test_a_replayed_batch_is_written_once(
     copy: Copy, request: pytest.FixtureRequest, wire: Wire, load: Callable[..., DataFrame], topic: str, admission: bool
 ) -> None:

@@ -26,6 +26,8 @@ from ogive.spark.compat import (
     reported_lag,
 )
 
+pytestmark = pytest.mark.releases
+
 SOURCE = Path(__file__).parents[3] / "src"
 KNOWS = "ogive/spark/compat.py"
 OF_A_RELEASE = re.compile(
