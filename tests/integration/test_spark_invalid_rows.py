@@ -44,6 +44,7 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "long properties": ({"properties": [("a", "x" * 40_000)]}, "bytes of properties are over the limit"),
     "no topic": ({"topic": None}, "its topic is null"),
     "a word that is no topic": ({"topic": "a b"}, "a b"),
+    "delay level that no broker has": ({"delayTimeLevel": 99}, "delay level 99 is above 18"),
     "negative delay": ({"delayTimeLevel": -1}, "delay level -1"),
 }
 

@@ -7,7 +7,7 @@ import base64
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import repeat
@@ -16,13 +16,15 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ogive.client.sending.intake import USUAL_LEVELS
 from ogive.client.sending.properties import with_unique_key
 from ogive.errors import InvalidOption, MessageIllegal, OgiveError, SendFailed
 from ogive.model import MAX_BODY_BYTES, RESERVED_PROPERTIES, Message, MessageQueue, PropertyName, check_tag, validate_topic
 from ogive.native import Texts, native
 from ogive.wire.message import MAX_BATCH_MESSAGES
 
-_MAX_LEVEL: Final = 0x7FFFFFFF  # Java's brokers read an int; above their last level they take that
+# Java's brokers read an int
+_MAX_LEVEL: Final = 0x7FFFFFFF
 _COLUMNS: Final = (
     "body", "tags", "keys", "properties", "shardingKey", "delayTimeLevel", "deliverAt", "brokerName", "queueId", "uniqueKey",
 )  # fmt: skip
@@ -106,6 +108,14 @@ def key_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS].upper()
 
 
+LastLevel = Callable[[str], int | None]
+"""Return the highest delay level that all brokers of a topic have, or None if they do not say."""
+
+
+def _any_level(_: str) -> int | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class InvalidRow:
     """A row that no broker would take, and why."""
@@ -116,11 +126,18 @@ class InvalidRow:
 
 
 def form(
-    batch: pa.RecordBatch, topic: str | None, first: int, partition: int, keys: Keys, invalid: list[InvalidRow] | None = None
+    batch: pa.RecordBatch,
+    topic: str | None,
+    first: int,
+    partition: int,
+    keys: Keys,
+    invalid: list[InvalidRow] | None = None,
+    last_level: LastLevel = _any_level,
 ) -> list[Row]:
     """The rows of *batch* as messages; *topic* overrides the column.
 
     A row that cannot be sent is added to *invalid*; without that, raises SendFailed that names it.
+    *last_level* is asked for delay levels that few brokers have.
     """
     values = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     if topic is not None:
@@ -133,7 +150,7 @@ def form(
     rows = []
     for number, (name, *fields) in enumerate(zip(*columns, strict=True), first):
         try:
-            rows.append(_row(number, name, fields, keys))
+            rows.append(_row(number, name, fields, keys, last_level))
         except (OgiveError, TypeError, ValueError) as exc:
             why = exc.remark if isinstance(exc, MessageIllegal) else exc  # no broker was asked yet
             if invalid is None:
@@ -251,7 +268,7 @@ def _as_property(name: str, values: list[Any] | None, count: int, forbidden: str
     return ["" if value is None else f"{name}\x01{value}\x02" for value in values]
 
 
-def _row(number: int, topic: Any, values: list[Any], keys_of: Keys) -> Row:
+def _row(number: int, topic: Any, values: list[Any], keys_of: Keys, last_level: LastLevel) -> Row:
     body, tag, keys, properties, sharding_key, delay, deliver_at, broker_name, queue_id, unique = values
     # raises for what is wrong with these
     message = Message(validate_topic(_present("topic", topic)), _bytes(body))
@@ -263,7 +280,7 @@ def _row(number: int, topic: Any, values: list[Any], keys_of: Keys) -> Row:
         stored[PropertyName.KEYS] = keys
     if sharding_key is not None:
         stored[PropertyName.SHARDING_KEY] = _stored("sharding key", sharding_key)
-    if level := _level(delay):
+    if level := _level(delay, message.topic, last_level):
         stored[PropertyName.DELAY] = str(level)
     if deliver_at is not None:
         if level:
@@ -311,10 +328,16 @@ def _keys(keys: str | list[str | None] | None) -> str:
     return " ".join(named)
 
 
-def _level(delay: int | None) -> int:
-    if delay is not None and not 0 <= delay <= _MAX_LEVEL:
+def _level(delay: int | None, topic: str, last_level: LastLevel) -> int:
+    if not delay:
+        return 0
+    if not 0 < delay <= _MAX_LEVEL:
         raise ValueError(f"its delay level {delay} is outside 0 to {_MAX_LEVEL}")
-    return delay or 0
+    if delay > USUAL_LEVELS and (last := last_level(topic)) is not None and delay > last:
+        raise ValueError(
+            f"its delay level {delay} is above {last}, the last one that the brokers of {topic} have; the column deliverAt takes any time"
+        )
+    return delay
 
 
 def _ms(at: datetime | int) -> int:

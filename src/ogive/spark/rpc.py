@@ -239,6 +239,26 @@ class Cluster:
             raise BrokerAway(f"topic {topic!r} has no queue that can be written: its broker is away, or its permission forbids it")
         return queues
 
+    def last_delay_level(self, topic: str) -> int | None:
+        """Return the highest delay level that all brokers of *topic* have, or None if none of them says."""
+        return self._portal.call(self._last_delay_level(topic))
+
+    async def _last_delay_level(self, topic: str) -> int | None:
+        try:
+            masters = {await self.master_of(queue) for queue in await self.writable(topic)}
+        except OgiveError:
+            # the send meets the same, and reports it
+            return None
+
+        async def ask(address: str) -> int | None:
+            try:
+                return len((await api.delay_levels(self.pool, address, timeout_s=CALL_TIMEOUT_S)).delays_ms)
+            except OgiveError:
+                return None
+
+        answers = await asyncio.gather(*map(ask, masters))
+        return min((last for last in answers if last is not None), default=None)
+
     async def master_of(self, queue: MessageQueue) -> str:
         """The address to write to. Raises BrokerAway."""
         try:

@@ -13,6 +13,7 @@ Behaviour
 
 import asyncio
 import concurrent.futures
+import functools
 import logging
 import uuid
 from collections import deque
@@ -136,6 +137,11 @@ class _Sink:
             immunity_s=options.transaction_timeout_s if options.delivery == "transactional" else None,
         )
         keys = Keys(*origin, partition=attempt.partition, of_content=options.delivery != "atLeastOnce")
+
+        @functools.cache
+        def last_level(topic: str) -> int | None:
+            return self._cluster.last_delay_level(options.access.namespace.wrap(topic))
+
         count, topics, halves, invalid = 0, set[str](), list[Half](), 0
         on_their_way: deque[Future[list[Half]]] = deque()
         try:
@@ -150,7 +156,7 @@ class _Sink:
                     sent = sending.send_encoded(topic, parts)
                 else:
                     refused = None if options.invalid_rows == "fail" else list[InvalidRow]()
-                    rows = form(batch, options.topic, count, attempt.partition, keys, refused)
+                    rows = form(batch, options.topic, count, attempt.partition, keys, refused, last_level)
                     if options.access.namespace:
                         rows = [row._replace(topic=options.access.namespace.wrap(row.topic)) for row in rows]
                     if refused:
