@@ -98,9 +98,8 @@ def if_given(field: str, rule: Rule) -> Rule:
 
 
 def _running_info(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
-    """A member may ask another one which queues it holds, and nothing else: that is the question with a body."""
-    asks_for_queues = command.body and command.ext_fields.get("jstackEnable", "false").lower() != "true"
-    return group(SUB, GET)(command, facts) if asks_for_queues else group(GET)(command, facts)
+    """Let a member ask another one which queues it holds, by a body: then the broker passes no wish for stacks on."""
+    return group(SUB, GET)(command, facts) if command.body else group(GET)(command, facts)
 
 
 def super_users(command: RemotingCommand, facts: Facts) -> Iterable[Need]:

@@ -97,7 +97,7 @@ HEARTBEAT = {
         (314, {"srcGroup": "G", "destGroup": "H"}, b"", ["Get on Group:G", "Update on Group:H", "Update on Topic:T", "Update on Topic:U"]),
         (307, GROUP, b"", ["Get on Group:G"]),
         (307, GROUP, {"queues": []}, ["Sub|Get on Group:G"]),
-        (307, GROUP | {"jstackEnable": "TRUE"}, {"queues": []}, ["Get on Group:G"]),
+        (307, GROUP | {"jstackEnable": "1"}, b"", ["Get on Group:G"]),
         (309, GROUP | {"msgId": "7F00000100002A9F" + "0000000000000064", "topic": "Mine"}, b"", ["Sub on Group:G", "Sub on Topic:T"]),
         (309, GROUP | {"msgId": "-64"}, b"", ["Sub on Group:G", "Sub on Topic:"]),
         (309, GROUP | {"msgId": "7F00000100002A9F" + "00000001" + "        00000064"}, b"", ["Sub on Group:G", "Sub on Topic:"]),

@@ -9,11 +9,13 @@ Behaviour
 - 223 asks every member of the group, or the one that is named, where it stands (221).
 
 Differs from Java
+- 307 with a body is one member's question which queues another one holds. Who may only consume may ask it, so it is never about stacks.
 - 223 asks all members at once, and leaves out those that do not answer; Java asks one after the other.
 """
 
 import asyncio
 import logging
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -45,7 +47,9 @@ MAX_CLIENTS_ASKED: Final = 1_000
 
 
 async def running_info(ctx: Context, connection: Connection, header: GetConsumerRunningInfoRequest, body: bytes) -> RemotingCommand:
-    """What the client itself says."""
+    """Pass the question on to the client, and return its answer."""
+    if body and header.jstack_enable:
+        header = replace(header, jstack_enable=False)
     return await _call(ctx, header.consumer_group, header.client_id, RemotingCommand(header.code, encode_header(header), body))
 
 

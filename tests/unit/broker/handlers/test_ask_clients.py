@@ -36,6 +36,18 @@ async def test_a_message_is_given_to_the_client_that_is_named(server: Broker, cl
     assert (answer.code, answer.body) == (ResponseCode.SUCCESS, b'{"consumeResult":"CR_SUCCESS"}')
 
 
+@pytest.mark.parametrize("body", [b"", b'{"queues":[]}'])
+@pytest.mark.parametrize("stacks", ["true", "TRUE", "1"])
+async def test_stacks_are_not_asked_for_in_a_question_about_queues(client: RawClient, another: RawClient, body: bytes, stacks: str) -> None:
+    """Sub on the group is enough for that question. A member that knows nothing of it looks at the header alone."""
+    await client.heartbeat("c1", "G", "T")
+    asking = another.start(RequestCode.GET_CONSUMER_RUNNING_INFO, body, consumerGroup="G", clientId="c1", jstackEnable=stacks)
+    request = await client.next_request(RequestCode.GET_CONSUMER_RUNNING_INFO)
+    assert (request.body, request.ext_fields["jstackEnable"]) == (body, "false" if body else "true")
+    client.connection.reply(answer_to(request, b"{}"))
+    assert (await asking).code == ResponseCode.SUCCESS
+
+
 async def test_a_message_on_disk_is_brought_in_beside_the_loop(
     server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
