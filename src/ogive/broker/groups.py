@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ogive.broker.config_table import ConfigTable, read_configs
+from ogive.broker.replies import Rejected
 from ogive.broker.saving import Render
-from ogive.errors import InvalidOption
+from ogive.errors import InvalidOption, ResponseCode
 from ogive.model import TOOLS_GROUP, TRANSACTION_GROUP, validate_group
 from ogive.store.tables import JsonTable
 from ogive.wire.bodies import PERM_READ, SubscriptionGroupConfig, dumps
@@ -53,11 +54,19 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         self._begin({name: SubscriptionGroupConfig(name=name) for name in BUILT_IN}, loaded, stored.get("dataVersion"))
 
     def find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
-        """None when there is no such group and none may be made. Raises InvalidOption for a bad name or a full table."""
+        """Return None if there is no such group and none may be made.
+
+        Raises Rejected for a name that no group can have, with Java's code for a group that does not exist.
+        Raises InvalidOption for a full table.
+        """
         found = self._configs.get(name)
         if found is not None or not self.auto_create:
             return found
-        return self._put(SubscriptionGroupConfig(name=validate_group(name)))
+        try:
+            validate_group(name)
+        except InvalidOption as exc:
+            raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(exc)) from None
+        return self._put(SubscriptionGroupConfig(name=name))
 
     def miss(self, name: str) -> None:
         """A member of a group that is not there has come, and none is made."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ogive.broker.groups import BUILT_IN, GroupTable
+from ogive.broker.replies import Rejected
 from ogive.errors import InvalidOption
 from ogive.store.fs import OsFs
 from ogive.store.tables import JsonTable
@@ -23,7 +24,7 @@ async def test_a_group_is_made_when_it_is_first_seen_with_java_s_defaults(tmp_pa
     assert [config.name for config in table] == list(BUILT_IN)
     assert table.find_or_create("G") == SubscriptionGroupConfig(name="G", retry_queues=1, retry_max_times=16)
     assert table.find_or_create("G") is table.get("G")
-    with pytest.raises(InvalidOption):
+    with pytest.raises(Rejected, match=r"'\.\./G' may hold only letters"):
         table.find_or_create("../G")
     await table.saved()
 

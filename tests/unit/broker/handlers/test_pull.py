@@ -85,9 +85,12 @@ async def test_an_unknown_group_is_made_or_refused(start_broker: StartBroker) ->
 
 
 @pytest.mark.parametrize("group", ["", "a b", "g" * 121, "../up"])
-async def test_a_bad_group_name_is_refused(client: RawClient, group: str) -> None:
+async def test_a_bad_group_name_is_refused_as_one_that_does_not_exist(client: RawClient, group: str) -> None:
+    """As by Apache's broker; the remark says what is wrong with it."""
     await client.send("T")
-    assert (await client.pull(group, "T", 0)).code == ResponseCode.INVALID_PARAMETER
+    answer = await client.pull(group, "T", 0)
+    assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert "does not exist" not in (answer.remark or "")
 
 
 @pytest.mark.parametrize("queue", [-1, 4])
