@@ -17,6 +17,7 @@ from ogive.errors import InvalidOption
 from ogive.harmless import is_line
 from ogive.wire.acl import Credentials
 from ogive.wire.java_properties import parse_properties
+from ogive.wire.numbers import parse_long
 
 V = TypeVar("V")
 
@@ -152,16 +153,15 @@ def _tls_mode(text: str) -> str:
 
 def _whole(text: str) -> int:
     try:
-        return int(text)
+        return parse_long(text)
     except ValueError:
         raise InvalidOption("a whole number is expected") from None
 
 
 def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InvalidOption("a number is expected") from None
+    if not re.fullmatch(r"[+-]?[0-9]+(\.[0-9]+)?", text):
+        raise InvalidOption("a number is expected")
+    return float(text)
 
 
 def _seconds(text: str) -> float:
@@ -169,9 +169,10 @@ def _seconds(text: str) -> float:
 
 
 def _count(text: str) -> int:
-    if _whole(text) <= 0:
+    count = _whole(text)
+    if count <= 0:
         raise InvalidOption("more than 0 is needed")
-    return int(text)
+    return count
 
 
 def _period(text: str) -> float:
@@ -187,7 +188,7 @@ def _no_old_rules(text: str) -> None:
 
 
 def _master_id(text: str) -> None:
-    if int(text):
+    if _whole(text):
         raise InvalidOption("only 0, a master, is possible here: there are no replicas. Give each broker a brokerName of its own")
 
 
@@ -301,7 +302,7 @@ def _from_broker_conf(path: str, found: Mapping[str, str]) -> dict[str, Any]:
         try:
             if name in _KEYS:
                 dest, parse = _KEYS[name]
-                # what is no plain text may have blanks behind it, which Properties keeps
+                # Properties keeps blanks at the end; only a text can mean them
                 defaults[dest] = text if parse is str else parse(text.strip())
             elif name in _SETTINGS:
                 field, parse = _SETTINGS[name]
