@@ -186,8 +186,8 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     def _ensure(self, name: str, queues: int) -> TopicConfig:
         """Beyond the limit, too: anyone who may send can fill the table. Groups have a limit of their own."""
-        topic = _topic(validate_topic(name), max(1, min(queues, MAX_MADE_QUEUES)))
-        return self._configs.get(name) or self._put(topic, beyond_limit=True)
+        known = self._configs.get(name)
+        return known or self._put(_topic(validate_topic(name), max(1, min(queues, MAX_MADE_QUEUES))), beyond_limit=True)
 
     def _put(self, config: TopicConfig, *, beyond_limit: bool = False) -> TopicConfig:
         known = self._configs.get(config.name)
