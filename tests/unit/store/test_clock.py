@@ -78,6 +78,20 @@ def test_a_step_forward_among_many_calls_only_takes_back_what_it_is_ahead(gap_ms
     assert clock.now_ms() == times.wall_ms
 
 
+def test_a_wall_clock_that_catches_up_bit_by_bit_makes_it_no_faster() -> None:
+    """Calls between two ticks of the wall clock do not begin the comparison of both clocks anew: each bit alone is too small to be seen."""
+    times = Times()
+    clock = times.clock()
+    times.wall_ms -= 3_600_000
+    before = clock.now_ms()
+    for _ in range(1_000):
+        times.wall_ms += 1
+        for _ in range(2):
+            clock.now_ms()
+            times.passed_s += 0.00025
+    assert 0 <= clock.now_ms() - before <= 510
+
+
 def test_it_meets_the_wall_clock_again() -> None:
     times = Times()
     clock = times.clock()
