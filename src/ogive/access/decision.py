@@ -10,9 +10,10 @@ Address = IPv4Address | IPv6Address
 
 
 class Need(NamedTuple):
-    """What a request needs: any one of *actions* on the resource; *name* ``*`` means all of its kind.
+    """Permission that a request requires: any one of *actions* on the resource.
 
-    Where no entry is about the resource, *or_some* is enough if it is given: a kind, and an action on any resource of that kind.
+    *name* ``*`` means all resources of the kind. *or_some* is a kind and an action on any resource
+    of that kind; it is enough if no entry is about the resource itself.
     """
 
     kind: str

@@ -179,7 +179,10 @@ def ip_of(host: str) -> str:
 
 
 def check_advertised(what: str, host: str) -> None:
-    """Raises InvalidOption unless *host* is the address of one machine or a host name; *what* is the option, with what stands before it."""
+    """Check that *host* is a host name or the address of one machine. Raises InvalidOption.
+
+    *what* is the start of the message: the option as the user writes it.
+    """
     if is_host_name(host):
         return
     try:

@@ -233,7 +233,7 @@ def _origin(stored: StoredMessage) -> tuple[bytes, int]:
 
 
 def _key(message: NewMessage, user: str | None) -> Key | None:
-    """What it is remembered by: a long key by its digest."""
+    """Return the key under which *message* is remembered; a long unique key is replaced by its digest."""
     unique_key = _unique_key(message)
     if unique_key and len(unique_key) > _LONG_KEY:
         unique_key = b"\x02" + hashlib.blake2b(unique_key, digest_size=16).digest()  # no key holds \x02
