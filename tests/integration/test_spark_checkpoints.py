@@ -70,7 +70,9 @@ def test_a_checkpoint_of_an_earlier_ogive_is_gone_on_with(spark: SparkSession, w
     def note(frame: DataFrame, batch: int) -> None:
         checkpoint_job.note(frame, batch, folder)
 
-    for _ in range(2):  # Spark 4.0 and 4.1 end after the batch that had failed
+    before = 0
+    # Spark 4.0 and 4.1 end after the batch that had failed, and after one of the limit
+    while before < (before := len(noted(folder))):
         stream = spark.readStream.format("rocketmq").options(nameServer=wire.name_server, startingOffsets="earliest", **options)
         query = checkpoint_job.load(stream, topic, options).writeStream.foreachBatch(note)
         assert query.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start().awaitTermination(120)
@@ -95,8 +97,9 @@ def test_a_query_moves_to_later_releases_of_spark(wire: Wire, topic: str, tmp_pa
     number = 0
     for release in ("40", "41", "43"):
         wire.send(topic, 0, bodies(5, number))
+        # Spark 4.0 and 4.1 end after the repeated batch
         run(release, wire, topic, tmp_path)
-        run(release, wire, topic, tmp_path)  # Spark 4.0 and 4.1 end after the repeated batch
+        run(release, wire, topic, tmp_path)
         wire.send(topic, 1, bodies(4, number))
         last = max(int(file.name) for file in (tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
         run(release, wire, topic, tmp_path, f"fail={last + 1}")

@@ -61,7 +61,8 @@ def test_each_read_sees_what_came_meanwhile(spark: SparkSession, broker: Running
         assert before.count() == 1
         producer.send(topic, b"two", tag="b")
         wait_until_shown(broker.name_server, topic, 2)
-    assert before.count() == 1  # the snapshot of its first action
+    # the snapshot of its first action; Spark 4.0 looks again
+    assert before.count() == (2 if pyspark.__version__.startswith("4.0.") else 1)
     assert ogive.spark.read(topic, name_server=broker.name_server, spark=spark).count() == 2
     tagged = ogive.spark.read(topic, name_server=broker.name_server, spark=spark, schema="body binary", tags="b")
     assert [bytes(row.body) for row in tagged.collect()] == [b"two"]
