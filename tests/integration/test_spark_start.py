@@ -125,3 +125,32 @@ def test_a_signal_while_spark_starts_ends_the_command_and_leaves_no_java(
     assert b"Traceback" not in errors
     assert b"Exception" not in errors
     assert not (tmp_path / "lake").exists()
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_in_a_batch_ends_a_pipeline_without_stacks(broker: Broker, tmp_path: Path) -> None:
+    """Of Python, Py4J and the threads of Java."""
+    with ogive.Producer(broker.name_server) as producer:
+        for number in range(4000):
+            producer.submit("Many", b"%d" % number)
+    words = ("pipeline", "archive", "--topic", "Many", "--to", "lake", "--memory", "512m", "--max-rows", "50", "--every", "1")
+    with subprocess.Popen(
+        [sys.executable, "-m", "ogive", *words, "-n", broker.name_server],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            assert process.stderr is not None
+            while b"archived" not in (line := process.stderr.readline()):
+                assert line
+            process.send_signal(signal.SIGINT)
+            # else the system makes one signal of both
+            time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            _, errors = process.communicate(timeout=WAIT_S)
+            until(lambda: not members(process.pid), "all processes have ended")
+        finally:
+            for one in members(process.pid):
+                os.kill(one, signal.SIGKILL)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert b"Exception" not in errors

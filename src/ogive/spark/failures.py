@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pickle import PickleError
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
@@ -87,11 +87,13 @@ def ending(spark: SparkSession) -> Iterator[None]:
         raise OgiveError(str(exc)) from exc
     except KeyboardInterrupt:
         # A second Ctrl-C, in the middle of a batch: Spark and Py4J would log what that cut off with
-        # their stacks. A third one ends the process.
+        # their stacks, and so would Java for its threads. A third one ends the process.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         logging.disable()
         with contextlib.suppress(Py4JError, PySparkException, ConnectionError):
             spark.sparkContext.setLogLevel("OFF")
+            java: Any = spark.sparkContext._jvm
+            java.java.lang.System.setErr(java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream()))
         raise
     finally:
         with contextlib.suppress(Py4JError, ConnectionError):  # there is nothing to stop where the Java process is gone

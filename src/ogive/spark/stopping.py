@@ -1,5 +1,6 @@
 """Stops a query cleanly on request, or what Spark computes at once."""
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ class Stop:
         self._asked = threading.Event()
         self._act: Callable[[], None] | None = None
         self._before: dict[signal.Signals, Any] = {}
+        self._logged = logging.NOTSET
 
     @property
     def asked(self) -> bool:
@@ -65,9 +67,12 @@ class Stop:
         if self._act is not None:
             self._act()
         elif again and number == signal.SIGINT:
+            # Py4J logs what this interrupts, with a stack
+            logging.disable()
             raise KeyboardInterrupt
 
     def __enter__(self) -> Self:
+        self._logged = logging.root.manager.disable
         self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         self.handle_signals()
         return self
@@ -75,6 +80,7 @@ class Stop:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
+        logging.disable(self._logged)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import logging
 import signal
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -25,6 +26,10 @@ class Session:
     @property
     def sparkContext(self) -> "Session":  # noqa: N802
         return self
+
+    def __getattr__(self, name: str) -> Any:
+        """Packages and classes of Java."""
+        return MagicMock()
 
     def setLogLevel(self, level: str) -> None:  # noqa: N802
         self.level = level
