@@ -2,6 +2,9 @@
 cluster of one master and two workers, and behind Spark Connect. Nobody registers the data source, on either side."""
 
 import json
+import subprocess
+import sys
+import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -10,6 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from ogive.native import native
 from ogive.spark import source
 from ogive.spark.schema import MESSAGE_COLUMNS, only
 from tests.peers import RunningBroker
@@ -82,3 +86,31 @@ def test_spark_connect_reads_and_writes(broker: RunningBroker, topic: str, tmp_p
     if not CONNECT.exists():
         pytest.skip("Spark Connect's client is not installed: tools/setup slow")
     assert sum(run(connect, Wire(broker), topic, tmp_path).values()) == MESSAGES
+
+
+def test_executors_without_ogive_take_it_from_an_archive(wire: Wire, topic: str, tmp_path: Path) -> None:
+    """The recipe of docs/spark.md, with the compiled part where the driver has it."""
+    root = Path(__file__).parents[2]
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(tmp_path), str(root)]
+    subprocess.run(build, check=True, timeout=200)
+    next(tmp_path.glob("ogive-*.whl")).rename(tmp_path / "ogive_site.zip")
+    # Python reads no .pth file of this folder, so that the editable install of the driver is not found.
+    bare = tmp_path / "python"
+    packages, interpreter = sysconfig.get_path("purelib"), Path(sys.executable).resolve()
+    bare.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{packages}" exec {interpreter} "$@"\n', "utf-8")
+    bare.chmod(0o755)
+    wire.create(topic, 2)
+    wire.create(f"{topic}_copy", 2)
+    wire.send(topic, 0, bodies(MESSAGES))
+    result = tmp_path / "result.json"
+    job = [str(root / "tests" / "integration" / "shipped_job.py"), wire.name_server, topic, str(result)]
+    shipped = ["--archives", "ogive_site.zip#ogive_site", "--conf", "spark.executorEnv.PYTHONPATH=ogive_site"]
+    with standalone(tmp_path / "cluster") as running:
+        env = environment() | {"PYSPARK_PYTHON": str(bare), "PYSPARK_DRIVER_PYTHON": sys.executable}
+        submit = [f"{env['SPARK_HOME']}/bin/spark-submit", "--master", running.master, "--conf", "spark.executor.memory=700m"]
+        done = subprocess.run([*submit, *shipped, *job], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(result.read_text())
+    assert found["rows"] == MESSAGES
+    assert all("ogive_site/ogive" in home and compiled == (native is not None) for home, compiled in found["homes"])
+    assert copied(wire, f"{topic}_copy") == sorted(bodies(MESSAGES))
