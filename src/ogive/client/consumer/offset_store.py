@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from ogive.errors import InvalidOption, OgiveError
+from ogive.errors import InvalidOption, MessageIllegal, OgiveError
 from ogive.model import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -185,11 +185,17 @@ class RemoteOffsetStore(Offsets):
             self.move(queue, offset)
 
     async def _persist(self, queue: MessageQueue, again: bool) -> None:
-        try:
-            async with self._turns[queue]:
+        async with self._turns[queue]:
+            offset = self._offsets.get(queue, 0)
+            try:
                 await self._tell(queue, again)
-        except OgiveError as exc:
-            log.warning("offset %s of %s was not persisted: %s", self._offsets.get(queue), queue, exc)
+            except MessageIllegal as exc:
+                # The topic has fewer queues now. Nobody continues in this one, so its progress is not
+                # tried again.
+                log.debug("offset %d of %s is not kept: %s", offset, queue, exc)
+                self._acknowledged[queue] = offset
+            except OgiveError as exc:
+                log.warning("offset %d of %s was not persisted: %s", offset, queue, exc)
 
     async def _tell(self, queue: MessageQueue, again: bool) -> bool:
         """In the queue's turn. Whether the broker keeps it."""

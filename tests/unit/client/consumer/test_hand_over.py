@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ogive.client.config import ClientConfig
 from ogive.client.consumer import member_lists
 from ogive.client.consumer.push import PushConsumer
 from ogive.errors import ResponseCode
@@ -28,6 +29,7 @@ from tests.unit.client.consumer.test_push_consumer import (
     QUICK,
     RETRY,
     SEND_BACK,
+    UPDATE,
     Seen,
     consumer,
     eventually,
@@ -99,6 +101,27 @@ async def given_away_at_work(broker: FakeBroker, messages: int) -> AsyncIterator
         await given_away(broker)
         await rounds(broker)
         yield running, work
+
+
+async def test_a_queue_that_its_topic_has_lost_is_given_up_without_a_word(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """Its broker refuses progress in it for good."""
+    seen, lost = Seen(), False
+
+    def update(request: RemotingCommand) -> RemotingCommand | None:
+        gone = lost and (request.ext_fields["topic"], request.ext_fields["queueId"]) == ("Orders", "1")
+        return error(ResponseCode.INVALID_PARAMETER, "no such queue") if gone else None
+
+    broker.topics["Orders"] = 2
+    broker.on(UPDATE, update)
+    client = ClientConfig(name_server=broker.address, route_period_s=0.02)
+    async with PushConsumer(to(seen), client=client, config=replace(QUICK, hand_over_wait_s=WAIT_S)) as running:
+        await eventually(lambda: progress(broker, queue_id=1) == 0)
+        lost = True
+        broker.put("Orders", b"x", queue_id=1)
+        await seen.wait(1)
+        broker.topics["Orders"] = 1
+        await eventually(lambda: MessageQueue("Orders", "broker-a", 1) not in running.assignment["billing"])
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 # --- taking over -----------------------------------------------------------------------------------------------------
