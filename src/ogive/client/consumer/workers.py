@@ -35,7 +35,10 @@ class Workers(Protocol[T]):
     """
 
     def start(self) -> None: ...
-    def submit(self, tasks: Iterable[T]) -> None: ...
+    def submit(self, tasks: Iterable[T]) -> None:
+        """Queue *tasks*. Does nothing after ``forget_waiting`` or ``stop``."""
+        ...
+
     def running(self) -> list[tuple[float, T]]:
         """When each task that runs now was begun (the loop's time), and the task."""
         ...
@@ -107,8 +110,10 @@ class ThreadWorkers(Generic[T, R]):
         """Threads come with the first tasks."""
 
     def submit(self, tasks: Iterable[T]) -> None:
-        self._tasks.extend(tasks)
-        self._pool.serve(self)
+        # The pool would assign threads for ever to tasks that none of them begins.
+        if not self._stopping:
+            self._tasks.extend(tasks)
+            self._pool.serve(self)
 
     def running(self) -> list[tuple[float, T]]:
         return [slot for slot in self._running if slot is not None]
@@ -230,8 +235,9 @@ class LoopWorkers(Generic[T, R]):
         self._workers[index] = self._worker(index)
 
     def submit(self, tasks: Iterable[T]) -> None:
-        self._tasks.extend(tasks)
-        self._wake(len(self._tasks))
+        if not self._stopping:
+            self._tasks.extend(tasks)
+            self._wake(len(self._tasks))
 
     def _wake(self, count: int) -> None:
         while count > 0 and self._idle:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ogive.client.consumer import workers
+from ogive.client.consumer.thread_pool import ThreadPool
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers
 
 
@@ -47,3 +48,17 @@ async def test_a_stop_without_calls_says_nothing(monkeypatch: pytest.MonkeyPatch
     one.start()
     assert await one.stop(5.0) == 0
     assert caplog.text == ""
+
+
+async def test_what_is_submitted_after_a_stop_starts_no_thread() -> None:
+    """A last pull may come in while a consumer closes, and a message that no broker took back is
+    given to its listener again.
+    """
+    calls: list[int] = []
+    one: ThreadWorkers[int, None] = ThreadWorkers(calls.append, lambda _: None, failed=None, count=2, name="test", pool=ThreadPool())
+    one.start()
+    await one.stop(5.0)
+    before = threading.active_count()
+    one.submit([1])
+    assert threading.active_count() == before
+    assert calls == []
