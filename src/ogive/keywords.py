@@ -6,6 +6,7 @@ for one more function call.
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, TypeVar, get_args
@@ -14,49 +15,76 @@ C = TypeVar("C", bound=type)
 F = TypeVar("F", bound=Callable[..., Any])
 
 _SAME: Final = {
+    "access_key": "ak user user_name username",
+    "actions": "operations permission permissions perms",
     "as_": "decoder deserializer model schema type value_deserializer value_type",
-    "auto_commit": "autocommit enable_auto_commit",
+    "at": "date offset_time time timestamp timestamp_ms when",
+    "auto_commit": "auto_ack autocommit enable_auto_commit",
     "batch": "batch_size consume_message_batch_max_size",
-    "body": "content data message msg payload record text value",
+    "body": "content data message message_body msg payload record text value",
     "broadcast": "broadcasting message_model",
+    "broker_name": "broker",
     "check": "checker local_checker transaction_check transaction_checker transaction_listener",
     "compression": "compress_type compression_type",
-    "consume_timeout_s": "consume_timeout timeout timeout_s",
-    "credentials": "access_key acl auth password secret_key token user username",
+    "consume_timeout_s": "consume_timeout timeout timeout_ms timeout_s visibility_timeout",
+    "credentials": "access_key acl auth password sasl_plain_password sasl_plain_username secret_key token user username",
     "delay_level": "delay delay_time_level level",
     "delay_s": "countdown delay delay_ms delay_seconds delay_time delay_time_ms delay_time_sec delay_timeout",
     "deliver_at": "deliver_time deliver_time_ms delivery_time delivery_timestamp eta not_before",
-    "group": "consumer_group consumer_group_name group_id group_name producer_group producer_group_name subscription_name",
+    "end": "end_time to until",
+    "group": "consumer_group consumer_group_name group_id group_name name producer_group producer_group_name subscription_name",
     "instance_name": "client_id instance",
     "keys": "key message_key message_keys msg_key unique_key",
-    "max_in_flight": "max_in_flight_requests max_pending_messages",
-    "max_messages": "batch_size max_message_num max_msg_nums max_num max_poll_records max_records num_messages",
-    "max_retries": "max_attempts max_reconsume_times max_redeliveries retries retry_times",
+    "limit": "count max_messages max_num max_records",
+    "max_cached_messages": "prefetch prefetch_count pull_threshold_for_queue",
+    "max_in_flight": "max_in_flight_requests max_in_flight_requests_per_connection max_pending_messages",
+    "max_messages": "batch_size limit max_message_num max_msg_nums max_num max_number_of_messages "
+    "max_poll_records max_records num_messages size",
+    "max_retries": "max_attempts max_reconsume_times max_redeliveries retries retry_max_times retry_times",
+    "message_id": "id key msg_id unique_key",
     "messages": "batch bodies body data msgs payloads records values",
-    "name_server": "address addr addrs addresses bootstrap_server bootstrap_servers broker brokers endpoint endpoints host hosts "
-    "name_server_addr name_server_address name_servers name_srv name_srv_addr nameserver nameserver_address nameservers namesrv "
-    "namesrv_addr server server_address servers service_url url",
+    "name": "user user_name username",
+    "name_server": "address addr addrs addresses bootstrap_server bootstrap_servers broker brokers endpoint "
+    "endpoint_url endpoints host hosts name_server_addr name_server_address name_servers name_srv "
+    "name_srv_addr nameserver nameserver_address nameservers namesrv namesrv_addr server server_address "
+    "servers service_url url",
+    "offsets": "offset positions",
     "on_change": "on_assign on_partitions_assigned on_rebalance rebalance_listener",
     "orderly": "fifo order ordered",
-    "properties": "attributes header headers metadata props user_properties user_property",
+    "properties": "attributes header headers message_attributes metadata props user_properties user_property",
+    "pull_batch_size": "max_poll_records",
     "queue": "message_queue mq partition partition_id queue_id",
-    "queues": "num_partitions num_queues partitions queue_num queue_nums",
+    "queue_id": "partition partition_id queue",
+    "queues": "num_partitions num_queues partitions queue queue_num queue_nums read_queue_nums read_queues "
+    "topic_partitions write_queue_nums write_queues",
     "retries": "max_retries retry retry_times retry_times_when_send_failed",
+    "seconds": "delay delay_s seconds_s suspend_s time_s",
+    "secret_key": "pass password secret sk",
     "send_timeout_s": "send_msg_timeout send_timeout timeout timeout_ms timeout_s",
     "serializer": "encoder key_serializer value_serializer",
-    "sharding_key": "hash_key key message_group ordering_key partition_key routing_key shard_key shardingkey",
+    "sharding_key": "hash_key key message_group message_group_id ordering_key partition_key routing_key shard_key shardingkey",
+    "source": "from_group source_group src src_group",
     "sql": "expression filter filter_expression selector sql92 sub_expression subscription",
     "ssl": "security_protocol ssl_context tls use_tls",
-    "start": "auto_offset_reset consume_from consume_from_where from_beginning initial_offset initial_position offset offset_reset",
+    "start": "auto_offset_reset begin begin_time consume_from consume_from_where from_beginning "
+    "initial_offset initial_position offset offset_reset since start_time",
+    "super_user": "admin is_admin is_super superuser",
+    "system": "all include_system internal",
     "tag": "tags",
     "tags": "expression filter filter_expression selector sub_expression tag",
+    "target": "destination dst dst_group target_group to to_group",
     "threads": "concurrency consume_thread_max consume_thread_min consume_thread_nums max_workers thread_count workers",
-    "timeout_s": "block_timeout_ms max_wait request_timeout send_timeout suspend_timeout timeout timeout_millis timeout_ms timeout_seconds",
-    "topic": "queue_name subject topic_name topics",
+    "timeout_s": "block_timeout_ms max_wait request_timeout send_timeout suspend_timeout timeout timeout_millis "
+    "timeout_ms timeout_seconds wait_time_seconds",
+    "to": "offset position timestamp timestamp_ms",
+    "topic": "destination exchange name queue_name queue_url subject topic_name topics",
     "topics": "topic topic_name topic_names",
+    "trace": "enable_msg_trace enable_trace msg_trace",
     "listeners": "handler handlers listener topic topic_name topics",
 }
 """Words of other clients and of other systems, by our argument."""
+_OF_LISTENERS: Final = ("as_", "auto_commit", "batch", "group", "orderly", "sql", "start", "tags", "threads")
+_NEAR: Final = 0.75
 
 
 def explained(function: F, name: str = "") -> F:
@@ -74,27 +102,23 @@ def explained(function: F, name: str = "") -> F:
 
     async def call_and_await(*args: Any, **kwargs: Any) -> Any:
         try:
-            work = function(*args, **kwargs)
+            return await function(*args, **kwargs)
         except TypeError:
             _explain(function, name, kwargs)
             raise
-        return await work
 
     is_async = inspect.iscoroutinefunction(function)
     # It is called like the function.
     return functools.wraps(function)(call_and_await if is_async else call)  # type: ignore[return-value]
 
 
-def explains(*methods: str) -> Callable[[C], C]:
-    """Decorate a class, so that ``__init__`` and *methods* are ``explained``."""
-
-    def decorate(cls: C) -> C:
-        cls.__init__ = explained(cls.__init__, cls.__name__)  # type: ignore[misc]  # the same signature
-        for name in methods:
-            setattr(cls, name, explained(getattr(cls, name), f"{cls.__name__}.{name}"))
-        return cls
-
-    return decorate
+def explains(cls: C) -> C:
+    """Decorate a class, so that ``__init__`` and its public methods are ``explained``."""
+    cls.__init__ = explained(cls.__init__, cls.__name__)  # type: ignore[misc]  # the same signature
+    for name, method in inspect.getmembers_static(cls, inspect.isfunction):
+        if not name.startswith("_"):
+            setattr(cls, name, explained(method, f"{cls.__name__}.{name}"))
+    return cls
 
 
 def _explain(function: Callable[..., Any], name: str, given: dict[str, Any]) -> None:
@@ -110,23 +134,34 @@ def _advice(word: str, parameters: Any) -> str:
     import difflib
 
     ways = {one.name: one for one in parameters if one.name != "self"}
-    if (own := ways.get(word)) is not None:
-        return f"use {_way(own)}"
-    plain = word.lower().replace("-", "_")
+    if not ways:
+        return "there are no arguments"
+    # namesrvAddr is namesrv_addr
+    plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word).lower().replace("-", "_")
     nested = [(way, kind, field.name) for way in ways.values() for kind in _settings_of(way) for field in fields(kind)]
-    meant = [way for name, way in ways.items() if plain in _SAME.get(name, "").split()]
-    if meant:
+    if plain in ways:
+        return f"use {_way(ways[plain])}"
+    if meant := [way for name, way in ways.items() if _is_same(plain, name)]:
         return f"use {' or '.join(map(_way, meant))}"
-    for wanted in (plain, *(name for name, words in _SAME.items() if plain in words.split())):
+    # A field's own name before words like it.
+    for is_meant in (str.__eq__, _is_same):
         for way, kind, name in nested:
-            if name == wanted:
+            if is_meant(plain, name):
                 return f"use {way.name}={kind.__name__}({name}=...)"
-    if near := difflib.get_close_matches(plain, ways, n=1):
+    for name in _OF_LISTENERS if "listeners" in ways else ():
+        if plain == name or _is_same(plain, name):
+            return f"use @ogive.listener(..., {name}=...)"
+    if near := difflib.get_close_matches(plain, ways, n=1, cutoff=_NEAR):
         return f"did you mean {_way(ways[near[0]])}?"
-    if near := difflib.get_close_matches(plain, [name for _, _, name in nested], n=1):
+    if near := difflib.get_close_matches(plain, [name for _, _, name in nested], n=1, cutoff=_NEAR):
         way, kind, name = next(one for one in nested if one[2] == near[0])
         return f"did you mean {way.name}={kind.__name__}({name}=...)?"
     return f"there are {', '.join(map(_way, ways.values()))}"
+
+
+def _is_same(word: str, name: str) -> bool:
+    """Return True if *word* is what others call our argument *name*."""
+    return word in _SAME.get(name, "").split()
 
 
 def _way(parameter: inspect.Parameter) -> str:

@@ -202,6 +202,7 @@ def parse_tags(expression: str) -> tuple[str, ...]:
     return tags
 
 
+@explains
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
     """One queue of a topic on one broker. The order (topic, broker name, queue id) is the one that allocation relies on."""
@@ -214,7 +215,7 @@ class MessageQueue:
         return f"{self.topic}/{self.broker_name}/{self.queue_id}"
 
 
-@explains()
+@explains
 @dataclass(frozen=True, slots=True)
 class Message:
     """A message to send.

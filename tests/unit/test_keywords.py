@@ -2,6 +2,7 @@
 written.
 """
 
+import asyncio
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 import ogive
+import ogive.testing
 from ogive import aio
+from ogive.keywords import _OF_LISTENERS
 
 CONSTRUCTORS = {
     "bootstrap_servers": "name_server=",
@@ -110,10 +113,45 @@ def test_listener_names_its_own_argument(word: str, ours: str) -> None:
         (ogive.Admin().create_topic, "num_partitions", "use queues="),
         (ogive.later, "level", "use delay_level="),
         (ogive.run, "nameserver", "use name_server="),
+        (ogive.Producer, "producerGroup", "use group="),
+        (ogive.Producer, "namesrvAddr", "use name_server="),
+        (ogive.PullConsumer, "consumerGroup", "use group="),
+        (ogive.Producer().send, "MessageBody", "use body="),
+        (ogive.Producer().send, "MessageGroupId", "use sharding_key="),
+        (ogive.Producer().send, "QueueUrl", "use topic="),
+        (ogive.Producer().send, "userProperties", "use properties="),
+        (ogive.PullConsumer().poll, "WaitTimeSeconds", "use timeout_s="),
+        (ogive.PullConsumer().seek, "offset", "use to="),
+        (ogive.PullConsumer().commit, "offset", "use offsets="),
+        (ogive.PullConsumer().pause, "queues", "use *queues, the first arguments, without a name"),
+        (ogive.PushConsumer, "consumeThreadMax", "use @ogive.listener(..., threads=...)"),
+        (ogive.run, "consumer_group", "use @ogive.listener(..., group=...)"),
+        (ogive.Producer().flush, "timeout", "there are no arguments"),
+        (ogive.Admin().delete_topic, "name", "use topic="),
+        (ogive.Admin().create_user, "username", "use name="),
+        (ogive.Credentials, "username", "use access_key="),
+        (ogive.MessageQueue, "broker", "use broker_name="),
+        (ogive.testing.message, "headers", "use properties="),
+        (ogive.testing.Broker, "directory", "there are data=, flush=, name_server_port=, broker_port=, options="),
     ],
 )
 def test_so_do_the_others(call: Callable[..., Any], word: str, ours: str) -> None:
     assert said(call, word) == ours
+
+
+@pytest.mark.parametrize("module", [ogive, aio])
+@pytest.mark.parametrize("name", ["Producer", "PushConsumer", "PullConsumer", "Admin"])
+def test_every_public_method_names_its_own_arguments(module: Any, name: str) -> None:
+    one = getattr(module, name)() if name != "PushConsumer" else module.PushConsumer(ogive.listener("T", group="g")(print))
+    for method, _ in inspect.getmembers_static(type(one), inspect.isfunction):
+        if method.startswith("_"):
+            continue
+        with pytest.raises(TypeError, match=r"unexpected keyword argument 'zzzz': there are "):
+            asyncio.run(getattr(one, method)(zzzz=1))
+
+
+def test_what_belongs_to_listeners_is_what_they_have() -> None:
+    assert set(_OF_LISTENERS) <= set(inspect.signature(ogive.listener).parameters)
 
 
 def test_a_word_like_none_of_them_lists_what_there_is() -> None:

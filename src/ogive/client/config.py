@@ -92,7 +92,7 @@ def address_source(text: str) -> str | None:
     return text
 
 
-@explains()
+@explains
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
     """How to reach a cluster.
@@ -147,7 +147,7 @@ def tls_context(ssl: tls.SSLContext | bool) -> tls.SSLContext | None:
     return ssl
 
 
-@explains()
+@explains
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerConfig:
     """Settings of a producer."""

@@ -82,7 +82,7 @@ class Suspend:
             raise InvalidOption(f"a queue cannot be suspended for {self.seconds} s")
 
 
-@explains()
+@explains
 @dataclass(frozen=True, slots=True)
 class Reply:
     """Returned by a listener to answer a request (``Producer.request``): *body* goes back to the sender, and the message is finished.

@@ -43,7 +43,7 @@ else:
 HANDLE_WORDS: Final = 5  # version, topic, broker, time, unique key
 
 
-@explains("send", "submit", "send_oneway", "transaction", "send_batch", "request", "recall")
+@explains
 class Producer(OnlyAsyncWith, Generic[B]):
     """Sends messages: ``async with Producer() as producer``. Bound to one event loop; many tasks may share it.
 

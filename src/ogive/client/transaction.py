@@ -31,6 +31,7 @@ from ogive.client.sending.publish import Publisher
 from ogive.client.user_code import await_in_fresh_context, call_in_fresh_context, must_pass, running_task
 from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import ConnectError, IllegalStateError, OgiveError, SendFailed, SendTimeout
+from ogive.keywords import explains
 from ogive.model import MessageExt, PropertyName, SendResult, SendStatus
 from ogive.transport.connection import Connection
 from ogive.wire.codes import Decision, SysFlag
@@ -47,6 +48,7 @@ Check = Callable[[MessageExt], bool | None] | Callable[[MessageExt], Awaitable[b
 _NOBODY_GETS_IT: Final = "It is a half message: nobody gets it unless the check of the producer group commits it."
 
 
+@explains
 class Transaction(OnlyAsyncWith):
     """``async with producer.transaction(topic, body) as transaction``. For one block."""
 

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import IO, Final, Literal, Self
 
 from ogive.errors import IllegalStateError
+from ogive.keywords import explains
 from ogive.testing.ready import Ready
 
 START_S: Final = 60.0
@@ -25,6 +26,7 @@ LAST_LINES: Final = 30
 _LINE_CHARS: Final = 2000
 
 
+@explains
 class Broker:
     """A durable broker with its name server: ``with Broker() as broker``. Without *data* in a temporary folder, removed at the end.
 

@@ -3,9 +3,11 @@
 import time
 from collections.abc import Iterable, Mapping
 
+from ogive.keywords import explained
 from ogive.model import MessageExt, MessageQueue, PropertyName
 
 
+@explained
 def message(
     topic: str,
     body: bytes,

@@ -10,6 +10,7 @@ from ogive.client.sync.admin import Admin
 from ogive.client.sync.consumers import PullConsumer
 from ogive.client.sync.producer import Producer
 from ogive.errors import BrokerInternalError, GroupNotExist, NoRoute, TopicNotExist
+from ogive.keywords import explains
 from ogive.model import SCHEDULE_TOPIC, MessageExt, PropertyName, SendResult, retry_topic
 from ogive.testing.broker import Broker
 
@@ -17,6 +18,7 @@ LOOK_S: Final = 0.02
 DELAY_LEVELS: Final = " ".join(["1s"] * 18)
 
 
+@explains
 class RocketMQ:
     """``with RocketMQ() as rocketmq``, or the pytest fixture of that name. All delay levels of *broker* are one second."""
 

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from ogive.errors import InvalidOption
+from ogive.keywords import explains
 
 ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  the name of a field
@@ -21,6 +22,7 @@ UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 LAST_THAT_LEFT_IT_OUT: Final = 399  # 4.9.3; newer clients sign every field
 
 
+@explains
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
     """A user's keys for a cluster with access control. *security_token*: only if one was issued. The secret key is not in the repr."""

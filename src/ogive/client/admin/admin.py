@@ -9,7 +9,7 @@ from ogive.client.admin.topics import TopicCalls
 from ogive.keywords import explains
 
 
-@explains("create_topic", "update_topic", "create_group", "update_group", "lag", "reset_offsets", "messages", "dead_letters", "trace")
+@explains
 @bordered
 class Admin(TopicCalls, GroupCalls, OffsetCalls, MessageCalls, AccessCalls):
     """Administration of a cluster: ``async with Admin() as admin``.

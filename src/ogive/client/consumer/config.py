@@ -11,7 +11,7 @@ from ogive.errors import InvalidOption
 from ogive.keywords import explains
 
 
-@explains()
+@explains
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
     """Settings of a push consumer, for all of its listeners, or of a pull consumer, which has no locks and no retries."""

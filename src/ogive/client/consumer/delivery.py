@@ -26,6 +26,7 @@ from ogive.client.consumer.send_back import returns
 from ogive.client.listener import AnyListener, Later
 from ogive.client.trace_record import CallEnd
 from ogive.errors import IllegalStateError
+from ogive.keywords import explained
 from ogive.model import MessageExt
 from ogive.transport.tasks import every
 
@@ -55,6 +56,7 @@ class IncomingMessage(MessageExt):
         """Mark the message as finished."""
         self._settle(None, "")
 
+    @explained
     def later(self, delay_level: int = 0) -> None:
         """Have it delivered again later; *delay_level* as in ``ogive.later``."""
         self._settle(Later(delay_level), GIVEN_UP if delay_level < 0 else ASKED)

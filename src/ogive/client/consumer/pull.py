@@ -23,7 +23,7 @@ from ogive.keywords import explains
 from ogive.model import MessageExt, MessageQueue, PullResult
 
 
-@explains("poll", "pull", "seek")
+@explains
 class PullConsumer(OnlyAsyncWith):
     """Messages on demand: ``async with PullConsumer("Orders", group="replay") as consumer``.
 

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 _found_in: Final[ContextVar[str | None]] = ContextVar("found_in", default=None)
 
 
-@explains()
+@explains
 class PushConsumer(OnlyAsyncWith):
     """Consumes messages: ``async with PushConsumer(bill, ship) as consumer`` calls listeners, several of which may be of one group.
 

@@ -30,7 +30,7 @@ from ogive.wire.running_info import ConsumerRunningInfo
 from ogive.wire.trace import TraceRecord
 
 
-@explains("create_topic", "update_topic", "create_group", "update_group", "lag", "reset_offsets", "messages", "dead_letters", "trace")
+@explains
 class Admin(Facade):
     """Administration of a cluster: ``with Admin() as admin``.
 

@@ -21,7 +21,7 @@ from ogive.model import MessageExt, MessageQueue, PullResult
 T = TypeVar("T")
 
 
-@explains()
+@explains
 class PushConsumer(Facade):
     """Calls listeners with messages: ``with PushConsumer(bill, ship) as consumer``. Several listeners may be of one group.
 
@@ -123,7 +123,7 @@ class PushConsumer(Facade):
         return self._consumer.assignment
 
 
-@explains("poll", "pull", "seek")
+@explains
 class PullConsumer(Facade):
     """Messages on demand: ``with PullConsumer("Orders", group="replay") as consumer``. One thread at a time may poll.
 

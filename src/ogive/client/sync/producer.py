@@ -25,7 +25,7 @@ MAX_POSTED: Final = 256  # messages being passed to the loop, beside those in fl
 POSTED_BYTES: Final = 64 * 1024  # a larger message waits for its room on the loop: what is posted is bounded in bytes, too
 
 
-@explains("send", "submit", "send_oneway", "transaction", "send_batch", "request", "recall")
+@explains
 class Producer(Facade, Generic[B]):
     """Sends messages: ``with Producer() as producer``. Many threads may share it.
 
@@ -256,6 +256,7 @@ class Producer(Facade, Generic[B]):
             portal.call(publisher.accept(outgoing, budget))
 
 
+@explains
 class Transaction(OnlyWith):
     """``with producer.transaction(topic, body) as transaction``. For one block."""
 
