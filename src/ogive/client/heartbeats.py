@@ -6,10 +6,11 @@ Behaviour
 - The first heartbeat on a connection is a full one, with a fingerprint of what it says. From a
   broker that answers that it knows these fingerprints (5.1 and later) the periodic ones leave the
   subscriptions out, until they change or the broker asks for them.
-- A heartbeat that mends something (a rebalance, an unknown subscription, a new member) is always
+- A heartbeat that repairs something (a rebalance, an unknown subscription, a new member) is always
   full.
-- A client of more than 256 groups, which our broker refuses in one heartbeat, sends several: a
-  broker keeps those that one does not name.
+- A client of many groups, or of groups with many subscriptions, sends several heartbeats: our
+  broker refuses one of more than 256 groups or 1 MiB. Brokers keep the groups that a heartbeat does
+  not name.
 
 Differs from Java
 - On wherever the broker offers it; Java's is behind a switch (useHeartbeatV2).
@@ -22,23 +23,26 @@ Differs from Java
 """
 
 import asyncio
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
 from ogive.client import api
 from ogive.transport.connection import Connection
 from ogive.transport.pool import ConnectionPool
-from ogive.wire.bodies import ConsumerData, HeartbeatData
+from ogive.wire.bodies import ConsumerData, HeartbeatData, dumps
 from ogive.wire.checksum import crc32
 
 T = TypeVar("T")
 
 MAX_GROUPS: Final = 256
+MAX_BYTES: Final = 512 * 1024
+"""Consumer groups of one heartbeat. The names of 256 producer groups take less than 80 KiB more."""
 _INT_MAX: Final = 0x7FFFFFFF
 
 
 class Heartbeats:
-    """Sends them, and remembers who knows what."""
+    """Sends heartbeats, and remembers which broker knows what."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self._pool = pool
@@ -46,8 +50,8 @@ class Heartbeats:
         self._told: dict[tuple[str, int], tuple[Connection, tuple[ConsumerData, ...]]] = {}
 
     async def tell(self, address: str, data: HeartbeatData, *, full: bool, timeout_s: float) -> None:
-        """Raises OgiveError, the first of several: what one heartbeat is refused for does not hold
-        up the others.
+        """Send *data*, in several heartbeats if it is large. Raises OgiveError, the first of several:
+        a heartbeat that is refused does not hold up the others.
         """
         ends = await asyncio.gather(
             *(self._tell((address, number), part, full=full, timeout_s=timeout_s) for number, part in enumerate(parts(data))),
@@ -66,7 +70,8 @@ class Heartbeats:
             if self._pool.existing(address) is connection and answer.subscription_changed is False:
                 self._told[place] = told
                 return
-            # not noted: where members of a group differ for good, the next one is full again, and a single request
+            # Not noted: where members of a group differ for good, the next heartbeat is a full one
+            # again, and so a single request.
             await api.heartbeat(self._pool, address, data, timeout_s=timeout_s)
             return
         answer = await api.heartbeat(self._pool, address, data, timeout_s=timeout_s)
@@ -79,17 +84,31 @@ class Heartbeats:
 
 
 def parts(data: HeartbeatData) -> list[HeartbeatData]:
-    """Split *data* into heartbeats of at most MAX_GROUPS groups."""
-    if len(data.producers) + len(data.consumers) <= MAX_GROUPS:
+    """Split *data* into heartbeats of at most MAX_GROUPS groups and about MAX_BYTES.
+
+    A group that is larger goes alone.
+    """
+    consumers = _pieces(data.consumers, lambda consumer: len(dumps(consumer.to_json())))
+    producers = _pieces(data.producers, len)
+    if len(consumers) <= 1 and len(data.consumers) + len(data.producers) <= MAX_GROUPS:
         return [data]
     return [
-        *(replace(data, producers=(), consumers=some) for some in _pieces(data.consumers)),
-        *(replace(data, producers=some, consumers=()) for some in _pieces(data.producers)),
+        *(replace(data, producers=(), consumers=some) for some in consumers),
+        *(replace(data, producers=some, consumers=()) for some in producers),
     ]
 
 
-def _pieces(groups: tuple[T, ...]) -> list[tuple[T, ...]]:
-    return [groups[at : at + MAX_GROUPS] for at in range(0, len(groups), MAX_GROUPS)]
+def _pieces(groups: Iterable[T], size: Callable[[T], int]) -> list[tuple[T, ...]]:
+    pieces: list[list[T]] = []
+    room = 0
+    for group in groups:
+        needed = size(group)
+        if not pieces or needed > room or len(pieces[-1]) == MAX_GROUPS:
+            pieces.append([])
+            room = MAX_BYTES
+        pieces[-1].append(group)
+        room -= needed
+    return [tuple(piece) for piece in pieces]
 
 
 def fingerprint(data: HeartbeatData) -> int:

@@ -187,6 +187,31 @@ async def test_a_client_of_more_groups_than_a_heartbeat_may_name_sends_several(b
         assert sorted(len(beat.consumers) for beat in round_) == [88, 256, 256]
 
 
+async def test_groups_with_many_long_names_are_in_several_heartbeats(broker: FakeBroker) -> None:
+    """Ours refuses a heartbeat of more than 1 MiB."""
+
+    class Large(Member):
+        def consumer_data(self) -> ConsumerData:
+            topics = [f"{self.group}-{number:03}-".ljust(120, "x") for number in range(100)]
+            return ConsumerData(group=self.group, subscriptions=tuple(SubscriptionData.of_tags(topic, "paid || late") for topic in topics))
+
+    def refuse_large(request: RemotingCommand) -> RemotingCommand:
+        return ok(KNOWN) if len(request.body) <= 1024 * 1024 else error(ResponseCode.INVALID_PARAMETER)
+
+    broker.on(HEART_BEAT, refuse_large)
+    async with ClientInstance(ClientConfig(name_server=broker.address)) as client:
+        await client.routes.find("Orders")
+        groups = [f"group-{number:02}" for number in range(50)]
+        for group in groups:
+            member = Large()
+            member.group = group
+            client.register_consumer(member)
+        await client.announce()
+        first = beats(broker)
+    assert sorted(consumer.group for beat in first for consumer in beat.consumers) == groups
+    assert len(first) <= 4
+
+
 async def test_a_heartbeat_that_is_refused_does_not_hold_up_the_other_groups(broker: FakeBroker) -> None:
     def refuse_the_first(request: RemotingCommand) -> RemotingCommand:
         named = {consumer.group for consumer in HeartbeatData.decode(request.body).consumers}
