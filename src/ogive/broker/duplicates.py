@@ -1,16 +1,20 @@
-"""Optional: a message that is sent twice within a time window, by unique key and topic, is stored once.
+"""Window of duplicates, an option: a message that is sent twice within a time is stored once.
 
 Behaviour
-- A second send inside the window is answered SEND_OK with the place of the first, once that is safe; when the first fails, so does the
-  second. In a batch only what is new is stored.
-- Second is what has the same unique key, topic and body checksum and comes from the same producer: the same user with access control, else
-  the same IP address. A producer that guesses another's next keys therefore keeps none of its messages out of the log.
-- What was stored before the start is compared by the IP address in any case: records do not hold users.
-- This is for messages that go straight to their topic: not for delayed or transactional ones, nor those for a retry topic. The key must
-  be the client's own (UNIQ_KEY).
+- A second send inside the window is answered SEND_OK with the place of the first, once that is
+  safe; when the first fails, so does the second. In a batch only what is new is stored.
+- A message is a duplicate if topic, unique key, body checksum and producer are the same. The
+  producer is the user with access control, and the IP address without it. So a client that guesses
+  another's next keys keeps none of its messages out of the log.
+- Messages stored before the start are compared by the IP address in any case: records do not hold
+  users.
+- Only messages that go straight to their topic count, not delayed or transactional ones, nor those
+  for a retry topic. The key must be the client's own (UNIQ_KEY).
 - At most max_keys are remembered; when more come inside the window, the oldest are forgotten early.
-- Keys are kept in memory. For messages stored before the start, the index of keys on disk is asked until the window has passed: in the
-  order in which the sends came, and without blocking the event loop.
+- Keys are kept in memory. For messages stored before the start, the index of keys on disk is asked
+  until the window has passed: in the order in which the sends came, and without blocking the event
+  loop. It looks at the newest MAX_LOOKED_AT messages with the key: one that has more, which only
+  repeated keys have, may be stored again.
 
 Java's broker has nothing like it.
 """
@@ -41,6 +45,8 @@ Key = tuple[str, bytes, str | bytes, int]
 
 _LONG_KEY: Final = 128  # bytes
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024  # of sends that wait for the disk after a start, as many as the store lets wait for itself
+MAX_LOOKED_AT: Final = 64
+"""Records with the same key, for one send. Any client can store more, and all other sends wait."""
 
 
 class Placed(NamedTuple):
@@ -86,7 +92,8 @@ class Duplicates:
         self._bring_in, self._spawn = bring_in, spawn
         self._started_ms = store.now_ms()
         self._firsts: OrderedDict[Key, _First] = OrderedDict()
-        self._held: deque[tuple[Put, Sequence[NewMessage], Answer, str | None]] = deque()  # what comes later must not pass them
+        # Sends that wait for a look at the disk. Later ones must not pass them.
+        self._held: deque[tuple[Put, Sequence[NewMessage], Answer, str | None]] = deque()
         self._held_bytes = 0
         self._working = False
         self._warned = False
@@ -95,10 +102,10 @@ class Duplicates:
         return len(self._firsts)
 
     def put(self, put: Put, messages: Sequence[NewMessage], answer: Answer, user: str | None = None) -> None:
-        """Store with *put* those of *messages* that are new, and call *answer* for all of them. Without access control *user* is None.
+        """Store with *put* those of *messages* that are new, and call *answer* for all of them.
 
-        Where *put* raises nothing is remembered: the error is raised here, or goes to *answer* while sends wait for a look at the disk.
-        Raises StoreBusy.
+        *user* is None without access control. If *put* raises, nothing is remembered: the error is
+        raised here, or goes to *answer* while sends wait for a look at the disk. Raises StoreBusy.
         """
         if not self._working and self._store.now_ms() - self._started_ms >= self._window_ms:
             self._put(put, messages, answer, user)
@@ -160,7 +167,9 @@ class Duplicates:
                 raise
 
     async def _look_up(self, message: NewMessage, user: str | None) -> None:
-        """Remember where the first message with its key is, if one was stored before the start and inside the window. Raises StoreError."""
+        """Remember where the same message is, if it was stored before the start and inside the
+        window. Raises StoreError.
+        """
         key, unique_key = _key(message, user), _unique_key(message)
         if key is None or unique_key is None or key in self._firsts:
             return
@@ -168,24 +177,26 @@ class Duplicates:
             text = unique_key.decode()
         except UnicodeDecodeError:
             return
-        now_ms, tries = self._store.now_ms(), 0
+        now_ms, tries, looked_at = self._store.now_ms(), 0, 0
+        origin = (_address(message.born_host), key[3])
         search = self._store.find_key(message.topic, text, now_ms - self._window_ms, self._started_ms)
         while True:
             with self._store.without_waiting() if tries < MAX_TRIES else nullcontext():
                 found = next(search, False)
             if isinstance(found, bytes):
                 stored = decode_stored(found)
-                if raw_property(stored.properties, b"UNIQ_KEY") == unique_key and _origin(stored) == (_address(message.born_host), key[3]):
+                if raw_property(stored.properties, b"UNIQ_KEY") == unique_key and _origin(stored) == origin:
                     result = PutResult(stored.queue_offset, stored.commitlog_offset, len(found), store_timestamp(found))
                     self._firsts[key] = _First(now_ms, Placed(stored.queue_id, result))
                     return
-            elif isinstance(found, Cold):
+                looked_at += 1
+            if found is False or looked_at == MAX_LOOKED_AT:
+                return
+            if isinstance(found, Cold):
                 tries += 1
                 await self._bring_in(found)
-            elif found is None:
-                await asyncio.sleep(0)
             else:
-                return
+                await asyncio.sleep(0)
 
     def _stored(
         self, fresh: Sequence[NewMessage], firsts: Sequence[_First], keys: Sequence[Key | None], result: list[PutResult] | StoreError
@@ -224,7 +235,7 @@ def _unique_key(message: NewMessage) -> bytes | None:
 
 
 def _address(host: bytes) -> bytes:
-    """The IP address of a host as records hold it; a new connection has another port."""
+    """Return the IP address of a host as records hold it; a new connection has another port."""
     return host[:-4]
 
 
@@ -233,13 +244,17 @@ def _origin(stored: StoredMessage) -> tuple[bytes, int]:
 
 
 def _key(message: NewMessage, user: str | None) -> Key | None:
-    """Return the key under which *message* is remembered; a long unique key is replaced by its digest."""
+    """Return the key under which *message* is remembered, or None if it has no unique key.
+
+    A long unique key is replaced by its digest.
+    """
     unique_key = _unique_key(message)
-    if unique_key and len(unique_key) > _LONG_KEY:
-        unique_key = b"\x02" + hashlib.blake2b(unique_key, digest_size=16).digest()  # no key holds \x02
     if not unique_key:
         return None
-    return message.topic, unique_key, _address(message.born_host) if user is None else user, crc32(message.body) & 0x7FFFFFFF
+    if len(unique_key) > _LONG_KEY:
+        unique_key = b"\x02" + hashlib.blake2b(unique_key, digest_size=16).digest()  # no key holds \x02
+    producer = _address(message.born_host) if user is None else user
+    return message.topic, unique_key, producer, crc32(message.body) & 0x7FFFFFFF
 
 
 class _Sends:

@@ -126,6 +126,20 @@ async def test_the_window_outlives_a_restart(start_broker: StartBroker, tmp_path
         assert await stored(client, 3) == [b"x", b"y"]
 
 
+async def test_after_a_restart_few_messages_with_one_key_are_looked_at(start_broker: StartBroker) -> None:
+    """Else a client that stores thousands with one key holds up the sends of all."""
+    server = await start_broker(duplicate_window_s=60.0)
+    key = {"UNIQ_KEY": "K"}
+    async with await RawClient.open(server.address) as client:
+        places = [place(await client.send("T", b"%d" % number, key)) for number in range(duplicates.MAX_LOOKED_AT + 1)]
+    await server.stop()
+    server = await start_broker(duplicate_window_s=60.0)
+    async with await RawClient.open(server.address) as client:
+        assert place(await client.send("T", b"1", key))[:2] == places[1][:2]
+        again = place(await client.send("T", b"0", key))
+        assert again[1] == str(len(places))
+
+
 async def test_a_deleted_topic_takes_its_keys_along(start_broker: StartBroker) -> None:
     """What is acknowledged after the deletion must be there."""
     server = await start_broker(duplicate_window_s=60.0)
