@@ -3,7 +3,8 @@
 - A thread starts when there is a task and no thread is idle, and ends after IDLE_S without a task.
 - Each client of the pool has at most as many threads at a time as it has slots.
 - Beyond MAX_THREADS in the process, a client gets another thread only if it has none. What waits
-  then gets the next thread that finishes a task, in turn.
+  then gets the next thread that finishes a task, in turn, those first that have none: clients whose
+  calls hang would otherwise get the threads of all others.
 """
 
 import logging
@@ -55,13 +56,15 @@ class ThreadPool:
         self._lock = threading.Lock()
         self._idle: list[queue.SimpleQueue[Job]] = []
         self._threads = 0
+        # Clients that wait for a thread, in turn; those without any come first.
         self._clients: dict[PoolClient, None] = {}
+        self._without: dict[PoolClient, None] = {}
         self._no_more = False
 
     @property
     def contended(self) -> bool:
         """Return True if a client waits for a thread. From any thread."""
-        return bool(self._clients)
+        return bool(self._clients or self._without)
 
     def serve(self, client: PoolClient) -> None:
         """Assign threads to *client*, which has new tasks."""
@@ -70,13 +73,17 @@ class ThreadPool:
                 if self._idle:
                     self._idle.pop().put(self._job(client))
                 elif (self._threads >= self._max_threads and len(client.slots) < client.count) or not self._start(client):
-                    self._clients[client] = None
+                    self._wait(client)
                     return
 
     def forget(self, client: PoolClient) -> None:
         """Assign no more threads to *client*."""
         with self._lock:
             self._clients.pop(client, None)
+            self._without.pop(client, None)
+
+    def _wait(self, client: PoolClient) -> None:
+        (self._clients if len(client.slots) < client.count else self._without)[client] = None
 
     @staticmethod
     def _job(client: PoolClient) -> Job:
@@ -124,14 +131,14 @@ class ThreadPool:
         with self._lock:
             client.slots.append(slot)
             if client.waiting > client.coming:
-                self._clients[client] = None
-            while self._clients:
-                first = next(iter(self._clients))
-                del self._clients[first]
+                self._wait(client)
+            while waiting := self._without or self._clients:
+                first = next(iter(waiting))
+                del waiting[first]
                 if first.slots and first.waiting > first.coming:
                     job = self._job(first)
                     if first.slots and first.waiting > first.coming:
-                        self._clients[first] = None
+                        self._wait(first)
                     return job
             self._idle.append(inbox)
             return None

@@ -135,6 +135,21 @@ async def test_beyond_the_limit_each_listener_still_has_one_thread_and_gets_its_
         assert await one.stop(WAIT_S) == 0
 
 
+async def test_listeners_whose_calls_hang_do_not_get_the_last_thread_of_another() -> None:
+    pool, done = ThreadPool(max_threads=2), list[int]()
+    calls = Calls(pool)
+    hung = calls.listener(5)
+    hung.submit([f"hung{i}" for i in range(5)])
+    assert calls.wait_for(2) == ["hung0", "hung1"]
+    other = ThreadWorkers(done.append, lambda _: None, failed=None, count=5, name="test", pool=pool)
+    other.submit(range(100))
+    async with asyncio.timeout(WAIT_S):
+        while len(done) < 100:
+            await asyncio.sleep(0.001)
+    calls.end(5)
+    assert await hung.stop(WAIT_S) == await other.stop(WAIT_S) == 0
+
+
 async def test_a_system_without_threads_makes_calls_wait_and_loses_none(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -153,7 +168,7 @@ async def test_a_system_without_threads_makes_calls_wait_and_loses_none(
     assert calls.wait_for(1) == ["one0"]
     assert "no more can be started" in caplog.text
     calls.end(3)
-    assert calls.ended == ["one0", "one1", "other0"]
+    assert sorted(calls.ended) == ["one0", "one1", "other0"]
     assert await one.stop(WAIT_S) == await other.stop(WAIT_S) == 0
 
 
