@@ -17,6 +17,7 @@ from ogive.keywords import explains
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
 MAX_DELAY_S: Final = 40 * 365 * 86_400  # brokers have a limit of their own, three days by default (timerMaxDelaySec)
+MAX_OFFSET: Final = 2**63 - 1
 MAX_TOPIC_LENGTH: Final = 127
 MAX_GROUP_LENGTH: Final = 120
 MAX_RESOURCE_LENGTH: Final = 255  # %RETRY% and %DLQ% topics
@@ -245,8 +246,8 @@ class Message:
             raise InvalidOption("a message needs a topic")
         if len(self.body) > MAX_BODY_BYTES:
             raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(self.body)} bytes is over the limit of {MAX_BODY_BYTES}")
-        if isinstance(self.keys, str):
-            object.__setattr__(self, "keys", (self.keys,))
+        if type(self.keys) is not tuple:
+            object.__setattr__(self, "keys", as_keys(self.keys))
         if self.properties is not _NO_PROPERTIES:
             object.__setattr__(self, "properties", MappingProxyType(dict(self.properties)))
         if not isinstance(self.flag, int):
@@ -275,13 +276,15 @@ class Message:
             _check_text(f"property {name!r}", value)
 
     def _check_times(self) -> None:
-        if self.delay_level < 0:
-            raise InvalidOption(f"delay level {self.delay_level} is below 0")
+        if self.delay_level != 0 or type(self.delay_level) is not int:
+            check_delay_level(self.delay_level)
         if (self.delay_level > 0) + (self.deliver_at is not None) + (self.delay_s is not None) > 1:
             raise InvalidOption("a message is delivered after a delay level, at a time or after some seconds: give one of them")
+        if self.deliver_at is not None and not isinstance(self.deliver_at, datetime):
+            raise TypeError(f"deliver_at must be a datetime with a time zone, not {type(self.deliver_at).__name__}")
         if self.deliver_at is not None and self.deliver_at.tzinfo is None:
             raise InvalidOption("deliver_at needs a time zone: datetime(..., tzinfo=UTC)")
-        if self.delay_s is not None and not isinstance(self.delay_s, int | float):
+        if self.delay_s is not None and (isinstance(self.delay_s, bool) or not isinstance(self.delay_s, int | float)):
             raise TypeError(f"delay_s must be a number of seconds, not {type(self.delay_s).__name__}")
         if self.delay_s is not None and not 0 <= self.delay_s <= MAX_DELAY_S:
             raise InvalidOption(f"delay_s is {self.delay_s}: 0 to {MAX_DELAY_S:,} seconds are possible")
@@ -550,10 +553,27 @@ def split_keys(text: str) -> tuple[str, ...]:
     return tuple([key for key in text.split(" ") if key])
 
 
-def as_keys(keys: str | Iterable[str]) -> tuple[str, ...]:
+def check_offset(offset: object) -> None:
+    """Raise TypeError unless it is an int, InvalidOption for one that no queue can have."""
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise TypeError(f"an offset must be int, not {type(offset).__name__}")
+    if not 0 <= offset <= MAX_OFFSET:
+        raise InvalidOption(f"offset {offset}: an offset must be between 0 and {MAX_OFFSET}")
+
+
+def check_delay_level(level: object, least: int = 0) -> None:
+    """Raise TypeError unless it is an int, InvalidOption below *least*."""
+    if isinstance(level, bool) or not isinstance(level, int):
+        raise TypeError(f"delay_level must be int, not {type(level).__name__}")
+    if level < least:
+        raise InvalidOption(f"delay level {level} is below {least}")
+
+
+def as_keys(keys: Any) -> tuple[str, ...]:
     """One key or several as a tuple. Raises TypeError for anything else."""
     if isinstance(keys, str):
         return (keys,)
-    if not isinstance(keys, Iterable):
+    # bytes are iterable, too
+    if isinstance(keys, bytes) or not isinstance(keys, Iterable):
         raise TypeError(f"keys must be str, or several of them, not {type(keys).__name__}")
     return tuple(keys)

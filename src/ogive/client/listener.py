@@ -16,7 +16,7 @@ from ogive.client.consumer.filter import subscription, validate_filter, warn_of_
 from ogive.client.serialize import As, reader, takes_message
 from ogive.errors import InvalidOption
 from ogive.keywords import explained, explains
-from ogive.model import Message, MessageExt, validate_group, validate_topic
+from ogive.model import Message, MessageExt, check_delay_level, validate_group, validate_topic
 from ogive.wire.bodies import SubscriptionData
 
 P = ParamSpec("P")
@@ -66,8 +66,9 @@ class Later:
     done: int = 0
 
     def __post_init__(self) -> None:
-        if self.delay_level < -1 or self.done < 0:
-            raise InvalidOption(f"delay level {self.delay_level} and {self.done} finished messages: -1 and 0 are the least")
+        check_delay_level(self.delay_level, least=-1)
+        if self.done < 0:
+            raise InvalidOption(f"done is {self.done}: a batch has no fewer than 0 finished messages")
 
 
 @dataclass(frozen=True, slots=True)

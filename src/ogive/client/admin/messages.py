@@ -25,11 +25,13 @@ from ogive.errors import (
 )
 from ogive.model import (
     DLQ_PREFIX,
+    MAX_OFFSET,
     TRACE_TOPIC,
     MessageExt,
     MessageQueue,
     PropertyName,
     SendResult,
+    check_offset,
     dlq_topic,
     retry_topic,
     validate_group,
@@ -46,7 +48,6 @@ from ogive.wire.trace import TraceRecord, by_time, decode_trace
 
 MAX_MESSAGES: Final = 10_000  # of one answer: they are held in memory
 FOR_EVER_MS: Final = 0x7FFF_FFFF_FFFF_FFFF
-MAX_OFFSET: Final = 2**63 - 1
 PULL: Final = 32  # messages: brokers give no more to a pull that they cannot tell from a small consumer's
 
 _NOTHING_THERE: Final = "can not find message by the offset"  # as brokers say it, with SYSTEM_ERROR
@@ -70,8 +71,7 @@ def check_place(queue: MessageQueue, offset: int) -> None:
     """Raise InvalidOption unless the number of the queue fits 31 bits and the offset 63."""
     if not 0 <= queue.queue_id < 2**31:
         raise InvalidOption(f"queue {queue.queue_id}: the number of a queue must be between 0 and {2**31 - 1}")
-    if not 0 <= offset <= MAX_OFFSET:
-        raise InvalidOption(f"offset {offset}: an offset must be between 0 and {MAX_OFFSET}")
+    check_offset(offset)
 
 
 def check_period(begin_ms: int, end_ms: int) -> None:

@@ -14,7 +14,7 @@ from ogive.client.admin.base import AdminBase, master_addresses, master_of
 from ogive.client.admin.records import OffsetReset, ResetTarget
 from ogive.client.routes import subscribe_queues
 from ogive.errors import BrokerError, BrokerInternalError, ConsumerNotOnline, GroupNotExist, InvalidOption
-from ogive.model import MessageQueue, validate_group, validate_topic
+from ogive.model import MessageQueue, check_offset, validate_group, validate_topic
 from ogive.transport.tasks import each
 
 END_MS = -1
@@ -97,6 +97,9 @@ class OffsetCalls(AdminBase):
         strange = sorted(set(to) - set(places.queues))
         if strange:
             raise InvalidOption(f"{strange[0]} is no queue of {places.topic}, which has {len(places.queues)}")
+
+        for offset in to.values():
+            check_offset(offset)
 
         async def check(queue: MessageQueue) -> None:
             address = places.master(queue)

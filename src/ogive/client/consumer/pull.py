@@ -20,7 +20,7 @@ from ogive.client.owner import ClientOwner
 from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.keywords import explains
-from ogive.model import MessageExt, MessageQueue, PullResult
+from ogive.model import MessageExt, MessageQueue, PullResult, check_offset
 
 
 @explains
@@ -167,8 +167,9 @@ class PullConsumer(OnlyAsyncWith):
 
         If there is nothing, the broker holds the request for up to *suspend_s*. Raises OgiveError.
         """
-        if offset < 0 or max_messages < 1 or suspend_s < 0:
-            raise InvalidOption(f"offset {offset}, max_messages {max_messages}, suspend_s {suspend_s}: 0, 1 and 0 are the least")
+        check_offset(offset)
+        if max_messages < 1 or suspend_s < 0:
+            raise InvalidOption(f"max_messages {max_messages}, suspend_s {suspend_s}: 1 and 0 are the least")
         validate_filter(tags, sql)
         queue = self._namespace.wrap_queue(queue)
         calls = await self._calls(queue)
@@ -286,5 +287,4 @@ def _check_offsets(offsets: Mapping[MessageQueue, int]) -> None:
     for queue, offset in offsets.items():
         if not isinstance(queue, MessageQueue):
             raise TypeError(f"offsets must be {{queue: offset}} with an ogive.MessageQueue as queue, not {type(queue).__name__}")
-        if isinstance(offset, bool) or not isinstance(offset, int):
-            raise TypeError(f"an offset must be int, not {type(offset).__name__} ({queue})")
+        check_offset(offset)

@@ -336,8 +336,6 @@ class PullMember:
             wanted = {queue: self._prefetch.position(p) for queue, p in self._group.held.items()}
         else:
             wanted = {self._held(queue, also_releasing=True).queue: offset for queue, offset in offsets.items()}
-            if min(wanted.values(), default=0) < 0:
-                raise InvalidOption("an offset is not below 0")
         task = asyncio.create_task(self._store.commit(wanted, again=offsets is not None), name=f"commit of {self.group}")
         self._commits.add(task)
         task.add_done_callback(self._commit_done)

@@ -59,11 +59,12 @@ class Intake:
             and type(body) is bytes
             and len(body) <= MAX_BODY_BYTES
             and not (properties or hooks)
+            and type(delay_level) is int
             and 0 <= delay_level <= USUAL_LEVELS
             and deliver_at is None
             and delay_s is None
         ):
-            text = property_text(topic, body, tag, as_keys(keys) if keys else (), sharding_key, delay_level)
+            text = property_text(topic, body, tag, as_keys(keys) if keys != () else (), sharding_key, delay_level)
         else:
             message = run_before(hooks, _as_message(topic, body, tag, keys, properties, sharding_key, delay_level, deliver_at, delay_s))
             topic, body, sharding_key, flag = message.topic, message.body, message.sharding_key, message.flag

@@ -224,7 +224,7 @@ async def test_a_commit_says_what_it_could_not_do(broker: FakeBroker) -> None:
         assert progress(broker) == 1
         with pytest.raises(IllegalStateError, match="not held"):
             await consumer.commit({Q1: 1})
-        with pytest.raises(InvalidOption, match="below 0"):
+        with pytest.raises(InvalidOption, match="must be between 0 and"):
             await consumer.commit({Q0: -1})
         broker.script(UPDATE, RemotingCommand(ResponseCode.SUCCESS, {}, remark=BEYOND_THE_END))
         with pytest.raises(InvalidOption, match="Orders/broker-a/0 ends before 99, and its broker keeps no progress beyond the end"):

@@ -1,0 +1,75 @@
+"""A value that no broker would take is refused with one error, whichever way it comes in."""
+
+from collections.abc import Callable, Iterator
+from datetime import date
+from functools import partial
+from typing import Any
+
+import pytest
+
+import ogive
+from ogive.errors import InvalidOption, MessageIllegal
+
+QUEUE = ogive.MessageQueue("Orders", "broker-a", 0)
+REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"tag": " a"}, InvalidOption, "no consumer could select it"),
+    ({"keys": ""}, MessageIllegal, "key is empty"),
+    ({"keys": None}, TypeError, "keys must be str, or several of them, not NoneType"),
+    ({"keys": 5}, TypeError, "keys must be str, or several of them, not int"),
+    ({"keys": b"4711"}, TypeError, "keys must be str, or several of them, not bytes"),
+    ({"properties": {"a": ""}}, MessageIllegal, "property 'a' is empty"),
+]
+REFUSED_DELAYS: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"delay_level": True}, TypeError, "delay_level must be int, not bool"),
+    ({"delay_level": 1.0}, TypeError, "delay_level must be int, not float"),
+    ({"delay_level": "3"}, TypeError, "delay_level must be int, not str"),
+    ({"delay_level": None}, TypeError, "delay_level must be int, not NoneType"),
+    ({"delay_level": -1}, InvalidOption, "delay level -1 is below 0"),
+    ({"delay_s": True}, TypeError, "delay_s must be a number of seconds, not bool"),
+    ({"deliver_at": "2030-01-01"}, TypeError, "deliver_at must be a datetime with a time zone, not str"),
+    ({"deliver_at": date(2030, 1, 1)}, TypeError, "deliver_at must be a datetime with a time zone, not date"),
+]
+OFFSETS = [(True, TypeError), (1.0, TypeError), ("1", TypeError), (None, TypeError), (-1, InvalidOption), (2**63, InvalidOption)]
+
+
+@pytest.fixture(scope="module")
+def producer() -> Iterator[ogive.Producer[bytes]]:
+    """One that never gets as far as a name server."""
+    with ogive.Producer("127.0.0.1:1", group="refused", check=lambda _: True) as one:
+        yield one
+
+
+@pytest.mark.parametrize(("given", "error", "words"), REFUSED + REFUSED_DELAYS)
+@pytest.mark.parametrize("way", ["send", "submit", "Message"])
+def test_of_a_message(producer: ogive.Producer[bytes], way: str, given: dict[str, Any], error: type[Exception], words: str) -> None:
+    call: Callable[..., Any] = ogive.Message if way == "Message" else getattr(producer, way)
+    with pytest.raises(error, match=words):
+        call("Orders", b"x", **given)
+
+
+@pytest.mark.parametrize(("given", "error", "words"), REFUSED)
+@pytest.mark.parametrize("way", ["send_oneway", "request", "transaction", "Reply"])
+def test_of_a_message_that_cannot_wait(
+    producer: ogive.Producer[bytes], way: str, given: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    call = partial(ogive.Reply, b"x") if way == "Reply" else partial(getattr(producer, way), "Orders", b"x")
+    with pytest.raises(error, match=words):
+        call(**given)
+
+
+@pytest.mark.parametrize(
+    ("level", "error"), [(True, TypeError), (1.5, TypeError), ("3", TypeError), (None, TypeError), (-2, InvalidOption)]
+)
+def test_of_a_listeners_answer(level: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="delay"):
+        ogive.later(level)
+
+
+@pytest.mark.parametrize(("offset", "error"), OFFSETS)
+def test_of_an_offset(offset: Any, error: type[Exception]) -> None:
+    with ogive.PullConsumer(name_server="127.0.0.1:1", group="refused") as consumer:
+        for call in (lambda: consumer.pull(QUEUE, offset), lambda: consumer.commit({QUEUE: offset})):
+            with pytest.raises(error, match="offset"):
+                call()
+    with ogive.Admin("127.0.0.1:1") as admin, pytest.raises(error, match="offset"):
+        admin.message_at(QUEUE, offset)
