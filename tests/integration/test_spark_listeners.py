@@ -131,6 +131,20 @@ def queue_of(broker: RunningBroker, topic: str) -> MessageQueue:
         return admin.offsets(topic)[0].queue
 
 
+def test_the_range_of_a_queue_that_the_topic_has_lost_is_passed_over(
+    broker: RunningBroker, topic: str, group: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of a batch that was open then: the broker would refuse its pulls at each restart."""
+    send(broker, topic, [f"{key}-{i}" for i in range(5) for key in "abcd"], queues=2)
+    with ogive.Admin(broker.name_server) as admin:
+        ranges = [QueueRange(row.queue, 0, row.max_offset) for row in admin.offsets(topic)]
+        admin.update_topic(topic, read_queues=1, write_queues=1)
+    listener = recorder(tmp_path, topic=topic, group=group)
+    done = asyncio.run(consume(ClientConfig(name_server=broker.name_server), [listener], ranges))
+    assert [one.calls for one in done] == [ranges[0].end, 0]
+    assert f"{topic}/broker-a/1 is not a queue of its topic any more: 0 to {ranges[1].end} are passed over" in caplog.text
+
+
 def test_what_fails_is_sent_back_and_the_range_is_done(broker: RunningBroker, topic: str, group: str, tmp_path: Path) -> None:
     send(broker, topic, ["a-0", "bad-1", "a-2"], queues=1)
     done = work_on(broker, topic, recorder(tmp_path, topic=topic, group=group, fail="bad"))

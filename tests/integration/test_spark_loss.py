@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from ogive.errors import DataLoss, InvalidOption, NoRoute
+from ogive.model import MessageQueue
 from ogive.spark import source
 from ogive.spark.compat import ReadMaxRows
 from ogive.spark.reader import StreamReader
@@ -112,6 +113,23 @@ def test_queues_taken_away_with_unread_messages_are_named(
     with caplog.at_level(logging.WARNING, "ogive"):
         assert plain(query.run(available_now=available_now, **LENIENT)) == ended({0: range(5, 8), 1: range(5, 8)})
     assert [caplog.text.count(f"/{queue_id} is not a queue of its topic any more") for queue_id in range(4)] == [0, 0, 1, 1]
+
+
+def test_the_progress_of_a_group_goes_on_beside_queues_that_are_gone(wire: Wire, topic: str, group: str) -> None:
+    """Brokers take no position of those, and would be asked for them first."""
+    other = f"{topic}_other"
+    put_off(wire, topic, 4)
+    put_off(wire, other, 4)
+    query = Query(wire, f"{topic},{other}", consumerGroup=group)
+    query.run()
+    wire.create(topic, 1)
+    wire.send(other, 1, bodies(3))
+    reader = query.process(**LENIENT)
+    assert query.at is not None
+    end = reader.latestOffset(query.at, ReadMaxRows(1000))
+    reader.latestOffset(end, ReadMaxRows(1000))
+    reader.stop()
+    assert wire.progress(group, MessageQueue(other, wire.broker_name(other), 1)) == 7
 
 
 @pytest.mark.parametrize("assigned", [False, True])

@@ -7,7 +7,8 @@ Behaviour
 - Orderly: a range is worked on only under the broker's lock of its queue, under a name that no other attempt has. An attempt that finds
   the queue locked waits; a worker that was killed holds it until its lease at the broker ends (60 s).
 - A broker that is away is waited for, up to AWAY_S; then the task fails and Spark tries it again.
-- A range that its broker has lost, or of a topic that has no listener any more, is done where it ends, and the log tells what is missing.
+- A range that its broker has lost, of a queue that its topic has lost, or of a topic that has no listener any more, is done where it
+  ends, and the log tells what is missing.
 - A message whose body does not match its checksum is passed over once that is how the master has it, see ``client/consumer/damage.py``.
   Until that is known it is waited for like a broker that is away; and so are bytes that are no message at all, which nothing passes over.
 
@@ -161,7 +162,15 @@ class Consuming:
             name = self._group.name
             log.warning("%s: %d to %d are passed over: group %s has no listener for them any more", queue, wanted.start, wanted.end, name)
             return Done(wanted, wanted.end, 0, 0)
-        await self._insist(f"the route of {queue.topic}", lambda: self._instance.routes.find(queue.topic))
+        queues = await self._insist(f"the route of {queue.topic}", lambda: self._instance.routes.subscribe_queues(queue.topic))
+        if queue not in queues and any(one.broker_name == queue.broker_name for one in queues):
+            log.error(
+                "%s is not a queue of its topic any more: %d to %d are passed over",
+                queue,
+                wanted.start,
+                wanted.end,
+            )
+            return Done(wanted, wanted.end, 0, 0)
         leased_until = await self._lock(wanted) if self._orderly else float("inf")
         begun = min(max(wanted.start, await self._committed(wanted)), wanted.end)
         if begun > wanted.start:

@@ -37,10 +37,11 @@ from ogive.spark.access import Access
 from ogive.spark.compat import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow, reader_of_release
 from ogive.spark.consuming import consume
 from ogive.spark.driver_gone import end_with_driver
-from ogive.spark.offsets import Positions, Spans, entering, from_offset, to_offset
+from ogive.spark.offsets import Positions, Spans, entering, from_offset, last_stored, to_offset
 from ogive.spark.options import access_of
 from ogive.spark.progress import Progress
 from ogive.spark.ranges import QueueRange, admit
+from ogive.spark.remade import Ends, find_remade, look_at, times_at
 from ogive.spark.rpc import Cluster, cluster
 
 log = logging.getLogger(__name__)
@@ -144,7 +145,9 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._owner = f"listeners of {work.group}"
         self._initial: dict[str, Any] | None = None
         self._target: Positions | None = None
-        self._latest: Positions = {}
+        self._ends = Ends()
+        # queues that their topic does not have any more
+        self._removed: set[MessageQueue] = set()
         self._size = FIRST_BATCH
         self._least = 1
         self._planned: tuple[float, int] | None = None  # when the last batch was planned, and how many messages it has
@@ -174,28 +177,33 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """*start* is done, and durable in the checkpoint."""
-        begin = from_offset(start, self._owner)
+        begin, times = from_offset(start, self._owner), last_stored(start)
         if self._stop_file is not None and self._stop_file.exists():
             self._tell(begin)
             self._stop_file.with_suffix(".seen").touch()
             return start
         self._learn()
         ends = self._target if self._target is not None else self._wait_for_news(begin)
-        taken_up = self._taken_up(begin, ends)
+        self._report_removed(begin, ends)
+        remade = self._remade(begin, times)
+        taken_up = remade | self._taken_up({**begin, **remade}, ends)
         if taken_up:
             self._planned = None
             self._tell({**begin, **taken_up}).flush()  # what the group stood at before would be behind the queue's end, or another's
-            return to_offset({**begin, **taken_up}, self._owner, taken_up)
+            kept = {queue: ms for queue, ms in times.items() if queue not in taken_up}
+            return to_offset({**begin, **taken_up}, self._owner, taken_up, kept)
         self._tell(begin)
         self._least = max(self._work.threads, len(ends))
         ends = {**begin, **{queue: max(end, begin[queue]) for queue, end in ends.items()}}
         end = admit(begin, ends, None if self._everything else max(self._size, self._least))
         count = sum(end[queue] - begin[queue] for queue in end)
         self._planned = (time.monotonic(), count) if count else None
-        return to_offset(end, self._owner) if count else start
+        if not count:
+            return start
+        return to_offset(end, self._owner, stored_ms=times_at(end, self._ends, begin, times, self._look_at))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return to_offset(self._latest, self._owner) if self._latest else None
+        return to_offset(self._ends.latest, self._owner) if self._ends.latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Whole queues, the longest first to the task with the least."""
@@ -254,6 +262,47 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )  # fmt: skip
         return positions
 
+    def _remade(self, begin: Positions, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Return where to go on in queues whose topic was deleted and made again.
+
+        That is the first message, or where the group stands if that was set since.
+        """
+        found = find_remade(self._ends, begin, times, self._look_at)
+        committed = self._cluster.committed(self._work.group, found) if found else {}
+        positions: dict[MessageQueue, int] = {}
+        for queue in sorted(found):
+            first = self._ends.first[queue]
+            stands = committed.get(queue, first)
+            positions[queue] = stands if first <= stands < begin[queue] else first
+            log.error(
+                "%s was deleted and made again: group %s had consumed up to %d of the messages that it held before. The job goes on at %d",
+                queue,
+                self._work.group,
+                begin[queue],
+                positions[queue],
+            )
+        return positions
+
+    def _look_at(self, offsets: Positions) -> Mapping[MessageQueue, int]:
+        return look_at(self._cluster, offsets, self._work.group)
+
+    def _report_removed(self, begin: Positions, ends: Positions) -> None:
+        """Log queues that their topic does not have any more, with what the group has not consumed."""
+        there = {(queue.topic, queue.broker_name) for queue in ends}
+        removed = {queue for queue in begin.keys() - ends.keys() if (queue.topic, queue.broker_name) in there}
+        for queue in sorted(removed - self._removed):
+            end = self._cluster.end_of(queue)
+            if end > begin[queue]:
+                log.error(
+                    "%s is not a queue of its topic any more: its offsets %d to %d are not consumed by "
+                    "group %s, unless the topic gets its queue back",
+                    queue,
+                    begin[queue],
+                    end - 1,
+                    self._work.group,
+                )
+        self._removed = removed
+
     def _still_shorter(self, begin: Positions) -> list[MessageQueue]:
         deadline = time.monotonic() + SETTLE_S
         while True:
@@ -280,14 +329,15 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _look(self) -> Positions:
         self._looked_at = time.monotonic()
-        self._latest = {queue: span.max_offset for queue, span in self._cluster.spans(self._work.topics).items()}
-        return self._latest
+        self._ends = Ends.of(self._cluster.spans(self._work.topics))
+        return self._ends.latest
 
     def _tell(self, positions: Positions) -> Progress:
         if self._progress is None:
             self._progress = Progress(self._cluster, self._work.group)
             self._progress.flush_on_sigterm()
-        self._progress.advance(positions)
+        # a broker takes no position of a queue that it does not have any more
+        self._progress.advance({queue: at for queue, at in positions.items() if queue not in self._removed})
         return self._progress
 
     # --- on executors ------------------------------------------------------------------------------------------------

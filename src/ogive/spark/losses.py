@@ -42,7 +42,8 @@ def made_anew(queue: MessageQueue, position: int, first: int, stored_ms: int, wa
 
     *stored_ms* is the store time of the message found, *was_ms* that of the last message read.
     """
-    now, before = (f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S}" for ms in (stored_ms, was_ms))
+    # the messages may be of one second
+    now, before = (f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S}.{ms % 1000:03d}" for ms in (stored_ms, was_ms))
     return DataLoss(
         f"{queue} was read up to offset {position}, and its topic was deleted and made again since: it holds a message of {now} UTC "
         f"where one of {before} UTC was read. Its offsets {first} to {position - 1} hold messages that were not read. "

@@ -19,6 +19,7 @@ import logging
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -46,6 +47,7 @@ from ogive.spark.offsets import (
 from ogive.spark.options import SourceOptions
 from ogive.spark.progress import FLUSH_S, Progress
 from ogive.spark.ranges import QueueRange, admit, admit_bytes, pack
+from ogive.spark.remade import Ends, find_remade, look_at, times_at
 from ogive.spark.routes import BrokerAway, Patience
 from ogive.spark.rpc import Cluster, Filter, cluster
 from ogive.spark.shipped import warn_if_zipped
@@ -214,10 +216,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._until_now = False  # trigger(availableNow=True)
         self._target: Positions | None = None  # where that ends
         self._stop_at: Positions | None = None  # where the option of an end says
-        self._first: Positions = {}
-        self._latest: Positions = {}
-        # when the last message of each queue was stored
-        self._stored_ms: Positions = {}
+        self._ends = Ends()
         self._looked_at = 0.0
         self._advanced_at = -math.inf
         self._idle_s = 0.0
@@ -274,11 +273,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._advanced_at = time.monotonic()
         self._trigger += 1
         self._served |= {queue: self._trigger for queue in admitted if admitted[queue] > known[queue]}
-        return to_offset(admitted, self._owner, stored_ms=self._times_of(admitted, begin, times))
+        return to_offset(admitted, self._owner, stored_ms=times_at(admitted, self._ends, begin, times, self._look_at))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """For the lag that Spark shows in a query's progress."""
-        return to_offset(self._latest, self._owner) if self._latest else None
+        return to_offset(self._ends.latest, self._owner) if self._ends.latest else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, finish = from_offset(start, self._owner), from_offset(end, self._owner)
@@ -312,51 +311,29 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         if not fresh or (self._options.starting or "latest") not in ("latest", "group"):
             return {}
         committed = self._committed(fresh)
-        return {q: min(offset, self._latest.get(q, offset)) for q, offset in committed.items() if offset > self._first.get(q, 0)}
+        return {q: min(offset, self._ends.latest.get(q, offset)) for q, offset in committed.items() if offset > self._ends.first.get(q, 0)}
 
     def _jumped(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
         """Return the next offset of queues whose next messages were deleted: one step, however many those are."""
         moved: dict[MessageQueue, int] = {}
         for queue, position in begin.items():
-            to = min(self._first.get(queue, 0), end.get(queue, 0))
+            to = min(self._ends.first.get(queue, 0), end.get(queue, 0))
             if position < to and queue.broker_name not in self._cluster.without_master:
                 self._lost(data_loss(QueueRange(queue, position, to)))
                 moved[queue] = to
         return moved
 
     def _made_anew(self, begin: Positions, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Return the first offset of queues whose topic was deleted and made again.
-
-        They hold other messages at the offsets that were read. The store time of the last message
-        that was read tells, or in a queue that is shorter now that of its first message.
-        """
-        look_at: dict[MessageQueue, int] = {}
-        for queue, ms in times.items():
-            position, first, latest = begin[queue], self._first.get(queue, 0), self._latest.get(queue, 0)
-            same = latest == position and self._stored_ms.get(queue, ms) == ms
-            if first < min(position, latest) and not same:
-                look_at[queue] = position - 1 if latest >= position else first
+        """Return the first offset of queues whose topic was deleted and made again."""
         moved: dict[MessageQueue, int] = {}
-        for queue, ms in sorted(self._look_at(look_at).items()):
-            if ms > times[queue] or (ms != times[queue] and look_at[queue] == begin[queue] - 1):
-                self._lost(made_anew(queue, begin[queue], self._first[queue], ms, times[queue]))
-                moved[queue] = self._first[queue]
+        for queue, ms in sorted(find_remade(self._ends, begin, times, self._look_at).items()):
+            first = self._ends.first[queue]
+            self._lost(made_anew(queue, begin[queue], first, ms, times[queue]))
+            moved[queue] = first
         return moved
 
-    def _look_at(self, offsets: Positions) -> dict[MessageQueue, int]:
-        """When the messages there were stored; nothing where that cannot be found out now."""
-        try:
-            return self._cluster.stored_ms(offsets, self._options.consumer_group or TOOLS_GROUP) if offsets else {}
-        except OgiveError as exc:
-            log.warning("the last messages that were read cannot be looked at: %s", exc)
-            return {}
-
-    def _times_of(self, end: Positions, begin: Positions, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """When the messages before *end* were stored."""
-        kept = {queue: ms for queue, ms in times.items() if end.get(queue) == begin.get(queue)}
-        told = {q: ms for q, ms in self._stored_ms.items() if q not in kept and end.get(q) == self._latest[q]}
-        unknown = {q: at - 1 for q, at in end.items() if at > self._first.get(q, at) and q not in kept and q not in told}
-        return {**kept, **told, **self._look_at(unknown)}
+    def _look_at(self, offsets: Positions) -> Mapping[MessageQueue, int]:
+        return look_at(self._cluster, offsets, self._options.consumer_group or TOOLS_GROUP)
 
     def _wait_for_news(self, begin: Positions) -> tuple[Positions, list[QueueRange]]:
         """Return what `_settled` does, after a pause that grows up to _LONGEST_IDLE_S while nothing comes.
@@ -371,7 +348,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
 
     def _known(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
         """*begin*, and where queues start that are new since."""
-        return {**{queue: self._first.get(queue, 0) for queue in end}, **begin}
+        return {**{queue: self._ends.first.get(queue, 0) for queue in end}, **begin}
 
     def _holds_back(self, begin: Positions, end: Positions) -> bool:
         """Whether to wait for minOffsetsPerTrigger; trigger(availableNow=True) would never end so."""
@@ -405,14 +382,12 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         spans = self._spans(settled=begin is not None, read=begin)
         begin = begin or {}
         self._looked_at = time.monotonic()
-        self._first = {queue: span.min_offset for queue, span in spans.items()}
-        self._latest = {queue: span.max_offset for queue, span in spans.items()}
-        self._stored_ms = {queue: span.last_update_timestamp for queue, span in spans.items() if span.last_update_timestamp > 0}
+        self._ends = Ends.of(spans)
         self._wait_for_slaves(begin)
         shorter = [
-            QueueRange(queue, self._latest[queue], position)
+            QueueRange(queue, self._ends.latest[queue], position)
             for queue, position in begin.items()
-            if self._latest.get(queue, position) < position
+            if self._ends.latest.get(queue, position) < position
         ]
         self._report_missing(begin, spans)
         left = {queue: position for queue, position in begin.items() if queue not in self._missing or not self._is_deleted(queue)}
@@ -424,7 +399,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
     def _wait_for_slaves(self, begin: Positions) -> None:
         """A slave may not have the last messages yet that its master gave us: nothing is lost, and nothing comes before it has them."""
         away = self._cluster.without_master
-        behind = {q: end for q, end in self._latest.items() if q.broker_name in away and end < begin.get(q, 0)}
+        behind = {q: end for q, end in self._ends.latest.items() if q.broker_name in away and end < begin.get(q, 0)}
         for queue in sorted(behind.keys() - self._behind):
             log.warning(
                 "queue %s was read up to %d, and its master is away: its slave ends at %d and is waited for",
@@ -433,7 +408,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 behind[queue],
             )
         self._behind = set(behind)
-        self._latest = {**self._latest, **{queue: begin[queue] for queue in behind}}
+        self._ends = replace(self._ends, latest={**self._ends.latest, **{queue: begin[queue] for queue in behind}})
 
     def _report_missing(self, begin: Positions, spans: Spans) -> None:
         """Report queues that were read before and are missing: their broker is unreachable, or they were removed from the topic."""
@@ -454,7 +429,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         """Where the queues end, or the query is to end in them. What was read stays read."""
         bound = self._options.ending
         if bound is None:
-            return self._latest
+            return self._ends.latest
         if isinstance(bound, AtTime | AtTimes):  # messages before that time may still come, and new queues
             stop = self._resolve("ending", bound, spans)
         else:
@@ -467,8 +442,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 self._stop_at = self._resolve("ending", bound, {**gone, **spans}, beyond=True)
             stop = dict(self._stop_at)
         return {
-            queue: latest if latest < begin.get(queue, 0) else max(begin.get(queue, 0), min(latest, stop.get(queue, self._first[queue])))
-            for queue, latest in self._latest.items()
+            queue: latest
+            if latest < begin.get(queue, 0)
+            else max(begin.get(queue, 0), min(latest, stop.get(queue, self._ends.first[queue])))
+            for queue, latest in self._ends.latest.items()
         }
 
     def _settled(self, begin: Positions) -> tuple[Positions, list[QueueRange]]:
@@ -484,13 +461,16 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             time.sleep(0.2)
 
     def _store(self, positions: Positions) -> None:
-        """Mirror *positions* to the consumer group, if the query has one."""
+        """Mirror *positions* to the consumer group, if the query has one.
+
+        A broker takes no position of a queue that it does not have any more.
+        """
         if self._options.consumer_group is None or not self._options.commit_offsets:
             return
         if self._progress is None:
             self._progress = Progress(self._cluster, self._options.consumer_group, self._options.offset_commit_interval_s)
             self._progress.flush_on_sigterm()
-        self._progress.advance(positions)
+        self._progress.advance({queue: position for queue, position in positions.items() if queue not in self._missing})
 
     def _store_now(self, positions: Positions) -> None:
         self._store(positions)

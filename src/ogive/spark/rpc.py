@@ -405,14 +405,24 @@ class Cluster:
         return {queue: offset for queue, offset in zip(queues, answers, strict=True) if offset is not None}
 
     async def _commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store each of *offsets*, whatever becomes of the others. Raises the first failure."""
+        failures: list[OgiveError] = []
         for queue, offset in offsets.items():
-            address = await self._routes.address(queue)
             try:
-                await api.update_consumer_offset(self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
-            except GroupNotExist:
-                # a pull makes a broker create the group, where it creates groups at all
-                await self._pull(group, QueueRange(queue, offset, offset + 1), EVERYTHING)
-                await api.update_consumer_offset(self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
+                await self._commit_one(group, queue, offset)
+            except OgiveError as exc:
+                failures.append(exc)
+        if failures:
+            raise failures[0]
+
+    async def _commit_one(self, group: str, queue: MessageQueue, offset: int) -> None:
+        address = await self._routes.address(queue)
+        try:
+            await api.update_consumer_offset(self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
+        except GroupNotExist:
+            # a pull makes a broker create the group, where it creates groups at all
+            await self._pull(group, QueueRange(queue, offset, offset + 1), EVERYTHING)
+            await api.update_consumer_offset(self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
 
     # --- messages ----------------------------------------------------------------------------------------------------
 

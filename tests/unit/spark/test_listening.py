@@ -176,10 +176,22 @@ class FixedCluster:
     def __init__(self, ends: dict[MessageQueue, int], committed: dict[MessageQueue, int] | None = None) -> None:
         self.ends, self.of_group = dict(ends), dict(committed or {})
         self.without_master: set[str] = set()
+        # store time of every message of a queue, and where queues end that their topic has lost
+        self.stored_at: dict[MessageQueue, int] = {}
+        self.removed: dict[MessageQueue, int] = {}
+
+    def stored_ms(self, offsets: Positions, _: str) -> Positions:
+        return {queue: self.stored_at[queue] for queue in offsets if queue in self.stored_at}
+
+    def end_of(self, queue: MessageQueue) -> int:
+        return self.removed[queue]
 
     def spans(self, topics: Iterable[str]) -> Spans:
         there = {queue: end for queue, end in self.ends.items() if queue.topic in topics}
-        return {queue: TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=0) for queue, end in there.items()}
+        return {
+            queue: TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=self.stored_at.get(queue, 0))
+            for queue, end in there.items()
+        }
 
     def committed(self, _: str, queues: Iterable[MessageQueue]) -> Positions:
         return {queue: self.of_group[queue] for queue in queues if queue in self.of_group}
@@ -244,6 +256,41 @@ def test_a_topic_that_was_made_anew_is_consumed_from_its_first_message(
     assert "ends at 7, but group G had consumed up to 50" in caplog.text
     there.ends[OLD] = 60
     assert job.steps() == [QueueRange(OLD, 7, 60)]
+
+
+@pytest.mark.parametrize("after", [7, 50, 90])
+@pytest.mark.parametrize(("committed", "first"), [(None, 0), (50, 0), (3, 3)])
+def test_a_topic_that_was_made_again_is_told_from_the_one_that_was_consumed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, after: int, committed: int | None, first: int
+) -> None:
+    """Also where it is longer now, and whether or not the broker forgot where the group was."""
+    there = FixedCluster({OLD: 50})
+    there.stored_at[OLD] = 1000
+    job = Job(monkeypatch, there, old).stands({OLD: 10})
+    assert job.steps() == [QueueRange(OLD, 10, 50)]
+    there.ends[OLD], there.stored_at[OLD] = after, 2000
+    there.of_group = {} if committed is None else {OLD: committed}
+    again = Job(monkeypatch, there, old)
+    again.at = job.at
+    assert again.steps() == [QueueRange(OLD, first, after)]
+    assert f"was deleted and made again: group G had consumed up to 50 of the messages that it held before. The job goes on at {first}" in (
+        caplog.text
+    )
+
+
+def test_messages_of_queues_that_a_topic_has_lost_are_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    more, ended = MessageQueue("Old", "broker-a", 1), MessageQueue("Old", "broker-a", 2)
+    there = FixedCluster({OLD: 60})
+    there.removed = {more: 57, ended: 50}
+    job = Job(monkeypatch, there, old).stands({OLD: 50, more: 50, ended: 50})
+    assert job.steps() == [QueueRange(OLD, 50, 60)]
+    assert [record.getMessage() for record in caplog.records] == [
+        "Old/broker-a/1 is not a queue of its topic any more: its offsets 50 to 56 are not consumed by group G, unless the topic gets its "
+        "queue back"
+    ]
+    assert there.of_group == {OLD: 60}
+    there.ends[more] = 58
+    assert job.steps() == [QueueRange(more, 50, 58)]
 
 
 def test_a_queue_that_lost_its_last_messages_goes_on_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
