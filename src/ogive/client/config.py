@@ -86,7 +86,7 @@ def address_source(text: str) -> str | None:
         if not parts.hostname:
             raise ConnectError("it names no host", text)
         # an invalid host or port would only be noticed when the list is fetched
-        split_address(join_address(parts.hostname, parts.port or 80))
+        split_address(join_address(parts.hostname, 80 if parts.port is None else parts.port))
     except (ValueError, ConnectError) as exc:
         raise InvalidOption(f"name server {text!r} is not the URL of a list of name servers: {exc}") from None
     return text

@@ -540,7 +540,8 @@ def split_address(address: str, default_port: int | None = None) -> tuple[str, i
     port = default_port if digits is None else int(digits)
     if v6 is not None and not is_ipv6(v6):
         raise ConnectError(f"{address!r} is not of the form host:port: {v6!r} is not an IPv6 address", address)
-    host = v6 or name
+    # In URLs the zone of a link-local address is written after %25.
+    host = v6.replace("%25", "%", 1) if v6 is not None else name
     if host is None or port is None or not 0 < port < 65536:
         bare = address.count(":") > 1 and "[" not in address
         hint = "; an IPv6 address needs brackets, as in [::1]:9876" if bare else ""
