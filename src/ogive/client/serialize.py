@@ -35,8 +35,9 @@ def to_json(value: Any) -> bytes:
     ``json.dumps`` takes.
 
     Sets become lists, sorted if their elements can be compared. Raises TypeError for a type without
-    a form in JSON, ValueError for NaN and infinity, which JSON does not have. Models of pydantic
-    and structs of msgspec are written by their library, which writes ``null`` for NaN.
+    a form in JSON, ValueError for NaN and infinity, which JSON does not have. A Decimal is written
+    as text, which may be ``"NaN"``. Models of pydantic and structs of msgspec are written by their
+    library, which writes ``null`` for NaN.
     """
     if hasattr(value, "model_dump_json"):
         text: str = value.model_dump_json()
@@ -80,10 +81,15 @@ def _plain(value: Any) -> Any:
 
 def _sorted(values: set[Any] | frozenset[Any]) -> list[Any]:
     """Return the elements in an order that does not differ between processes, as hashes do."""
-    try:
+    kinds = set(map(type, values))
+    if kinds <= {int, float} or kinds == {str}:
         return sorted(values)
-    except TypeError:
-        return sorted(values, key=to_json)
+    # Sets are compared as well, by what they contain: that alone is no order.
+    by_text = sorted(values, key=to_json)
+    try:
+        return sorted(by_text)
+    except (TypeError, ArithmeticError):
+        return by_text
 
 
 def reader(as_: As[T]) -> Callable[[bytes], T]:

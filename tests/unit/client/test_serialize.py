@@ -135,6 +135,12 @@ def test_sets_and_members_of_enums_are_read_as_they_were_written(value: Sets) ->
 def test_sets_are_written_in_an_order_of_their_own() -> None:
     assert to_json({3, 10, 2}) == b"[2,3,10]"
     assert to_json(set(Color)) == b'["blue","green","red"]'
+    assert to_json({Decimal(2), Decimal("NaN")}) == b'["2","NaN"]'
+
+
+def test_sets_of_sets_are_written_in_the_same_order_by_every_process() -> None:
+    words = [chr(ord("a") + n) * 3 for n in range(20)]
+    assert to_json({frozenset({word}) for word in words}) == json.dumps([[word] for word in words], separators=(",", ":")).encode()
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
