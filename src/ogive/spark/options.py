@@ -15,7 +15,7 @@ from ogive.errors import InvalidOption
 from ogive.model import instant, parse_tags, validate_group, validate_topic
 from ogive.spark import access
 from ogive.spark.access import Access
-from ogive.spark.bounds import AtTime, AtTimes, Bound, QueueNumbers, offsets_bound, parse_duration_s, time_bound, times_bound
+from ogive.spark.bounds import AtTime, AtTimes, Behind, Bound, QueueNumbers, offsets_bound, parse_duration_s, time_bound, times_bound
 from ogive.sql92 import compile_expression
 
 DEFAULT_MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
@@ -55,6 +55,19 @@ _SOURCE: Final = (
     "includeMetadata",
 )
 _SINK: Final = (*access.NAMES, "topic", "producerGroup", "maxInFlight", "delivery", "transactionTimeout", "invalidRows", "deadLetterTopic")
+_COLUMNS: Final = (
+    "body",
+    "tags",
+    "keys",
+    "properties",
+    "shardingKey",
+    "delayTimeLevel",
+    "deliverAt",
+    "brokerName",
+    "queueId",
+    "uniqueKey",
+)
+"""The columns of the sink, which other connectors have as options."""
 _SPARKS_OWN: Final = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}  # writeStream hands its own options to the sink
 _SAID_ELSEWHERE: Final = {
     "kafka.bootstrap.servers": "the option is nameServer: addresses of name servers, separated by semicolons",
@@ -63,36 +76,127 @@ _SAID_ELSEWHERE: Final = {
     "namesrv": "the option is nameServer",
     "namesrvaddr": "the option is nameServer",
     "name_server": "the option is nameServer",
+    "endpoint": "the option is nameServer",
+    "endpoints": "the option is nameServer",
+    "service.url": "the option is nameServer",
+    "admin.url": "the option is nameServer",
+    "ssl": "the option is tls",
+    "security.protocol": "the option is tls",
+    "user": "the option is accessKey, or credentials for a file",
+    "username": "the option is accessKey, or credentials for a file",
+    "ak": "the option is accessKey, or credentials for a file",
+    "password": "the option is secretKey, or credentials for a file",
+    "sk": "the option is secretKey, or credentials for a file",
+    "instancename": "clients name themselves",
 }
-_SAID_OF_READS: Final = _SAID_ELSEWHERE | {
-    "groupidprefix": "the option is consumerGroup: a name that is used as it is",
-    "kafka.group.id": "the option is consumerGroup",
-    "group.id": "the option is consumerGroup",
-    "group": "the option is consumerGroup",
-    "subexpression": "the option is tags ('paid || refunded'), or sqlFilter for SQL92",
-    "subscription": "the option is tags ('paid || refunded'), or sqlFilter for SQL92",
-    "filter.tag": "the option is tags",
-    "tag": "the option is tags",
-    "filter.sql": "the option is sqlFilter",
-    "pullbatchsize": "pulls choose their size themselves; maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch",
-    "pull.batch.size": "pulls choose their size themselves; maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch",
-    "pulltimeout": "the option is pollTimeoutMs",
-    "kafkaconsumer.polltimeoutms": "the option is pollTimeoutMs",
-    "includeheaders": "the option is includeProperties, which is on",
-    "maxfilespertrigger": "the option is maxOffsetsPerTrigger",
-    "auto.offset.reset": "the option is startingOffsets",
-    "kafka.auto.offset.reset": "the option is startingOffsets",
-    "enable.auto.commit": "the option is commitOffsets",
-    "kafka.enable.auto.commit": "the option is commitOffsets",
-}
-_SAID_OF_WRITES: Final = _SAID_ELSEWHERE | {
-    "group": "the option is producerGroup",
-    "includeheaders": "a column properties is sent where there is one",
-    "headers": "a column properties is sent where there is one",
-    "tags": "a column tags says it for each row",
-    "keys": "a column keys says it for each row",
-    "retrytimes": "a request is repeated for 30 seconds, and Spark repeats the task",
-}
+_SECURITY: Final = "the options are tls, tls.ca, tls.certificate and tls.key; credentials, or accessKey and secretKey"
+_SECURITY_OF_OTHERS: Final = (
+    "kafka.ssl.",
+    "kafka.sasl.",
+    "kafka.security.",
+    "sasl.",
+    "ssl.",
+    "pulsar.client.",
+)
+_BOUNDS: Final = "maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch"
+_SAID_OF_READS: Final = (
+    {name.lower(): f"{name} is an option of writing" for name in _SINK if name not in (*_SOURCE, "topic")}
+    | _SAID_ELSEWHERE
+    | {
+        "groupidprefix": "the option is consumerGroup: a name that is used as it is",
+        "kafka.group.id": "the option is consumerGroup",
+        "group.id": "the option is consumerGroup",
+        "group": "the option is consumerGroup",
+        "subexpression": "the option is tags ('paid || refunded'), or sqlFilter for SQL92",
+        "subscription": "the option is tags ('paid || refunded'), or sqlFilter for SQL92",
+        "filter.tag": "the option is tags",
+        "tag": "the option is tags",
+        "filter.sql": "the option is sqlFilter",
+        "pullbatchsize": "pulls choose their size themselves; maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch",
+        "pull.batch.size": "pulls choose their size themselves; maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch",
+        "pulltimeout": "the option is pollTimeoutMs",
+        "kafkaconsumer.polltimeoutms": "the option is pollTimeoutMs",
+        "includeheaders": "the option is includeProperties, which is on",
+        "maxfilespertrigger": "the option is maxOffsetsPerTrigger",
+        "auto.offset.reset": "the option is startingOffsets",
+        "kafka.auto.offset.reset": "the option is startingOffsets",
+        "enable.auto.commit": "the option is commitOffsets",
+        "kafka.enable.auto.commit": "the option is commitOffsets",
+        "topics": "the option is subscribe: topics separated by commas",
+        "topicspattern": "the option is subscribePattern",
+        "topicpattern": "the option is subscribePattern",
+        "groupid": "the option is consumerGroup",
+        "group_id": "the option is consumerGroup",
+        "group.name": "the option is consumerGroup",
+        "subscriptionname": "the option is consumerGroup",
+        "predefinedsubscription": "the option is consumerGroup",
+        "expression": "the option is tags ('paid || refunded'), or sqlFilter for SQL92",
+        "selector": "the option is tags ('paid || refunded'), or sqlFilter for SQL92",
+        "sql": "the option is sqlFilter",
+        "sqlexpression": "the option is sqlFilter",
+        "consumefromwhere": "the option is startingOffsets",
+        "initialposition": "the option is startingOffsets",
+        "consumetimestamp": "the option is startingTimestamp",
+        "max.poll.records": _BOUNDS,
+        "kafka.max.poll.records": _BOUNDS,
+        "maxspeedperpartition": _BOUNDS,
+        "consumemessagebatchmaxsize": _BOUNDS,
+        "kafka.topic": "the option is subscribe",
+        "topic.name": "the option is subscribe",
+        "producer.group": "producerGroup is an option of writing",
+        "producer_group": "producerGroup is an option of writing",
+        "sendmsgtimeout": "a read sends nothing",
+        "messagemodel": "a query reads every message of its queues, whatever others read",
+        "parallelism": "the options are minPartitions and maxPartitions",
+        "numpartitions": "the options are minPartitions and maxPartitions",
+        "partitions": "the options are minPartitions and maxPartitions",
+        "trigger": "it is said in writeStream.trigger()",
+        "triggerinterval": "it is said in writeStream.trigger()",
+    }
+)
+_REPEATED: Final = "a request is repeated for 30 seconds, and Spark repeats the task"
+_DELIVERIES: Final = "the option is delivery: atLeastOnce, idempotent or transactional"
+_SAID_OF_WRITES: Final = (
+    {name.lower(): f"{name} is an option of reading" for name in _SOURCE if name not in _SINK}
+    | {name.lower(): f"a column {name} says it for each row" for name in _COLUMNS}
+    | _SAID_ELSEWHERE
+    | {
+        "group": "the option is producerGroup",
+        "includeheaders": "a column properties is sent where there is one",
+        "headers": "a column properties is sent where there is one",
+        "tag": "a column tags says it for each row",
+        "delaylevel": "a column delayTimeLevel says it for each row",
+        "messagekey": "a column keys says it for each row",
+        "orderkey": "a column shardingKey says it for each row",
+        "partitionkey": "a column shardingKey says it for each row",
+        "producer_group": "the option is producerGroup",
+        "retries": _REPEATED,
+        "retrytimes": _REPEATED,
+        "retrytimeswhensendfailed": _REPEATED,
+        "sendmsgtimeout": _REPEATED,
+        "sendtimeout": _REPEATED,
+        "timeout": _REPEATED,
+        "acks": "a task ends when brokers have acknowledged all of its rows",
+        "kafka.acks": "a task ends when brokers have acknowledged all of its rows",
+        "batchsize": "requests form themselves; maxInFlight bounds those on their way",
+        "batch.size": "requests form themselves; maxInFlight bounds those on their way",
+        "linger.ms": "requests form themselves; maxInFlight bounds those on their way",
+        "subscribe": "the option is topic",
+        "topics": "the option is topic, or a column topic",
+        "groupid": "the option is producerGroup",
+        "mode": 'it is said in .mode("append")',
+        "semantic": _DELIVERIES,
+        "exactlyonce": _DELIVERIES,
+        "transactional": _DELIVERIES,
+        "transactional.id": _DELIVERIES,
+        "idempotence": _DELIVERIES,
+        "enable.idempotence": _DELIVERIES,
+        "kafka.enable.idempotence": _DELIVERIES,
+        "dlq": "the options are invalidRows and deadLetterTopic",
+        "dlqtopic": "the options are invalidRows and deadLetterTopic",
+        "badrecordspath": "the options are invalidRows and deadLetterTopic",
+    }
+)
 """Names of options of other connectors, in lower case, and what to write here instead."""
 
 _TOPIC_ALIASES: Final = {"topic": "subscribe", "path": "subscribe"}  # path: what .load("Orders") becomes
@@ -214,6 +318,9 @@ class SourceOptions:
             )
         if self.min_partitions > self.max_partitions and given.any("maxPartitions"):
             raise InvalidOption(f"minPartitions is {self.min_partitions}, more than maxPartitions, which is {self.max_partitions}")
+        near, nearer = _before_end(self.starting), _before_end(self.ending)
+        if near is not None and nearer is not None and near < nearer:
+            raise InvalidOption(f"the read starts at {_word(near)}, behind its end, which is {_word(nearer)}")
         for queue, (start, end) in _both(self.starting, self.ending).items():
             if start > end and isinstance(self.starting, dict):
                 raise InvalidOption(f"startingOffsets says {start} for queue {queue}, behind the end of the read, which is {end}")
@@ -276,6 +383,8 @@ _TABLE: Final = (
     "TEMPORARY VIEW"
 )
 """Spark puts the options of a table among its properties, under names that begin with "option."."""
+_OF_TABLES: Final = frozenset({"owner", "comment", "location", "provider", "external", "collation"})
+"""Spark's own properties of a table."""
 
 
 class _Given:
@@ -294,11 +403,13 @@ class _Given:
             if key in taken:
                 self.texts[key] = text
             else:
-                if key.startswith("option."):
+                if key.startswith("option.") or key in _OF_TABLES:
                     raise InvalidOption(_TABLE)
                 near = difflib.get_close_matches(key, known, 1, 0.6)
                 hint = elsewhere.get(key) or (f"did you mean {known[near[0]]}?" if near else f"known options: {', '.join(names)}")
-                if key not in elsewhere and key.startswith("kafka."):
+                if key not in elsewhere and key.startswith(_SECURITY_OF_OTHERS):
+                    hint = _SECURITY
+                elif key not in elsewhere and key.startswith("kafka."):
                     hint = f"options of Kafka's clients mean nothing here; {hint}"
                 raise InvalidOption(f"unknown option {name!r}: {hint}")
 
@@ -385,6 +496,15 @@ def _bound(given: _Given, side: str, now_ms: int, on_wire: Callable[[str], str])
         return AtTimes({on_wire(topic): queues for topic, queues in times.ms.items()})
     bound: Bound | None = given.take(f"{side}Offsets", offsets_bound, None)
     return {on_wire(topic): queues for topic, queues in bound.items()} if isinstance(bound, dict) else bound
+
+
+def _before_end(bound: Bound | None) -> int | None:
+    """Return how many messages before the end of each queue *bound* is, if it says that."""
+    return bound.count if isinstance(bound, Behind) else 0 if bound == "latest" else None
+
+
+def _word(before_end: int) -> str:
+    return f"latest-{before_end}" if before_end else "latest"
 
 
 def _both(starting: Bound | None, ending: Bound | None) -> dict[str, tuple[int, int]]:

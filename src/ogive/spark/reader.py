@@ -29,7 +29,7 @@ from pyspark.sql.types import StructType
 
 from ogive.errors import DataLoss, InvalidOption, NoRoute, OgiveError
 from ogive.model import TOOLS_GROUP, MessageQueue
-from ogive.spark.bounds import AtTime, AtTimes, Bound
+from ogive.spark.bounds import AtTime, AtTimes, Behind, Bound
 from ogive.spark.compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow, arrow_schema
 from ogive.spark.fetching import SETTLE_S
 from ogive.spark.losses import data_loss, deleted, made_anew, removed, shrunk
@@ -119,6 +119,16 @@ class _Reading:
         group = self._options.consumer_group
         return {} if group is None else self._cluster.committed(group, queues)
 
+    def _refuse_reversed(self, starting: Bound, queue: MessageQueue, start: int, end: int) -> None:
+        """Raises InvalidOption for a start behind the end that can only be a mistake.
+
+        *start* is what *starting* means in *queue*.
+        """
+        near_end = starting == "latest" or isinstance(starting, Behind)
+        given = isinstance(starting, dict) or (near_end and isinstance(self._options.ending, dict))
+        if start > end and given:
+            raise InvalidOption(f"startingOffsets says {start} for queue {queue}, behind the end of the read, which is {end}")
+
     def _lost(self, loss: DataLoss) -> None:
         if self._options.fail_on_data_loss:
             raise loss
@@ -197,8 +207,8 @@ class BatchReader(_Reading, DataSourceReader):
         """A range that is empty because something is wrong must not pass for one that is read."""
         if start > queue_end:  # only a group's offset can be: JSON is checked against the queues
             self._lost(shrunk(queue, queue_end, start))
-        elif start > end and isinstance(self._options.starting, dict):
-            raise InvalidOption(f"startingOffsets says {start} for queue {queue}, behind the end of the read, which is {end}")
+        else:
+            self._refuse_reversed(self._options.starting or "earliest", queue, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)
@@ -297,6 +307,10 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         bound = self._options.starting or "latest"
         spans = self._spans()
         positions = self._resolve("starting", bound, spans)
+        if isinstance(self._options.ending, dict):
+            stop = self._resolve("ending", self._options.ending, spans, beyond=True)
+            for queue in sorted(spans):
+                self._refuse_reversed(bound, queue, positions[queue], stop[queue])
         if bound == "latest":
             positions = {**positions, **self._committed(spans)}
             self._store_now(positions)

@@ -79,6 +79,23 @@ def test_the_topic_goes_by_several_names(name: str) -> None:
         ({"groupIdPrefix": "x"}, "unknown option 'groupIdPrefix': the option is consumerGroup"),
         ({"subExpression": "x"}, "unknown option 'subExpression': the option is tags"),
         ({"pullBatchSize": "32"}, "maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch"),
+        ({"topicsPattern": "a.*"}, "the option is subscribePattern"),
+        ({"predefinedSubscription": "x"}, "the option is consumerGroup"),
+        ({"subscriptionName": "x"}, "the option is consumerGroup"),
+        ({"groupId": "x"}, "the option is consumerGroup"),
+        ({"service.url": "pulsar://x"}, "the option is nameServer"),
+        ({"endpoints": "x"}, "the option is nameServer"),
+        ({"consumeFromWhere": "x"}, "the option is startingOffsets"),
+        ({"kafka.max.poll.records": "5"}, "maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch"),
+        ({"kafka.sasl.jaas.config": "x"}, "credentials, or accessKey and secretKey"),
+        ({"kafka.ssl.truststore.location": "x"}, "the options are tls, tls.ca"),
+        ({"password": "x"}, "the option is secretKey"),
+        ({"sqlExpression": "a > 1"}, "the option is sqlFilter"),
+        ({"numPartitions": "5"}, "the options are minPartitions and maxPartitions"),
+        ({"deadLetterTopic": "x"}, "deadLetterTopic is an option of writing"),
+        ({"owner": "me"}, "USING rocketmq needs columns"),
+        ({"startingOffsets": "latest-5", "endingOffsets": "latest-10"}, "starts at latest-5, behind its end, which is latest-10"),
+        ({"startingOffsets": "latest", "endingOffsets": "latest-5"}, "starts at latest, behind its end, which is latest-5"),
         ({"kafka.fetch.max.wait.ms": "5"}, "options of Kafka's clients mean nothing here; known options: nameServer"),
         ({"option.subscribe": "Orders", "subscribe": "Orders"}, "USING rocketmq needs columns"),
         ({"something": "5"}, "unknown option 'something': known options: nameServer"),
@@ -246,8 +263,27 @@ def test_sink_options() -> None:
     options = SinkOptions.parse({"topic": "Orders", "nameServer": "a:1", "checkpointLocation": "/tmp/x", "maxInFlight": "8"})
     assert (options.topic, options.access.name_servers, options.max_in_flight) == ("Orders", ("a:1",), 8)
     assert options.checkpoint == Path("/tmp/x")
-    with pytest.raises(InvalidOption, match="did you mean topic"):
-        SinkOptions.parse({"topics": "Orders"})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("topics", "the option is topic, or a column topic"),
+        ("subscribe", "the option is topic"),
+        ("delayTimeLevel", "a column delayTimeLevel says it for each row"),
+        ("shardingKey", "a column shardingKey says it for each row"),
+        ("tag", "a column tags says it for each row"),
+        ("startingOffsets", "startingOffsets is an option of reading"),
+        ("failOnDataLoss", "failOnDataLoss is an option of reading"),
+        ("kafka.acks", "brokers have acknowledged all of its rows"),
+        ("enable.idempotence", "the option is delivery"),
+        ("badRecordsPath", "the options are invalidRows and deadLetterTopic"),
+        ("kafka.security.protocol", "the options are tls"),
+    ],
+)
+def test_what_the_sink_does_not_know_is_told(name: str, message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        SinkOptions.parse({"topic": "Orders", name: "x"})
 
 
 TOO_LATE = "2026-01-02T00:00:00Z"

@@ -105,6 +105,17 @@ def test_a_start_behind_the_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         plan(monkeypatch, {QUEUE: 30}, startingOffsets='{"Orders": {"0": 20}}', endingOffsets='{"Orders": {"0": 10}}')
 
 
+@pytest.mark.parametrize("starting", ['{"Orders": {"0": 20}}', "latest", "latest-5"])
+def test_a_start_behind_the_end_is_refused_however_it_is_said(monkeypatch: pytest.MonkeyPatch, starting: str) -> None:
+    """Also where one side leaves the broker out, and of a stream."""
+    ending = '{"Orders": {"broker-a": {"0": 10}}}'
+    message = r"startingOffsets says \d+ for queue .*, behind the end of the read, which is 10"
+    with pytest.raises(InvalidOption, match=message):
+        plan(monkeypatch, {QUEUE: 30}, startingOffsets=starting, endingOffsets=ending)
+    with pytest.raises(InvalidOption, match=message):
+        stream(monkeypatch, FixedCluster({QUEUE: 30}), startingOffsets=starting, endingOffsets=ending).initialOffset()
+
+
 def test_a_group_that_has_passed_the_end_leaves_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
     ending = '{"Orders": {"0": 10}}'
     assert plan(monkeypatch, {QUEUE: 30}, {QUEUE: 20}, startingOffsets="group", consumerGroup="g", endingOffsets=ending) == []
