@@ -13,7 +13,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from ogive.errors import OgiveError
+from ogive.errors import InvalidOption, NoPermission, NotSupported, OgiveError, SubscriptionInvalid
 
 GONE: Final = (
     "Spark's Java process is gone: it was killed, or a signal for all processes reached it too (under systemd: KillMode=mixed). "
@@ -30,14 +30,22 @@ _MISTAKES: Final = (
     NameError,
     NotImplementedError,
     PickleError,
+    PySparkException,
     SyntaxError,
     TypeError,
     ValueError,
 )
 """Classes of errors that come again however often a program is started."""
 
+_FINAL: Final = (InvalidOption, NoPermission, NotSupported, SubscriptionInvalid)
+"""Classes of ogive's errors that come again until somebody changes a setting."""
+
 _MAY_PASS: Final = (OgiveError, OSError)
 """Classes of errors that depend on other machines; some of them are in _MISTAKES too, by another base."""
+
+
+_REFUSED_BY_SPARK: Final = re.compile(r"SQLSTATE: 42|\b(?:java\.nio\.file\.AccessDenied|AccessControl)Exception\b")
+"""How Spark reports what a query names wrongly, such as a missing column, and folders that it may not use."""
 
 
 def reason(text: str) -> str:
@@ -54,11 +62,16 @@ def reason(text: str) -> str:
 
 
 def is_final(text: str) -> bool:
-    """Return True if *text* reports a mistake in a program or an option, which no restart fixes."""
+    """Return True if no restart fixes what *text* reports.
+
+    That is a mistake in a program, an option or the columns of a query, or a missing permission.
+    """
     raised = _raised(text)
     kind = None if raised is None else _class_of(raised[0])
+    if kind is not None and issubclass(kind, _FINAL):
+        return True
     mistake = kind is not None and issubclass(kind, _MISTAKES) and not issubclass(kind, _MAY_PASS)
-    return mistake or "InvalidOption" in text
+    return mistake or "InvalidOption" in text or _REFUSED_BY_SPARK.search(text) is not None
 
 
 def _class_of(name: str) -> type | None:

@@ -112,6 +112,14 @@ CHAIN = (
         ("json.decoder.JSONDecodeError: Expecting value", True, "json.decoder.JSONDecodeError: Expecting value"),
         ("FloatingPointError", True, "FloatingPointError"),
         ("ogive.errors.InvalidOption: x=1: expected 2", True, "x=1: expected 2"),
+        ("ogive.errors.InvalidExpression: it ends, at character 3", True, "it ends, at character 3"),
+        ("ogive.errors.NoPermission: h:1 answered 16 NO_PERMISSION", True, "h:1 answered 16 NO_PERMISSION"),
+        ("ogive.errors.SubscriptionInvalid: h:1 answered 23", True, "h:1 answered 23"),
+        (
+            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python 3.11",
+            True,
+            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python 3.11",
+        ),
         ("ogive.errors.BodyUnreadable: its body is damaged", False, "its body is damaged"),
         ("ssl.SSLCertVerificationError: expired", False, "ssl.SSLCertVerificationError: expired"),
         ("somewhere.Unknown: x", False, "somewhere.Unknown: x"),
@@ -127,6 +135,19 @@ def test_a_mistake_in_a_program_is_told_from_what_may_pass(raised: str, final: b
     text = WORKER.format(raised=raised)
     assert is_final(text) is final
     assert reason(text) == said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. SQLSTATE: 42703",
+        "[INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_SAFELY_CAST] Cannot safely cast `a` STRING to INT. SQLSTATE: KD000; SQLSTATE: 42K09",
+        "java.nio.file.AccessDeniedException: /checkpoint/job/offsets",
+        "org.apache.hadoop.security.AccessControlException: Permission denied: user=me, access=WRITE",
+    ],
+)
+def test_what_spark_itself_refuses_is_refused_again(text: str) -> None:
+    assert is_final(f"[STREAM_FAILED] Query terminated with exception: {text}\n\tat org.apache.spark.X")
 
 
 def test_a_worker_that_is_gone_may_come_back() -> None:
