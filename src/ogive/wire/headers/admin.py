@@ -4,7 +4,7 @@ Source: the header classes of remoting/protocol/header, 5.5.
 """
 
 from ogive.wire.codes import RequestCode
-from ogive.wire.headers.codec import Header
+from ogive.wire.headers.codec import Header, Int32
 
 
 class CreateTopicListRequest(Header):
@@ -74,9 +74,9 @@ class QueryConsumeQueueRequest(Header):
 
     code = RequestCode.QUERY_CONSUME_QUEUE
     topic: str
-    queue_id: int
+    queue_id: Int32
     index: int
-    count: int
+    count: Int32
     consumer_group: str | None = None
 
 

@@ -9,12 +9,15 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, Final, TypeVar, dataclass_transform
 
 from ogive.errors import ProtocolError
 from ogive.wire.numbers import parse_int, parse_long
 
 H = TypeVar("H", bound="Header")
+
+Int32 = Annotated[int, 32]
+"""A number that is an Integer in Java's header. One that is an ``int`` here is a Long there."""
 
 
 def wire(name: str, **options: Any) -> Any:
@@ -56,11 +59,11 @@ def _made(cls: type[H]) -> type[H]:
 
 @dataclass(frozen=True, slots=True)
 class WireField:
-    """A field as the codec sees it: *kind* is int, bool or str."""
+    """A field as the codec sees it: *kind* is int, Int32, bool or str."""
 
     name: str
     wire: str
-    kind: type
+    kind: Any
     required: bool
 
 
@@ -77,11 +80,11 @@ def fields_of(cls: type[Header]) -> tuple[WireField, ...]:
     known = _declared.get(cls)
     if known is not None:
         return known
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     found: list[WireField] = []
     for f in dataclasses.fields(_made(cls)):  # type: ignore[arg-type]  # it is a dataclass now
         kind = hints[f.name]
-        if isinstance(kind, types.UnionType):
+        if typing.get_origin(kind) in (types.UnionType, typing.Union):
             kind = next(part for part in typing.get_args(kind) if part is not type(None))
         required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
         found.append(WireField(f.name, f.metadata.get("wire") or _camel(f.name), kind, required))
@@ -111,19 +114,14 @@ def decode_header(cls: type[H], ext: Mapping[str, str]) -> H:
     return cls(**values)
 
 
-_INTS: Final = frozenset((
-    "commit_or_rollback", "count", "default_topic_queue_nums", "delay_level", "flag", "group_seq", "max_group_num", "max_msg_bytes",
-    "max_msg_nums", "max_num", "max_reconsume_times", "max_topic_num", "perm", "queue_id", "read_queue_nums", "reconsume_times", "sys_flag",
-    "topic_seq", "topic_sys_flag", "write_queue_nums",
-))  # fmt: skip
-"""Fields that are an Integer in Java's headers; every other number is a Long."""
+def _number(parse: Callable[[str], int]) -> Callable[[WireField, str], int]:
+    def read(f: WireField, text: str) -> int:
+        try:
+            return parse(text)
+        except ValueError as exc:
+            raise ProtocolError(f"field {f.wire}: {exc}") from None
 
-
-def _parse_int(f: WireField, text: str) -> int:
-    try:
-        return parse_int(text) if f.name in _INTS else parse_long(text)
-    except ValueError as exc:
-        raise ProtocolError(f"field {f.wire}: {exc}") from None
+    return read
 
 
 def _parse_bool(_: WireField, text: str) -> bool:
@@ -131,4 +129,4 @@ def _parse_bool(_: WireField, text: str) -> bool:
     return text.lower() == "true" or text == "1"
 
 
-_PARSE: dict[type, Callable[[WireField, str], Any]] = {int: _parse_int, bool: _parse_bool}
+_PARSE: Final[dict[Any, Callable[[WireField, str], Any]]] = {int: _number(parse_long), Int32: _number(parse_int), bool: _parse_bool}

@@ -4,7 +4,7 @@ Source: the header classes of remoting/protocol/header, 5.5.
 """
 
 from ogive.wire.codes import RequestCode
-from ogive.wire.headers.codec import Header, wire
+from ogive.wire.headers.codec import Header, Int32, wire
 
 
 class PullMessageRequest(Header):
@@ -13,16 +13,16 @@ class PullMessageRequest(Header):
     code = RequestCode.PULL_MESSAGE
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: Int32
     queue_offset: int
-    max_msg_nums: int
-    sys_flag: int
+    max_msg_nums: Int32
+    sys_flag: Int32
     commit_offset: int = 0
     suspend_timeout_ms: int = wire("suspendTimeoutMillis", default=0)
     subscription: str | None = None
     sub_version: int = 0
     expression_type: str | None = None
-    max_msg_bytes: int | None = None
+    max_msg_bytes: Int32 | None = None
     broker_name: str | None = wire("bname", default=None)
 
 
@@ -41,7 +41,7 @@ class QueryConsumerOffsetRequest(Header):
     code = RequestCode.QUERY_CONSUMER_OFFSET
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: Int32
     set_zero_if_not_found: bool | None = None
 
 
@@ -51,7 +51,7 @@ class UpdateConsumerOffsetRequest(Header):
     code = RequestCode.UPDATE_CONSUMER_OFFSET
     consumer_group: str
     topic: str
-    queue_id: int
+    queue_id: Int32
     commit_offset: int
 
 
@@ -60,7 +60,7 @@ class SearchOffsetRequest(Header):
 
     code = RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
     topic: str
-    queue_id: int
+    queue_id: Int32
     timestamp: int
     boundary_type: str | None = None
 
@@ -70,7 +70,7 @@ class GetMaxOffsetRequest(Header):
 
     code = RequestCode.GET_MAX_OFFSET
     topic: str
-    queue_id: int
+    queue_id: Int32
 
 
 class GetMinOffsetRequest(Header):
@@ -78,7 +78,7 @@ class GetMinOffsetRequest(Header):
 
     code = RequestCode.GET_MIN_OFFSET
     topic: str
-    queue_id: int
+    queue_id: Int32
 
 
 class GetEarliestStoreTimeRequest(Header):
@@ -86,7 +86,7 @@ class GetEarliestStoreTimeRequest(Header):
 
     code = RequestCode.GET_EARLIEST_MSG_STORETIME
     topic: str
-    queue_id: int
+    queue_id: Int32
 
 
 class OffsetResponse(Header):
@@ -119,7 +119,7 @@ class QueryMessageRequest(Header):
     code = RequestCode.QUERY_MESSAGE
     topic: str
     key: str
-    max_num: int
+    max_num: Int32
     begin_timestamp: int
     end_timestamp: int
     unique_key_query: bool | None = wire("_UNIQUE_KEY_QUERY", default=None)
@@ -141,7 +141,7 @@ class ResetOffsetRequest(Header):
     group: str
     timestamp: int
     is_force: bool = True
-    queue_id: int = -1
+    queue_id: Int32 = -1
     offset: int | None = None
 
 

@@ -5,7 +5,7 @@ Source: the header classes of remoting/protocol/header, 5.5.
 
 from ogive.model import AUTO_CREATE_TOPIC
 from ogive.wire.codes import RequestCode
-from ogive.wire.headers.codec import Header, wire
+from ogive.wire.headers.codec import Header, Int32, wire
 
 
 class SendMessageRequest(Header):
@@ -15,16 +15,16 @@ class SendMessageRequest(Header):
     producer_group: str
     topic: str
     default_topic: str = AUTO_CREATE_TOPIC
-    default_topic_queue_nums: int = 4
-    queue_id: int
-    sys_flag: int = 0
+    default_topic_queue_nums: Int32 = 4
+    queue_id: Int32
+    sys_flag: Int32 = 0
     born_timestamp: int
-    flag: int = 0
+    flag: Int32 = 0
     properties: str | None = None
-    reconsume_times: int | None = None
+    reconsume_times: Int32 | None = None
     unit_mode: bool | None = None
     batch: bool | None = None
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Int32 | None = None
     broker_name: str | None = wire("bname", default=None)
 
 
@@ -35,15 +35,15 @@ class SendMessageRequestV2(Header):
     producer_group: str = wire("a")
     topic: str = wire("b")
     default_topic: str = wire("c", default=AUTO_CREATE_TOPIC)
-    default_topic_queue_nums: int = wire("d", default=4)
-    queue_id: int = wire("e")
-    sys_flag: int = wire("f", default=0)
+    default_topic_queue_nums: Int32 = wire("d", default=4)
+    queue_id: Int32 = wire("e")
+    sys_flag: Int32 = wire("f", default=0)
     born_timestamp: int = wire("g")
-    flag: int = wire("h", default=0)
+    flag: Int32 = wire("h", default=0)
     properties: str | None = wire("i", default=None)
-    reconsume_times: int | None = wire("j", default=None)
+    reconsume_times: Int32 | None = wire("j", default=None)
     unit_mode: bool | None = wire("k", default=None)
-    max_reconsume_times: int | None = wire("l", default=None)
+    max_reconsume_times: Int32 | None = wire("l", default=None)
     batch: bool | None = wire("m", default=None)
     broker_name: str | None = wire("n", default=None)
 
@@ -52,7 +52,7 @@ class SendMessageResponse(Header):
     """*msg_id* is the broker's offset id, a comma list for a batch; *queue_offset* that of the first message."""
 
     msg_id: str
-    queue_id: int
+    queue_id: Int32
     queue_offset: int
     transaction_id: str | None = None
     region: str | None = wire("MSG_REGION", default=None)
@@ -80,13 +80,13 @@ class PushReplyMessageRequest(Header):
     producer_group: str
     topic: str
     default_topic: str = AUTO_CREATE_TOPIC
-    default_topic_queue_nums: int = 4
-    queue_id: int
-    sys_flag: int
+    default_topic_queue_nums: Int32 = 4
+    queue_id: Int32
+    sys_flag: Int32
     born_timestamp: int
-    flag: int
+    flag: Int32
     properties: str | None = None
-    reconsume_times: int | None = None
+    reconsume_times: Int32 | None = None
     unit_mode: bool | None = None
     born_host: str
     store_host: str
@@ -99,11 +99,11 @@ class ConsumerSendMsgBackRequest(Header):
     code = RequestCode.CONSUMER_SEND_MSG_BACK
     offset: int
     group: str
-    delay_level: int
+    delay_level: Int32
     origin_msg_id: str | None = None
     origin_topic: str | None = None
     unit_mode: bool = False
-    max_reconsume_times: int | None = None
+    max_reconsume_times: Int32 | None = None
 
 
 class RecallMessageRequest(Header):
@@ -137,7 +137,7 @@ class EndTransactionRequest(Header):
     producer_group: str
     tran_state_table_offset: int
     commit_log_offset: int
-    commit_or_rollback: int
+    commit_or_rollback: Int32
     msg_id: str = ""
     from_transaction_check: bool = False
     transaction_id: str | None = None

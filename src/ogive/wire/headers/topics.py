@@ -5,7 +5,7 @@ Source: the header classes of remoting/protocol/header, 5.5.
 
 from ogive.model import AUTO_CREATE_TOPIC
 from ogive.wire.codes import RequestCode
-from ogive.wire.headers.codec import Header
+from ogive.wire.headers.codec import Header, Int32
 
 
 class CreateTopicRequest(Header):
@@ -14,11 +14,11 @@ class CreateTopicRequest(Header):
     code = RequestCode.UPDATE_AND_CREATE_TOPIC
     topic: str
     default_topic: str = AUTO_CREATE_TOPIC
-    read_queue_nums: int
-    write_queue_nums: int
-    perm: int = 6
+    read_queue_nums: Int32
+    write_queue_nums: Int32
+    perm: Int32 = 6
     topic_filter_type: str = "SINGLE_TAG"
-    topic_sys_flag: int | None = None
+    topic_sys_flag: Int32 | None = None
     order: bool = False
     attributes: str | None = None
     force: bool | None = None
@@ -35,8 +35,8 @@ class GetAllTopicConfigRequest(Header):
     """GET_ALL_TOPIC_CONFIG (21); since 5.4 by pages, of one *data_version*."""
 
     code = RequestCode.GET_ALL_TOPIC_CONFIG
-    topic_seq: int | None = None
-    max_topic_num: int | None = None
+    topic_seq: Int32 | None = None
+    max_topic_num: Int32 | None = None
     data_version: str | None = None
 
 
@@ -81,8 +81,8 @@ class GetAllGroupsRequest(Header):
     """GET_ALL_SUBSCRIPTIONGROUP_CONFIG (201); since 5.4 by pages, of one *data_version*."""
 
     code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
-    group_seq: int | None = None
-    max_group_num: int | None = None
+    group_seq: Int32 | None = None
+    max_group_num: Int32 | None = None
     data_version: str | None = None
 
 
