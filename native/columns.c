@@ -4,10 +4,15 @@
 
 enum { ID_DIGITS = 2 * (HOST_V4 + 8), NOT_PLAIN = COMPRESSED | HOSTS_V6 | NEED_UNWRAP | INNER_BATCH };
 
-/* A column's buffers are, of numbers: validity for times and none for others, the numbers. Of texts: validity or none where no row is null, where each ends, all of
-   them. Of the map: where each row's entries end, where each name ends, all names, the same two of values. */
+/* The buffers of a column:
+   - times: validity, or none if no row is null; the numbers
+   - other numbers: none; the numbers
+   - texts: validity, or none if no row is null; where each text ends; all texts
+   - the map: where the entries of each row end; where each name ends; all names; where each value
+     ends; all values */
 enum form { INT32, INT64, MICROSECONDS, BODY, OFFSET_ID, PROPERTY, KEY_OR_OFFSET_ID, PROPERTIES };
-/* A day within the years 1 to 9999, so that no time zone shows another year. Any client can write any time; others are null. */
+/* A day within the years 1 to 9999, so that every time zone shows these. Any client can write any
+   time: others are null. */
 static const int64_t FIRST_MS = -62135510400000, LAST_MS = 253402214399999;
 
 enum { VALIDITY = 0, NUMBERS = 1, ENDS = 1, TEXTS = 2 };

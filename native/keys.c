@@ -121,8 +121,8 @@ static PyObject *items_of(const struct keys *keys, int32_t *slots, int64_t begin
    are the first of, and where and when the last of them was stored.
 
    *slots*, whose numbers are changed, are those of a file that began at *begin_ms*, *item* is its next item, and *limit* one past its last.
-   None, and nothing is changed, where there are no keys, more than there is room for, more than MAX_AT_ONCE of several records, or one
-   or a topic that is not UTF-8. */
+   Return None and change nothing if there are no keys, more than there is room for, more than
+   MAX_AT_ONCE of several records, or a key or a topic that is not UTF-8. */
 PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;

@@ -345,17 +345,17 @@ class MessageExt:
 
     @property
     def tag(self) -> str | None:
-        """The tag, None without one."""
+        """The tag, or None."""
         return self.properties.get(PropertyName.TAGS)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that its sender gave it. U+0020 separates them."""
+        """The keys that its sender gave it."""
         return split_keys(self.properties.get(PropertyName.KEYS, ""))
 
     @property
     def sharding_key(self) -> str | None:
-        """The sharding key, None without one: messages with the same key are in the same queue."""
+        """The sharding key, or None. Messages with the same key are in the same queue."""
         return self.properties.get(PropertyName.SHARDING_KEY)
 
     @property

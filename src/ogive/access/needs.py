@@ -98,7 +98,10 @@ def if_given(field: str, rule: Rule) -> Rule:
 
 
 def _running_info(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
-    """Let a member ask another one which queues it holds, by a body: then the broker passes no wish for stacks on."""
+    """Require Get on the group, or, for a request with a body, Sub or Get.
+
+    By a body a member asks another one which queues it holds. The broker asks for no stacks then.
+    """
     return group(SUB, GET)(command, facts) if command.body else group(GET)(command, facts)
 
 
@@ -111,7 +114,8 @@ def topic_at(field: str, *actions: str) -> Rule:
 
     def rule(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
         try:
-            at = parse_long(command.ext_fields.get(field, ""))  # as the handler reads it: else another message would be looked at
+            # As the handler reads it. Otherwise the rule would be that of another message.
+            at = parse_long(command.ext_fields.get(field, ""))
         except ValueError:
             at = -1
         return (_on_topic(facts.topic_at(at) if 0 <= at <= MAX_OFFSET else None, actions),)
@@ -135,7 +139,10 @@ def _route(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
 
 
 def _reply(field: str) -> Rule:
-    """A reply in the topic of all replies needs Pub there, which no consumer has to be given: Sub on some group is enough."""
+    """Require Pub on the topic of a reply. In the topic of all replies Sub on some group is enough.
+
+    Consumers have that, and are not given Pub.
+    """
 
     def rule(command: RemotingCommand, facts: Facts) -> Iterable[Need]:
         need = _on_topic(command.ext_fields.get(field), (PUB,))

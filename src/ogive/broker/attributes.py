@@ -4,8 +4,8 @@ Source: AttributeParser.java, AttributeUtil.java, TopicAttributes.java, Subscrip
 DefaultTopicMessageTypeValidator.java, 5.5. As there, reserve.time is refused by a store without tiers (TopicConfigManager.java).
 
 Differs from Java
-- enforce_message_types makes the broker refuse messages of another type than message.type; in Java only the proxy does. Without it,
-  as in Java's broker, every topic accepts every message.
+- enforce_message_types makes the broker refuse messages of another type than message.type; in Java
+  only the proxy does. Without it, as in Java's broker, every topic accepts every message.
 - FIFO also takes messages without a sharding key: Apache's remoting clients choose the queue by themselves and mark nothing.
 - A clean-up policy that this store does not have, COMPACTION, is refused.
 - The attributes of groups are kept and shown: they are for POP and lite topics, which do not exist here.

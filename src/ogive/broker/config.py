@@ -32,7 +32,8 @@ class BrokerConfig:
     data: Path  # storePathRootDir
     host: str = LOOPBACK  # bindAddress, 0.0.0.0
     port: int = 10911  # listenPort; 0 takes a free one
-    advertised_host: str | None = None  # brokerIP1; an address or a name, what clients connect to; needed when host is a wildcard
+    advertised_host: str | None = None
+    """Address or name that clients connect to. Required if host is a wildcard. Java: brokerIP1."""
     name_servers: tuple[str, ...] = ()  # namesrvAddr
     cluster: str = "DefaultCluster"  # brokerClusterName
     name: str = "broker-a"  # brokerName
@@ -194,7 +195,10 @@ def check_advertised(what: str, host: str) -> None:
 
 
 def is_host_name(host: str) -> bool:
-    """Return True for a DNS name, localhost included; one that ends in digits only is meant as an IP address."""
+    """Return True for a DNS name, localhost included.
+
+    A name whose last label has only digits is meant as an IP address.
+    """
     labels = host.removesuffix(".").split(".")
     return len(host) <= MAX_HOST_NAME and all(map(_LABEL.fullmatch, labels)) and not labels[-1].isdecimal()
 

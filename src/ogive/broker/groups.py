@@ -56,8 +56,8 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
     def find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
         """Return None if there is no such group and none may be made.
 
-        Raises Rejected for a name that no group can have, with Java's code for a group that does not exist.
-        Raises InvalidOption for a full table.
+        Raises Rejected for a name that no group can have, with Java's code for a group that does
+        not exist. Raises InvalidOption for a full table.
         """
         found = self._configs.get(name)
         if found is not None or not self.auto_create:

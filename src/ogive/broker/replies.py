@@ -56,7 +56,10 @@ def reply(connection: Connection, request: RemotingCommand, answer: RemotingComm
 
 
 def refuse(connection: Connection, request: RemotingCommand, error: OgiveError, fields: dict[str, str] | None = None) -> None:
-    """Answer with the code for *error*, and *fields*. Raises it again if no request can cause it, which means a bug."""
+    """Answer with the code for *error*, and *fields*.
+
+    Raises *error* again if no request can cause it, which means a bug.
+    """
     code, remark = code_and_remark(error)
     reply(connection, request, RemotingCommand(code, fields or {}, b"", 0, RESPONSE, remark))
 

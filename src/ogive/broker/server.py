@@ -436,7 +436,10 @@ def _connection_closed(ctx: Context, connection: Connection) -> None:
 
 
 async def _record_host(config: BrokerConfig) -> str:
-    """Return the IP address that records hold of this broker; where it advertises a name, the one that the name stands for now."""
+    """Return the IP address of this broker for its records.
+
+    If it advertises a name, that is the address to which the name resolves now.
+    """
     host = config.advertised_host or config.host
     if host == "localhost" or not is_host_name(host):
         return ip_of(host)

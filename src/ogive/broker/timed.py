@@ -147,7 +147,8 @@ def read_handle(text: str) -> Handle:
     """Raises ValueError for one that no broker gave."""
     try:
         words = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ", 4)
-        version, topic, broker_name, text_ms, unique_key = words  # the key is the client's, and may hold spaces
+        # The key is the client's, and may hold spaces.
+        version, topic, broker_name, text_ms, unique_key = words
         time_ms = parse_long(text_ms)
     except (UnicodeError, binascii.Error, ValueError):
         raise ValueError("recall handle is invalid") from None

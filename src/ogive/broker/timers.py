@@ -157,7 +157,7 @@ class Hold:
 
     def __init__(self) -> None:
         self.passed_over: set[int] = set()
-        """Offsets of what became due, and is in no heap."""
+        """Offsets of messages that became due, and are in no heap."""
         self.ended = asyncio.Event()
 
 
@@ -220,9 +220,9 @@ class Timers:
         return self._held.get(handle.name)
 
     def hold(self, handle: Handle) -> Hold | None:
-        """Keep the messages of *handle* from being delivered while they are being cancelled. None if none waits, or it is under way.
+        """Keep the messages of *handle* from being delivered while they are being cancelled.
 
-        Only one holder may let them go on: held() must be None.
+        Return None if none waits. held() must be None: only one holder may let them go on.
         """
         if handle.name not in self._names:
             return None
@@ -230,7 +230,9 @@ class Timers:
         return hold
 
     def release(self, handle: Handle, hold: Hold) -> None:
-        """Those that are still there are not cancelled: let them wait again, unless somebody else has taken them back meanwhile."""
+        """End the hold. Messages that are still there were not cancelled, and wait again, unless
+        somebody else has taken them back meanwhile.
+        """
         hold.ended.set()
         if self._held.get(handle.name) is not hold:
             return

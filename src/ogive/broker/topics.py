@@ -185,7 +185,10 @@ class TopicTable(ConfigTable[TopicConfig]):
         return self._ensure(dlq_topic(group), 1)
 
     def _ensure(self, name: str, queues: int) -> TopicConfig:
-        """Beyond the limit, too: anyone who may send can fill the table. Groups have a limit of their own."""
+        """Return the topic; make it if it does not exist, even if the table is full.
+
+        Anyone who may send can fill the table, and groups have a limit of their own.
+        """
         known = self._configs.get(name)
         return known or self._put(_topic(validate_topic(name), max(1, min(queues, MAX_MADE_QUEUES))), beyond_limit=True)
 

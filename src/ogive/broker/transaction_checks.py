@@ -4,7 +4,8 @@ Source: TransactionalMessageServiceImpl.java, AbstractTransactionalMessageCheckL
 
 Behaviour
 - Each round asks one live producer of its group about every transaction that is old enough, the oldest first; producers take turns.
-- Old enough is one that has the age of transaction_timeout, or of its own CHECK_IMMUNITY_TIME_IN_SECONDS, or was checked before.
+- A transaction is old enough after transaction_timeout, or after its own
+  CHECK_IMMUNITY_TIME_IN_SECONDS, and in each round after its first check.
 - A question is counted before it is asked: the half message is stored again at the end of its topic, with TRANSACTION_CHECK_TIMES one
   higher, and the producer answers with the offsets of that copy.
 - After transaction_check_max questions the message goes to TRANS_CHECK_MAX_TIME_TOPIC, for an operator to look at.
@@ -112,7 +113,10 @@ class TransactionChecks:
         return asked
 
     def _is_due(self, transaction: Transaction) -> bool:
-        """Return True if the transaction has been checked before or has outlived its immunity, which no copy of it begins anew."""
+        """Return True if the transaction was checked before, or if its immunity is over.
+
+        A copy of the half message does not start the immunity again.
+        """
         if transaction.checked:
             return True
         immunity_ms = transaction.immunity_ms
@@ -221,7 +225,11 @@ class TransactionChecks:
 
 
 def _counted(properties: dict[str, str], checks: int) -> dict[str, str]:
-    """Return *properties* with this count. Where it has no room, some go that a broker added: the sender's are all committed."""
+    """Return *properties* with this count.
+
+    If there is no room for it, properties that a broker added are left out. Those of the sender are
+    all committed.
+    """
     counted = properties | {PropertyName.TRANSACTION_CHECKS: str(checks)}
     for name in (PropertyName.TRACE_ON, PropertyName.MSG_REGION, PropertyName.CLUSTER):
         if len(join_properties(counted)) <= MAX_PROPERTIES_BYTES:

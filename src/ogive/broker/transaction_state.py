@@ -33,7 +33,8 @@ class Transaction:
     waiting: list[Ended] = field(default_factory=list)
     opened_ms: int = 0  # 0: before this start
     asked: bool = False  # a producer was, and has not answered yet
-    checked: bool = False  # at least once, in an earlier run too: from then on each round asks
+    checked: bool = False
+    """Set from the first check on, also of an earlier run: each round asks then."""
     alone_since_s: float | None = None  # by the loop's clock; None unless the last look found nobody to be asked
 
     @property

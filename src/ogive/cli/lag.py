@@ -48,13 +48,13 @@ async def _rows_again(admin: aio.Admin, options: argparse.Namespace) -> list[Que
 
 
 async def check_topic(admin: aio.Admin, topic: str | None) -> None:
-    """Raises TopicNotExist, which names similar topics."""
+    """Raise TopicNotExist, which names similar topics, if the topic does not exist."""
     if topic is not None:
         await admin.topic(topic)
 
 
 async def refuse_unknown(admin: aio.Admin, group: str) -> None:
-    """Raises GroupNotExist. Where brokers do not tell of groups, each counts as known."""
+    """Raise GroupNotExist if no broker has the group. If brokers list no groups, do nothing."""
     try:
         await admin.group(group)
     except GroupNotExist:

@@ -28,7 +28,7 @@ def _description(text: str, more: str) -> str:
 
 
 def host(text: str) -> str:
-    """Read the value of an option that is a host without a port. An IPv6 address may have brackets."""
+    """Read an option whose value is a host without a port. An IPv6 address may have brackets."""
     # not needed by most commands, and slow to import
     from ogive.transport.connection import without_brackets
 

@@ -141,7 +141,8 @@ def _take_late_words(command: argparse.ArgumentParser, options: argparse.Namespa
 def in_usual_order(arguments: Sequence[str]) -> list[str]:
     """Return *arguments* with shared options after the command.
 
-    ``help COMMAND`` becomes ``COMMAND --help``. argparse knows the options of a command only after its name.
+    ``help COMMAND`` becomes ``COMMAND --help``. argparse knows the options of a command only after
+    its name.
     """
     early, rest = _split_early_options(arguments)
     depth = 2 if rest and rest[0] in _GROUPS else 1

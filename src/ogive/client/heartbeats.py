@@ -50,8 +50,9 @@ class Heartbeats:
         self._told: dict[tuple[str, int], tuple[Connection, tuple[ConsumerData, ...]]] = {}
 
     async def tell(self, address: str, data: HeartbeatData, *, full: bool, timeout_s: float) -> None:
-        """Send *data*, in several heartbeats if it is large. Raises OgiveError, the first of several:
-        a heartbeat that is refused does not hold up the others.
+        """Send *data*, in several heartbeats if it is large.
+
+        A heartbeat that is refused does not hold up the others. Raises the first OgiveError.
         """
         ends = await asyncio.gather(
             *(self._tell((address, number), part, full=full, timeout_s=timeout_s) for number, part in enumerate(parts(data))),

@@ -254,10 +254,11 @@ class ClientInstance:
 
     async def announce(self) -> None:
         """Send a heartbeat as ``heartbeat_now``, and raise the BrokerError of a broker that refuses
-        what it says.
+        it for what it says.
 
-        Brokers that are away, busy or failing count for nothing: the next heartbeat reaches them. A
-        refused heartbeat is refused again each time, and ends all groups of the client there.
+        Brokers that are away, busy or failing are ignored: the next heartbeat reaches them. A
+        heartbeat that is refused once is refused each time, and ends all groups of the client
+        there.
         """
         for answer in await self._beat_everywhere():
             if isinstance(answer, REFUSALS):
@@ -270,8 +271,8 @@ class ClientInstance:
         return await asyncio.gather(*map(self._beat_fully, self.heartbeat_addresses()))
 
     async def _beat_fully(self, address: str) -> bool | OgiveError:
-        """Send a full heartbeat, together with all who want one before it leaves: a client may have
-        a thousand groups.
+        """Send a full heartbeat. All who want one before it leaves share it: a client may have a
+        thousand groups.
         """
         beat = self._full_beats.get(address)
         if beat is None:
@@ -324,7 +325,9 @@ class ClientInstance:
         return [addresses[MASTER_ID] for addresses in brokers if MASTER_ID in addresses]
 
     async def _beat(self, address: str, *, full: bool) -> bool | OgiveError:
-        """Return True if the broker has taken it, the error if not, and False if there was nothing
+        """Send a heartbeat.
+
+        Return True if the broker has accepted it, the error if not, and False if there was nothing
         to send.
         """
         try:

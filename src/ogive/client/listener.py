@@ -125,7 +125,11 @@ ROLLBACK: Final = OrderlyEnd.ROLLBACK
 
 @explained
 def later(delay_level: int = 0, *, done: int = 0) -> Later:
-    """Returned by a listener: deliver again after the broker's *delay_level*-th delay. The first *done* of a batch are finished."""
+    """Returned by a listener: deliver again after the broker's *delay_level*-th delay.
+
+    0 is the usual delay for the number of tries so far. A level above the broker's last one is its
+    last, so no message is lost. The first *done* messages of a batch are finished.
+    """
     return Later(delay_level, done)
 
 

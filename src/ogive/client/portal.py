@@ -48,7 +48,7 @@ class Portal:
         self._thread: threading.Thread | None = None
 
     def ensure_running(self) -> None:
-        """Start the loop's thread.
+        """Start the loop's thread, unless it was started.
 
         An interrupt of an earlier call may have kept it from starting.
         """
@@ -181,9 +181,9 @@ _portals: dict[int, Portal] = {}
 
 
 def portal() -> Portal:
-    """This process's portal; a forked child gets one of its own.
+    """Return this process's portal. A forked child gets one of its own.
 
-    Holds no lock: the handler of a signal may need the portal while the code that it interrupts
+    No lock is held: the handler of a signal may need the portal while the code that it interrupts
     makes it.
     """
     pid = os.getpid()

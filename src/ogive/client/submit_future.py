@@ -159,12 +159,9 @@ class SubmitFuture(concurrent.futures.Future[T]):
 
 
 class Completions:
-    """Completes futures on threads of its own.
+    """Completes futures on threads of its own, which end when idle.
 
-    One that is stuck on a lock holds up no other future.
-
-    There is always a thread that waits for the next future, or none to wait for: the threads end
-    when idle.
+    A thread that is stuck on a lock holds up no other future: another one is started.
     """
 
     def __init__(self) -> None:

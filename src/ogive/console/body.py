@@ -27,7 +27,7 @@ class Body:
 
 
 def body_of(raw: bytes, wanted: str = "") -> Body:
-    """Return the body in the form that is *wanted*, or else in the first of JSON, text, hex that fits.
+    """Return the body in the *wanted* form, or else in the first of JSON, text, hex that fits.
 
     Raises InvalidOption.
     """

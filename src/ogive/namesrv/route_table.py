@@ -236,7 +236,7 @@ class RouteTable:
         return [live.broker for live in gone]
 
     def _remember_lost(self, live: _Live) -> None:
-        """Keep the broker for cluster_info(); of too many the one that was lost first is forgotten."""
+        """Keep the broker for cluster_info(). If there are too many, forget the first one."""
         if len(self._lost) >= self._max_brokers:
             del self._lost[next(iter(self._lost))]
         self._lost[live.broker.name] = live

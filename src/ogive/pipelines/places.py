@@ -1,4 +1,4 @@
-"""Folders that a pipeline writes to. They are on this machine's file systems, where it can rename and sync."""
+"""Folders that a pipeline writes to, on file systems of this machine: it renames and syncs."""
 
 import os
 import re
@@ -28,9 +28,10 @@ def local(option: str, place: str | Path) -> Path:
 
 
 def writable(option: str, place: str | Path) -> Path:
-    """Return the folder, which may be a new one. Raises InvalidOption if nothing can be written there.
+    """Return the folder, which may be a new one.
 
-    The caller learns it at once, not when Spark has read everything, and in a dry run as well.
+    Raises InvalidOption if nothing can be written there. The caller learns it at once, not when
+    Spark has read everything, and in a dry run as well.
     """
     path = local(option, place)
     # not Path.exists(), which raises where this user may not look

@@ -173,7 +173,8 @@ def limit_of_available_now(max_rows: int) -> Mapping[str, str]:
 def ends_after_open_batch(checkpoint: Path) -> bool:
     """Return True if a query with `trigger(availableNow=True)` needs two runs to read everything.
 
-    Spark 4.0 and 4.1 run one batch with that trigger. If the query left a batch open, it is that one.
+    Spark 4.0 and 4.1 run one batch with that trigger: the one that the query left open, if there is
+    one.
     """
     planned, done = (max((int(file.name) for file in (checkpoint / log).glob("[0-9]*")), default=-1) for log in ("offsets", "commits"))
     return planned > done and not ADMISSION_CONTROL

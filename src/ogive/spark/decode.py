@@ -88,7 +88,7 @@ _TWO: Final = pa.scalar(2, pa.int64())
 _TAIL: Final = pa.scalar(3, pa.int64())  # one byte of topic length, two of property length
 _BYTE: Final = pa.scalar(256, pa.int64())
 _THOUSAND: Final = pa.scalar(1000, pa.int64())
-# 0001-01-02 to 9999-12-30: a day within what Python can show, so that no time zone shows another year
+# 0001-01-02 to 9999-12-30. Python's own limits are a day further, so every time zone shows these.
 _FIRST_MS: Final = pa.scalar(-62135510400000, pa.int64())
 _LAST_MS: Final = pa.scalar(253402214399999, pa.int64())
 _NO_TIME: Final = pa.scalar(None, pa.int64())

@@ -41,7 +41,7 @@ _FINAL: Final = (InvalidOption, NoPermission, NotSupported, SubscriptionInvalid)
 """Classes of ogive's errors that come again until somebody changes a setting."""
 
 _MAY_PASS: Final = (OgiveError, OSError)
-"""Classes of errors that depend on other machines; some of them are in _MISTAKES too, by another base."""
+"""Classes of errors that depend on other machines. Some are subclasses of _MISTAKES as well."""
 
 
 _REFUSED_BY_SPARK: Final = re.compile(r"SQLSTATE: 42|\b(?:java\.nio\.file\.AccessDenied|AccessControl)Exception\b")
@@ -82,7 +82,10 @@ def _class_of(name: str) -> type | None:
 
 
 def _raised(text: str) -> tuple[str, str] | None:
-    """Return the class and the message of the Python exception that *text* ends with; None if it is Java's."""
+    """Return class and message of the Python exception that *text* ends with, or None.
+
+    None means that the exception is Java's.
+    """
     raised = re.findall(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*([\w.]+)(?:: (.*))?$", text, re.MULTILINE)
     return raised[-1] if raised else None
 

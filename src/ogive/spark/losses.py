@@ -29,7 +29,10 @@ def removed(gone: QueueRange) -> DataLoss:
 
 
 def deleted(queue: MessageQueue, position: int, planned: int | None = None) -> DataLoss:
-    """Error for a topic that is gone from the queue's broker. *planned*: the end of an open batch."""
+    """Return the error for a topic that is gone from the queue's broker.
+
+    *planned* is the end of an open batch.
+    """
     missing = "what came after that is" if planned is None else f"offsets {position} to {planned - 1} are"
     return DataLoss(
         f"topic {queue.topic} was deleted from broker {queue.broker_name}: {queue} was read up to offset {position}, and {missing} lost. "
@@ -38,7 +41,7 @@ def deleted(queue: MessageQueue, position: int, planned: int | None = None) -> D
 
 
 def made_anew(queue: MessageQueue, position: int, first: int, stored_ms: int, was_ms: int) -> DataLoss:
-    """Error for a topic that was deleted and made again.
+    """Return the error for a topic that was deleted and made again.
 
     *stored_ms* is the store time of the message found, *was_ms* that of the last message read.
     """

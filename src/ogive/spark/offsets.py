@@ -73,7 +73,7 @@ def from_offset(offset: Mapping[str, Any], owner: str) -> dict[MessageQueue, int
 
 
 def last_stored(offset: Mapping[str, Any]) -> dict[MessageQueue, int]:
-    """Return the store time in ms of the last message read of each queue, as far as *offset* has it."""
+    """Return the store time in ms of the last message read of each queue, as in *offset*."""
     return _by_queue(offset.get("t", {}))
 
 

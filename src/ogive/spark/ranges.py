@@ -85,9 +85,10 @@ def admit(
 ) -> dict[MessageQueue, int]:
     """Return the end of one trigger: *latest*, or *max_rows* of the backlog, shared by the queues.
 
-    Each queue with a backlog gets one row, then its share of the rest. If there are more such queues
-    than rows, those served the longest ago go first: *served* has the number of the trigger that did
-    so. Among equals the number of rows read so far decides, so that a restart goes on with the next.
+    Each queue with a backlog gets one row, then its share of the rest. If there are more such
+    queues than rows, those served the longest ago go first: *served* has the number of the trigger
+    that did so. Among equals the number of rows read so far decides, so that a restart goes on with
+    the next.
     """
     behind = {queue: max(0, end - start.get(queue, 0)) for queue, end in latest.items()}
     total = sum(behind.values())

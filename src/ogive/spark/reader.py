@@ -82,9 +82,10 @@ class _Reading:
         return cluster(self._options.access)
 
     def _spans(self, *, settled: bool = False, read: Iterable[MessageQueue] | None = None) -> Spans:
-        """Return first and next offset of each queue. *settled*: not the first question of a query, see Patience.
+        """Return first and next offset of each queue.
 
-        Queues that were *read* before may be missing, and others that the query has given up.
+        *settled*: not the first question of a query, see Patience. Queues that were *read* before
+        may be missing, and others that the query has given up.
         """
         options = self._options
         patience = Patience(options.poll_timeout_s, options.fetch_retries, options.fetch_retry_interval_s, settled)
@@ -252,7 +253,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         except BrokerAway:
             raise
         except (NoRoute, InvalidOption) as exc:
-            # What is missing may have been read before: known when Spark says where the query goes on.
+            # It may be missing because it was read before and then deleted. That is known when
+            # Spark says where the query continues.
             log.info("the end of the query is fixed by its first batch: %s", exc)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -328,7 +330,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return {q: min(offset, self._ends.latest.get(q, offset)) for q, offset in committed.items() if offset > self._ends.first.get(q, 0)}
 
     def _jumped(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
-        """Return the next offset of queues whose next messages were deleted: one step, however many those are."""
+        """Return the first offset after the gap for queues whose next messages were deleted."""
         moved: dict[MessageQueue, int] = {}
         for queue, position in begin.items():
             to = min(self._ends.first.get(queue, 0), end.get(queue, 0))
@@ -350,9 +352,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return look_at(self._cluster, offsets, self._options.consumer_group or TOOLS_GROUP)
 
     def _wait_for_news(self, begin: Positions) -> tuple[Positions, list[QueueRange]]:
-        """Return what `_settled` does, after a pause that grows up to _LONGEST_IDLE_S while nothing comes.
+        """Return what `_settled` does, after a pause.
 
-        Spark asks 75 times a second then.
+        Spark asks 75 times a second while nothing comes, so the pause grows up to _LONGEST_IDLE_S.
         """
         time.sleep(max(0.0, self._looked_at + self._idle_s - time.monotonic()))
         end, shorter = self._settled(begin)

@@ -173,7 +173,10 @@ def dead_letters(invalid: Sequence[InvalidRow], topic: str, partition: int, keys
 
 
 def _letter(row: InvalidRow, partition: int) -> bytes:
-    """``{"reason": .., "partition": .., "row": .., "columns": {..}}``, within what a message holds."""
+    """Return ``{"reason": .., "partition": .., "row": .., "columns": {..}}``.
+
+    If that is too long for a message, the start of each column.
+    """
 
     def text_of(value: Any) -> Any:
         if isinstance(value, bytes):

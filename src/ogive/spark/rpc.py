@@ -240,7 +240,7 @@ class Cluster:
         return queues
 
     def last_delay_level(self, topic: str) -> int | None:
-        """Return the highest delay level that all brokers of *topic* have, or None if none of them says."""
+        """Return the highest delay level that all brokers of *topic* have, or None if none says."""
         return self._portal.call(self._last_delay_level(topic))
 
     async def _last_delay_level(self, topic: str) -> int | None:
@@ -327,7 +327,7 @@ class Cluster:
         return found
 
     async def _spans_of(self, topic: str, patience: Patience, read: Set[str], any_missing: bool = False) -> dict[MessageQueue, TopicOffset]:
-        """Return first and next offset by queue. *read*: brokers of which queues were read before."""
+        """Return first and next offset by queue. *read*: brokers whose queues were read before."""
 
         async def ask() -> dict[MessageQueue, TopicOffset]:
             try:
@@ -361,7 +361,7 @@ class Cluster:
         return await self._routes.insist(topic, ask, patience)
 
     async def _registered(self, names: Set[str]) -> dict[str, dict[int, str]]:
-        """Return the addresses of those brokers that name servers know now, if this user may ask."""
+        """Return the addresses of the brokers that name servers know now, if this user may ask."""
         try:
             info = await self._routes.ask_one(lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S))
         except NoPermission:
@@ -369,7 +369,7 @@ class Cluster:
         return {name: dict(broker.addresses) for name, broker in info.brokers.items() if name in names and MASTER_ID in broker.addresses}
 
     async def _stats(self, topic: str, broker_name: str, addresses: Mapping[int, str]) -> dict[MessageQueue, TopicOffset] | None:
-        """Return the spans of the topic's queues at a broker; None if it does not have the topic."""
+        """Return the spans of a broker's queues, or None if it does not have the topic."""
         try:
             return await api.topic_stats(self.pool, reading_address(addresses), topic, timeout_s=CALL_TIMEOUT_S)
         except TopicNotExist:
@@ -381,7 +381,10 @@ class Cluster:
             return None
 
     async def _why_gone(self, part: QueueRange) -> DataLoss | None:
-        """Return the loss if a queue, or its whole topic, was deleted; None if it is there, or nobody can tell."""
+        """Return the loss if a queue, or its whole topic, was deleted.
+
+        Return None if the queue is there, or if nobody can say.
+        """
         queue = part.queue
         self._routes.expire(queue.topic)
         try:

@@ -21,9 +21,10 @@ def assigned(
     *,
     any_missing: bool = False,
 ) -> list[MessageQueue]:
-    """Return the *known* queues that the option assign names. Raises InvalidOption if one does not exist.
+    """Return the *known* queues that the option assign names.
 
-    One that was *read* before may be missing, or with *any_missing* any: the caller decides what that means.
+    Raises InvalidOption if one does not exist. One that was *read* before may be missing, or with
+    *any_missing* any: the caller decides what that means.
     """
     before = {(queue.topic, name, queue.queue_id) for queue in read for name in ("", queue.broker_name)}
     of_topic: dict[str, dict[str, set[int]]] = {}

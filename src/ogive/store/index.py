@@ -58,7 +58,8 @@ class KeyIndex:
                 if native is None:
                     self._add(piece)
                 else:
-                    # mostly it is one record that the compiled part leaves to its twin, as where a file ends
+                    # Usually the compiled part leaves only one record to its twin, for example at
+                    # the end of a file.
                     for record in piece:
                         if not self._add_compiled([record]):
                             self._add([record])

@@ -8,7 +8,7 @@ try:
 except ImportError:
 
     def _limit() -> int | None:
-        """Windows has none."""
+        """Return None: Windows has no limit."""
         return None
 
 else:

@@ -7,8 +7,7 @@ child does not have them, and crashes.
 import asyncio
 
 # Otherwise the first thread that looks a name up imports it, and a child that is forked in this
-# moment
-# waits for ever for the lock of the import.
+# moment waits for ever for the lock of the import.
 import encodings.idna  # noqa: F401
 import socket
 from functools import partial

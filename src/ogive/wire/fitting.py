@@ -19,9 +19,9 @@ _MARK_BYTES: Final = len(PropertyName.REMOVED_PROPERTIES) + _MAX_NAMES_BYTES + l
 
 
 def fit_properties(properties: Mapping[str, str], limit: int = MAX_PROPERTIES_BYTES) -> dict[str, str]:
-    """Return *properties* without the largest ones that do not fit into *limit* bytes; REMOVED_PROPERTIES then names these.
+    """Return *properties*, without the largest ones if they do not fit into *limit* bytes.
 
-    *limit* must be at least 24,000.
+    REMOVED_PROPERTIES names what was removed. *limit* must be at least 24,000.
     """
     kept = dict(properties)
     sizes = {name: _bytes(name) + _bytes(value) + 2 for name, value in kept.items()}

@@ -1,4 +1,4 @@
-"""Text in the form of java.util.Properties, in which Apache's broker.conf and changes of settings are written.
+"""The format of java.util.Properties, for Apache's broker.conf and for changes of settings.
 
 Source: Properties.java, LineReader and load0.
 """
@@ -13,9 +13,10 @@ _ESCAPES: Final = {"t": "\t", "r": "\r", "n": "\n", "f": "\f"}
 
 
 def parse_properties(data: bytes) -> dict[str, str]:
-    """Return names and values as Properties.load(InputStream) reads them: bytes are ISO-8859-1; the last of two with one name counts.
+    """Return names and values as Properties.load(InputStream) reads them.
 
-    Raises InvalidOption for an incomplete Unicode escape.
+    Bytes are ISO-8859-1. The last of two values with the same name counts. Raises InvalidOption for
+    an incomplete Unicode escape.
     """
     found = {}
     for line in _logical_lines(data.decode("latin-1")):
@@ -25,7 +26,7 @@ def parse_properties(data: bytes) -> dict[str, str]:
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and the blanks before them, joined where a backslash ends one."""
+    """Yield lines without comments and leading blanks, joined after a backslash at the end."""
     line = ""
     for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
         part = raw.lstrip(_BLANK)
@@ -47,7 +48,9 @@ def _ends_in_backslash(part: str) -> bool:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Both sides of the first separator that is not escaped: blanks, = or :, or one of these with blanks around it."""
+    """Split at the first separator that is not escaped: blanks, = or :, or one of these with blanks
+    around it.
+    """
     at, escaped = 0, False
     while at < len(line) and (escaped or line[at] not in f"=:{_BLANK}"):
         escaped = line[at] == "\\" and not escaped

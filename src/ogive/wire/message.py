@@ -126,7 +126,7 @@ def encode_properties(properties: Mapping[str, str]) -> bytes:
 
 
 def join_properties(properties: Mapping[str, str]) -> bytes:
-    """encode_properties() of whatever length, for properties that were decoded before."""
+    """Encode properties that were decoded before, of any length. Raises nothing."""
     return _joined(properties).encode(errors="replace")
 
 

@@ -14,9 +14,11 @@ def whole_number(text: str) -> int | None:
 
 
 def parse_long(text: str) -> int:
-    """Return the number in *text* as Java's Long.parseLong reads it. Raises ValueError where Java raises NumberFormatException.
+    """Return the number in *text* as Java's Long.parseLong reads it.
 
-    An optional sign and decimal digits, leading zeros and other scripts' digits included; unlike int(), neither blanks nor underscores.
+    That is an optional sign and decimal digits, also with leading zeros and of other scripts;
+    unlike int(), it accepts neither blanks nor underscores. Raises ValueError where Java throws
+    NumberFormatException.
     """
     if text.isascii() and text.isdecimal() and len(text) < _LONG_DIGITS:
         return int(text)
@@ -24,7 +26,7 @@ def parse_long(text: str) -> int:
 
 
 def parse_int(text: str) -> int:
-    """Return the number in *text* as Java's Integer.parseInt reads it. Raises ValueError where Java raises NumberFormatException."""
+    """Return the number in *text* as Java's Integer.parseInt reads it. Raises as parse_long()."""
     if text.isascii() and text.isdecimal() and len(text) <= _DIGITS:
         return int(text)
     return _parse(text, _INT_BITS)
@@ -32,7 +34,7 @@ def parse_int(text: str) -> int:
 
 def _parse(text: str, bits: int) -> int:
     digits = text[1:] if text[:1] in ("+", "-") else text
-    # Java looks at UTF-16 units, in which no digit beyond U+FFFF is one
+    # Java reads UTF-16 units: a digit above U+FFFF is two of them, and neither is a digit.
     if not digits.isdecimal() or max(digits) > "\uffff":
         raise ValueError(f"not a number: {text[:40]!r}")
     significant = digits.lstrip("0")

@@ -117,17 +117,20 @@ class ConsumerRunningInfo:
 
 
 def queues_asked_dumps(queues: Iterable[MessageQueue]) -> bytes:
-    """Body of a GET_CONSUMER_RUNNING_INFO that is only about *queues*: an addition of ours, which other clients do not look at."""
+    """Return the body of a GET_CONSUMER_RUNNING_INFO that asks about *queues* only.
+
+    Other clients ignore the body.
+    """
     return dumps({"queues": [queue_to_json(queue) for queue in queues]})
 
 
 def queues_asked_loads(body: bytes) -> list[MessageQueue]:
-    """Raises ProtocolError."""
+    """Return the queues that such a body asks about. Raises ProtocolError."""
     return get_list(loads_object(body), "queues", queue_from_json)
 
 
 def holdings_dumps(queues: Iterable[MessageQueue]) -> bytes:
-    """The answer: the queues that the member holds or claims."""
+    """Return the answer to it: the *queues* that the member holds or claims."""
     return ConsumerRunningInfo(properties={}, subscriptions=(), queues=dict.fromkeys(queues, ProcessQueueInfo()), topics={}).encode()
 
 

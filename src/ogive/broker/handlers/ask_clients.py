@@ -9,7 +9,8 @@ Behaviour
 - 223 asks every member of the group, or the one that is named, where it stands (221).
 
 Differs from Java
-- 307 with a body is one member's question which queues another one holds. Who may only consume may ask it, so it is never about stacks.
+- By a 307 with a body a member asks another one which queues it holds. Permission to consume is
+  enough for that, so stacks are never part of it.
 - 223 asks all members at once, and leaves out those that do not answer; Java asks one after the other.
 """
 

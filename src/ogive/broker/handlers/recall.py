@@ -5,11 +5,13 @@ Source: RecallMessageProcessor.java, 5.5.
 Behaviour
 - The handle is what the send answered: topic, broker, time and unique key. A message that takes it back is stored beside it in the timer
   topic; the answer leaves when that is safe. Neither is delivered.
-- Where no such message waits (it was delivered, recalled already or never sent) the answer is SUCCESS with the message id, as in Java.
+- If no such message waits (it was delivered, recalled already or never sent) the answer is SUCCESS
+  with the message id, as in Java.
 
 Differs from Java
 - On by default; in Java recallMessageEnable is off.
-- The answer has one more field, *recalled*: whether a message was waiting and is taken back now. If none was, nothing is stored.
+- The answer has one more field, *recalled*: true if a message was waiting and is taken back now. If
+  none was, nothing is stored.
 - A name that no producer group can have is refused; Java stores it in a property, with what it may hold of other properties.
 - A second recall of a message waits for the end of the first one, which may fail.
 """

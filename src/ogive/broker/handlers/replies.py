@@ -1,17 +1,21 @@
 """Replies to requests: SEND_REPLY_MESSAGE (324), SEND_REPLY_MESSAGE_V2 (325). Source: ReplyMessageProcessor.java, 5.3.
 
 Behaviour
-- A reply is pushed (code 326) to the client that its property REPLY_TO_CLIENT names, which must be known here as a producer. Once the
-  client has accepted it, it is stored in its topic as well, unless storeReplyMessageEnable is off.
-- The answer comes when the client has taken it: SUCCESS with the place of the stored copy (message id 0 where there is none), or
-  SYSTEM_ERROR in Java's words.
+- A reply is pushed (code 326) to the client that its property REPLY_TO_CLIENT names, which must be
+  known here as a producer. Once the client has accepted it, it is stored in its topic as well,
+  unless storeReplyMessageEnable is off.
+- The answer comes when the client has accepted the reply: SUCCESS with the place of the stored copy
+  (message id 0 if there is none), or SYSTEM_ERROR in Java's words.
 
 Differs from Java
-- A reply that is transactional or delayed, or says that it is a batch, is refused, as in a batch; Java keeps the first as it is, pushes
-  the second at once and delays its copy.
-- A reply that was not pushed is not stored: anyone could fill the disk with replies to nobody. Java stores it.
-- The reply's topic is not created by a reply. What is pushed carries the broker's CLUSTER, as every stored message does.
-- A copy that cannot be stored, for the length of its properties too, is logged, and does not change the answer: the client has its reply.
+- A reply that is transactional or delayed, or says that it is a batch, is refused, as in a batch;
+  Java keeps the first as it is, pushes the second at once and delays its copy.
+- A reply that was not pushed is not stored, as anyone could otherwise fill the disk with replies to
+  nobody. Java stores it.
+- A reply does not create its topic. What is pushed carries the broker's CLUSTER, as every stored
+  message does.
+- A copy that cannot be stored, for example because its properties are too long, is logged. The
+  answer stays the same: the client has its reply.
 - Replies that wait are bounded, in all and for one client.
 - With access control a client counts as unknown while another user's producer is here under its id.
 """

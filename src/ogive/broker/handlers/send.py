@@ -10,7 +10,8 @@ Behaviour
   case the answer has the handle for cancelling it.
 - A transactional message waits as a half message, see transactions.py, unless a consumer sends it again: then it is an ordinary one.
 - A message for a retry topic that has no retries left goes to the dead-letter topic.
-- A message for a retry topic loses its largest properties where they leave no room for those that the broker adds, see send_back.py.
+- A message for a retry topic loses its largest properties if they leave no room for those that the
+  broker adds, see send_back.py.
 
 Differs from Java
 - Properties keep the client's order; Java shuffles them.
@@ -237,7 +238,8 @@ def _as_it_came(topic: str, text: str, own_properties: str) -> tuple[bytes | Non
 def _checked_by_topic(config: TopicConfig, text: str, reconsume_times: int, *, enforce: bool) -> int:
     """Return the flag that the topic adds.
 
-    Raises Rejected if *enforce* is set and the message is not of the topic's type, unless a consumer sends it again.
+    Raises Rejected if *enforce* is set and the message is not of the topic's type. What a consumer
+    sends again is not checked.
     """
     if enforce and (expected := config.attributes.get(MESSAGE_TYPE)) is not None and not reconsume_times:
         check_message_type(config.name, expected, encoded(text))
@@ -330,7 +332,7 @@ def _redirect(
     properties = decode_properties(text.encode(errors="replace") if is_retry else encoded(text))
     properties.pop("POP_CK", None)
     if is_retry:
-        # In a batch item, which no broker checks. Its consumer must not be refused for it.
+        # Only in a batch item, which no broker checks. Its consumer must not be refused for it.
         properties.pop("INNER_NUM", None)
     if "INNER_NUM" in properties:
         raise inner_batch()

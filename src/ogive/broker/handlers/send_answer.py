@@ -37,7 +37,10 @@ def refuse_send(ctx: Context, connection: Connection, command: RemotingCommand, 
 
 
 def fields_of_refusal(ctx: Context, code: int, error: OgiveError) -> dict[str, str]:
-    """Return the headers that a refused send, reply or recall has in Java, too; one that could not be read has none."""
+    """Return the headers that the answer to a refused send, reply or recall has in Java, too.
+
+    A request that could not be read has none.
+    """
     if isinstance(error, ProtocolError) or code not in _WITH_REGION:
         return {}
     region = {"MSG_REGION": ctx.config.region}

@@ -7,12 +7,14 @@ Behaviour
   it has had its retries, or when the client asks for that (delay level below 0).
 - Level 0 means the broker's choice: 3 + the number of retries so far.
 - A record that holds a batch whole is refused: clients then send the one message to the retry topic themselves.
-- Properties that leave no room for those of the copy are removed from it, the largest first; the body is never changed.
+- Properties that leave no room for those of the copy are removed from it, the largest first; the
+  body is never changed.
 - The answer leaves when the copy is safe; with a group that has no retry queues the message is dropped.
 
 Differs from Java
 - A copy that cannot be stored is answered with the store's own code (14, 2) where Java says SYSTEM_ERROR.
-- Java's broker refuses a copy whose properties do not fit, each time, and the group's progress stops there.
+- Java's broker refuses a copy whose properties do not fit, each time, and the group's progress
+  stops there.
 """
 
 import random
@@ -81,10 +83,10 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
 
 
 def _retry_properties(message: StoredMessage) -> dict[str, str]:
-    """Return the properties of a copy; the first delivery's topic and id go along with every retry."""
+    """Return the properties of a copy, which keeps topic and id of the first delivery."""
     properties = decode_properties(message.properties)
     properties.pop(PropertyName.RECORD_CRC, None)
-    # In a batch item, which no broker checks. Elsewhere it would make a batch of the copy.
+    # Only in a batch item, which no broker checks. In the copy it would mean a batch.
     properties.pop("INNER_NUM", None)
     if len(properties.get(PropertyName.RETRY_TOPIC, "")) not in _NAME_LENGTHS:
         properties[PropertyName.RETRY_TOPIC] = message.topic

@@ -85,9 +85,10 @@ def check_queue(queue_id: int, config: TopicConfig) -> int:
 
 
 def encoded(text: str) -> bytes:
-    """Properties that a client sent, as they are stored. Raises Rejected for what no record can hold.
+    """Return properties that a client sent, as they are stored.
 
-    What a map of the properties does not hold, such as the first of two values, does not count: Java's broker stores the map.
+    If they are too long, only what a map of them holds counts, such as the last of two values:
+    Java's broker stores the map. Raises Rejected if no record can hold them.
     """
     try:
         raw = text.encode()

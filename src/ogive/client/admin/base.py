@@ -96,13 +96,13 @@ class AdminBase(OnlyAsyncWith):
             return await self._masters()
 
     async def _group_tables(self, cluster: str | None = None) -> list[tuple[str, str, dict[str, dict[str, Any]]]]:
-        """Broker name, address, and its groups."""
+        """Return name, address and groups of each broker."""
         masters = list((await self._masters(cluster)).items())
         tables = await each(masters, lambda one: api.group_configs(self.client.pool, one[1], timeout_s=self._timeout_s))
         return [(broker, address, table) for (broker, address), table in zip(masters, tables, strict=True)]
 
     async def _check_known(self, group: str) -> None:
-        """Raises GroupNotExist. Where brokers do not tell of groups, each counts as known."""
+        """Raise GroupNotExist if no broker has the group. If brokers list no groups, do nothing."""
         try:
             tables = await self._group_tables()
         except (BrokerError, ProtocolError):

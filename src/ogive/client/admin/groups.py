@@ -206,12 +206,10 @@ class GroupCalls(AdminBase):
         raise ConsumerNotOnline(ResponseCode.CONSUMER_NOT_ONLINE, f'no member "{client_id}" of group "{group}" is online')
 
     async def lag(self, group: str, topic: str | None = None, *, members: bool = True) -> list[QueueLag]:
-        """How far the group is behind in each queue, including those of its retry topic.
+        """Return how far the group is behind in each queue, including those of its retry topic.
 
-        Empty if it never committed.
-
-        *members*: also ask every member which queues it holds. Raises GroupNotExist, which names
-        similar groups.
+        Empty if it never committed. *members*: also ask every member which queues it holds. Raises
+        GroupNotExist, which names similar groups.
         """
         validate_group(group)
         rows, _ = await self._progress(group, topic)
@@ -223,15 +221,15 @@ class GroupCalls(AdminBase):
         ]
 
     async def lag_gaps(self, group: str, topic: str | None = None, *, members: bool = True) -> list[str]:
-        """Return what ``lag()`` cannot see, a sentence each. Empty if its rows are the whole truth.
+        """Return what is missing from ``lag()``, a sentence each. Empty if nothing is missing.
 
-        Messages are missing from the rows while a broker is away, and in a topic, or at a broker,
-        where the group has no position yet. A position beyond the end of its queue means that the
-        topic was made anew.
+        Messages are missing while a broker is away, and in a topic, or at a broker, where the group
+        has no position yet. A position beyond the end of its queue means that the topic was deleted
+        and made again.
 
-        *members*: a group that nobody consumes now is a gap too. Of brokers that are gone only
-        ogive's name server knows, for a day; a master that is away while its slave serves is seen
-        everywhere.
+        *members*: a group that has no member online is a gap too. Only ogive's name server knows
+        brokers that are gone, for a day; a master that is away while its slave serves is always
+        seen.
         """
         validate_group(group)
         info = await self.cluster_info()
@@ -257,7 +255,7 @@ class GroupCalls(AdminBase):
         return gaps
 
     async def _filled_queues(self, topic: str) -> list[MessageQueue]:
-        """The queues that hold messages; none for a topic that does not exist."""
+        """Return the queues that hold messages, or none if the topic does not exist."""
         try:
             masters = await self._topic_masters(topic)
         except NoRoute:

@@ -154,7 +154,7 @@ class MessageCalls(AdminBase):
         """Return the trace records of a message by its unique key, or of all messages with this
         key, in order of time.
 
-        A record may be missing: clients leave some out under heavy load, and the newest 64 trace
+        A record may be missing: clients leave some out under heavy load, and the newest 32 trace
         messages of each broker are read, each with the records of up to a few hundred messages.
         """
         try:
@@ -172,11 +172,9 @@ class MessageCalls(AdminBase):
     async def dead_letters(
         self, group: str, *, start: datetime | None = None, end: datetime | None = None, limit: int = 64
     ) -> list[MessageExt]:
-        """Messages that the group could not consume, oldest first.
+        """Return messages that the group could not consume, oldest first.
 
-        They stay listed after ``send_again``.
-
-        Raises GroupNotExist, which names similar groups.
+        They stay listed after ``send_again``. Raises GroupNotExist, which names similar groups.
         """
         validate_group(group)
         try:
@@ -213,12 +211,11 @@ class MessageCalls(AdminBase):
     # --- looking -----------------------------------------------------------------------------------------------------
 
     async def _by_offset_id(self, message_id: str) -> MessageExt | None:
-        """Return None unless *message_id* is of a broker of this cluster.
+        """Return the message, or None unless *message_id* is of a broker of this cluster.
 
-        No other address is asked.
-
-        An id holds an IP address. A broker that is listed by a name is asked if its port is that of
-        the id: only the broker knows to which address its name belonged when it stored the message.
+        No other address is asked. An id holds an IP address. A broker that is listed by a name is
+        asked if its port is that of the id: only the broker knows to which address its name
+        belonged when it stored the message.
         """
         try:
             address, offset = parse_offset_message_id(message_id)

@@ -222,10 +222,10 @@ class TopicCalls(AdminBase):
     # --- brokers -----------------------------------------------------------------------------------------------------
 
     async def brokers(self) -> list[BrokerStatus]:
-        """Every broker that the name server knows, with its version and figures.
+        """Return every broker that the name server knows, with its version and figures.
 
-        *trouble* is set for one that does not answer, and for one that is gone without having been
-        stopped; of the latter only ogive's name server tells, for a day.
+        *trouble* is set for a broker that does not answer, and for one that is gone without having
+        been stopped. Only ogive's name server lists the latter, for a day.
         """
         info = await self.cluster_info()
 

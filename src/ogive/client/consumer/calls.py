@@ -35,8 +35,8 @@ _NOT_COPIED: Final = {
     PropertyName.RECONSUME_TIME,
     PropertyName.MAX_RECONSUME_TIMES,
     PropertyName.RECORD_CRC,
-    # In a batch item, which no broker checks. A broker would refuse the copy for them, or delay the
-    # dead letter.
+    # Only in a batch item, which no broker checks. A broker would refuse the copy for them, or
+    # delay the dead letter.
     "INNER_NUM",
     "TIMER_DELAY_SEC",
     PropertyName.TIMER_DELAY_MS,
@@ -81,7 +81,7 @@ class GroupCalls:
         return await self._instance.routes.subscribe_queues(topic)
 
     async def members(self, topic: str) -> tuple[list[str], Connection | None]:
-        """Client ids of the group, sorted, and the connection that they came by.
+        """Return the client ids of the group, sorted, and the connection of the answer.
 
         All members must see the same list, so all ask the topic's first broker. If that cannot be
         reached the next one is asked: those with a connection come first, as a dead one may cost
@@ -95,9 +95,9 @@ class GroupCalls:
         return await self._list_keeper(topic, ask)
 
     async def held_by(self, topic: str, member: str, queues: Collection[MessageQueue], timeout_s: float) -> Collection[MessageQueue]:
-        """The queues that *member* has, asked through the broker that lists the members.
+        """Return the queues that *member* has, asked through the broker that lists the members.
 
-        Ours name only those among *queues*.
+        Our members name only those among *queues*.
         """
         info = await self._list_keeper(
             topic, lambda a: api.consumer_running_info(self._pool, a, self.group, member, queues=queues, timeout_s=timeout_s)
@@ -261,8 +261,7 @@ class GroupCalls:
         )
 
     async def send_retry(self, message: MessageExt, *, delay_level: int, reconsume_times: int, max_retries: int) -> None:
-        """Send a copy of *message* to the group's retry topic: the way round a broker that cannot
-        send it back.
+        """Send a copy of *message* to the group's retry topic, if its broker cannot send it back.
 
         More *reconsume_times* than *max_retries* make the broker put it into the dead-letter topic
         instead. Properties that do not fit are removed, the largest first. Raises MessageIllegal if
@@ -325,8 +324,7 @@ class GroupCalls:
 async def _copied_body(message: MessageExt) -> tuple[bytes, int]:
     """Return the body of a copy and its sysFlag.
 
-    A body that came compressed goes so: inflated it may be longer than brokers take.
-
+    A body that came compressed is compressed again: inflated it may be longer than brokers accept.
     Raises MessageIllegal for one that is too long for a frame.
     """
     body, sys_flag = message.body, message.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)

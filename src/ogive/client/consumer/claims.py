@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 ROUND_S: Final = 0.5
 """The longest wait for answers in one pass."""
 MARGIN_S: Final = 1.0
-"""Added to hand_over_wait_s: news of the change take time to the holder, its commit to the broker."""
+"""Added to hand_over_wait_s: the holder learns of the change later, and then has to commit."""
 ASKED_AT_ONCE: Final = 32
 
 
@@ -40,8 +40,9 @@ class HolderCalls(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Claim:
-    """A claim to one queue, its beginning, the members that said they do not have it, and those
-    that could not say.
+    """A claim to one queue.
+
+    *clear* are members that said they do not have it, *mute* those that could not say.
     """
 
     since: float

@@ -101,8 +101,8 @@ class ConcurrentService:
             self._workers.submit([(process_queue, list(messages[i : i + size])) for i in range(0, len(messages), size)])
 
     async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        """A message that is being sent back, or whose reply is on its way, counts as a call that
-        runs.
+        """Wait until no call of the queue runs, no message of it is being sent back, and no reply
+        to one is on its way.
         """
         return await until_quiet(self._is_busy, process_queue, timeout_s)
 

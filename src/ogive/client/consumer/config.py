@@ -30,8 +30,8 @@ class ConsumerConfig:
     interceptors: tuple[Interceptor, ...] = ()  # ConsumeMessageHook; around every listener call, the first is the outermost
     rebalance_period_s: float = 20.0  # rocketmq.client.rebalance.waitInterval
     rebalance_pause_s: float = 1.0
-    """Pause after an incomplete rebalance, and the longest between two. Java:
-    rocketmq.client.rebalance.minInterval."""
+    """Wait after an incomplete rebalance. Also the limit of the pause after each rebalance, which
+    is 10 ms for each member of the group. Java: rocketmq.client.rebalance.minInterval."""
     hand_over_wait_s: float = 5.0
     """Longest wait for the listener calls that run in a queue that goes to another member.
     An orderly group waits for as long as its lock lasts."""
@@ -39,8 +39,8 @@ class ConsumerConfig:
     """Time for which a queue is left alone if a member of the group cannot say whether it still
     holds it. Old clients cannot, and access rules can forbid the question."""
     persist_period_s: float = 1.0
-    """Time between two commits of progress while there is a backlog, a fifth of it if there is
-    none. After a crash about this much is consumed again. Java: persistConsumerOffsetInterval, 5 s.
+    """Time between two commits of progress in a queue with a backlog; without one it is a fifth of
+    that. After a crash about this much is consumed again. Java: persistConsumerOffsetInterval, 5 s.
     """
     persist_again_s: float = 30.0  # send even unchanged progress again, in case the broker lost it in a crash
     offsets_dir: Path | None = None  # rocketmq.client.localOffsetStoreDir; broadcasting only; None: ~/.rocketmq_offsets

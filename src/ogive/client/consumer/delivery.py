@@ -43,7 +43,7 @@ class IncomingMessage(MessageExt):
 
     @classmethod
     def of(cls, message: MessageExt, settle: Callable[[Later | None, str], None]) -> Self:
-        """Return *message* in a form that *settle* is told the outcome of."""
+        """Return a copy of *message* that calls *settle* with its outcome."""
         incoming = cls(*[getattr(message, name) for name in _FIELDS])
         object.__setattr__(incoming, "_settle", settle)  # past the guard of the frozen record
         return incoming
@@ -156,7 +156,7 @@ class DeliveryService:
                 raise
 
     async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        """A message that is handed out is waited for like a call that runs."""
+        """Wait until every message of the queue that was handed out is settled."""
         return await until_quiet(self._is_busy, process_queue, timeout_s)
 
     def _is_busy(self, process_queue: ProcessQueue) -> bool:

@@ -50,10 +50,10 @@ class Group:
         return self.spawn(every(period_s, job, name=f"{name} of {self.name}", first_after_s=period_s), name)
 
     def keep_progress(self, config: ConsumerConfig) -> list[asyncio.Task[Any]]:
-        """The jobs that bring the progress of the held queues to its record.
+        """Start the jobs that commit the progress of the held queues.
 
-        Where everything is finished that goes out sooner: at a slow pace a killed member then
-        repeats next to nothing.
+        A queue without unfinished messages is committed sooner: if few messages come, a killed
+        member then repeats next to nothing.
         """
         if not self.broadcast:
             self._soon_s = config.persist_period_s / SOONER

@@ -190,7 +190,7 @@ class RemoteOffsetStore(Offsets):
             try:
                 await self._tell(queue, again)
             except MessageIllegal as exc:
-                # The topic has fewer queues now. Nobody continues in this one, so its progress is not
+                # The topic has fewer queues now. Nobody continues in this one, so its commit is not
                 # tried again.
                 log.debug("offset %d of %s is not kept: %s", offset, queue, exc)
                 self._acknowledged[queue] = offset

@@ -292,7 +292,11 @@ class PullMember:
         return {p.queue: max(0, end - self._prefetch.position(p)) for p, end in zip(held, ends, strict=True)}
 
     def _held(self, queue: MessageQueue, *, also_releasing: bool = False) -> ProcessQueue:
-        """*also_releasing*: or is being given up, and waits for what the last poll handed out."""
+        """Return the state of a queue that is held. Raises IllegalStateError.
+
+        *also_releasing*: also one that is being given up, and waits for what the last poll handed
+        out.
+        """
         process_queue = self._group.held.get(queue)
         if process_queue is None or not (also_releasing or process_queue.state is QueueState.ACTIVE):
             raise IllegalStateError(f"{queue} is not held by this consumer (any more)")
@@ -316,7 +320,7 @@ class PullMember:
         await self._rebalancer.verify(process_queue)
 
     async def _quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        """Wait for messages that the last poll handed out: the next poll says that they are done."""
+        """Wait for the messages of the last poll. The next poll says that they are done."""
         return await until_quiet(self._prefetch.has_in_hand, process_queue, timeout_s)
 
     def _deliver(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:

@@ -148,7 +148,7 @@ class Rebalancer:
             await asyncio.sleep(min(self._config.rebalance_pause_s, PASS_EACH_S * self._lists.largest))
 
     def _again_s(self) -> float:
-        """After how long to try again what a pass could not do: sooner where a queue changes hands."""
+        """Return the pause after an incomplete pass. It is shorter while a queue changes hands."""
         now, pause_s = self._loop.time(), self._config.rebalance_pause_s
         ages = [now - p.releasing_since for p in self._group.held.values() if p.releasing_since is not None]
         if self._claims.oldest_s is not None:
@@ -156,10 +156,9 @@ class Rebalancer:
         return min(pause_s, max(LOOK_S, max(ages) / SLOWER)) if ages else pause_s
 
     def holdings(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Return those of *queues* that this member holds or claims, for another one that wants
-        them.
+        """Return those of *queues* that this member holds or claims.
 
-        That one may know of a change before we do.
+        Another member asks that wants them. It may know of a change before we do.
         """
         ours = [queue for queue in queues if queue in self._group.held or queue in self._claims]
         if any(queue in self._group.held and self._group.held[queue].active for queue in ours):
@@ -288,8 +287,8 @@ class Rebalancer:
         return [process_queue.queue for process_queue in (*released, *overdue) if not self._is_held(process_queue)]
 
     def _is_overdue(self, process_queue: ProcessQueue) -> bool:
-        """It is given up whatever runs: (orderly) our lease is over, or its calls were waited for
-        long enough.
+        """Return True if the queue is given up whatever runs: (orderly) our lease is over, or its
+        calls were waited for long enough.
         """
         if self._orderly:
             return self._lease_time() >= process_queue.leased_until
@@ -316,9 +315,9 @@ class Rebalancer:
             await self._unlock(quiet)
 
     def _waits_for_its_commit(self, process_queue: ProcessQueue) -> bool:
-        """Its broker has not taken what was done in it: the next owner would do it again.
+        """Return True if the queue must wait because its broker has not accepted its last commit.
 
-        The next pass tries once more.
+        Its next owner would repeat what was done. The next pass commits again.
         """
         if process_queue.releasing_since is None or process_queue.doubted or self._is_overdue(process_queue):
             return False

@@ -48,7 +48,7 @@ def stuck(held: Iterable[ProcessQueue]) -> dict[str, str]:
 
 
 def left_behind(queues: int) -> dict[str, str]:
-    """Number of queues that were given up to other members before their listener calls had ended."""
+    """Report the number of queues that were given up before their listener calls had ended."""
     return {"queuesGivenUpWhileBusy": str(queues)} if queues else {}
 
 

@@ -126,8 +126,9 @@ class SendBack:
         return (process_queue, offset) in self._under_way
 
     def is_busy(self, process_queue: ProcessQueue) -> bool:
-        """Return True while messages of the queue are being sent back: who gets the queue now would
-        get them, too.
+        """Return True while messages of the queue are being sent back.
+
+        The member that gets the queue now would get them, too.
         """
         return process_queue in self._sending
 
@@ -207,11 +208,11 @@ class SendBack:
 
 
 async def send_to_dead_letters(calls: ReturnCalls, message: MessageExt, max_retries: int) -> None:
-    """As orderly consumers do: by way of the retry topic, with more tries than allowed, which keeps
-    their number.
+    """Send a message of an orderly consumer to the dead letters.
 
-    Where that is refused, the broker that holds the message makes the copy. Raises OgiveError;
-    CopyRefused where that is refused as well.
+    A copy goes to the retry topic with more tries than allowed, which keeps their number. If that
+    is refused, the broker that holds the message is asked to make the copy. Raises OgiveError, and
+    CopyRefused if both are refused.
     """
     try:
         await calls.send_retry(message, delay_level=0, reconsume_times=max_retries + 1, max_retries=max_retries)

@@ -48,7 +48,7 @@ Job = tuple[PoolClient, int]
 
 
 class ThreadPool:
-    """Daemon threads: one that hangs in a listener for ever does not keep the process alive."""
+    """A pool of daemon threads: one that hangs in a listener does not keep the process alive."""
 
     def __init__(self, max_threads: int = MAX_THREADS, idle_s: float = IDLE_S) -> None:
         self._max_threads, self._idle_s = max_threads, idle_s

@@ -75,8 +75,9 @@ def _told(workers: Workers[T], timeout_s: float) -> Iterator[None]:
 
 
 class ThreadWorkers(Generic[T, R]):
-    """Up to *count* threads of the process's pool, which are named *name* and a number while they
-    are here.
+    """Up to *count* threads of the process's pool.
+
+    While a thread works here its name is *name* and a number.
     """
 
     def __init__(
@@ -107,7 +108,7 @@ class ThreadWorkers(Generic[T, R]):
         self.coming = 0
 
     def start(self) -> None:
-        """Threads come with the first tasks."""
+        """Do nothing: threads start with the first tasks."""
 
     def submit(self, tasks: Iterable[T]) -> None:
         # The pool would assign threads for ever to tasks that none of them begins.
@@ -175,7 +176,7 @@ class ThreadWorkers(Generic[T, R]):
         self._idents[slot] = None
 
     def released(self) -> None:
-        """A thread has left."""
+        """Note that a thread has left."""
         if self._stopping:
             self._tell(self._gone.set)
 

@@ -1,7 +1,7 @@
 """Refuses delay levels that the brokers of a topic do not have.
 
-A broker takes a level above its last one for the last one, Apache's as well: 30 becomes two hours.
-Levels up to those of the default table are sent without asking.
+A broker, Apache's too, uses its last level for a level above it: 30 becomes two hours. Levels of
+the default table are sent without asking.
 """
 
 from ogive.client import api
@@ -24,13 +24,13 @@ class LevelCheck:
     async def check(self, outgoing: Outgoing, timeout_s: float) -> None:
         """Raise InvalidOption for a level that a broker of the topic does not have.
 
-        Brokers that do not tell count for nothing.
+        Brokers that do not show their levels are ignored.
         """
         try:
             queues = await find_queues(self._client, outgoing.topic, self._default_topic_queues, timeout_s)
             addresses = {queue.broker_name: self._client.routes.broker_address(queue.broker_name) for queue in queues}
         except OgiveError:
-            # The send meets the same, and says it.
+            # The send meets the same error, and raises it.
             return
         level = outgoing.unusual_level
         for name, address in sorted(addresses.items()):
@@ -50,7 +50,7 @@ class LevelCheck:
         try:
             levels = await api.delay_levels(self._client.pool, address, timeout_s=budget)
         except TransportError:
-            # It may tell the next time.
+            # It may answer the next time.
             return None
         except OgiveError:
             levels = None

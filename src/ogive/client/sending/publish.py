@@ -104,9 +104,8 @@ class Publisher:
     async def accept(self, outgoing: Outgoing, timeout_s: float) -> None:
         """Wait for room, then take the message.
 
-        Raises SendFailed if none comes in time; a cancelled wait sends nothing.
-
-        Raises InvalidOption for a delay level that the topic's brokers do not have.
+        Raises SendFailed if there is no room in time, and InvalidOption for a delay level that the
+        topic's brokers do not have. A cancelled wait sends nothing.
         """
         if outgoing.unusual_level:
             timeout_s = await self._check_level(outgoing, timeout_s)
@@ -123,7 +122,7 @@ class Publisher:
         self._begin(outgoing, timeout_s - (self._loop.time() - started))
 
     async def _check_level(self, outgoing: Outgoing, timeout_s: float) -> float:
-        """Return the time that is left."""
+        """Check the delay level, and return the time that is left."""
         started = self._loop.time()
         try:
             await self._levels.check(outgoing, timeout_s)

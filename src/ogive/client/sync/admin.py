@@ -133,10 +133,10 @@ class Admin(Facade):
         return self._live().call(self._admin.offsets(topic))
 
     def brokers(self) -> list[BrokerStatus]:
-        """Every broker that the name server knows, with its version and figures.
+        """Return every broker that the name server knows, with its version and figures.
 
-        *trouble* is set for one that does not answer, and for one that is gone without having been
-        stopped; of the latter only ogive's name server tells, for a day.
+        *trouble* is set for a broker that does not answer, and for one that is gone without having
+        been stopped. Only ogive's name server lists the latter, for a day.
         """
         return self._live().call(self._admin.brokers())
 
@@ -219,25 +219,23 @@ class Admin(Facade):
         return self._live().call(self._admin.running_info(group, client_id, stack=stack))
 
     def lag(self, group: str, topic: str | None = None, *, members: bool = True) -> list[QueueLag]:
-        """How far the group is behind in each queue, including those of its retry topic.
+        """Return how far the group is behind in each queue, including those of its retry topic.
 
-        Empty if it never committed.
-
-        *members*: also ask every member which queues it holds. Raises GroupNotExist, which names
-        similar groups.
+        Empty if it never committed. *members*: also ask every member which queues it holds. Raises
+        GroupNotExist, which names similar groups.
         """
         return self._live().call(self._admin.lag(group, topic, members=members))
 
     def lag_gaps(self, group: str, topic: str | None = None, *, members: bool = True) -> list[str]:
-        """Return what ``lag()`` cannot see, a sentence each. Empty if its rows are the whole truth.
+        """Return what is missing from ``lag()``, a sentence each. Empty if nothing is missing.
 
-        Messages are missing from the rows while a broker is away, and in a topic, or at a broker,
-        where the group has no position yet. A position beyond the end of its queue means that the
-        topic was made anew.
+        Messages are missing while a broker is away, and in a topic, or at a broker, where the group
+        has no position yet. A position beyond the end of its queue means that the topic was deleted
+        and made again.
 
-        *members*: a group that nobody consumes now is a gap too. Of brokers that are gone only
-        ogive's name server knows, for a day; a master that is away while its slave serves is seen
-        everywhere.
+        *members*: a group that has no member online is a gap too. Only ogive's name server knows
+        brokers that are gone, for a day; a master that is away while its slave serves is always
+        seen.
         """
         return self._live().call(self._admin.lag_gaps(group, topic, members=members))
 
@@ -296,17 +294,15 @@ class Admin(Facade):
         """Return the trace records of a message by its unique key, or of all messages with this
         key, in order of time.
 
-        A record may be missing: clients leave some out under heavy load, and the newest 64 trace
+        A record may be missing: clients leave some out under heavy load, and the newest 32 trace
         messages of each broker are read, each with the records of up to a few hundred messages.
         """
         return self._live().call(self._admin.trace(key, trace_topic=trace_topic))
 
     def dead_letters(self, group: str, *, start: datetime | None = None, end: datetime | None = None, limit: int = 64) -> list[MessageExt]:
-        """Messages that the group could not consume, oldest first.
+        """Return messages that the group could not consume, oldest first.
 
-        They stay listed after ``send_again``.
-
-        Raises GroupNotExist, which names similar groups.
+        They stay listed after ``send_again``. Raises GroupNotExist, which names similar groups.
         """
         return self._live().call(self._admin.dead_letters(group, start=start, end=end, limit=limit))
 

@@ -269,8 +269,8 @@ def _topic_from_words(line: str) -> TopicConfig:
 class ClusterInfo:
     """All brokers and clusters. Source: ClusterInfo.java.
 
-    *lost* is ogive's own: brokers whose connection broke, or that went silent, and that have not come back.
-    Other name servers never fill it, and Java's parser passes over it.
+    *lost* is ogive's own: brokers whose connection broke, or that went silent, and that have not
+    come back. Other name servers never fill it, and Java's parser ignores it.
     """
 
     brokers: Mapping[str, BrokerData]

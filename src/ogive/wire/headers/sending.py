@@ -119,7 +119,8 @@ class RecallMessageRequest(Header):
 class RecallMessageResponse(Header):
     """*msg_id* is the unique key that the handle names.
 
-    *recalled* is ogive's own field: True if a waiting message was taken back, False if none was waiting. Other brokers do not send it.
+    *recalled* is ogive's own field: True if a waiting message was taken back, False if none was
+    waiting. Other brokers do not send it.
     """
 
     msg_id: str
