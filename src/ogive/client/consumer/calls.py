@@ -22,6 +22,7 @@ from ogive.wire.fitting import fit_properties
 from ogive.wire.frame import MAX_FRAME_BYTES
 from ogive.wire.headers import PullMessageRequest, SendMessageRequestV2, SendReplyMessageRequestV2
 from ogive.wire.message import MAX_PROPERTIES_BYTES, DamagedMessage, encode_properties
+from ogive.wire.running_info import ConsumerRunningInfo
 
 T = TypeVar("T")
 
@@ -44,6 +45,8 @@ _NOT_COPIED: Final = {
     "TIMER_DEL_UNIQKEY",
 }
 MAX_RETRIES: Final = 0x7FFFFFFF
+ASKED_IN_ONE: Final = 100
+"""Queues in one question to a member: our broker refuses a body of more than 64 KiB."""
 _ADDED_BYTES: Final = 1024
 """Brokers add less to the properties of a copy: where it waits for its delay, where it came in, and
 a unique key."""
@@ -99,10 +102,15 @@ class GroupCalls:
 
         Our members name only those among *queues*.
         """
-        info = await self._list_keeper(
-            topic, lambda a: api.consumer_running_info(self._pool, a, self.group, member, queues=queues, timeout_s=timeout_s)
-        )
-        return info.queues.keys()
+
+        async def ask(some: Sequence[MessageQueue]) -> ConsumerRunningInfo:
+            return await self._list_keeper(
+                topic, lambda a: api.consumer_running_info(self._pool, a, self.group, member, queues=some, timeout_s=timeout_s)
+            )
+
+        asked = list(queues)
+        answers = [await ask(asked[at : at + ASKED_IN_ONE]) for at in range(0, len(asked), ASKED_IN_ONE)]
+        return {queue for answer in answers for queue in answer.queues}
 
     async def _list_keeper(self, topic: str, call: Callable[[str], Awaitable[T]]) -> T:
         route = await self._instance.routes.find(topic)

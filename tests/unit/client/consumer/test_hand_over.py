@@ -142,6 +142,30 @@ async def test_a_queue_that_another_member_still_has_is_left_alone_until_it_has_
         assert await seen.wait(1) == [b"second"]
 
 
+async def test_a_member_is_asked_about_many_queues_in_questions_that_a_broker_takes(
+    broker: FakeBroker,
+) -> None:
+    """Our broker refuses longer ones, and who cannot be asked is not waited for."""
+    topic = "T" * 127
+    broker.topics[topic] = 1000
+    with_others(broker, "zzz")
+    info = ConsumerRunningInfo(properties={}, subscriptions=(), queues={}, topics={})
+    held = replace(info, queues={MessageQueue(topic, "broker-a", 499): ProcessQueueInfo()})
+
+    def answer(request: RemotingCommand) -> RemotingCommand:
+        too_long = len(request.body) > 64 * 1024
+        return error(ResponseCode.INVALID_PARAMETER) if too_long else ok(body=held.encode())
+
+    broker.on(ASK, answer)
+    async with consumer(broker, to(Seen(), topic=topic)) as running:
+        await eventually(lambda: len(running.assignment["billing"]) >= 500)
+        await rounds(broker)
+        # One of them is of the retry topic.
+        assert len(running.assignment["billing"]) == 500
+        held = info
+        await eventually(lambda: len(running.assignment["billing"]) == 501)
+
+
 async def test_who_is_alone_asks_nobody(broker: FakeBroker) -> None:
     async with consumer(broker, to(Seen())):
         await broker.received(PULL)
