@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from ogive.errors import OgiveError, TransportError
+from ogive.errors import BrokerBusy, OgiveError, TransportError
 from ogive.model import MessageQueue
 
 log = logging.getLogger(__name__)
@@ -128,8 +128,8 @@ class Claims:
         try:
             async with self._turns:
                 held = await self._calls.held_by(topic, member, claims, self._wait_s)
-        except TransportError as exc:
-            # Of our own connection, or no answer in time: it is asked again.
+        except (TransportError, BrokerBusy) as exc:
+            # Of our own connection, no answer in time, or too many questions: it is asked again.
             log.debug("%s: %s does not say what it holds of %s: %s", self._group, member, topic, exc)
         except OgiveError as exc:
             log.debug("%s: %s cannot say what it holds of %s: %s", self._group, member, topic, exc)

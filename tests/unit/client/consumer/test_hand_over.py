@@ -191,6 +191,18 @@ async def test_a_member_that_cannot_say_what_it_has_delays_nothing_for_long(brok
     assert len(broker.of(ASK)) == 2
 
 
+async def test_a_member_that_is_too_busy_to_say_what_it_has_is_asked_again(
+    broker: FakeBroker,
+) -> None:
+    with_others(broker, "zzz")
+    broker.on(ASK, error(ResponseCode.SYSTEM_BUSY))
+    async with consumer(broker, to(Seen())) as running:
+        await broker.received(ASK, 6)
+        assert running.assignment == {"billing": []}
+        holds(broker, ())
+        await eventually(lambda: len(running.assignment["billing"]) == 2)
+
+
 @pytest.mark.parametrize("answer", ["silence", "it has it"])
 async def test_a_member_that_never_gives_a_queue_up_is_not_waited_for_for_ever(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture, answer: str
