@@ -238,8 +238,8 @@ async def test_members_that_are_not_back_yet_at_a_broker_that_has_started_again_
     holds(broker, ())
     async with consumer(broker, to(Seen())) as running:
         await eventually(lambda: ORDERS in running.assignment["billing"])
-        broker.on(MEMBERS, None)
         await broker.stop()
+        broker.on(MEMBERS, None)
         await broker.start()
         if return_s < 1:
             await eventually(lambda: MessageQueue("Orders", "broker-a", 1) in running.assignment["billing"])
