@@ -30,7 +30,7 @@ class SteadyClock:
     forward is followed at once, unless it only undoes a step back. Not thread-safe.
     """
 
-    __slots__ = ("_ahead_ms", "_monotonic", "_since_ms", "_since_s", "_wall", "_wall_ms")
+    __slots__ = ("_ahead_ms", "_last_ms", "_monotonic", "_since_ms", "_since_s", "_wall", "_wall_ms")
 
     def __init__(self, wall_ms: Callable[[], int], monotonic: Callable[[], float], at_least_ms: int = 0) -> None:
         """*at_least_ms*: the latest time that was given out by the clock before this one, in an earlier process."""
@@ -39,6 +39,7 @@ class SteadyClock:
         # How far this clock was ahead when the two others stood at _since_ms and _since_s.
         self._ahead_ms = float(max(0, at_least_ms - self._wall_ms))
         self._since_ms, self._since_s = self._wall_ms, monotonic()
+        self._last_ms = 0
         if self._ahead_ms > _TOLD_MS:
             self._tell()
 
@@ -52,16 +53,25 @@ class SteadyClock:
             self._begin_at(wall_ms, self._ahead_after(before_ms - self._since_ms) + before_ms - wall_ms)
             if before_ms - wall_ms > _TOLD_MS:
                 self._tell()
-            return wall_ms + int(self._ahead_ms)
+            return self._not_before(wall_ms + int(self._ahead_ms))
         passed_ms = wall_ms - self._since_ms
         stepped_ms = passed_ms - (self._monotonic() - self._since_s) * 1000
         if stepped_ms > _ROUNDING_MS:
             self._begin_at(wall_ms, max(0.0, self._ahead_after(passed_ms - stepped_ms) - stepped_ms))
-            return wall_ms + int(self._ahead_ms)
+            return self._not_before(wall_ms + int(self._ahead_ms))
         ahead_ms = self._ahead_after(passed_ms)
         if passed_ms >= _MEASURE_MS or not ahead_ms:
             self._begin_at(wall_ms, ahead_ms)
-        return wall_ms + int(ahead_ms)
+        return self._not_before(wall_ms + int(ahead_ms))
+
+    def _not_before(self, time_ms: int) -> int:
+        """Return *time_ms*, or the last time if that is later.
+
+        A wall clock that is made to run faster, or a thread that waits between the readings of the
+        two clocks, looks like a step forward whose first milliseconds were given out before.
+        """
+        self._last_ms = max(time_ms, self._last_ms)
+        return self._last_ms
 
     def _ahead_after(self, passed_ms: float) -> float:
         return max(0.0, self._ahead_ms - passed_ms / _CATCH_UP) if self._ahead_ms else 0.0

@@ -131,3 +131,16 @@ def test_how_far_it_is_ahead_is_said_once(caplog: pytest.LogCaptureFixture) -> N
     times.wall_ms -= 500
     clock.now_ms()
     assert len(caplog.records) == 2
+
+
+@pytest.mark.parametrize("calls_per_s", [1_000, 4_500])
+def test_a_wall_clock_that_runs_a_little_fast_never_takes_it_back(calls_per_s: int) -> None:
+    """A daemon that corrects the clock by making it run 8% faster sets it on by a millisecond many times."""
+    passed_s, set_back_ms = 0.0, 0
+    clock = SteadyClock(lambda: 1_000_000_000 + int(passed_s * 1080) - set_back_ms, lambda: 50.0 + passed_s)
+    set_back_ms = 3_600_000
+    now = clock.now_ms()
+    for call in range(calls_per_s * 2):
+        passed_s = call / calls_per_s
+        assert now <= (now := clock.now_ms())
+    assert 2000 * 15 / 16 - 5 <= now - 1_000_000_000 <= 2005
