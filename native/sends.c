@@ -69,10 +69,10 @@ static int find_key(Text properties, Text *key)
     return 1;
 }
 
-static int is_batch(const Text *fields)
+/* Python looks at what is neither missing nor "false" */
+static int may_be_batch(Text batch)
 {
-    Text batch = fields[BATCH];
-    return batch.at != NULL && (is_word(batch, "true") || is_word(batch, "1"));
+    return batch.at != NULL && !is_word(batch, "false");
 }
 
 /* Whether these fields are of a send that is stored just as it came */
@@ -91,7 +91,7 @@ static int read_send(const Text *fields, Send *send)
 /* The same for a single message with a key, to which so many bytes of properties come */
 static int read_single_send(const Text *fields, Py_ssize_t own_size, Send *send)
 {
-    if (is_batch(fields) || !read_send(fields, send) || send->key.at == NULL)
+    if (may_be_batch(fields[BATCH]) || !read_send(fields, send) || send->key.at == NULL)
         return 0;
     Text text = fields[PROPERTIES];
     return own_size <= MAX_PROPERTIES_BYTES - (text.at[text.size - 1] != 2) - text.size;

@@ -40,9 +40,9 @@ def _count(most: int = 999_999_999) -> Callable[[str], int]:
 
 
 def _switch(text: str) -> bool:
-    if text not in ("true", "false"):
+    if text.lower() not in ("true", "false"):
         raise ValueError("true or false is needed")
-    return text == "true"
+    return text.lower() == "true"
 
 
 CHANGEABLE: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {

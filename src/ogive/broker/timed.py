@@ -146,7 +146,10 @@ class Handle(NamedTuple):
 def read_handle(text: str) -> Handle:
     """Raises ValueError for one that no broker gave."""
     try:
-        words = base64.b64decode(text.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ", 4)
+        if "+" in text or "/" in text:
+            raise ValueError("not of the alphabet for URLs")
+        padded = text if text.endswith("=") else text + "=" * (-len(text) % 4)
+        words = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ", 4)
         # The key is the client's, and may hold spaces.
         version, topic, broker_name, text_ms, unique_key = words
         time_ms = parse_long(text_ms)

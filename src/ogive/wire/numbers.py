@@ -1,4 +1,4 @@
-"""Numbers that came as text: in properties and headers, and as names in tables."""
+"""Numbers and booleans that came as text: in properties and headers, and as names in tables."""
 
 from typing import Final
 
@@ -30,6 +30,11 @@ def parse_int(text: str) -> int:
     if text.isascii() and text.isdecimal() and len(text) <= _DIGITS:
         return int(text)
     return _parse(text, _INT_BITS)
+
+
+def parse_bool(text: str) -> bool:
+    """Return True for what Java's Boolean.parseBoolean takes for true, and for 1, which the C++ client writes."""
+    return text.lower() == "true" or text == "1"
 
 
 def _parse(text: str, bits: int) -> int:

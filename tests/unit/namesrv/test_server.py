@@ -341,11 +341,14 @@ async def test_the_configuration_is_shown_and_only_order_messages_changes_from_o
     answer = await client.call(RequestCode.UPDATE_NAMESRV_CONFIG, b"kvConfigPath=/etc/passwd\n")
     assert answer.code == ResponseCode.NO_PERMISSION
     assert (answer.remark or "").startswith("kvConfigPath ")
-    for body in (b"", b"orderMessageEnable=perhaps\n"):
+    for body in (b"", b"orderMessageEnable=perhaps\n", b"orderMessageEnable=\\u12"):
         assert (await client.call(RequestCode.UPDATE_NAMESRV_CONFIG, body)).code == ResponseCode.INVALID_PARAMETER
     assert (await client.ok(RequestCode.GET_NAMESRV_CONFIG)).body.decode() == shown
-    await client.ok(RequestCode.UPDATE_NAMESRV_CONFIG, b"orderMessageEnable=true\n")
-    assert "orderMessageEnable=true\n" in (await client.ok(RequestCode.GET_NAMESRV_CONFIG)).body.decode()
+    for body, value in (
+        (b"orderMessageEnable=true\n", "true"), (b"# as\norderMessageEnable: false", "false"), (b"orderMessageEnable TRUE \r\n", "true"),
+    ):  # fmt: skip
+        await client.ok(RequestCode.UPDATE_NAMESRV_CONFIG, body)
+        assert f"orderMessageEnable={value}\n" in (await client.ok(RequestCode.GET_NAMESRV_CONFIG)).body.decode()
 
 
 # --- life ------------------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def test_half_messages_are_what_python_makes_of_them(compiled: Native, text: str
     "changes",
     [
         {"e": "-1"}, {"e": "8"}, {"e": "x"}, {"f": "6"}, {"f": "-4"}, {"g": "-1"}, {"g": None}, {"h": "-7"}, {"h": str(2**31)},
-        {"j": "1"}, {"m": "true"}, {"m": "1"},
+        {"j": "1"}, {"m": "true"}, {"m": "1"}, {"m": "True"}, {"m": "0"}, {"m": None},
         {"b": "OFFSET_MOVED_EVENT"}, {"b": "other"}, {"i": None},
     ],
 )  # fmt: skip

@@ -53,6 +53,8 @@ async def handle(ctx: Context, connection: Connection, header: RecallMessageRequ
         await earlier.ended.wait()
     hold = ctx.timers.hold(taken)
     if hold is None:
+        if taken.time_ms - now_ms >= ctx.config.timer_max_delay_s * 1000:
+            raise Rejected(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
         return success(RecallMessageResponse(msg_id=taken.unique_key, recalled=False, region=ctx.config.region))
     try:
         await _store(ctx, connection, header, taken, now_ms)

@@ -57,7 +57,7 @@ from ogive.wire.codes import RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.fitting import fit_properties
 from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_properties, encode_properties, join_properties
-from ogive.wire.numbers import parse_int, parse_long
+from ogive.wire.numbers import parse_bool, parse_int, parse_long
 
 _SEND_MESSAGE: Final = int(RequestCode.SEND_MESSAGE)
 _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
@@ -119,7 +119,7 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     if config.filter_type == "MULTI_TAG" or config.attributes:
         sys_flag |= _checked_by_topic(config, text, reconsume_times, enforce=ctx.config.enforce_message_types)
     check_body(ctx, command.body)
-    if stored is None and (command.code == _BATCH or ext.get(names.batch) in ("true", "1")):
+    if stored is None and (command.code == _BATCH or parse_bool(ext.get(names.batch, ""))):
         draft = NewMessage(topic, queue_id, b"", b"", sys_flag, flag, born_ms, ctx.born_hosts[connection], ctx.store_host, reconsume_times)
         put_batch(ctx, connection, command, draft, text)
         return
@@ -265,7 +265,7 @@ def _make_topic(ctx: Context, topic: str, ext: dict[str, str], names: _Names) ->
         queues = parse_int(ext.get(names.default_topic_queues, "4"))
     except ValueError:
         raise ProtocolError("send header: the number of default queues is no integer") from None
-    unit_mode = ext.get(names.unit_mode) == "true"
+    unit_mode = parse_bool(ext.get(names.unit_mode, ""))
     config = ctx.topics.auto_create_on_send(topic, ext.get(names.default_topic, ""), queues, unit_mode=unit_mode)
     if config is None:
         raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist, apply first please!")
@@ -288,7 +288,7 @@ def _put_half(ctx: Context, connection: Connection, command: RemotingCommand, na
     for every other send."""
     ext, body = command.ext_fields, command.body
     text = ext.get(names.properties, "")
-    if native is None or "TRAN_MSG\x01true" not in text or command.code == _BATCH or ext.get(names.batch) in ("true", "1"):
+    if native is None or "TRAN_MSG\x01true" not in text or command.code == _BATCH or parse_bool(ext.get(names.batch, "")):
         return False
     topic, queue_id, sys_flag, born_ms, flag, reconsume_times, _, _ = _numbers(ext, names)
     config = ctx.topics.get(topic)

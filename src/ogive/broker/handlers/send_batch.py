@@ -10,9 +10,8 @@ from typing import Final
 from ogive.broker.attributes import keeps_batches
 from ogive.broker.context import Context
 from ogive.broker.handlers.send_answer import reply_in_full, reply_to_batch, settled
-from ogive.broker.handlers.send_rules import check_plain, encoded
+from ogive.broker.handlers.send_rules import NOT_PLAIN, check_plain, encoded
 from ogive.broker.replies import ONEWAY, Rejected
-from ogive.broker.timed import DELAY_MS, DELAY_SEC, DELIVER_MS
 from ogive.errors import OgiveError, ResponseCode
 from ogive.model import RETRY_PREFIX, PropertyName
 from ogive.native import native
@@ -45,7 +44,7 @@ def put_batch(ctx: Context, connection: Connection, command: RemotingCommand, dr
     key = own.get(PropertyName.UNIQ_KEY)
     whole = bool(key) and (topic := ctx.topics.get(draft.topic)) is not None and keeps_batches(topic.attributes)
     batch = _checked(draft, command.body, MAX_INNER_MESSAGES if whole else MAX_BATCH_MESSAGES)
-    if PropertyName.DELAY in own or PropertyName.TRANSACTION_PREPARED in own:
+    if any(name in own for name in NOT_PLAIN):
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
     started = ctx.loop.time()
     if whole:
@@ -71,8 +70,8 @@ def _checked(draft: NewMessage, body: bytes, most: int) -> NewBatch | EncodedBat
 
 def _put_whole(ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, own: dict[str, str], count: int) -> None:
     """The batch as one record: as a message with the properties of the batch, and with its count."""
-    if draft.sys_flag & SysFlag.COMPRESSED or any(name in own for name in (DELAY_SEC, DELAY_MS, DELIVER_MS)):
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch that stays whole can be neither delayed nor compressed")
+    if draft.sys_flag & SysFlag.COMPRESSED:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch that stays whole cannot be compressed")
     text = encode_properties({name: value for name, value in own.items() if name not in _OURS}).decode()
     stored = encoded(f"{text}{ctx.own_properties}INNER_NUM\x01{count}\x02")
     message = draft._replace(body=command.body, properties=stored, sys_flag=draft.sys_flag | WRAPPED)

@@ -15,7 +15,7 @@ from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_properties, encode_p
 
 VERSION_WITH_MAX_RECONSUME: Final = 121  # 3.4.9: older clients send the field without meaning it
 CLIENT_FLAGS: Final = SysFlag.COMPRESSED | SysFlag.MULTI_TAGS | SysFlag.COMPRESSION_MASK | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
-_NOT_PLAIN: Final = (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED, DELAY_SEC, DELAY_MS, DELIVER_MS)
+NOT_PLAIN: Final = (PropertyName.DELAY, PropertyName.TRANSACTION_PREPARED, DELAY_SEC, DELAY_MS, DELIVER_MS)
 MAX_INT: Final = 0x7FFFFFFF
 MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
 
@@ -64,7 +64,7 @@ def inner_batch() -> Rejected:
 
 def check_plain(what: str, properties: Mapping[str, str]) -> None:
     """Raises Rejected for *what*, which is stored at once where it was sent and is one message, if its properties say otherwise."""
-    for name in _NOT_PLAIN:
+    for name in NOT_PLAIN:
         if name in properties:
             raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"{what} carries {name}: it can be neither delayed nor transactional")
     if "INNER_NUM" in properties:

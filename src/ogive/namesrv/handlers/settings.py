@@ -26,6 +26,7 @@ from ogive.wire.headers import (
     PutKvConfigRequest,
     UpdateNameServerConfigRequest,
 )
+from ogive.wire.java_properties import parse_properties
 
 
 async def put(ctx: Context, call: Call, header: PutKvConfigRequest) -> RemotingCommand:
@@ -56,8 +57,10 @@ def get_namespace(ctx: Context, call: Call, header: GetKvListRequest) -> Remotin
 
 
 def update_config(ctx: Context, call: Call, header: UpdateNameServerConfigRequest) -> RemotingCommand:
-    lines = (line.partition("=") for line in call.body.decode("utf-8", "replace").splitlines() if line and not line.startswith("#"))
-    asked = {name.strip(): value.strip() for name, _, value in lines}
+    try:
+        asked = {name: value.strip().lower() for name, value in parse_properties(call.body).items()}
+    except InvalidOption as exc:
+        raise Refused(ResponseCode.INVALID_PARAMETER, str(exc)) from None
     for name, value in asked.items():
         if name != "orderMessageEnable":
             raise Refused(ResponseCode.NO_PERMISSION, f"{name[:80]} cannot be changed over the network; orderMessageEnable can")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final, TypeVar, dataclass_transform
 
 from ogive.errors import ProtocolError
-from ogive.wire.numbers import parse_int, parse_long
+from ogive.wire.numbers import parse_bool, parse_int, parse_long
 
 H = TypeVar("H", bound="Header")
 
@@ -125,8 +125,7 @@ def _number(parse: Callable[[str], int]) -> Callable[[WireField, str], int]:
 
 
 def _parse_bool(_: WireField, text: str) -> bool:
-    """Boolean.parseBoolean; the C++ client writes 1 and 0."""
-    return text.lower() == "true" or text == "1"
+    return parse_bool(text)
 
 
 _PARSE: Final[dict[Any, Callable[[WireField, str], Any]]] = {int: _number(parse_long), Int32: _number(parse_int), bool: _parse_bool}

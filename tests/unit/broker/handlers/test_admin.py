@@ -185,7 +185,7 @@ async def test_topics_and_groups_are_created_by_themselves_as_the_switches_say(s
     assert (await client.start_send("New")).code == ResponseCode.TOPIC_NOT_EXIST
     assert "TBW102" not in server.context.topics
     assert server.context.groups.find_or_create("New") is None
-    await client.ok(RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=true\nautoCreateSubscriptionGroup=true\n")
+    await client.ok(RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=TRUE\nautoCreateSubscriptionGroup True\n")
     await client.send("New")
     assert "TBW102" in server.context.topics
     assert server.context.groups.find_or_create("New") is not None

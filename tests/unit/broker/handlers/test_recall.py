@@ -103,6 +103,22 @@ async def test_a_recall_whose_record_takes_nothing_back_holds_no_message_for_eve
     assert (len(server.context.timers), await recall(client, handle)) == (1, (ResponseCode.SUCCESS, key))
 
 
+async def test_a_handle_may_lack_its_padding(client: RawClient) -> None:
+    """Java's decoder takes it either way."""
+    for key in ("K", "KK", "KKK"):
+        answer = await client.send("T", b"x", {"TIMER_DELAY_MS": "60000", "UNIQ_KEY": key})
+        assert await is_recalled(client, answer.ext_fields["recallHandle"].rstrip("="), key)
+
+
+@pytest.mark.parametrize("seconds", [-3600, 3600])
+async def test_a_time_for_which_no_message_can_wait_is_refused(server: Broker, client: RawClient, seconds: int) -> None:
+    due_ms = time.time_ns() // 1_000_000 + round(server.config.timer_max_delay_s * 1000) + seconds * 1000
+    handle = base64.urlsafe_b64encode(f"v1 T broker-a {due_ms} K".encode()).decode()
+    await client.send("T", b"x")
+    code, remark = await recall(client, handle)
+    assert (code, remark) == ((0, "K") if seconds < 0 else (ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid"))
+
+
 @pytest.mark.parametrize("key", ["order 7", " 7 ", "a\x01b"])
 async def test_a_message_with_a_key_that_holds_a_separator_is_taken_back(server: Broker, client: RawClient, key: str) -> None:
     own = f"UNIQ_KEY\x01{key}\x02TIMER_DELAY_MS\x0160000\x02"

@@ -254,6 +254,34 @@ async def test_a_batch_that_does_not_add_up_is_refused(client: RawClient, body: 
     assert answer.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL)
 
 
+@pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "TRAN_MSG"])
+async def test_a_batch_whose_own_properties_delay_it_is_refused(server: Broker, client: RawClient, name: str) -> None:
+    answer = await client.send_batch("T", [b"a", b"b"], **{name: "3000000000000"})  # type: ignore[arg-type]
+    assert (answer.code, answer.remark) == (ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
+    assert server.context.store.max_offset("T", 0) == 0
+
+
+@pytest.mark.parametrize(("text", "count"), [("true", 2), ("TRUE", 2), ("True", 2), ("1", 2), ("false", 1), ("0", 1), ("yes", 1)])
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2])
+async def test_whether_a_send_is_a_batch_is_read_as_by_java(
+    server: Broker, client: RawClient, code: RequestCode, text: str, count: int
+) -> None:
+    body = encode_batch([BatchItem(0, b"a", b""), BatchItem(0, b"b", b"")])
+    fields = client.send_fields("T", 0, "UNIQ_KEY\x01AB\x02") | {"m": text}
+    if code == RequestCode.SEND_MESSAGE:
+        fields = {LONG[name]: value for name, value in fields.items()}
+    await client.ok(code, body, **fields)
+    assert server.context.store.max_offset("T", 0) == count
+
+
+@pytest.mark.parametrize(("text", "flag"), [("true", 1), ("TRUE", 1), ("false", 0), ("", 0)])
+async def test_whether_a_new_topic_is_of_a_unit_is_read_as_by_java(server: Broker, client: RawClient, text: str, flag: int) -> None:
+    await client.send("New", k=text)
+    topic = server.context.topics.get("New")
+    assert topic is not None
+    assert topic.sys_flag == flag
+
+
 async def test_a_batch_for_a_retry_topic_is_refused(client: RawClient) -> None:
     await client.heartbeat("c1", "G", "T")
     assert (await client.send_batch("%RETRY%G", [b"a"])).code == ResponseCode.MESSAGE_ILLEGAL
