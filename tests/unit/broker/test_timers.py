@@ -376,7 +376,7 @@ async def test_a_message_that_two_take_back_is_let_go_by_none_of_them_alone(benc
     assert bench.timers.held(handle) is first
     bench.send(b"0", handle.time_ms - bench.now_ms, TIMER_DEL_UNIQKEY="a")
     assert await bench.at(NOW + 60_000) == []
-    assert (len(bench.timers), bench.timers._held) == (0, {})
+    assert (len(bench.timers), bench.timers.held(handle)) == (0, None)
 
 
 async def test_who_lets_messages_go_lets_go_none_that_another_takes_back(bench: Bench) -> None:
