@@ -184,6 +184,11 @@ class GroupCalls:
             queue, lambda a: api.update_consumer_offset(self._pool, a, self.group, queue, offset, timeout_s=self._timeout_s)
         )
 
+    def link(self, queue: MessageQueue) -> Connection | None:
+        """The connection to the queue's broker, None if there is none now."""
+        address = self._instance.routes.find_address(queue.broker_name)
+        return self._pool.existing(address) if address is not None else None
+
     async def max_offset(self, queue: MessageQueue) -> int:
         return await self._master(queue, lambda a: api.max_offset(self._pool, a, queue, timeout_s=self._timeout_s))
 

@@ -21,6 +21,10 @@ class Broker:
         self.end = 1000
         self.answers = asyncio.Event()
         self.answers.set()
+        self.connection: object = "first"
+
+    def link(self, queue: MessageQueue) -> object:
+        return self.connection
 
     async def query_offset(self, queue: MessageQueue) -> int | None:
         if queue in self.failing:
@@ -252,3 +256,19 @@ async def test_a_failed_query_is_never_no_offset() -> None:
     broker.failing.add(A)
     with pytest.raises(OgiveError):
         await store.fetch(A)
+
+
+@pytest.mark.parametrize(("kept", "told"), [(10, 30), (20, 30), (100, 100)])
+async def test_progress_on_a_new_connection_takes_nothing_back(kept: int, told: int) -> None:
+    """Of a member that was cut off, or stood still, while another one had the queue."""
+    broker = Broker()
+    store = RemoteOffsetStore(broker)
+    store.begin(A, 0)
+    store.update(A, 20)
+    await store.persist([A])
+    broker.connection = "second"
+    broker.offsets[A] = kept
+    store.update(A, 30)
+    await store.persist([A], again=True)
+    await store.persist([A], again=True)
+    assert broker.offsets[A] == told

@@ -1,5 +1,6 @@
 """Whose progress in a queue counts: from where a member begins, and after it was cut off while others went on."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -11,7 +12,7 @@ from ogive.aio import PullConsumer
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.local_offsets import read_offsets
 from ogive.model import MessageExt, MessageQueue
-from ogive.testing.fake_broker import WAIT_S, FakeBroker, ok
+from ogive.testing.fake_broker import HANG_UP, SILENT, WAIT_S, FakeBroker, Silent, ok
 from ogive.wire.bodies import consumer_ids_dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
@@ -185,6 +186,32 @@ async def test_doubted_progress_is_not_told_before_the_broker_was_asked(broker: 
         await rounds_of_persisting(broker)
         assert of_orders(broker)[told:] == []
     assert progress(broker) == 105
+
+
+async def test_a_commit_that_waited_for_another_one_is_not_told_on_the_next_connection(broker: FakeBroker) -> None:
+    """A process that stood still: all its timers are due at once, and its connection is gone."""
+    seen, unanswered = Seen(), list[RemotingCommand]()
+    put(broker, range(5))
+
+    def one_without_answer(update: RemotingCommand) -> Silent | None:
+        if unanswered or update not in of_orders(broker) or update.ext_fields["commitOffset"] != "5":
+            return None
+        unanswered.append(update)
+        return SILENT
+
+    broker.on(UPDATE, one_without_answer)
+    async with consumer(broker, to(seen), config=replace(QUICK, persist_again_s=0.02)):
+        await seen.wait(5)
+        await broker.until(lambda: bool(unanswered))
+        await asyncio.sleep(0.1)
+        told = len(of_orders(broker))
+        put(broker, range(5, 105))
+        broker.offsets["billing", "Orders", 0] = 105
+        broker.script(MEMBERS, HANG_UP)
+        broker.notify("billing")
+        await broker.until(lambda: len(of_orders(broker)) > told)
+    assert progress(broker) == 105
+    assert [update.ext_fields["commitOffset"] for update in of_orders(broker)[told:] if update.ext_fields["commitOffset"] == "5"] == []
 
 
 async def rounds_of_persisting(broker: FakeBroker) -> None:
