@@ -6,13 +6,18 @@ Behaviour
   they hold or claim; Java's ignore the body and answer with all that they hold.
 - A member that has said once that it has nothing of a queue is not asked again while the claim
   lasts: it would ask us before it takes the queue, and we would say that we claim it.
-- A member that cannot say it (an old client, or an access rule) gets hand_over_pause_s to give the
-  queue up. One that does not answer, or goes on holding the queue, is waited for a little longer
-  than members wait for their own calls; then the queue is taken, with a warning.
+- In a large group only the members next to this one in the list are asked: when few members come or
+  go, the usual strategies move a queue by few places. A change moves the queues of nearly all
+  members. If each asked all, that would be a flood.
+- A member that is not asked, or cannot say it (an old client, or an access rule), gets
+  hand_over_pause_s to give the queue up. One that does not answer, or goes on holding the queue, is
+  waited for a little longer than members wait for their own calls; then the queue is taken, with a
+  warning.
 - The dead are in no broker's list: nobody waits for them.
 """
 
 import asyncio
+import bisect
 import logging
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +33,16 @@ ROUND_S: Final = 0.5
 MARGIN_S: Final = 1.0
 """Added to hand_over_wait_s: the holder learns of the change later, and then has to commit."""
 ASKED_AT_ONCE: Final = 32
+ASKED_AT_MOST: Final = 32
+"""Members that are asked about a queue. Each question costs the broker two requests."""
+
+
+def nearest(others: Sequence[str], me: str) -> Sequence[str]:
+    """Return those of the sorted *others* that are asked: the ones on both sides of *me*."""
+    if len(others) <= ASKED_AT_MOST:
+        return others
+    at = bisect.bisect(others, me) - ASKED_AT_MOST // 2
+    return [others[i % len(others)] for i in range(at, at + ASKED_AT_MOST)]
 
 
 class HolderCalls(Protocol):
@@ -59,15 +74,17 @@ class Claims:
         spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]],
         *,
         group: str,
+        me: str,
         pause_s: float,
         wait_s: float,
     ) -> None:
-        """*pause_s* is for members that cannot say what they hold, *wait_s* for those that go on
+        """*pause_s* is for members that do not say what they hold, *wait_s* for those that go on
         holding a queue.
         """
         self._calls = calls
         self._spawn = spawn
         self._group = group
+        self._me = me
         self._pause_s = pause_s
         self._wait_s = wait_s + MARGIN_S
         self._loop = asyncio.get_running_loop()
@@ -103,21 +120,29 @@ class Claims:
         for task in self._asking.values():
             task.cancel()
 
-    async def free(self, topic: str, queues: Sequence[MessageQueue], others: Collection[str]) -> list[MessageQueue]:
-        """Return those of the claimed *queues* of *topic* that none of the *others* has."""
+    async def free(self, topic: str, queues: Sequence[MessageQueue], others: Sequence[str]) -> list[MessageQueue]:
+        """Return those of the claimed *queues* of *topic* that none of the *others*, sorted, has."""
         claims = {queue: self._claims[queue] for queue in queues}
-        for member in others:
+        near = nearest(others, self._me)
+        for member in near:
             asked = {queue: claim for queue, claim in claims.items() if member not in claim.clear and member not in claim.mute}
             if asked and (topic, member) not in self._asking:
                 self._asking[topic, member] = self._spawn(self._ask(topic, member, asked), f"ask {member}")
-        asking = [task for (of, member), task in self._asking.items() if of == topic and member in others]
+        asking = [task for (of, member), task in self._asking.items() if of == topic and member in near]
+        until = self._loop.time() + ROUND_S
         if asking:
             await asyncio.wait(asking, timeout=ROUND_S)
-        return [queue for queue, claim in claims.items() if self._is_free(queue, claim, others)]
+        if len(near) < len(others):
+            # Not in the next pass: in a large group that is up to a second away.
+            youngest = max((claim.since for claim in claims.values()), default=0.0)
+            await asyncio.sleep(min(until, youngest + self._pause_s) - self._loop.time())
+        return [queue for queue, claim in claims.items() if self._is_free(queue, claim, near, len(near) < len(others))]
 
-    def _is_free(self, queue: MessageQueue, claim: Claim, others: Iterable[str]) -> bool:
+    def _is_free(self, queue: MessageQueue, claim: Claim, asked: Iterable[str], some_are_not_asked: bool) -> bool:
         age_s = self._loop.time() - claim.since
-        waited_for = [member for member in others if member not in claim.clear and (member not in claim.mute or age_s < self._pause_s)]
+        if some_are_not_asked and age_s < self._pause_s:
+            return False
+        waited_for = [member for member in asked if member not in claim.clear and (member not in claim.mute or age_s < self._pause_s)]
         if waited_for and age_s >= self._wait_s:
             names = ", ".join(waited_for[:3])
             log.warning("%s of %s is taken over although %s did not give it up within %.1f s", queue, self._group, names, age_s)

@@ -37,7 +37,8 @@ class ConsumerConfig:
     An orderly group waits for as long as its lock lasts."""
     hand_over_pause_s: float = 0.5
     """Time for which a queue is left alone if a member of the group cannot say whether it still
-    holds it. Old clients cannot, and access rules can forbid the question."""
+    holds it. Old clients cannot, access rules can forbid the question, and in a group of more than
+    33 members only 32 are asked."""
     persist_period_s: float = 1.0
     """Time between two commits of progress in a queue with a backlog; without one it is a fifth of
     that. After a crash about this much is consumed again. Java: persistConsumerOffsetInterval, 5 s.

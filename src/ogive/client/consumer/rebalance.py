@@ -125,7 +125,14 @@ class Rebalancer:
         self._retries_expected_until = 0.0  # by the loop's clock: a retry topic that is missing now should come to be
         self._locked_still: dict[MessageQueue, float] = {}  # given up without telling their broker: until when its lock lasts
         self._loop = asyncio.get_running_loop()
-        self._claims = Claims(group.calls, group.spawn, group=group.name, pause_s=config.hand_over_pause_s, wait_s=config.hand_over_wait_s)
+        self._claims = Claims(
+            group.calls,
+            group.spawn,
+            group=group.name,
+            me=group.instance.client_id,
+            pause_s=config.hand_over_pause_s,
+            wait_s=config.hand_over_wait_s,
+        )
         self._lists = MemberLists(group.calls, group.instance.client_id)
         # The member leaves: no more topics.
         self._ending = False

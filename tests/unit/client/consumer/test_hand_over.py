@@ -61,6 +61,10 @@ def of_orders(broker: FakeBroker, code: int) -> list[RemotingCommand]:
     return [request for request in broker.of(code) if request.ext_fields["topic"] == "Orders"]
 
 
+def questions_of_orders(broker: FakeBroker) -> list[RemotingCommand]:
+    return [request for request in broker.of(ASK) if b'"Orders"' in request.body]
+
+
 async def holdings(broker: FakeBroker, running: PushConsumer, *queues: MessageQueue) -> set[MessageQueue]:
     """The answer of *running* to a member that wants *queues*."""
     body = dumps({"queues": [{"topic": q.topic, "brokerName": q.broker_name, "queueId": q.queue_id} for q in queues]})
@@ -201,6 +205,29 @@ async def test_a_member_that_is_too_busy_to_say_what_it_has_is_asked_again(
         assert running.assignment == {"billing": []}
         holds(broker, ())
         await eventually(lambda: len(running.assignment["billing"]) == 2)
+
+
+async def test_in_a_large_group_a_member_asks_its_neighbours_and_gives_the_others_a_pause(broker: FakeBroker) -> None:
+    """All would be a flood: a change moves the queues of nearly all members."""
+    others = [f"zzz{i:03}" for i in range(300)]
+    with_others(broker, *others)
+    holds(broker, ())
+    begun = asyncio.get_running_loop().time()
+    async with consumer(broker, to(Seen()), config=replace(QUICK, hand_over_pause_s=0.3)) as running:
+        await eventually(lambda: ORDERS in running.assignment["billing"])
+        assert asyncio.get_running_loop().time() - begun >= 0.3
+        asked = [request.ext_fields["clientId"] for request in questions_of_orders(broker)]
+    assert sorted(asked) == [*others[:16], *others[-16:]]
+
+
+async def test_in_a_large_group_too_a_neighbour_that_still_has_a_queue_is_waited_for(broker: FakeBroker) -> None:
+    with_others(broker, *(f"zzz{i:03}" for i in range(300)))
+    holds(broker, [ORDERS])
+    async with consumer(broker, to(Seen()), config=replace(QUICK, hand_over_pause_s=0.01)) as running:
+        await rounds(broker)
+        assert ORDERS not in running.assignment["billing"]
+        holds(broker, ())
+        await eventually(lambda: ORDERS in running.assignment["billing"])
 
 
 @pytest.mark.parametrize("answer", ["silence", "it has it"])
