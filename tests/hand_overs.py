@@ -1,10 +1,10 @@
 """Groups whose members come and go over a backlog, and what that cost:
 
-``python -m tests.hand_overs [--apache] [--whole]`` prints a table.
+``python -m tests.hand_overs [--apache] [--whole] [--kinds KIND ...]`` prints a table.
 
 The members are consumers of this process, the broker is one of its own. A row says how many
 messages were delivered, how many of them twice, and for how long a queue that changed hands was
-with nobody.
+with nobody (pull members tell it at their next poll).
 """
 
 import argparse
@@ -16,12 +16,12 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import ogive
 from ogive import aio
@@ -29,9 +29,13 @@ from ogive.errors import NoRoute
 from ogive.model import RETRY_PREFIX, MessageQueue
 from ogive.testing import Broker
 
+Kind = Literal["listener", "orderly", "iterated", "pull"]
+KINDS: Final[tuple[Kind, ...]] = ("listener", "orderly", "iterated", "pull")
 THREADS: Final = 20
 QUEUES: Final = 8
 WAIT_S: Final = 60.0
+POLLED_S: Final = 1.0
+"""Work that a poll of a pull member returns at most, unless a message alone takes longer."""
 AFTER_S: Final = 1.5
 """Wait at the end for what may still come twice."""
 
@@ -68,12 +72,44 @@ class Outcome:
         return json.dumps(row | {"dead": self.dead, "dead_early": self.dead_early})
 
 
+class Member:
+    """A consumer, and for a kind without a listener the task that works with it."""
+
+    def __init__(self, consumer: aio.PushConsumer | aio.PullConsumer, work: Callable[["Member"], Coroutine[Any, Any, None]] | None) -> None:
+        self.consumer = consumer
+        self.ending = False
+        self._work = work
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def held(self) -> list[MessageQueue]:
+        """The queues that it has, without the retry topic's."""
+        found = self.consumer.assignment
+        queues = found if isinstance(found, list) else [queue for queues in found.values() for queue in queues]
+        return [queue for queue in queues if not queue.topic.startswith(RETRY_PREFIX)]
+
+    async def __aenter__(self) -> None:
+        await self.consumer.start()
+        if self._work is not None:
+            self._task = asyncio.create_task(self._work(self))
+
+    async def __aexit__(self, *_: object) -> None:
+        self.ending = True
+        if isinstance(self.consumer, aio.PullConsumer) and self._task is not None:
+            # What its last poll returned counts as done at the close.
+            await self._task
+        await self.consumer.close()
+        if self._task is not None:
+            await self._task
+
+
 @dataclass(slots=True, eq=False)
 class Scene:
     """One topic, one group of it, and the book of what its members got."""
 
     server: str
     listener_s: float = 0.0
+    kind: Kind = "listener"
     fails: Callable[[int], bool] = lambda _: False
     settings: dict[str, Any] = field(default_factory=dict)
     topic: str = field(default_factory=lambda: f"Hand-{uuid.uuid4().hex[:8]}")
@@ -86,16 +122,43 @@ class Scene:
 
     # --- members -----------------------------------------------------------------------------------------------------
 
-    def member(self) -> aio.PushConsumer:
-        @ogive.listener(self.topic, group=self.group, start="earliest", threads=THREADS, **self.settings)
+    def member(self) -> Member:
+        if self.kind == "pull":
+            pull = aio.PullConsumer(self.topic, group=self.group, start="earliest", name_server=self.server, on_change=self._note_change)
+            return Member(pull, self._poll)
+        if self.kind == "iterated":
+            push = aio.PushConsumer(self.topic, group=self.group, start="earliest", name_server=self.server, on_change=self._note_change)
+            return Member(push, self._iterate)
+        orderly = self.kind == "orderly"
+
+        @ogive.listener(self.topic, group=self.group, start="earliest", threads=THREADS, orderly=orderly, **self.settings)
         def work(message: ogive.MessageExt) -> Any:
             time.sleep(self.listener_s)
-            number = int(message.body)
-            with self._lock:
-                self._calls[number, message.reconsume_times] += 1
+            number = self._got(message)
             return ogive.later(1) if self.fails(number) else None
 
-        return aio.PushConsumer(work, name_server=self.server, on_change=self._note_change)
+        return Member(aio.PushConsumer(work, name_server=self.server, on_change=self._note_change), None)
+
+    async def _iterate(self, member: Member) -> None:
+        assert isinstance(member.consumer, aio.PushConsumer)
+        async for message in member.consumer:
+            async with message.process():
+                await asyncio.sleep(self.listener_s)
+                self._got(message)
+
+    async def _poll(self, member: Member) -> None:
+        assert isinstance(member.consumer, aio.PullConsumer)
+        at_once = max(1, int(POLLED_S / self.listener_s)) if self.listener_s else 1000
+        while not member.ending:
+            for message in await member.consumer.poll(0.1, max_messages=at_once):
+                await asyncio.sleep(self.listener_s)
+                self._got(message)
+
+    def _got(self, message: ogive.MessageExt) -> int:
+        number = int(message.body)
+        with self._lock:
+            self._calls[number, message.reconsume_times] += 1
+        return number
 
     def _note_change(self, taken: list[MessageQueue], given_up: list[MessageQueue]) -> None:
         now = time.monotonic()
@@ -103,9 +166,9 @@ class Scene:
             self._free_since |= dict.fromkeys(given_up, now)
             self._idle_s += [now - self._free_since.pop(queue) for queue in taken if queue in self._free_since]
 
-    async def close(self, member: aio.PushConsumer) -> None:
-        held = [queue for queue in member.assignment[self.group] if not queue.topic.startswith(RETRY_PREFIX)]
-        await member.close()
+    async def close(self, member: Member) -> None:
+        held = member.held
+        await member.__aexit__()
         self._note_change([], held)
 
     # --- messages ----------------------------------------------------------------------------------------------------
@@ -157,8 +220,8 @@ class Scene:
             return found
 
 
-async def start(stack: AsyncExitStack, members: Sequence[aio.PushConsumer], apart_s: float) -> None:
-    async def one(index: int, member: aio.PushConsumer) -> None:
+async def start(stack: AsyncExitStack, members: Sequence[Member], apart_s: float) -> None:
+    async def one(index: int, member: Member) -> None:
         await asyncio.sleep(index * apart_s)
         await stack.enter_async_context(member)
 
@@ -169,12 +232,19 @@ async def start(stack: AsyncExitStack, members: Sequence[aio.PushConsumer], apar
 
 
 async def together(
-    server: str, *, members: int, messages: int, listener_s: float, apart_s: float, made_by_message: bool = False
+    server: str,
+    *,
+    members: int,
+    messages: int,
+    listener_s: float,
+    apart_s: float,
+    made_by_message: bool = False,
+    kind: Kind = "listener",
 ) -> Outcome:
     """Members are started over a backlog, each *apart_s* after the one before; or the first message
     makes the topic meanwhile.
     """
-    scene = Scene(server, listener_s)
+    scene = Scene(server, listener_s, kind)
     if not made_by_message:
         await scene.create()
         await scene.fill(messages)
@@ -182,61 +252,69 @@ async def together(
         filling = asyncio.create_task(scene.fill(messages if made_by_message else 0))
         await start(stack, [scene.member() for _ in range(members)], apart_s)
         await filling
-        await scene.delivered(messages, WAIT_S if listener_s < 1 else 4 * listener_s)
+        await scene.delivered(messages, WAIT_S if listener_s < 1 or kind != "listener" else 4 * listener_s)
         await asyncio.sleep(AFTER_S)
     made = ", first message" if made_by_message else ""
-    return scene.outcome(f"{members} together, {listener_s * 1000:g} ms, {apart_s * 1000:g} ms apart{made}")
+    return scene.outcome(f"{kind}: {members} together, {listener_s * 1000:g} ms, {apart_s * 1000:g} ms apart{made}")
 
 
-async def join_and_leave(server: str, *, listener_s: float) -> Outcome:
+def slow_enough(kind: Kind, listener_s: float, quick: float, slow: float) -> float:
+    """Messages a second that two members of the kind can work off."""
+    if listener_s < 1:
+        return quick
+    # Others than listeners work on one message at a time, or on one of each queue.
+    return slow if kind == "listener" else 0.5
+
+
+async def join_and_leave(server: str, *, listener_s: float, kind: Kind = "listener") -> Outcome:
     """Two members work under a steady flow, a third comes and goes."""
-    scene, rate = Scene(server, listener_s), 200.0 if listener_s < 1 else 6.0
+    scene, rate = Scene(server, listener_s, kind), slow_enough(kind, listener_s, 200.0, 6.0)
     await scene.create()
     async with AsyncExitStack() as stack:
         await start(stack, [scene.member(), scene.member()], 0.0)
         flowing = asyncio.create_task(scene.flow(10.0, rate))
         await asyncio.sleep(2.0)
         third = scene.member()
-        await third.start()
+        await third.__aenter__()
         await asyncio.sleep(4.0)
         await scene.close(third)
         await flowing
         await scene.delivered(scene.sent)
         await asyncio.sleep(AFTER_S)
-    return scene.outcome(f"join and leave, {listener_s * 1000:g} ms")
+    return scene.outcome(f"{kind}: join and leave, {listener_s * 1000:g} ms")
 
 
-async def rolling(server: str, *, listener_s: float) -> Outcome:
+async def rolling(server: str, *, listener_s: float, kind: Kind = "listener") -> Outcome:
     """Four members under a steady flow are restarted, one each two seconds."""
-    scene, rate = Scene(server, listener_s), 200.0 if listener_s < 1 else 10.0
+    scene, rate = Scene(server, listener_s, kind), slow_enough(kind, listener_s, 200.0, 10.0)
     await scene.create()
     members = [scene.member() for _ in range(4)]
     for member in members:
-        await member.start()
+        await member.__aenter__()
 
     async def restart(index: int) -> None:
         await asyncio.sleep(2.0 * index)
         await scene.close(members[index])
         members[index] = scene.member()
-        await members[index].start()
+        await members[index].__aenter__()
 
     await asyncio.gather(scene.flow(10.0, rate), *map(restart, range(4)))
     await scene.delivered(scene.sent)
     await asyncio.sleep(AFTER_S)
     for member in members:
-        await member.close()
-    return scene.outcome(f"rolling restart, {listener_s * 1000:g} ms")
+        await member.__aexit__()
+    return scene.outcome(f"{kind}: rolling restart, {listener_s * 1000:g} ms")
 
 
 async def failing(server: str, *, messages: int, retries: int = 2) -> Outcome:
     """One of five messages fails always, while four members start together, and one of them leaves."""
-    scene = Scene(server, 0.002, lambda number: number % 5 == 0, {"max_retries": retries})
+    scene = Scene(server, 0.002, fails=lambda number: number % 5 == 0, settings={"max_retries": retries})
     await scene.create()
     await scene.fill(messages)
     bad = range(0, messages, 5)
     async with AsyncExitStack() as stack:
         first = scene.member()
-        await first.start()
+        await first.__aenter__()
         await start(stack, [scene.member() for _ in range(3)], 0.1)
         await asyncio.sleep(1.0)
         await scene.close(first)
@@ -248,19 +326,28 @@ async def failing(server: str, *, messages: int, retries: int = 2) -> Outcome:
     return Outcome(row.scenario, row.sent, row.delivered, row.twice, row.idle_s, len(letters), early)
 
 
-Run = Callable[[str], Awaitable[Outcome]]
+Run = partial[Coroutine[Any, Any, Outcome]]
 
 
-def scenarios(*, whole: bool) -> list[Run]:
+def scenarios(*, whole: bool, kinds: Sequence[str] = KINDS) -> list[Run]:
     runs: list[Run] = []
     for members in (2, 4, 8):
         for listener_s, messages in ((0.0, 20_000), (0.002, 20_000), (3.0, 400)):
             apart = (0.0, 0.01, 0.05, 0.1, 0.3, 0.5, 1.0) if whole else (0.0, 0.1)
             runs += [partial(together, members=members, messages=messages, listener_s=listener_s, apart_s=s) for s in apart]
-            runs.append(partial(together, members=members, messages=messages, listener_s=listener_s, apart_s=0.1, made_by_message=True))
+            runs += [
+                partial(together, members=members, messages=messages, listener_s=listener_s, apart_s=s, made_by_message=True)
+                for s in ((0.0, 0.1, 0.5, 1.0) if whole else (0.1,))
+            ]
     runs += [partial(join_and_leave, listener_s=listener_s) for listener_s in (0.0, 0.002, 3.0)]
     runs += [partial(rolling, listener_s=listener_s) for listener_s in (0.0, 0.002, 3.0)]
-    return [*runs, partial(failing, messages=1000)]
+    runs.append(partial(failing, messages=1000))
+    for kind in KINDS[1:]:
+        for listener_s, messages in ((0.0, 20_000), (0.002, 4_000), (3.0, 12)):
+            runs.append(partial(together, members=4, messages=messages, listener_s=listener_s, apart_s=0.1, kind=kind))
+            runs.append(partial(join_and_leave, listener_s=listener_s, kind=kind))
+            runs.append(partial(rolling, listener_s=listener_s, kind=kind))
+    return [run for run in runs if run.keywords.get("kind", "listener") in kinds]
 
 
 async def table(server: str, runs: Iterable[Run]) -> None:
@@ -272,6 +359,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.hand_overs", description=__doc__)
     parser.add_argument("--apache", action="store_true", help="on Apache's broker")
     parser.add_argument("--whole", action="store_true", help="more distances between the starts")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="only these kinds of members")
     options = parser.parse_args()
     with ExitStack() as stack:
         if options.apache:
@@ -280,7 +368,7 @@ def main() -> None:
             server = stack.enter_context(apache.Apache(Path(stack.enter_context(tempfile.TemporaryDirectory())))).name_server
         else:
             server = stack.enter_context(Broker(flush="async")).name_server
-        asyncio.run(table(server, scenarios(whole=options.whole)))
+        asyncio.run(table(server, scenarios(whole=options.whole, kinds=options.kinds)))
 
 
 if __name__ == "__main__":

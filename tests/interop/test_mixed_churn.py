@@ -55,6 +55,9 @@ class OurMember:
         if self._process.stderr is not None:
             self._process.stderr.close()
 
+    def send(self, sign: signal.Signals) -> None:
+        self._process.send_signal(sign)
+
     def deliveries(self) -> list[dict[str, Any]]:
         lines = self._output.read_text().split("\n")[:-1]  # a killed one may have been in the middle of a line
         return [json.loads(line) for line in lines]
