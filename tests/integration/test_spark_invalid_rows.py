@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, BinaryType, IntegerType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 from ogive.errors import InvalidOption, SendFailed
 from ogive.spark import source
@@ -28,6 +28,7 @@ COLUMNS = StructType(
         StructField("keys", ArrayType(TEXT)),
         StructField("properties", MapType(TEXT, TEXT)),
         StructField("delayTimeLevel", IntegerType()),
+        StructField("deliverAt", LongType()),
     ]
 )
 PLAIN = StructType([StructField("body", BinaryType()), StructField("tags", TEXT)])
@@ -46,6 +47,9 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "a word that is no topic": ({"topic": "a b"}, "a b"),
     "delay level that no broker has": ({"delayTimeLevel": 99}, "delay level 99 is above 18"),
     "negative delay": ({"delayTimeLevel": -1}, "delay level -1"),
+    "time of delivery that is too far away": ({"deliverAt": 4_000_000_000_000}, "the longest wait that the brokers of"),
+    "time of delivery that nobody can show": ({"deliverAt": 2**63 - 1}, "9999-12-31T23:59:59Z is more than"),
+    "topic of the brokers' own": ({"topic": "SCHEDULE_TOPIC_XXXX"}, "one of the brokers' own"),
 }
 
 
@@ -70,7 +74,7 @@ def bodies_in(wire: Wire, topic: str, count: int) -> list[bytes]:
     return sorted(eventually(read) or [])
 
 
-ONLY_AT_LEAST_ONCE = {"topic", "delayTimeLevel"}
+ONLY_AT_LEAST_ONCE = {"topic", "delayTimeLevel", "deliverAt"}
 """Columns that the other deliveries refuse."""
 
 
@@ -87,7 +91,7 @@ def test_a_row_that_no_broker_takes_stops_nothing_where_the_user_says_so(
     columns = StructType([column for column in COLUMNS if column.name in names])
     wire.create(topic)
     wire.create(f"{topic}_bad")
-    usual = {"topic": topic, "keys": ["k"], "tags": "t", "properties": [("p", "v")], "delayTimeLevel": None}
+    usual = {"topic": topic, "keys": ["k"], "tags": "t", "properties": [("p", "v")], "delayTimeLevel": None, "deliverAt": None}
     given = [{**usual, "body": b"1"}, {**usual, "body": b"bad", **bad}, {**usual, "body": b"2"}]
     batch = rows(columns, [{name: value for name, value in row.items() if name in names} for row in given])
     own = {"delivery": delivery} | ({"topic": topic} if delivery == "idempotent" else {})

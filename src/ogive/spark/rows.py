@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,8 +20,19 @@ import pyarrow.compute as pc
 from ogive.client.sending.intake import USUAL_LEVELS
 from ogive.client.sending.properties import with_unique_key
 from ogive.errors import InvalidOption, MessageIllegal, OgiveError, SendFailed
-from ogive.model import MAX_BODY_BYTES, RESERVED_PROPERTIES, Message, MessageQueue, PropertyName, check_tag, validate_topic
+from ogive.model import (
+    MAX_BODY_BYTES,
+    NO_SEND_TOPICS,
+    RESERVED_PROPERTIES,
+    Message,
+    MessageQueue,
+    PropertyName,
+    check_tag,
+    instant,
+    validate_topic,
+)
 from ogive.native import Texts, native
+from ogive.spark.rpc import DelayLimits
 from ogive.wire.message import MAX_BATCH_MESSAGES
 
 # Java's brokers read an int
@@ -108,12 +120,12 @@ def key_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:KEY_DIGITS].upper()
 
 
-LastLevel = Callable[[str], int | None]
-"""Return the highest delay level that all brokers of a topic have, or None if they do not say."""
+LimitsOf = Callable[[str], DelayLimits]
+"""Return the limits of a topic."""
 
 
-def _any_level(_: str) -> int | None:
-    return None
+def _no_limits(_: str) -> DelayLimits:
+    return DelayLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +144,12 @@ def form(
     partition: int,
     keys: Keys,
     invalid: list[InvalidRow] | None = None,
-    last_level: LastLevel = _any_level,
+    limits: LimitsOf = _no_limits,
 ) -> list[Row]:
     """The rows of *batch* as messages; *topic* overrides the column.
 
     A row that cannot be sent is added to *invalid*; without that, raises SendFailed that names it.
-    *last_level* is asked for delay levels that few brokers have.
+    *limits* is asked for delay levels that few brokers have, and for times of delivery to come.
     """
     values = {name: batch.column(name).to_pylist() for name in batch.schema.names}
     if topic is not None:
@@ -150,7 +162,7 @@ def form(
     rows = []
     for number, (name, *fields) in enumerate(zip(*columns, strict=True), first):
         try:
-            rows.append(_row(number, name, fields, keys, last_level))
+            rows.append(_row(number, name, fields, keys, limits))
         except (OgiveError, TypeError, ValueError) as exc:
             why = exc.remark if isinstance(exc, MessageIllegal) else exc  # no broker was asked yet
             if invalid is None:
@@ -226,9 +238,16 @@ def encode(batch: pa.RecordBatch, topic: str | None, first: int, keys: Keys, mos
     return topic, encoded
 
 
+def _topic(name: str) -> str:
+    """Return *name* if messages may be sent to such a topic. Raises InvalidOption."""
+    if name in NO_SEND_TOPICS:
+        raise InvalidOption(f"topic {name} is one of the brokers' own, to which nobody may send")
+    return validate_topic(name)
+
+
 def _is_topic(name: str | None) -> bool:
     try:
-        return name is not None and bool(validate_topic(name))
+        return name is not None and bool(_topic(name))
     except InvalidOption:
         return False
 
@@ -271,10 +290,10 @@ def _as_property(name: str, values: list[Any] | None, count: int, forbidden: str
     return ["" if value is None else f"{name}\x01{value}\x02" for value in values]
 
 
-def _row(number: int, topic: Any, values: list[Any], keys_of: Keys, last_level: LastLevel) -> Row:
+def _row(number: int, topic: Any, values: list[Any], keys_of: Keys, limits: LimitsOf) -> Row:
     body, tag, keys, properties, sharding_key, delay, deliver_at, broker_name, queue_id, unique = values
     # raises for what is wrong with these
-    message = Message(validate_topic(_present("topic", topic)), _bytes(body))
+    message = Message(_topic(_present("topic", topic)), _bytes(body))
     stored = _own(properties) if properties else {}
     if tag is not None:
         stored[PropertyName.TAGS] = _stored("tag", tag)
@@ -283,12 +302,12 @@ def _row(number: int, topic: Any, values: list[Any], keys_of: Keys, last_level: 
         stored[PropertyName.KEYS] = keys
     if sharding_key is not None:
         stored[PropertyName.SHARDING_KEY] = _stored("sharding key", sharding_key)
-    if level := _level(delay, message.topic, last_level):
+    if level := _level(delay, message.topic, limits):
         stored[PropertyName.DELAY] = str(level)
     if deliver_at is not None:
         if level:
             raise ValueError("it has a delay level and a time of delivery: one of them")
-        stored[PropertyName.TIMER_DELIVER_MS] = str(_ms(deliver_at))
+        stored[PropertyName.TIMER_DELIVER_MS] = str(_time(_ms(deliver_at), message.topic, limits))
     alone = bool(level) or deliver_at is not None
     queue = _queue(broker_name, queue_id, sharding_key)
     text = "".join([f"{name}\x01{value}\x02" for name, value in stored.items()])
@@ -331,16 +350,26 @@ def _keys(keys: str | list[str | None] | None) -> str:
     return " ".join(named)
 
 
-def _level(delay: int | None, topic: str, last_level: LastLevel) -> int:
+def _level(delay: int | None, topic: str, limits: LimitsOf) -> int:
     if not delay:
         return 0
     if not 0 < delay <= _MAX_LEVEL:
         raise ValueError(f"its delay level {delay} is outside 0 to {_MAX_LEVEL}")
-    if delay > USUAL_LEVELS and (last := last_level(topic)) is not None and delay > last:
+    if delay > USUAL_LEVELS and (last := limits(topic).last_level) is not None and delay > last:
         raise ValueError(
             f"its delay level {delay} is above {last}, the last one that the brokers of {topic} have; the column deliverAt takes any time"
         )
     return delay
+
+
+def _time(deliver_ms: int, topic: str, limits: LimitsOf) -> int:
+    wait_s = deliver_ms / 1000 - time.time()
+    if wait_s > 0 and (longest := limits(topic).longest_s) is not None and wait_s > longest:
+        raise ValueError(
+            f"its time of delivery {instant(deliver_ms):%Y-%m-%dT%H:%M:%SZ} is more than {longest} s ahead, "
+            f"the longest wait that the brokers of {topic} allow"
+        )
+    return deliver_ms
 
 
 def _ms(at: datetime | int) -> int:

@@ -12,13 +12,22 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from ogive.client import api
 from ogive.client.portal import Portal, portal
 from ogive.client.routes import MASTER_ID, auto_create_route, broker_addresses, publish_queues, subscribe_queues
 from ogive.errors import DataLoss, GroupNotExist, NoPermission, NoRoute, OgiveError, TopicNotExist
-from ogive.model import AUTO_CREATE_TOPIC, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, TOOLS_GROUP, MessageQueue, PullStatus, reply_topic
+from ogive.model import (
+    AUTO_CREATE_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    TOOLS_GROUP,
+    DelayLevels,
+    MessageQueue,
+    PullStatus,
+    reply_topic,
+)
 from ogive.spark.access import Access
 from ogive.spark.fetching import Fetched, Reading, record_count
 from ogive.spark.losses import deleted, removed
@@ -59,6 +68,16 @@ class Filter:
 
 
 EVERYTHING: Final = Filter()
+
+
+class DelayLimits(NamedTuple):
+    """The highest delay level and the longest wait that all brokers of a topic allow.
+
+    None: they do not say.
+    """
+
+    last_level: int | None = None
+    longest_s: int | None = None
 
 
 def cluster(access: Access | tuple[str, ...]) -> "Cluster":
@@ -239,25 +258,33 @@ class Cluster:
             raise BrokerAway(f"topic {topic!r} has no queue that can be written: its broker is away, or its permission forbids it")
         return queues
 
-    def last_delay_level(self, topic: str) -> int | None:
-        """Return the highest delay level that all brokers of *topic* have, or None if none says."""
-        return self._portal.call(self._last_delay_level(topic))
+    def delay_limits(self, topic: str) -> DelayLimits:
+        """Return the highest delay level and the longest wait that all brokers of *topic* allow."""
+        return self._portal.call(self._delay_limits(topic))
 
-    async def _last_delay_level(self, topic: str) -> int | None:
+    async def _delay_limits(self, topic: str) -> DelayLimits:
         try:
             masters = {await self.master_of(queue) for queue in await self.writable(topic)}
         except OgiveError:
             # the send meets the same, and reports it
-            return None
+            return DelayLimits()
 
-        async def ask(address: str) -> int | None:
+        async def ask(address: str) -> DelayLimits:
             try:
-                return len((await api.delay_levels(self.pool, address, timeout_s=CALL_TIMEOUT_S)).delays_ms)
-            except OgiveError:
-                return None
+                settings = await api.broker_settings(self.pool, address, timeout_s=CALL_TIMEOUT_S)
+                levels, longest = settings.get("messageDelayLevel"), settings.get("timerMaxDelaySec")
+                return DelayLimits(
+                    last_level=len(DelayLevels.parse(levels).delays_ms) if levels else None,
+                    longest_s=int(longest) if longest else None,
+                )
+            except (OgiveError, ValueError):
+                return DelayLimits()
 
         answers = await asyncio.gather(*map(ask, masters))
-        return min((last for last in answers if last is not None), default=None)
+        return DelayLimits(
+            last_level=min((one.last_level for one in answers if one.last_level is not None), default=None),
+            longest_s=min((one.longest_s for one in answers if one.longest_s is not None), default=None),
+        )
 
     async def master_of(self, queue: MessageQueue) -> str:
         """The address to write to. Raises BrokerAway."""

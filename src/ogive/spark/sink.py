@@ -36,7 +36,7 @@ from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
 from ogive.spark.routes import DOUBTFUL, USUAL, Patience
 from ogive.spark.rows import InvalidRow, Keys, Row, dead_letters, encode, form
-from ogive.spark.rpc import Cluster, cluster
+from ogive.spark.rpc import Cluster, DelayLimits, cluster
 from ogive.spark.sending import BATCH_BYTES, Half, Recall, Sending, end_transactions
 from ogive.spark.shipped import warn_if_zipped
 from ogive.spark.unsent import Unsent
@@ -139,8 +139,8 @@ class _Sink:
         keys = Keys(*origin, partition=attempt.partition, of_content=options.delivery != "atLeastOnce")
 
         @functools.cache
-        def last_level(topic: str) -> int | None:
-            return self._cluster.last_delay_level(options.access.namespace.wrap(topic))
+        def limits(topic: str) -> DelayLimits:
+            return self._cluster.delay_limits(options.access.namespace.wrap(topic))
 
         count, topics, halves, invalid = 0, set[str](), list[Half](), 0
         on_their_way: deque[Future[list[Half]]] = deque()
@@ -156,7 +156,7 @@ class _Sink:
                     sent = sending.send_encoded(topic, parts)
                 else:
                     refused = None if options.invalid_rows == "fail" else list[InvalidRow]()
-                    rows = form(batch, options.topic, count, attempt.partition, keys, refused, last_level)
+                    rows = form(batch, options.topic, count, attempt.partition, keys, refused, limits)
                     if options.access.namespace:
                         rows = [row._replace(topic=options.access.namespace.wrap(row.topic)) for row in rows]
                     if refused:
