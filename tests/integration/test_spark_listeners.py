@@ -328,6 +328,26 @@ def test_an_orderly_job_keeps_the_order_and_goes_on(
 
 
 @pytest.mark.spark
+def test_a_job_that_is_stopped_leaves_the_log_of_the_session_as_it_was(
+    spark: SparkSession, broker: RunningBroker, topic: str, group: str, tmp_path: Path
+) -> None:
+    send(broker, topic, ["a-1"])
+    listener = recorder(tmp_path, topic=topic, group=group, start="earliest")
+    client = ClientConfig(name_server=broker.name_server)
+    stop = Stop()
+    stop.ask()
+    java: Any = spark.sparkContext._jvm
+    root = java.org.apache.logging.log4j.LogManager.getRootLogger
+    before = root().getLevel().name()
+    spark.sparkContext.setLogLevel("WARN")
+    try:
+        run_listeners(spark, [listener], client=client, checkpoint=tmp_path / "checkpoint", stop=stop, say=lambda _: None, wait_s=30)
+        assert root().getLevel().name() == "WARN"
+    finally:
+        spark.sparkContext.setLogLevel(before)
+
+
+@pytest.mark.spark
 def test_a_broadcasting_listener_is_refused(topic: str, group: str, tmp_path: Path, job: Callable[..., dict[str, Totals]]) -> None:
     with pytest.raises(InvalidOption, match="broadcasting"):
         job(recorder(tmp_path, topic=topic, group=group, broadcast=True))

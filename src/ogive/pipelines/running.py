@@ -20,7 +20,7 @@ from ogive.spark.compat import ends_after_open_batch, reported_lag
 from ogive.spark.options import access_of
 from ogive.spark.owning import own_session
 from ogive.spark.rpc import Cluster, cluster
-from ogive.spark.stopping import Stop, cancelled
+from ogive.spark.stopping import Stop, cancelled, silence
 
 Say = Callable[[str], None]
 Offsets = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -80,6 +80,7 @@ def watch(spark: SparkSession, query: StreamingQuery, stop: Stop, report: Report
     batches: dict[int, int] = {}
     observed: dict[int, Counter[str]] = {}
     ended = False
+    level: str | None = None
     while not ended:
         try:
             ended = bool(query.awaitTermination(LOOK_S))
@@ -94,12 +95,13 @@ def watch(spark: SparkSession, query: StreamingQuery, stop: Stop, report: Report
             observed |= {one["batchId"]: _observed(one) for one in progress if one["numInputRows"]}
             report(sum(batches.values()), progress[-1])
         if stop.asked and not ended:
-            spark.sparkContext.setLogLevel("OFF")  # Spark would log our Stopped as a failure, with three screens of stack
+            # our Stopped is a failure for Spark
+            level = level or silence(spark)
             if at_once or not query.status["isTriggerActive"]:
                 query.stop()
                 ended = True
-    if stop.asked:
-        spark.sparkContext.setLogLevel("ERROR")
+    if level is not None:
+        spark.sparkContext.setLogLevel(level)
     return sum(batches.values()), sum(observed.values(), Counter())
 
 

@@ -30,7 +30,7 @@ from ogive.spark.compat import ADMISSION_CONTROL, ends_after_open_batch, registe
 from ogive.spark.failures import is_final, reason
 from ogive.spark.listening import FORMAT, ListenerSource, Work, options_of
 from ogive.spark.owning import own_session
-from ogive.spark.stopping import Stop
+from ogive.spark.stopping import Stop, silence
 from ogive.wire.bodies import TopicConfig
 
 log = logging.getLogger(__name__)
@@ -110,9 +110,9 @@ class GroupJob:
             seen = self._stop_file.with_suffix(".seen")
             while not seen.exists() and time.monotonic() < deadline and query.isActive:
                 time.sleep(0.05)
-            self._spark.sparkContext.setLogLevel("OFF")  # what a stop interrupts is logged with three screens of stack
+            level = silence(self._spark)
             query.stop()
-            self._spark.sparkContext.setLogLevel("ERROR")
+            self._spark.sparkContext.setLogLevel(level)
         self._count(query)
 
     def _count(self, query: StreamingQuery) -> None:

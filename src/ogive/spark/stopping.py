@@ -83,6 +83,17 @@ class Stop:
         logging.disable(self._logged)
 
 
+def silence(spark: SparkSession) -> str:
+    """Turn Spark's own log off, and return the level that it had.
+
+    Spark logs what a stop cuts off with three screens of stack.
+    """
+    java: Any = spark.sparkContext._jvm
+    level = str(java.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().name())
+    spark.sparkContext.setLogLevel("OFF")
+    return level
+
+
 @contextmanager
 def cancelled(spark: SparkSession, stop: Stop) -> Iterator[None]:
     """As soon as *stop* is asked, what Spark computes inside is cancelled; raises KeyboardInterrupt instead of what it fails with then."""
