@@ -115,7 +115,7 @@ class Scene:
     topic: str = field(default_factory=lambda: f"Hand-{uuid.uuid4().hex[:8]}")
     group: str = field(default_factory=lambda: f"hand-{uuid.uuid4().hex[:8]}")
     sent: int = 0
-    _calls: Counter[tuple[int, int]] = field(default_factory=Counter)  # message, try
+    calls: Counter[tuple[int, int]] = field(default_factory=Counter)  # message, try
     _free_since: dict[MessageQueue, float] = field(default_factory=dict)
     _idle_s: list[float] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -157,7 +157,7 @@ class Scene:
     def _got(self, message: ogive.MessageExt) -> int:
         number = int(message.body)
         with self._lock:
-            self._calls[number, message.reconsume_times] += 1
+            self.calls[number, message.reconsume_times] += 1
         return number
 
     def _note_change(self, taken: list[MessageQueue], given_up: list[MessageQueue]) -> None:
@@ -196,17 +196,17 @@ class Scene:
     async def delivered(self, count: int, timeout_s: float = WAIT_S) -> None:
         """Until so many messages have come, or the time is up."""
         deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline and len({number for number, _ in list(self._calls)}) < count:
+        while time.monotonic() < deadline and len({number for number, _ in list(self.calls)}) < count:
             await asyncio.sleep(0.1)
 
     async def tried(self, messages: Iterable[int], times: int) -> None:
         deadline, last = time.monotonic() + WAIT_S, {(number, times - 1) for number in messages}
-        while time.monotonic() < deadline and not last <= self._calls.keys():
+        while time.monotonic() < deadline and not last <= self.calls.keys():
             await asyncio.sleep(0.1)
 
     def outcome(self, name: str) -> Outcome:
-        delivered = len({number for number, _ in self._calls})
-        return Outcome(name, self.sent, delivered, self._calls.total() - len(self._calls), tuple(self._idle_s))
+        delivered = len({number for number, _ in self.calls})
+        return Outcome(name, self.sent, delivered, self.calls.total() - len(self.calls), tuple(self._idle_s))
 
     async def dead_letters(self) -> list[int]:
         async with aio.PullConsumer(name_server=self.server, start="earliest") as reader:
@@ -321,7 +321,7 @@ async def failing(server: str, *, messages: int, retries: int = 2) -> Outcome:
         await scene.tried(bad, 1 + retries)
         await asyncio.sleep(AFTER_S)
     letters = await scene.dead_letters()
-    early = sum((number, retries) not in scene._calls for number in letters) + len(letters) - len(set(letters))
+    early = sum((number, retries) not in scene.calls for number in letters) + len(letters) - len(set(letters))
     row = scene.outcome("failing listener")
     return Outcome(row.scenario, row.sent, row.delivered, row.twice, row.idle_s, len(letters), early)
 

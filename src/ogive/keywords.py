@@ -83,7 +83,7 @@ _SAME: Final = {
     "listeners": "handler handlers listener topic topic_name topics",
 }
 """Words of other clients and of other systems, by our argument."""
-_OF_LISTENERS: Final = ("as_", "auto_commit", "batch", "group", "orderly", "sql", "start", "tags", "threads")
+OF_LISTENERS: Final = ("as_", "auto_commit", "batch", "group", "orderly", "sql", "start", "tags", "threads")
 _NEAR: Final = 0.75
 
 
@@ -148,7 +148,7 @@ def _advice(word: str, parameters: Any) -> str:
         for way, kind, name in nested:
             if is_meant(plain, name):
                 return f"use {way.name}={kind.__name__}({name}=...)"
-    for name in _OF_LISTENERS if "listeners" in ways else ():
+    for name in OF_LISTENERS if "listeners" in ways else ():
         if plain == name or _is_same(plain, name):
             return f"use @ogive.listener(..., {name}=...)"
     if near := difflib.get_close_matches(plain, ways, n=1, cutoff=_NEAR):

@@ -12,7 +12,7 @@ import pytest
 import ogive
 import ogive.testing
 from ogive import aio
-from ogive.keywords import _OF_LISTENERS
+from ogive.keywords import OF_LISTENERS
 
 CONSTRUCTORS = {
     "bootstrap_servers": "name_server=",
@@ -151,7 +151,7 @@ def test_every_public_method_names_its_own_arguments(module: Any, name: str) -> 
 
 
 def test_what_belongs_to_listeners_is_what_they_have() -> None:
-    assert set(_OF_LISTENERS) <= set(inspect.signature(ogive.listener).parameters)
+    assert set(OF_LISTENERS) <= set(inspect.signature(ogive.listener).parameters)
 
 
 def test_a_word_like_none_of_them_lists_what_there_is() -> None:

@@ -7,8 +7,8 @@ Behaviour
 - Orderly: a range is worked on only under the broker's lock of its queue, under a name that no other attempt has. An attempt that finds
   the queue locked waits; a worker that was killed holds it until its lease at the broker ends (60 s).
 - A broker that is away is waited for, up to AWAY_S; then the task fails and Spark tries it again.
-- A range that its broker has lost, of a queue that its topic has lost, or of a topic that has no listener any more, is done where it
-  ends, and the log tells what is missing.
+- A range counts as done, and the log names what is missing, if its broker has lost it, if its topic
+  has lost the queue, or if the topic has no listener any more.
 - A message whose body does not match its checksum is passed over once that is how the master has it, see ``client/consumer/damage.py``.
   Until that is known it is waited for like a broker that is away; and so are bytes that are no message at all, which nothing passes over.
 

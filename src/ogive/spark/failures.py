@@ -45,7 +45,8 @@ _MAY_PASS: Final = (OgiveError, OSError)
 
 
 _REFUSED_BY_SPARK: Final = re.compile(r"SQLSTATE: 42|\b(?:java\.nio\.file\.AccessDenied|AccessControl)Exception\b")
-"""How Spark reports what a query names wrongly, such as a missing column, and folders that it may not use."""
+"""Texts with which Spark reports a wrong name in a query, such as a missing column, or a folder
+that it may not use."""
 
 
 def reason(text: str) -> str:

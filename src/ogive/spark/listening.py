@@ -287,7 +287,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return look_at(self._cluster, offsets, self._work.group)
 
     def _report_removed(self, begin: Positions, ends: Positions) -> None:
-        """Log queues that their topic does not have any more, with what the group has not consumed."""
+        """Log queues that were taken from their topic, with what the group has not consumed."""
         there = {(queue.topic, queue.broker_name) for queue in ends}
         removed = {queue for queue in begin.keys() - ends.keys() if (queue.topic, queue.broker_name) in there}
         for queue in sorted(removed - self._removed):

@@ -1,7 +1,7 @@
 """Recognizes a topic that was deleted and made again.
 
-Its queues hold other messages at the offsets that were read before. The store time of the last message
-that was read of a queue tells; the checkpoint keeps it beside the position.
+Its queues hold other messages at the offsets that were read before. The store time of the last
+message that was read of a queue shows it; the checkpoint keeps it beside the position.
 """
 
 import logging
@@ -16,7 +16,7 @@ from ogive.spark.rpc import Cluster
 log = logging.getLogger(__name__)
 
 Look = Callable[[Positions], Mapping[MessageQueue, int]]
-"""Return the store times of the messages at these offsets, as far as they can be found out now."""
+"""Return the store times of the messages at these offsets, as far as brokers answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Ends:
 
 
 def find_remade(ends: Ends, begin: Positions, times: Mapping[MessageQueue, int], look: Look) -> Mapping[MessageQueue, int]:
-    """Return the queues that were made again, each with the store time of a message that tells.
+    """Return the queues that were made again, each with the store time of a message that shows it.
 
-    *times* are the store times of the last messages before *begin*. In a queue that is shorter now,
-    the first message tells.
+    *times* are the store times of the last messages before *begin*. In a queue that is shorter now
+    the first message shows it.
     """
     look_at: dict[MessageQueue, int] = {}
     for queue, ms in times.items():
@@ -54,7 +54,10 @@ def find_remade(ends: Ends, begin: Positions, times: Mapping[MessageQueue, int],
 
 
 def times_at(end: Positions, ends: Ends, begin: Positions, times: Mapping[MessageQueue, int], look: Look) -> dict[MessageQueue, int]:
-    """Return the store times of the last messages before *end*. *times* are those before *begin*."""
+    """Return the store times of the last messages before *end*.
+
+    *times* are those before *begin*.
+    """
     kept = {queue: ms for queue, ms in times.items() if end.get(queue) == begin.get(queue)}
     told = {queue: ms for queue, ms in ends.stored_ms.items() if queue not in kept and end.get(queue) == ends.latest[queue]}
     unknown = {queue: at - 1 for queue, at in end.items() if at > ends.first.get(queue, at) and queue not in kept and queue not in told}
@@ -62,7 +65,7 @@ def times_at(end: Positions, ends: Ends, begin: Positions, times: Mapping[Messag
 
 
 def look_at(cluster: Cluster, offsets: Positions, group: str) -> Mapping[MessageQueue, int]:
-    """Return the store times of the messages at *offsets*, or nothing if a broker does not answer."""
+    """Return the store times of the messages at *offsets*, or none if a broker does not answer."""
     try:
         return cluster.stored_ms(offsets, group) if offsets else {}
     except OgiveError as exc:

@@ -33,7 +33,9 @@ def parse_int(text: str) -> int:
 
 
 def parse_bool(text: str) -> bool:
-    """Return True for what Java's Boolean.parseBoolean takes for true, and for 1, which the C++ client writes."""
+    """Return True for *true* in any case, as Java's Boolean.parseBoolean does, and for 1, which the
+    C++ client writes.
+    """
     return text.lower() == "true" or text == "1"
 
 

@@ -121,7 +121,7 @@ class Claims:
             task.cancel()
 
     async def free(self, topic: str, queues: Sequence[MessageQueue], others: Sequence[str]) -> list[MessageQueue]:
-        """Return those of the claimed *queues* of *topic* that none of the *others*, sorted, has."""
+        """Return the claimed *queues* of *topic* that no other member has. *others* are sorted."""
         claims = {queue: self._claims[queue] for queue in queues}
         near = nearest(others, self._me)
         for member in near:
