@@ -127,8 +127,9 @@ class RemoteOffsetStore(Offsets):
     goes alone, as it creates the group's table for the topic: of several at once, each creates one, and the offsets in the others are lost
     (ConsumerOffsetManager.commitOffset, 5.5; seen in one of 20 closes of a new group).
 
-    The first update on another connection than the last is sent only if the broker does not know more: whoever was cut off, or stood
-    still, may have lost the queue meanwhile, and would take back what its next owner did.
+    The first update on a new connection is sent only if the broker does not know more: a member
+    that was cut off, or stood still, may have lost the queue meanwhile, and would take back what
+    its next owner did.
     """
 
     def __init__(self, calls: OffsetCalls) -> None:
@@ -213,7 +214,7 @@ class RemoteOffsetStore(Offsets):
                 log.warning("offset %d of %s was not persisted: %s", offset, queue, exc)
 
     async def _counts(self, queue: MessageQueue) -> bool:
-        """In the queue's turn. Return False if another member has gone on in the queue."""
+        """Return False if another member has continued in the queue. Called in the queue's turn."""
         link = self._calls.link(queue)
         if queue not in self._links or (link is not None and link is self._links[queue]):
             return True
