@@ -174,8 +174,9 @@ class RemoteOffsetStore(Offsets):
     async def commit(self, offsets: Mapping[MessageQueue, int], *, again: bool = False) -> None:
         """Set offsets, also back, as the application says, and tell the brokers. Raises the first failure after every broker was asked.
 
-        Without *again* those that were acknowledged before are not sent; with it, an offset that the broker does not keep is a failure. One
-        that fails is forgotten: the application may go back, and then nothing may send it later.
+        Without *again* those that were acknowledged before are not sent, nor those of a queue in which another member has gone on
+        meanwhile. With it, an offset that the broker does not keep is a failure. One that fails is forgotten: the application may go
+        back, and then nothing may send it later.
         """
         for failure in await asyncio.gather(*(self._commit(*row, again) for row in offsets.items()), return_exceptions=True):
             if failure is not None:
@@ -183,6 +184,8 @@ class RemoteOffsetStore(Offsets):
 
     async def _commit(self, queue: MessageQueue, offset: int, again: bool) -> None:
         async with self._turns[queue]:
+            if not again and not await self._counts(queue):
+                return
             before = self._offsets.get(queue)
             self.move(queue, offset)
             try:

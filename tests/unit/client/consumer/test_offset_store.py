@@ -272,3 +272,15 @@ async def test_progress_on_a_new_connection_takes_nothing_back(kept: int, told: 
     await store.persist([A], again=True)
     await store.persist([A], again=True)
     assert broker.offsets[A] == told
+
+
+async def test_what_an_application_has_read_takes_nothing_back_on_a_new_connection_unless_it_says_so() -> None:
+    broker = Broker()
+    store = RemoteOffsetStore(broker)
+    store.begin(A, 0)
+    broker.connection = "second"
+    broker.offsets[A] = 100
+    await store.commit({A: 30})
+    assert broker.offsets[A] == 100
+    await store.commit({A: 30}, again=True)
+    assert broker.offsets[A] == 30
