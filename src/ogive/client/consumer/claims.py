@@ -124,19 +124,24 @@ class Claims:
         """Return the claimed *queues* of *topic* that no other member has. *others* are sorted."""
         claims = {queue: self._claims[queue] for queue in queues}
         near = nearest(others, self._me)
-        for member in near:
+        some_are_not_asked = len(near) < len(others)
+        await self._ask_all(topic, near, claims)
+        if some_are_not_asked:
+            # Not in the next pass: in a large group that is up to a second away.
+            youngest = max((claim.since for claim in claims.values()), default=0.0)
+            await asyncio.sleep(min(ROUND_S, youngest + self._pause_s - self._loop.time()))
+            await self._ask_all(topic, near, claims)
+        return [queue for queue, claim in claims.items() if self._is_free(queue, claim, near, some_are_not_asked)]
+
+    async def _ask_all(self, topic: str, members: Collection[str], claims: Mapping[MessageQueue, Claim]) -> None:
+        """Ask those that may have one of the queues, and wait a while for the answers."""
+        for member in members:
             asked = {queue: claim for queue, claim in claims.items() if member not in claim.clear and member not in claim.mute}
             if asked and (topic, member) not in self._asking:
                 self._asking[topic, member] = self._spawn(self._ask(topic, member, asked), f"ask {member}")
-        asking = [task for (of, member), task in self._asking.items() if of == topic and member in near]
-        until = self._loop.time() + ROUND_S
+        asking = [task for (of, member), task in self._asking.items() if of == topic and member in members]
         if asking:
             await asyncio.wait(asking, timeout=ROUND_S)
-        if len(near) < len(others):
-            # Not in the next pass: in a large group that is up to a second away.
-            youngest = max((claim.since for claim in claims.values()), default=0.0)
-            await asyncio.sleep(min(until, youngest + self._pause_s) - self._loop.time())
-        return [queue for queue, claim in claims.items() if self._is_free(queue, claim, near, len(near) < len(others))]
 
     def _is_free(self, queue: MessageQueue, claim: Claim, asked: Iterable[str], some_are_not_asked: bool) -> bool:
         age_s = self._loop.time() - claim.since

@@ -230,6 +230,18 @@ async def test_in_a_large_group_too_a_neighbour_that_still_has_a_queue_is_waited
         await eventually(lambda: ORDERS in running.assignment["billing"])
 
 
+async def test_in_a_large_group_a_member_asks_again_before_it_looks_at_the_group_again(broker: FakeBroker) -> None:
+    """That is up to a second away."""
+    with_others(broker, *(f"zzz{i:03}" for i in range(300)))
+    holds(broker, [ORDERS])
+    async with consumer(broker, to(Seen()), config=replace(QUICK, hand_over_pause_s=0.3, rebalance_pause_s=WAIT_S)) as running:
+        await eventually(lambda: len(questions_of_orders(broker)) == 32)
+        holds(broker, ())
+        await eventually(lambda: ORDERS in running.assignment["billing"])
+        # Of Orders and of the retry topic.
+        assert len(broker.of(MEMBERS)) == 2
+
+
 @pytest.mark.parametrize("answer", ["silence", "it has it"])
 async def test_a_member_that_never_gives_a_queue_up_is_not_waited_for_for_ever(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture, answer: str
