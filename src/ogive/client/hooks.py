@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from ogive.client.user_code import must_pass
+from ogive.client.user_code import call_in_fresh_context, must_pass
 from ogive.model import Message, SendResult
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def run_after(hooks: Sequence[SendHook], message: Message, result: SendResult | 
     """In the opposite order, so that the first hook is the outermost."""
     for hook in reversed(hooks):
         try:
-            hook.after_send(message, result, error)
+            call_in_fresh_context(hook.after_send, message, result, error)
         except BaseException as exc:  # user code: it must not break the send, nor those whose outcome comes with this one's
             if must_pass(exc, None):
                 raise

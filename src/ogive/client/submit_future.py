@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from ogive.client.user_code import on_a_loop
+from ogive.client.user_code import call_in_fresh_context, on_a_loop
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class SubmitFuture(concurrent.futures.Future[T]):
             except IndexError:
                 return
             try:
-                callback(self)
+                call_in_fresh_context(callback, self)
             except BaseException:
                 # The future was done already: this is the thread that adds the callback.
                 if not on_a_loop():

@@ -166,3 +166,28 @@ def test_a_blocking_send_runs_before_send_in_the_callers_thread_and_context() ->
         request_id.set("r-1")
         sending.send("Orders", b"1")
     assert seen == [("r-1", True), ("after", True)]
+
+
+def test_what_after_send_or_a_callback_sets_in_the_context_is_gone_for_the_next_message() -> None:
+    left = contextvars.ContextVar("left", default="")
+    seen: list[str] = []
+
+    class Setting:
+        def before_send(self, message: Message) -> Message | None:
+            return None
+
+        def after_send(self, message: Message, result: SendResult | None, error: BaseException | None) -> None:
+            seen.append(left.get())
+            left.set("by after_send")
+
+    def called(_: object) -> None:
+        seen.append(left.get())
+        left.set("by a callback")
+
+    with on_a_thread() as fake, ogive.Producer(fake.address, config=ProducerConfig(hooks=(Setting(),))) as sending:
+        for body in (b"1", b"2"):
+            future = sending.submit("Orders", body)
+            future.add_done_callback(called)
+            future.result()
+            sending.send("Orders", body)
+    assert set(seen) == {""}

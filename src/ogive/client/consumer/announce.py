@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
-from ogive.client.user_code import must_pass
+from ogive.client.user_code import await_in_fresh_context, must_pass
 from ogive.model import RETRY_PREFIX, MessageQueue
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Announcer:
             self._told = held
             try:
                 if inspect.iscoroutinefunction(self._on_change):
-                    await self._on_change(taken, given_up)
+                    await await_in_fresh_context(self._on_change, taken, given_up)
                 else:
                     await asyncio.to_thread(self._on_change, taken, given_up)
             except BaseException as exc:  # user code: the consumer goes on without it
