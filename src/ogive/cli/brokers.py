@@ -24,9 +24,11 @@ async def list_brokers(options: argparse.Namespace) -> int:
 
 async def show_broker(options: argparse.Namespace) -> int:
     """1 when it does not answer."""
-    found = [row for row in await _brokers(options) if options.broker in (row.name, row.address)]
+    rows = await _brokers(options)
+    found = [row for row in rows if options.broker in (row.name, row.address)]
     if not found:
-        raise InvalidOption(f"there is no broker {options.broker}: `ogive broker list` shows their names and addresses")
+        there = ", ".join(sorted({row.name for row in rows}))
+        raise InvalidOption(f"there is no broker {options.broker}; there are: {there}. `ogive broker list` shows their addresses, too")
     for row in found:
         if options.json:
             print_json(_record(row) | {"figures": dict(row.figures)})

@@ -298,3 +298,22 @@ async def test_the_dead_letters_of_a_group_that_does_not_exist_are_an_error_with
 async def test_brokers_that_do_not_tell_of_groups_have_no_dead_letters_of_any(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
     brokers[1].on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, error(ResponseCode.NO_PERMISSION))
     assert await admin.dead_letters("billling") == []
+
+
+async def test_calls_that_name_an_unknown_group_or_topic_name_similar_ones(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    """They answered that there is nothing."""
+    for broker in brokers:
+        show_groups(broker, SubscriptionGroupConfig(name="billing").to_json())
+        connect(broker)
+        broker.on(RequestCode.QUERY_CONSUMER_OFFSET, error(ResponseCode.QUERY_NOT_FOUND))
+        broker.on(RequestCode.GET_CONSUME_STATS, ok(body=consume_stats_dumps({}, 0.0)))
+        broker.on(RequestCode.DELETE_TOPIC_IN_BROKER, ok())
+    for call in (admin.members("biling"), admin.running_info("biling", "me@1"), admin.positions("biling", "Orders")):
+        with pytest.raises(GroupNotExist, match=r"Similar groups: billing\."):
+            await call
+    with pytest.raises(NoRoute, match=r"Similar topics: Orders\."):
+        await admin.lag("billing", "Order")
+    with pytest.raises(NoRoute, match=r"Similar topics: Orders\."):
+        await admin.delete_topic("Order")
+    assert await admin.members("billing") is None
+    assert set((await admin.positions("billing", "Orders")).values()) == {None}

@@ -27,7 +27,7 @@ from ogive.errors import (
     TopicNotExist,
     TransportError,
 )
-from ogive.model import MessageQueue, is_system_group, retry_topic, validate_group
+from ogive.model import MessageQueue, is_system_group, retry_topic, validate_group, validate_topic
 from ogive.transport.tasks import each
 from ogive.wire.bodies import Connection, ConsumerConnection, SubscriptionGroupConfig
 from ogive.wire.codes import version_name
@@ -176,13 +176,17 @@ class GroupCalls(AdminBase):
         )
 
     async def members(self, group: str) -> ConsumerConnection | None:
-        """The members online now and their subscriptions; None if there are none."""
+        """The members online now and their subscriptions; None if there are none.
+
+        Raises GroupNotExist, which names similar groups.
+        """
         validate_group(group)
         for address in (await self._group_masters(group)).values():
             try:
                 return await api.consumer_connections(self.client.pool, address, group, timeout_s=self._timeout_s)
             except ConsumerNotOnline:
                 continue
+        await self._check_known(group)
         return None
 
     async def producers(self, group: str) -> list[Member]:
@@ -198,27 +202,42 @@ class GroupCalls(AdminBase):
         return [member for _, member in sorted(found.items())]
 
     async def running_info(self, group: str, client_id: str, *, stack: bool = False) -> ConsumerRunningInfo:
-        """What one member reports about itself; *stack* includes its threads. Raises ConsumerNotOnline, or a BrokerError if it refuses."""
+        """What one member reports about itself; *stack* includes its threads.
+
+        Raises ConsumerNotOnline, GroupNotExist, or a BrokerError if the member refuses.
+        """
         validate_group(group)
+        online: set[str] = set()
         for address, one in await self._connections(group):
-            if any(connection.client_id == client_id for connection in one.connections):
+            online |= {connection.client_id for connection in one.connections}
+            if client_id in online:
                 return await api.consumer_running_info(self.client.pool, address, group, client_id, stack=stack, timeout_s=self._timeout_s)
-        raise ConsumerNotOnline(ResponseCode.CONSUMER_NOT_ONLINE, f'no member "{client_id}" of group "{group}" is online')
+        if not online:
+            await self._check_known(group)
+        there = f": online are {', '.join(sorted(online))}" if online else ", and no other"
+        raise ConsumerNotOnline(ResponseCode.CONSUMER_NOT_ONLINE, f'no member "{client_id}" of group "{group}" is online{there}')
 
     async def lag(self, group: str, topic: str | None = None, *, members: bool = True) -> list[QueueLag]:
         """Return how far the group is behind in each queue, including those of its retry topic.
 
         Empty if it never committed. *members*: also ask every member which queues it holds. Raises
-        GroupNotExist, which names similar groups.
+        GroupNotExist and NoRoute, which name similar groups and topics.
         """
-        validate_group(group)
-        rows, _ = await self._progress(group, topic)
-        if not rows:
-            await self._check_known(group)
+        rows = await self._lag(group, topic)
+        if not rows and topic is not None:
+            await self.client.routes.refresh(validate_topic(topic))
         holders = await self._holders(group) if members and rows else {}
         return [
             QueueLag(row.queue, row.consumer_offset, row.max_offset, row.lag, row.last_consumed_ms, holders.get(row.queue)) for row in rows
         ]
+
+    async def _lag(self, group: str, topic: str | None) -> list[QueueLag]:
+        """Raises GroupNotExist."""
+        validate_group(group)
+        rows, _ = await self._progress(group, topic)
+        if not rows:
+            await self._check_known(group)
+        return rows
 
     async def lag_gaps(self, group: str, topic: str | None = None, *, members: bool = True) -> list[str]:
         """Return what is missing from ``lag()``, a sentence each. Empty if nothing is missing.
@@ -231,11 +250,10 @@ class GroupCalls(AdminBase):
         brokers that are gone, for a day; a master that is away while its slave serves is always
         seen.
         """
-        validate_group(group)
         info = await self.cluster_info()
         away = info.lost.keys() | {name for name, one in info.brokers.items() if MASTER_ID not in one.addresses}
         gaps = [f"broker {name} is away, and may hold messages of the group" for name in sorted(away)]
-        rows = await self.lag(group, topic, members=False)
+        rows = await self._lag(group, topic)
         gaps += [
             f"the position {row.consumer_offset} is beyond the end of {self._namespace.strip_queue(row.queue)}, which is "
             f"{row.max_offset}: the topic was deleted and created again"

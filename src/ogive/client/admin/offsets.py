@@ -40,10 +40,16 @@ class OffsetCalls(AdminBase):
         return await self._targets(await self._places(topic), at)
 
     async def positions(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """The group's committed offset in each queue: the next one it consumes; None if there is none. Raises NoRoute."""
+        """The group's committed offset in each queue: the next one it consumes; None if there is none.
+
+        Raises NoRoute and GroupNotExist, which name similar topics and groups.
+        """
         validate_group(group)
         places = await self._places(validate_topic(topic))
-        return dict(zip(places.queues, await self._committed(group, places, places.queues), strict=True))
+        offsets = await self._committed(group, places, places.queues)
+        if all(offset is None for offset in offsets):
+            await self._check_known(group)
+        return dict(zip(places.queues, offsets, strict=True))
 
     async def reset_offsets(self, group: str, topic: str, to: ResetTarget, *, dry_run: bool = False) -> list[OffsetReset]:
         """Move the group to ``"earliest"``, ``"latest"``, a time, or given offsets (then only in these queues). Returns the changes.
@@ -151,6 +157,7 @@ class OffsetCalls(AdminBase):
             await one(rows[0])
             await each(rows[1:], one)
         except GroupNotExist as exc:
+            await self._check_known(group)
             text = f"{exc.remark}; create it first, with create_group or `ogive group create {group}`"
             raise GroupNotExist(exc.code, text, address) from None
 

@@ -141,8 +141,11 @@ class TopicCalls(AdminBase):
             ) from None
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete the topic and its messages from every master of the cluster (default: of all), and from the name servers."""
-        validate_topic(topic)
+        """Delete the topic and its messages from every master of the cluster (default: of all), and from the name servers.
+
+        Raises NoRoute, which names similar topics.
+        """
+        await self.client.routes.refresh(validate_topic(topic))
         masters = await self._masters(cluster)
         await each(masters.values(), lambda address: api.delete_topic(self.client.pool, address, topic, timeout_s=self._timeout_s))
         for server in self.client.name_servers.addresses:

@@ -113,7 +113,10 @@ class Admin(Facade):
         )
 
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete the topic and its messages from every master of the cluster (default: of all), and from the name servers."""
+        """Delete the topic and its messages from every master of the cluster (default: of all), and from the name servers.
+
+        Raises NoRoute, which names similar topics.
+        """
         self._live().call(self._admin.delete_topic(topic, cluster=cluster))
 
     def topics(self, *, system: bool = False) -> list[TopicSummary]:
@@ -207,7 +210,10 @@ class Admin(Facade):
         return self._live().call(self._admin.group(group))
 
     def members(self, group: str) -> ConsumerConnection | None:
-        """The members online now and their subscriptions; None if there are none."""
+        """The members online now and their subscriptions; None if there are none.
+
+        Raises GroupNotExist, which names similar groups.
+        """
         return self._live().call(self._admin.members(group))
 
     def producers(self, group: str) -> list[Member]:
@@ -215,14 +221,17 @@ class Admin(Facade):
         return self._live().call(self._admin.producers(group))
 
     def running_info(self, group: str, client_id: str, *, stack: bool = False) -> ConsumerRunningInfo:
-        """What one member reports about itself; *stack* includes its threads. Raises ConsumerNotOnline, or a BrokerError if it refuses."""
+        """What one member reports about itself; *stack* includes its threads.
+
+        Raises ConsumerNotOnline, GroupNotExist, or a BrokerError if the member refuses.
+        """
         return self._live().call(self._admin.running_info(group, client_id, stack=stack))
 
     def lag(self, group: str, topic: str | None = None, *, members: bool = True) -> list[QueueLag]:
         """Return how far the group is behind in each queue, including those of its retry topic.
 
         Empty if it never committed. *members*: also ask every member which queues it holds. Raises
-        GroupNotExist, which names similar groups.
+        GroupNotExist and NoRoute, which name similar groups and topics.
         """
         return self._live().call(self._admin.lag(group, topic, members=members))
 
@@ -246,7 +255,10 @@ class Admin(Facade):
         return self._live().call(self._admin.offsets_at(topic, at))
 
     def positions(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """The group's committed offset in each queue: the next one it consumes; None if there is none. Raises NoRoute."""
+        """The group's committed offset in each queue: the next one it consumes; None if there is none.
+
+        Raises NoRoute and GroupNotExist, which name similar topics and groups.
+        """
         return self._live().call(self._admin.positions(group, topic))
 
     def reset_offsets(self, group: str, topic: str, to: ResetTarget, *, dry_run: bool = False) -> list[OffsetReset]:
