@@ -249,6 +249,8 @@ class Message:
         if type(self.keys) is not tuple:
             object.__setattr__(self, "keys", as_keys(self.keys))
         if self.properties is not _NO_PROPERTIES:
+            if not isinstance(self.properties, Mapping):
+                raise TypeError(f"properties must be a mapping of str to str, not {type(self.properties).__name__}")
             object.__setattr__(self, "properties", MappingProxyType(dict(self.properties)))
         if not isinstance(self.flag, int):
             raise TypeError(f"flag must be int, not {type(self.flag).__name__}")

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
 
+from ogive.client.config import check_type, check_types
 from ogive.client.consumer.filter import subscription, validate_filter, warn_of_tags
 from ogive.client.serialize import As, reader, takes_message
 from ogive.errors import InvalidOption
@@ -52,6 +53,13 @@ def consume_from_where(start: Start) -> str:
     return {"earliest": "CONSUME_FROM_FIRST_OFFSET", "latest": "CONSUME_FROM_LAST_OFFSET"}.get(str(start), "CONSUME_FROM_TIMESTAMP")
 
 
+def _check_done(done: int) -> None:
+    """Raises TypeError, InvalidOption."""
+    check_type("done", done, int, "int")
+    if done < 0:
+        raise InvalidOption(f"done is {done}: a batch has no fewer than 0 finished messages")
+
+
 # --- results ---------------------------------------------------------------------------------------------------------
 
 
@@ -67,8 +75,7 @@ class Later:
 
     def __post_init__(self) -> None:
         check_delay_level(self.delay_level, least=-1)
-        if self.done < 0:
-            raise InvalidOption(f"done is {self.done}: a batch has no fewer than 0 finished messages")
+        _check_done(self.done)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +86,9 @@ class Suspend:
     done: int = 0
 
     def __post_init__(self) -> None:
-        if (self.seconds is not None and not self.seconds >= 0) or self.done < 0:
+        check_type("seconds", self.seconds, int | float | None, "a number of seconds")
+        _check_done(self.done)
+        if self.seconds is not None and not self.seconds >= 0:
             raise InvalidOption(f"a queue cannot be suspended for {self.seconds} s")
 
 
@@ -162,9 +171,10 @@ class ListenerConfig:
     auto_commit: bool = True  # ConsumeOrderlyContext.autoCommit; False: orderly only, progress moves when the listener returns COMMIT
 
     def __post_init__(self) -> None:
+        validate_filter(self.tags, self.sql)
+        check_types(self)
         validate_topic(self.topic)
         validate_group(self.group)
-        validate_filter(self.tags, self.sql)
         if self.broadcast and not self.orderly and self.max_retries is not None:
             raise InvalidOption("max_retries has no meaning with broadcast: a failed message is logged and dropped")
         if not 1 <= self.batch <= 1024:

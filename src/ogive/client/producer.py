@@ -351,6 +351,9 @@ class Producer(OnlyAsyncWith, Generic[B]):
 
 def broker_of_handle(handle: str) -> str:
     """Which broker gave a recall handle. Raises InvalidOption. Source: RecallMessageHandle.java, 5.5."""
+    if not isinstance(handle, str):
+        sends = "only a message sent with delay_s= or deliver_at= has one"
+        raise TypeError(f"handle must be the recall_handle of a SendResult, not {type(handle).__name__}: {sends}")
     try:
         words = base64.b64decode(handle.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ")
     except (UnicodeError, ValueError):

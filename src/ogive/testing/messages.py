@@ -21,6 +21,8 @@ def message(
     reconsume_times: int = 0,
 ) -> MessageExt:
     """A received message to call a listener with: ``bill(message("Orders", b"4711", tag="paid"))``. Its times are now."""
+    if not isinstance(body, bytes):
+        raise TypeError(f"body must be bytes, not {type(body).__name__}: encode text first")
     now_ms = time.time_ns() // 1_000_000
     joined = keys if isinstance(keys, str) else " ".join(keys)
     known = {

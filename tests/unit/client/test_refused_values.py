@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import ogive
+import ogive.testing
 from ogive.errors import InvalidOption, MessageIllegal
 
 QUEUE = ogive.MessageQueue("Orders", "broker-a", 0)
@@ -63,6 +64,80 @@ def test_of_a_message_that_cannot_wait(
 def test_of_a_listeners_answer(level: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="delay"):
         ogive.later(level)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("threads", "2"),
+        ("batch", "1"),
+        ("max_retries", "3"),
+        ("consume_timeout_s", "900"),
+        ("suspend_s", None),
+        ("orderly", "yes"),
+        ("broadcast", 1),
+        ("auto_commit", None),
+        ("tags", ["paid"]),
+        ("sql", 5),
+        ("topic", ["Orders"]),
+        ("group", ["billing"]),
+    ],
+)
+def test_of_a_listeners_setting(setting: str, value: Any) -> None:
+    with pytest.raises(TypeError, match=f"{setting} must be .*, not {type(value).__name__}"):
+        ogive.listener(**{"topic": "Orders", "group": "billing"} | {setting: value})
+
+
+@pytest.mark.parametrize("given", [{"seconds": "1"}, {"done": "1"}, {"done": None}])
+def test_of_a_listeners_pause(given: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"{next(iter(given))} must be"):
+        ogive.suspend(**given)
+
+
+def test_of_a_recall_handle(producer: ogive.Producer[bytes]) -> None:
+    """A message that was sent without a delay has None there."""
+    with pytest.raises(TypeError, match="not NoneType: only a message sent with delay_s= or deliver_at= has one"):
+        producer.recall("Orders", None)  # type: ignore[arg-type]
+
+
+def test_of_a_pull_consumers_arguments() -> None:
+    with ogive.PullConsumer(name_server="127.0.0.1:1", group="refused") as consumer:
+        calls: list[tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
+            ("timeout_s must be a number of seconds or None, not str", consumer.poll, ("5",), {}),
+            ("max_messages must be int, not str", consumer.poll, (), {"max_messages": "5"}),
+            ("max_messages must be int, not str", consumer.pull, (QUEUE, 0), {"max_messages": "5"}),
+            ("suspend_s must be a number of seconds, not str", consumer.pull, (QUEUE, 0), {"suspend_s": "5"}),
+            ("queue must be an ogive.MessageQueue.* not tuple", consumer.seek, (("Orders", 0), 5), {}),
+            ("queue must be an ogive.MessageQueue.* not str", consumer.assign, ("Orders",), {}),
+            ("queues must be several ogive.MessageQueue, not MessageQueue", consumer.assign, (QUEUE,), {}),
+            ("queue must be an ogive.MessageQueue.* not int", consumer.pause, (0,), {}),
+            ("topic must be str, not list", consumer.queues, (["Orders"],), {}),
+        ]
+        for words, call, arguments, others in calls:
+            with pytest.raises(TypeError, match=words):
+                call(*arguments, **others)
+
+
+def test_of_an_admins_arguments() -> None:
+    with ogive.Admin("127.0.0.1:1") as admin:
+        calls: list[tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
+            ("queues must be int or None, not str", admin.create_topic, ("Orders",), {"queues": "8"}),
+            ("max_retries must be int or None, not str", admin.create_group, ("billing",), {"max_retries": "3"}),
+            ("retry_queues must be int or None, not float", admin.update_group, ("billing",), {"retry_queues": 1.5}),
+            ("message_id must be str, not NoneType", admin.message, (None,), {}),
+            ("message must be one of dead_letters.group., not str", admin.send_again, ("billing", "7F00"), {}),
+            ("queue must be an ogive.MessageQueue, not str", admin.message_at, ("Orders", 0), {}),
+        ]
+        for words, call, arguments, others in calls:
+            with pytest.raises(TypeError, match=words):
+                call(*arguments, **others)
+
+
+def test_of_properties_and_of_a_message_made_for_a_test() -> None:
+    with pytest.raises(TypeError, match="properties must be a mapping of str to str, not list"):
+        ogive.Message("Orders", b"x", properties=["region"])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="body must be bytes, not str"):
+        ogive.testing.message("Orders", "4711")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("offset", "error"), OFFSETS)

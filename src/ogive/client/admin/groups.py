@@ -14,6 +14,7 @@ from ogive.client.admin.records import (
     refusal,
     setting_changes,
 )
+from ogive.client.config import check_type
 from ogive.client.routes import MASTER_ID
 from ogive.errors import (
     BrokerError,
@@ -340,6 +341,8 @@ def _settings(config: dict[str, Any]) -> dict[str, SettingValue | None]:
 
 
 def _check_retries(retry_queues: int | None, max_retries: int | None) -> None:
+    check_type("retry_queues", retry_queues, int | None, "int or None")
+    check_type("max_retries", max_retries, int | None, "int or None")
     if retry_queues is not None and retry_queues < 1:
         raise InvalidOption(f"a group of {retry_queues} retry queues: at least 1 is needed")
     if max_retries is not None and max_retries < 0:

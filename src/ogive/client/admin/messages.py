@@ -9,6 +9,7 @@ from typing import Final
 from ogive.client import api
 from ogive.client.admin.base import AdminBase, master_addresses, master_of
 from ogive.client.admin.offsets import to_ms
+from ogive.client.config import check_type
 from ogive.client.routes import subscribe_queues
 from ogive.errors import (
     BrokerInternalError,
@@ -69,6 +70,7 @@ _OF_ONE_DELIVERY: Final = frozenset(
 
 def check_place(queue: MessageQueue, offset: int) -> None:
     """Raise InvalidOption unless the number of the queue fits 31 bits and the offset 63."""
+    check_type("queue", queue, MessageQueue, "an ogive.MessageQueue")
     if not 0 <= queue.queue_id < 2**31:
         raise InvalidOption(f"queue {queue.queue_id}: the number of a queue must be between 0 and {2**31 - 1}")
     check_offset(offset)
@@ -87,6 +89,7 @@ class MessageCalls(AdminBase):
         A unique key is looked up in the brokers' index, in *topic* or in all topics of applications. Raises QueryNotFound, and NotSupported
         if a broker keeps no index.
         """
+        check_type("message_id", message_id, str, "str")
         found = await self._by_offset_id(message_id)
         if found is not None:
             return found
@@ -189,6 +192,7 @@ class MessageCalls(AdminBase):
         Raises NoRoute if the group has no retry topic; its members create it when they start.
         """
         validate_group(group)
+        check_type("message", message, MessageExt, "one of dead_letters(group)")
         if message.queue.topic != dlq_topic(group):
             raise InvalidOption(f'{message.queue} is no queue of the dead letters of "{group}" ({DLQ_PREFIX}{group})')
         queue = (await self.client.routes.publish_queues(retry_topic(group)))[0]

@@ -20,6 +20,7 @@ from ogive.client.admin.records import (
     setting_changes,
     topic_kind,
 )
+from ogive.client.config import check_type
 from ogive.errors import BrokerError, InvalidOption, NoRoute, NotSupported, ResponseCode, TopicNotExist, TransportError
 from ogive.model import BATCHES, QUEUE_TYPE, DelayLevels, MessageQueue, MessageType, validate_topic
 from ogive.transport.tasks import each
@@ -262,6 +263,7 @@ class TopicCalls(AdminBase):
 
 
 def _check_settings(queues: int | None, perm: Permission | None, message_type: MessageType | None) -> None:
+    check_type("queues", queues, int | None, "int or None")
     if queues is not None and queues < 1:
         raise InvalidOption(f"a topic of {queues} queues: at least 1 is needed")
     if perm is not None and perm not in PERMISSIONS:

@@ -21,6 +21,8 @@ def validate_filter(tags: str, sql: str | None) -> None:
     """Raises InvalidOption for both at once, or for tags that are none; InvalidExpression for SQL that no broker would take."""
     parse_tags(tags)
     if sql is not None:
+        if not isinstance(sql, str):
+            raise TypeError(f"sql must be str, not {type(sql).__name__}")
         if tags != "*":
             raise InvalidOption(
                 "a consumer filters by tags or in SQL, not by both: in SQL a tag is TAGS, as in TAGS IN ('paid', 'refunded')"

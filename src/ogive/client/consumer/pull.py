@@ -1,13 +1,13 @@
 """The pull consumer: the application polls for messages, and decides where to read and what to commit."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self
 
-from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, own_config
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, check_type, own_config
 from ogive.client.consumer.announce import OnChange
 from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
@@ -141,6 +141,8 @@ class PullConsumer(OnlyAsyncWith):
         IllegalStateError during another poll, and after the client failed.
         """
         member = self._running()
+        check_type("max_messages", max_messages, int, "int")
+        check_type("timeout_s", timeout_s, int | float | None, "a number of seconds or None")
         if max_messages < 1:
             raise InvalidOption(f"max_messages is {max_messages}: at least 1 is needed")
         if timeout_s is not None and timeout_s < 0:
@@ -168,10 +170,12 @@ class PullConsumer(OnlyAsyncWith):
         If there is nothing, the broker holds the request for up to *suspend_s*. Raises OgiveError.
         """
         check_offset(offset)
+        check_type("max_messages", max_messages, int, "int")
+        check_type("suspend_s", suspend_s, int | float, "a number of seconds")
         if max_messages < 1 or suspend_s < 0:
             raise InvalidOption(f"max_messages {max_messages}, suspend_s {suspend_s}: 1 and 0 are the least")
         validate_filter(tags, sql)
-        queue = self._namespace.wrap_queue(queue)
+        queue = self._queue_on_wire(queue)
         calls = await self._calls(queue)
         wanted = subscription(queue.topic, tags, sql, 0)
         result = await calls.pull(
@@ -215,7 +219,7 @@ class PullConsumer(OnlyAsyncWith):
             raise InvalidOption(f"to is {target}: an offset is a number")
         if not isinstance(target, int):
             validate_start(target, "at" if to is None else "to")
-        await member.seek(self._namespace.wrap_queue(queue), target)
+        await member.seek(self._queue_on_wire(queue), target)
 
     async def pause(self, *queues: MessageQueue) -> None:
         """Neither pull nor return messages of *queues* (all, if none is given) until ``resume``."""
@@ -227,7 +231,7 @@ class PullConsumer(OnlyAsyncWith):
 
     async def position(self, queue: MessageQueue) -> int:
         """The next offset that ``poll`` returns. Raises IllegalStateError for a queue that is not held."""
-        return self._running().position(self._namespace.wrap_queue(queue))
+        return self._running().position(self._queue_on_wire(queue))
 
     async def lag(self) -> dict[MessageQueue, int]:
         """How many messages of each held queue are still to be returned, as the brokers count them now. Raises OgiveError."""
@@ -235,22 +239,23 @@ class PullConsumer(OnlyAsyncWith):
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of *topic*. Raises NoRoute."""
+        check_type("topic", topic, str, "str")
         return list(map(self._namespace.strip_queue, await self._running().calls.queues(self._namespace.wrap(topic))))
 
     async def beginning_offset(self, queue: MessageQueue) -> int:
         """The offset of the oldest message in the queue."""
-        queue = self._namespace.wrap_queue(queue)
+        queue = self._queue_on_wire(queue)
         return await (await self._calls(queue)).min_offset(queue)
 
     async def end_offset(self, queue: MessageQueue) -> int:
         """The offset that the next message sent to the queue will get."""
-        queue = self._namespace.wrap_queue(queue)
+        queue = self._queue_on_wire(queue)
         return await (await self._calls(queue)).max_offset(queue)
 
     async def offset_at(self, queue: MessageQueue, at: datetime) -> int:
         """The offset of the first message stored *at* that time or later; the queue's end if there is none."""
         validate_start(at, "at")
-        queue = self._namespace.wrap_queue(queue)
+        queue = self._queue_on_wire(queue)
         return await (await self._calls(queue)).start_offset(queue, at)
 
     # --- progress ----------------------------------------------------------------------------------------------------
@@ -269,10 +274,16 @@ class PullConsumer(OnlyAsyncWith):
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset, asked from the broker; None if it has none."""
-        return await self._running().committed(self._namespace.wrap_queue(queue))
+        return await self._running().committed(self._queue_on_wire(queue))
 
     def _on_wire(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
-        return list(map(self._namespace.wrap_queue, queues)) if self._namespace else queues
+        if not isinstance(queues, Iterable):
+            raise TypeError(f"queues must be several ogive.MessageQueue, not {type(queues).__name__}")
+        return list(map(self._queue_on_wire, queues))
+
+    def _queue_on_wire(self, queue: MessageQueue) -> MessageQueue:
+        check_type("queue", queue, MessageQueue, "an ogive.MessageQueue, such as those of queues(topic)")
+        return self._namespace.wrap_queue(queue)
 
     async def _calls(self, queue: MessageQueue) -> GroupCalls:
         """The way to the brokers, which *queue*'s is known for."""
