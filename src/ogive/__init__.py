@@ -4,6 +4,7 @@ Importing ogive is cheap: each name is loaded on first use.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any, Final
 
 from ogive.version import __version__ as __version__
@@ -155,7 +156,10 @@ if not TYPE_CHECKING:
         if name in _SUBMODULES:
             return importlib.import_module(f"ogive.{name}")
         if name not in _HOME:
-            raise AttributeError(f"module 'ogive' has no attribute {name!r}")
+            rarer = getattr(importlib.import_module("ogive.errors"), name, None)
+            where = f": use ogive.errors.{name}" if isinstance(rarer, type) else ""
+            # with these two a traceback suggests the nearest name
+            raise AttributeError(f"module 'ogive' has no attribute {name!r}{where}", name=name, obj=sys.modules[__name__])
         value = getattr(importlib.import_module(_HOME[name]), name)
         globals()[name] = value
         return value

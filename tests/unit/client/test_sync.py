@@ -150,6 +150,13 @@ def test_every_public_name_can_be_had() -> None:
     assert set(ogive.__all__) <= set(dir(ogive))
     with pytest.raises(AttributeError, match="Produzer"):
         _ = ogive.Produzer  # type: ignore[attr-defined]  # the point
+    with pytest.raises(AttributeError, match=r"has no attribute 'TooManyRequests': use ogive\.errors\.TooManyRequests"):
+        _ = ogive.TooManyRequests  # type: ignore[attr-defined]
+
+
+def test_a_traceback_suggests_the_name_that_was_meant() -> None:
+    result = run_python("import ogive; ogive.Prodcer")
+    assert "Did you mean: 'Producer'?" in result.stderr
 
 
 def test_common_errors_are_those_of_ogive_errors() -> None:
