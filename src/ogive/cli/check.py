@@ -36,7 +36,8 @@ async def lag(options: argparse.Namespace) -> int:
         least = "at least " if gaps else ""
         print(f"{answer}: group {options.group} is {least}{counted(total, 'message')} behind, {options.max:,} are allowed")
         for gap in gaps:
-            print(f"ogive: {gap}", file=sys.stderr)
+            accepts = "; --without-members accepts that" if gap.startswith("no member is online") else ""
+            print(f"ogive: {gap}{accepts}", file=sys.stderr)
     if over:
         return EXIT_OVER
     return EXIT_ERROR if gaps else 0

@@ -306,7 +306,10 @@ class PullService:
         there = result.next_offset
         was_reset = result.min_offset <= there <= result.max_offset and process_queue.count  # past what is here: that is dropped
         if there == process_queue.pull_offset and not was_reset:
-            log.warning("%s: the broker says that %d is not there, and to go on at it", process_queue.queue, there)
+            if result.min_offset <= there <= result.max_offset:
+                log.info("%s: the group was reset to %d, where it is", process_queue.queue, there)
+            else:
+                log.warning("%s: the broker says that %d is not there, and to go on at it", process_queue.queue, there)
             await asyncio.sleep(self._config.pull_retry_s)
             return
         log.warning("%s: %s", process_queue.queue, moved(result, process_queue.pull_offset, self._group.name))

@@ -128,6 +128,21 @@ async def test_a_reset_does_not_read_like_a_loss(asked: int, said: str, broker: 
     assert said in caplog.messages
 
 
+async def test_a_reset_to_the_groups_own_place_is_no_warning(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """As after `ogive group reset billing Orders --to latest` without a backlog. The queue goes on."""
+    caplog.set_level(logging.INFO)
+    fill(broker, 2)
+    broker.offsets["replay", "Orders", 0] = 2
+    header = PullMessageResponse(next_begin_offset=2, min_offset=0, max_offset=2)
+    broker.script(PULL, RemotingCommand(ResponseCode.PULL_OFFSET_MOVED, encode_header(header)))
+    async with member(broker, config=replace(QUICK, pull_retry_s=0.01)) as consumer:
+        await broker.until(lambda: pulls_of(broker)[:2] == [2, 2])
+        fill(broker, 1)
+        assert offsets(await collect(consumer, 1)) == [2]
+    assert "Orders/broker-a/0: the group was reset to 2, where it is" in caplog.messages
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
 async def test_a_message_that_cannot_be_decompressed_is_handed_out_in_its_place(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
