@@ -81,5 +81,5 @@ def _unescaped(text: str) -> str:
         elif char == "\\":
             char = ""
         out.append(char)
-    # pairs of surrogates are one character
-    return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    # Pairs of surrogates are one character. Half of one is replaced: no answer could hold it.
+    return "".join(out).encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -77,6 +77,15 @@ async def test_without_a_change_there_is_no_file(start_broker: StartBroker) -> N
     assert not (broker.config.data / "config" / "remoteSettings.json").exists()
 
 
+@pytest.mark.parametrize("body", [b"\\ud800=1", b"maxMessageSize=\\udc00"])
+async def test_half_a_character_is_refused_with_an_answer(start_broker: StartBroker, body: bytes) -> None:
+    """The answer names the setting, and holds only whole characters."""
+    async with await RawClient.open((await start_broker()).address) as client:
+        answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body)
+        assert answer.code != ResponseCode.SUCCESS
+        assert "\ufffd" in (answer.remark or "")
+
+
 @pytest.mark.parametrize(
     ("settings", "left_out"),
     [
