@@ -7,6 +7,7 @@ handler that makes a blocking call waits for the loop while the loop waits for t
 """
 
 import concurrent.futures
+import contextlib
 import logging
 import queue
 import threading
@@ -173,14 +174,26 @@ class Completions:
     def put(self, future: SubmitFuture[Any]) -> None:
         """Complete *future* soon. Called on the loop."""
         self._futures.put(future)
-        self._make_sure()
+        if self._make_sure():
+            return
+        # The loop may have to wait for a lock here. Without a thread nobody else would complete it.
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._futures.get_nowait().complete()
 
-    def _make_sure(self) -> None:
+    def _make_sure(self) -> bool:
+        """Return False if a thread is needed and none can be started."""
         with self._lock:
             if self._idle or self._futures.empty():
-                return
+                return True
             self._idle += 1
-        threading.Thread(target=self._work, name="ogive-futures", daemon=True).start()
+        try:
+            threading.Thread(target=self._work, name="ogive-futures", daemon=True).start()
+        except RuntimeError:
+            with self._lock:
+                self._idle -= 1
+            return False
+        return True
 
     def _work(self) -> None:
         while True:

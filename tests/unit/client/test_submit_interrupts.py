@@ -110,6 +110,24 @@ def test_all_ways_to_wait_for_futures_see_outcomes_that_come_meanwhile(broker: F
             assert done == {first}
 
 
+def test_outcomes_come_also_where_the_system_starts_no_more_threads(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def limited(thread: threading.Thread) -> None:
+        if thread.name == "ogive-futures":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with ogive.Producer(broker.address) as producer:
+        producer.send("Orders", b"")
+        monkeypatch.setattr(threading.Thread, "start", limited)
+        for _ in range(2):
+            broker.script(SEND, After(0.05))
+            futures = [producer.submit("Orders", b"%d" % i) for i in range(30)]
+            assert concurrent.futures.wait(futures, WAIT_S).not_done == set()
+        producer.send("Orders", b"alive")
+
+
 def test_errors_reach_all_ways_to_wait_for_a_future(broker: FakeBroker) -> None:
     async def awaited(future: Future) -> None:
         with pytest.raises(ogive.errors.NoRoute):
