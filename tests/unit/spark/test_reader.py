@@ -154,6 +154,34 @@ def test_a_first_batch_that_failed_begins_again_where_it_began(monkeypatch: pyte
     assert stream(monkeypatch, cluster, **options).initialOffset() == first
 
 
+@pytest.mark.parametrize("looks", [1, 3, 1000])
+def test_a_queue_that_is_shorter_than_what_was_read_is_looked_at_again_for_a_while(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
+    """A broker that starts shows its queues bit by bit: five looks a second, until they are whole or two seconds are over."""
+    cluster = FixedCluster({QUEUE: 30})
+    source = stream(monkeypatch, cluster)
+    monkeypatch.setattr(reader, "SETTLE_S", 2.0)
+    start = source.latestOffset(source.initialOffset(), ReadMaxRows(100))
+    cluster.ends[QUEUE] = 10
+    waits: list[float] = []
+    now = time.monotonic()
+
+    def sleep(wait_s: float) -> None:
+        waits.append(wait_s)
+        if len(waits) == 1 + looks:
+            cluster.ends[QUEUE] = 40
+
+    # The first wait is that of every call.
+    monkeypatch.setattr("time.sleep", sleep)
+    monkeypatch.setattr("time.monotonic", lambda: now + sum(waits))
+    if looks == 1000:
+        with pytest.raises(DataLoss):
+            source.latestOffset(start, ReadMaxRows(100))
+        assert 10 <= len(waits[1:]) <= 11
+    else:
+        assert ends(source.latestOffset(start, ReadMaxRows(100))) == [40]
+        assert waits[1:] == [0.2] * looks
+
+
 def test_a_stream_ends_where_its_option_says(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = FixedCluster({QUEUE: 30, OTHER: 5})
     source = stream(monkeypatch, cluster, endingOffsets='{"Orders": {"0": 50, "1": -1}}')

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ogive.store import GetStatus, OsFs
+from ogive.native import native
+from ogive.store import GetStatus, OsFs, commitlog
 from ogive.store.commitlog import LogWriter, ReadRuns, Run
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES
 from ogive.store.disk import Cold, Place
@@ -371,3 +372,17 @@ def test_a_run_is_found_for_what_it_holds_whole() -> None:
     runs.forget(100)
     runs.forget(100)
     assert runs.find(100, 1) is None
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize(("start", "size", "end"), [(100, 30, 3), (100, 29, 2), (100, 31, 3), (100, 10, 1), (100, 40, 4), (100, 41, 4)])
+def test_a_piece_of_the_log_gives_the_records_that_are_in_it_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch, compiled: bool, start: int, size: int, end: int
+) -> None:
+    if not compiled:
+        monkeypatch.setattr(commitlog, "native", None)
+    elif native is None:
+        pytest.skip("the compiled part was not built")
+    wanted = [(100, 10, 0), (110, 10, 0), (120, 10, 0), (130, 10, 0)]
+    assert commitlog._end_inside(wanted, 0, (start, bytes(size))) == end
+    assert commitlog._end_inside([*wanted[:2], (90, 10, 0), *wanted[2:]], 0, (start, bytes(40))) == 2

@@ -19,6 +19,17 @@ def test_pwrite_and_pread_beyond_the_end(tmp_path: Path) -> None:
     fs.close(handle)
 
 
+@pytest.mark.parametrize(("size", "expected"), [(7, b"cdefghi"), (8, b"cdefghij"), (20, b"cdefghij")])
+def test_a_read_that_comes_in_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, expected: bytes) -> None:
+    """As a signal, or a file system over the network, may cut it."""
+    fs, pread = OsFs(), os.pread
+    handle = fs.open(tmp_path / "f", create=True)
+    fs.pwrite(handle, b"abcdefghij", 0)
+    monkeypatch.setattr(os, "pread", lambda handle, size, offset: pread(handle, min(size, 3), offset))
+    assert fs.pread(handle, size, 2) == expected
+    fs.close(handle)
+
+
 @pytest.mark.parametrize("answer", [None, errno.EOPNOTSUPP, errno.EINVAL])
 def test_reserved_bytes_have_room_and_read_as_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int | None) -> None:
     """Also on a file system that cannot reserve: there zeros are written."""
