@@ -281,3 +281,13 @@ async def test_only_a_dead_letter_of_the_group_is_given_to_it_again(admin: Admin
     kept = decode_properties(again.properties)
     assert (again.body, kept["RETRY_TOPIC"], kept["colour"], kept["UNIQ_KEY"]) == (b"poison", "Orders", "red", "A1")
     assert not kept.keys() & {"DELAY", "MAX_RECONSUME_TIMES"}
+
+
+async def test_a_dead_letter_that_its_broker_puts_back_at_once_is_an_error(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    """As brokers do for groups that hold locks of queues, without a word."""
+    brokers[0].topics |= {"%DLQ%billing": 1, "%RETRY%billing": 1}
+    stored = brokers[0].put("%DLQ%billing", b"poison", properties=encode_properties({"UNIQ_KEY": "A1", "RETRY_TOPIC": "Orders"}))
+    dead = await admin.message_at(MessageQueue("%DLQ%billing", "broker-a", 0), 0)
+    brokers[0].on(RequestCode.VIEW_MESSAGE_BY_ID, ok(body=encode_stored(stored)))
+    with pytest.raises(InvalidOption, match=r'group "billing" has orderly members online: .* Stop the members'):
+        await admin.send_again("billing", dead)

@@ -12,6 +12,7 @@ from ogive.client.admin.offsets import to_ms
 from ogive.client.config import check_type
 from ogive.client.routes import subscribe_queues
 from ogive.errors import (
+    BrokerError,
     BrokerInternalError,
     ConnectError,
     InvalidOption,
@@ -189,7 +190,8 @@ class MessageCalls(AdminBase):
     async def send_again(self, group: str, message: MessageExt) -> SendResult:
         """Send a dead letter to its group again, and to no other, through the retry topic. It gets all its retries anew.
 
-        Raises NoRoute if the group has no retry topic; its members create it when they start.
+        Raises NoRoute if the group has no retry topic; its members create it when they start. Raises
+        InvalidOption while orderly members of the group are online: stop them first.
         """
         validate_group(group)
         check_type("message", message, MessageExt, "one of dead_letters(group)")
@@ -208,9 +210,26 @@ class MessageCalls(AdminBase):
             broker_name=queue.broker_name,
         )
         address = self.client.routes.broker_address(queue.broker_name)
-        return await api.send_message(
+        result = await api.send_message(
             self.client.pool, address, header, message.body, broker_name=queue.broker_name, message_id=message.id, timeout_s=self._timeout_s
         )
+        if await self._is_dead_again(result, message.queue.topic):
+            raise InvalidOption(
+                f'group "{group}" has orderly members online: its broker puts what comes to the retry topic back to the '
+                "dead letters. Stop the members, send the message again, and start them"
+            )
+        return result
+
+    async def _is_dead_again(self, result: SendResult, dead_letters: str) -> bool:
+        """Return True if the broker has stored the message among the *dead_letters* at once.
+
+        Brokers do so for groups that hold locks of queues, and do not say it.
+        """
+        try:
+            stored = await self._by_offset_id(result.offset_id)
+        except (BrokerError, TransportError, ProtocolError):
+            return False
+        return stored is not None and stored.queue.topic == dead_letters
 
     # --- looking -----------------------------------------------------------------------------------------------------
 
