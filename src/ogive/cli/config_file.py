@@ -38,7 +38,7 @@ def read(path: str, command: argparse.ArgumentParser) -> dict[str, Any]:
     except OSError as exc:
         raise InvalidOption(f"--config {path} cannot be read: {exc.strerror}") from None
     if _is_broker_conf(path):
-        return _from_broker_conf(path, _properties(path, data))
+        return _from_broker_conf(path, _properties(path, data), is_ascii=data.isascii())
     try:
         table = tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
@@ -295,7 +295,7 @@ _SECRET: Final = {
 _KNOWN: Final = (*_KEYS, *_SETTINGS, *_ONLY, *_PLACES, "authorizationEnabled")
 
 
-def _from_broker_conf(path: str, found: Mapping[str, str]) -> dict[str, Any]:
+def _from_broker_conf(path: str, found: Mapping[str, str], *, is_ascii: bool) -> dict[str, Any]:
     defaults: dict[str, Any] = {}
     settings: dict[str, Any] = {}
     for name, text in found.items():
@@ -325,7 +325,8 @@ def _from_broker_conf(path: str, found: Mapping[str, str]) -> dict[str, Any]:
     unknown = sorted(found.keys() - set(_KNOWN))
     notes = [f"{path}: not used here: {', '.join(map(_doubted, unknown))[:2000]}"] if unknown else []
     foreign = sorted(name for name in found.keys() & set(_KNOWN) if not found[name].isascii() and name not in _SECRET)
-    if foreign:
+    # In a file of ASCII alone they came from escapes.
+    if foreign and not is_ascii:
         notes.append(
             f"{path}: {', '.join(foreign)}: characters beyond ASCII are read byte by byte, as by Apache's broker; write \\uXXXX for each"
         )
@@ -357,7 +358,7 @@ def _check_place(path: str, name: str, text: str, root: str | None) -> None:
 
 def _doubted(name: str) -> str:
     """With the key that it may be a misspelling of: very near ones only, as most are other settings of Apache's."""
-    if any(map(str.isspace, name)) or not name.isprintable():
+    if not name or any(map(str.isspace, name)) or not name.isprintable():
         return repr(name[:80])
     near = next(([key] for key in _KNOWN if key.lower() == name.lower()), []) or difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.9)
     return f"{name} (did you mean {near[0]}?)" if near else name

@@ -76,6 +76,15 @@ def test_what_java_reads_otherwise_than_it_looks_is_told(tmp_path: Path, text: s
         assert "characters beyond ASCII are read byte by byte" in config_file.read(str(path), up().config_of)["config_notes"][0]
 
 
+def test_escapes_are_no_characters_that_are_read_otherwise_than_they_look(tmp_path: Path) -> None:
+    assert read(tmp_path / "broker.conf", "brokerName=\\u4e2d\\u00e9") == {"broker_name": "中é"}
+
+
+def test_a_line_without_a_name_is_shown_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    assert read(path, "= 5") == {"config_notes": [f"{path}: not used here: ''"]}
+
+
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     values = read(tmp_path / "ogive.toml", 'cluster = "file"\nflush = "async"\nbroker-port = 5\nacl = true')
     parser = build_parser()
