@@ -562,3 +562,26 @@ def test_a_trace_report_names_groups_and_queues(spark: SparkSession, broker: Run
     assert f"{group} · {topic}" in html
     assert "<polyline" in html
     assert "http" not in html
+
+
+def test_a_trace_report_passes_over_what_no_client_of_ours_writes(
+    spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path
+) -> None:
+    """Times in other units, bytes that are no text, and topics that are gone."""
+
+    def record(at: object) -> str:
+        sent = ["Pub", str(at), "r", "g", "Gone", f"id{at}", "", "k", "s", "10", "5", "0", "o", "true", "h"]
+        begun = ["SubBefore", str(at), "r", "listeners", "request", f"id{at}", "0", "k"]
+        return "\x01".join(sent) + "\x02" + "\x01".join(begun) + "\x02"
+
+    now_ns = time.time_ns()
+    with ogive.Producer(broker.name_server) as producer:
+        for at in (now_ns // 1_000_000, now_ns // 1000, now_ns, -5, 2**63 - 1, -(2**63), "x"):
+            producer.send(topic, record(at).encode())
+        producer.send(topic, b"Pub\x01\xc3\x28\x02")
+    page = tmp_path / "traces.html"
+    summary = trace_report(spark, name_server=broker.name_server, to=page, say=lambda _: None, trace_topic=topic)
+    report = summary.figures["report"]
+    assert [(row["name"], row["count"]) for row in report["Sends by topic"]] == [("Gone", 7)]
+    assert [(row["name"], row["count"]) for row in report["Delivery by group and topic"]] == [("listeners \u00b7 Gone", 7)]
+    assert "the queues of Gone are not known: the topic cannot be read" in summary.notes

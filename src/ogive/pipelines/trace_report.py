@@ -20,6 +20,8 @@ from ogive.pipelines.running import OPEN, Say, Security
 from ogive.pipelines.summary import Summary
 
 LEVELS: Final = (0.5, 0.95, 0.99)
+LAST_MS: Final = 253402214399999
+"""The end of the year 9999, but for a day: a client may trace in other units, and Spark has no such times."""
 PLACE: Final = "topic STRING, brokerName STRING, queueId INT, properties MAP<STRING,STRING>"
 
 
@@ -73,8 +75,12 @@ def trace_report(
 
 
 def parse(stored: DataFrame) -> DataFrame:
-    """A row for each record: step, at, group, topic, id, request, cost, retries, success. Times in milliseconds."""
-    text = f.explode(f.split(f.decode("body", "UTF-8"), "\u0002")).alias("record")
+    """A row for each record: step, at, group, topic, id, request, cost, retries, success.
+
+    Times are in milliseconds, and null where nobody could show them.
+    """
+    body = f.try_validate_utf8(f.col("body").cast("string"))
+    text = f.explode(f.split(body, "\u0002")).alias("record")
     fields = stored.select(text).where("record <> ''").select(f.split("record", "\u0001").alias("f"))
 
     def field(**by_step: int) -> Column:
@@ -83,9 +89,10 @@ def parse(stored: DataFrame) -> DataFrame:
             found = f.when(f.get("f", f.lit(0)) == step, f.get("f", f.lit(place))).otherwise(found)
         return f.nullif(found, f.lit("null"))
 
+    at = field(Pub=1, SubBefore=1, SubAfter=7).try_cast("bigint")
     return fields.select(
         f.get("f", f.lit(0)).alias("step"),
-        field(Pub=1, SubBefore=1, SubAfter=7).try_cast("bigint").alias("at"),
+        f.when(at.between(0, LAST_MS), at).alias("at"),
         field(Pub=3, SubBefore=3, SubAfter=8).alias("group"),
         field(Pub=4).alias("topic"),
         field(Pub=5, SubBefore=5, SubAfter=2).alias("id"),
@@ -103,8 +110,8 @@ def places(spark: SparkSession, records: DataFrame, options: Mapping[str, str], 
         table = spark.read.format("rocketmq").options(**options).schema(PLACE).load(row["topic"])
         queue = f.concat_ws("/", "topic", "brokerName", "queueId").alias("queue")
         try:
-            found = found.union(table.select(f.col("properties")[PropertyName.UNIQ_KEY].alias("id"), queue))
             table.limit(1).count()
+            found = found.union(table.select(f.col("properties")[PropertyName.UNIQ_KEY].alias("id"), queue))
         except PySparkException:
             summary.notes.append(f"the queues of {row['topic']} are not known: the topic cannot be read")
     return found.dropDuplicates(["id"])
