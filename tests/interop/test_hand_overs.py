@@ -33,8 +33,10 @@ MIXED: Final[tuple[Kind, ...]] = ("ours", "ours", "java")
 QUEUES: Final = 8
 RATE: Final = 150
 JOIN_AFTER_S: Final = (0.0, 4.0, 8.0)
-KILL_AFTER_S: Final = 13.0
-FLOW_S: Final = 20.0
+KILL_AFTER_S: Final = 9.0
+"""From the beginning, and SETTLED_S after all members got something."""
+SETTLED_S: Final = 4.0
+AFTER_KILL_S: Final = 7.0
 WAIT_S: Final = 60.0
 EXPIRY_S: Final = 120.0
 """Both brokers drop a client that has sent no heartbeat for so long; they look each ten seconds."""
@@ -74,21 +76,32 @@ async def joins_and_a_kill(server: str, folder: Path, kinds: tuple[Kind, ...]) -
                 names = (server, topic, group, "concurrent")
                 members.append(JavaMember(*names) if kind == "java" else OurMember(folder, *names))  # type: ignore[arg-type]
 
+            async def kill_the_first() -> int:
+                """Once all are at work, however long a JVM needs to start."""
+                await asyncio.sleep(KILL_AFTER_S)
+                await asyncio.gather(*joining)
+                async with asyncio.timeout(WAIT_S):
+                    while not all(member.deliveries() for member in members):
+                        await asyncio.sleep(0.5)
+                await asyncio.sleep(SETTLED_S)
+                now_ms = time.time_ns() // 1_000_000
+                await asyncio.to_thread(members[0].end, signal.SIGKILL)
+                await asyncio.sleep(AFTER_KILL_S)
+                return now_ms
+
             joining = [asyncio.create_task(join(kind, after_s)) for kind, after_s in zip(kinds, JOIN_AFTER_S, strict=True)]
-            begun, killed_ms = time.monotonic(), 0
-            while (now := time.monotonic() - begun) < FLOW_S:
+            killing = asyncio.create_task(kill_the_first())
+            begun = time.monotonic()
+            while not killing.done():
                 await producer.send(topic, b"%d" % sent)
                 sent += 1
-                if not killed_ms and now > KILL_AFTER_S:
-                    killed_ms = time.time_ns() // 1_000_000
-                    await asyncio.to_thread(members[0].end, signal.SIGKILL)
                 await asyncio.sleep(max(0.0, begun + sent / RATE - time.monotonic()))
-            await asyncio.gather(*joining)
+            killed_ms = await killing
             deadline = time.monotonic() + WAIT_S
             while time.monotonic() < deadline and len(bodies(members)) < sent:
                 await asyncio.sleep(0.5)
     finally:
-        for member in members[1:]:
+        for member in members:
             member.end(signal.SIGTERM)
     row = judged(" ".join(kinds), sent, members, killed_ms)
     for member in members:
