@@ -317,3 +317,14 @@ async def test_calls_that_name_an_unknown_group_or_topic_name_similar_ones(admin
         await admin.delete_topic("Order")
     assert await admin.members("billing") is None
     assert set((await admin.positions("billing", "Orders")).values()) == {None}
+
+
+async def test_who_goes_through_a_list_of_groups_lists_them_once(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+    for broker in brokers:
+        show_groups(broker, SubscriptionGroupConfig(name="billing").to_json(), SubscriptionGroupConfig(name="shipping").to_json())
+        connect(broker)
+        broker.on(RequestCode.GET_CONSUME_STATS, ok(body=consume_stats_dumps({}, 0.0)))
+    for group in await admin.groups():
+        assert await admin.members(group.name) is None
+        assert await admin.lag(group.name) == []
+    assert len(brokers[0].of(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)) == 1

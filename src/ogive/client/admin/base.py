@@ -27,6 +27,7 @@ class AdminBase(OnlyAsyncWith):
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         self._owner = ClientOwner("admin", name_server, client)
+        self._listed: set[str] = set()  # groups that the brokers listed last
 
     async def start(self) -> None:
         """Start the client. The first call connects."""
@@ -99,10 +100,14 @@ class AdminBase(OnlyAsyncWith):
         """Return name, address and groups of each broker."""
         masters = list((await self._masters(cluster)).items())
         tables = await each(masters, lambda one: api.group_configs(self.client.pool, one[1], timeout_s=self._timeout_s))
+        self._listed = {group for table in tables for group in table}
         return [(broker, address, table) for (broker, address), table in zip(masters, tables, strict=True)]
 
     async def _check_known(self, group: str) -> None:
         """Raise GroupNotExist if no broker has the group. If brokers list no groups, do nothing."""
+        # Who goes through a list of groups does not list them again for each.
+        if group in self._listed:
+            return
         try:
             tables = await self._group_tables()
         except (BrokerError, ProtocolError):

@@ -130,6 +130,7 @@ class GroupCalls(AdminBase):
         async def delete(address: str) -> None:
             await api.delete_group(self.client.pool, address, group, clean_offset=offsets, timeout_s=self._timeout_s)
 
+        self._listed.discard(group)
         await each((address for _, address, _ in tables), delete)
 
     async def groups(self, *, system: bool = False) -> list[GroupSummary]:
