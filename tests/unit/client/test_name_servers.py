@@ -39,6 +39,17 @@ async def test_the_server_that_answered_last_is_asked_first() -> None:
     assert asked == ["a:1", "b:2", "b:2", "b:2"]
 
 
+async def test_a_try_that_has_no_time_does_not_hide_why_the_others_failed() -> None:
+    async def call(address: str, timeout_s: float) -> None:
+        if address == "b:2":
+            raise ConnectError("no connection within 0.0 s", address)
+        await asyncio.sleep(0.3)
+        raise ConnectError("refused", address)
+
+    with pytest.raises(NoNameServer, match="tried once, at last: refused"):
+        await NameServers(["a:1", "b:2"]).ask(call, 0.31)
+
+
 async def test_each_server_gets_its_share_of_the_budget() -> None:
     shares: list[float] = []
 
