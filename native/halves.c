@@ -151,8 +151,8 @@ static PyObject *half_step(const uint8_t *frame, Py_ssize_t size, const Header *
     int64_t queue_id, sys_flag, born_ms, flag, times;
     if (header->flag != 0 || !read_fields(frame, header, names, NAMES, fields))
         return NULL;
-    Text topic = fields[TOPIC], batch = fields[BATCH];
-    if (topic.at == NULL || topic.at[0] == '%' || (batch.at != NULL && !is_word(batch, "false"))
+    Text topic = fields[TOPIC];
+    if (topic.at == NULL || topic.at[0] == '%' || may_be_batch(fields[BATCH])
         || fields[QUEUE_ID].at == NULL || fields[BORN_MS].at == NULL || fields[PROPERTIES].at == NULL
         || !number_of(fields[QUEUE_ID], &queue_id) || !number_of(fields[SYS_FLAG], &sys_flag) || !number_of(fields[BORN_MS], &born_ms)
         || !number_of(fields[FLAG], &flag) || !number_of(fields[TIMES], &times) || queue_id < 0 || queue_id > INT32_MAX

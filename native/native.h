@@ -246,6 +246,12 @@ static inline int is_word(Text text, const char *word)
     return (size_t)text.size == strlen(word) && memcmp(text.at, word, (size_t)text.size) == 0;
 }
 
+/* Unless the field is missing, "false" or "0", which the C++ client writes, Python looks at it */
+static inline int may_be_batch(Text batch)
+{
+    return batch.at != NULL && !is_word(batch, "false") && !is_word(batch, "0");
+}
+
 /* The header of a frame without its length word; it has no remark */
 typedef struct {
     int code, language, version;

@@ -69,12 +69,6 @@ static int find_key(Text properties, Text *key)
     return 1;
 }
 
-/* Python looks at what is neither missing nor "false" */
-static int may_be_batch(Text batch)
-{
-    return batch.at != NULL && !is_word(batch, "false");
-}
-
 /* Whether these fields are of a send that is stored just as it came */
 static int read_send(const Text *fields, Send *send)
 {
