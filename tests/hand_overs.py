@@ -4,7 +4,7 @@
 
 The members are consumers of this process, the broker is one of its own. A row says how many
 messages were delivered, how many of them twice, and for how long a queue that changed hands was
-with nobody (pull members tell it at their next poll).
+with nobody (without pull members).
 """
 
 import argparse
@@ -124,7 +124,8 @@ class Scene:
 
     def member(self) -> Member:
         if self.kind == "pull":
-            pull = aio.PullConsumer(self.topic, group=self.group, start="earliest", name_server=self.server, on_change=self._note_change)
+            # It hears of what it has lost at its next poll, later than others of what they have taken.
+            pull = aio.PullConsumer(self.topic, group=self.group, start="earliest", name_server=self.server)
             return Member(pull, self._poll)
         if self.kind == "iterated":
             push = aio.PushConsumer(self.topic, group=self.group, start="earliest", name_server=self.server, on_change=self._note_change)
