@@ -124,7 +124,7 @@ class Stop:
     just_before: int
     """What it got in the second before it was stopped: some of that may not be committed."""
     after: int
-    """What it got from the memory of the stopped process once it went on."""
+    """What it got once it went on."""
 
 
 async def a_stop(server: str, folder: Path) -> Stop:
