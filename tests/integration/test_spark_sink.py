@@ -27,6 +27,7 @@ def test_what_was_written_is_read(
     wire.create(topic, 4)
     rows = [(f"body {i}", f"T{i % 3}", [f"k{i}", "all"], {"shop": "grün"}, f"plane {i % 10}") for i in range(5000)]
     write(spark.createDataFrame(rows, SINK))
+    wait_until_shown(wire.name_server, topic, len(rows))
     found = load().collect()
     assert sorted(bytes(row.body).decode() for row in found) == sorted(row[0] for row in rows)
     by_body = {bytes(row.body).decode(): row for row in found}
