@@ -206,6 +206,34 @@ def test_submit_blocks_while_there_is_no_room_and_keeps_the_order(broker: FakeBr
     assert broker.bodies("Orders")[0][:300] == names[:300]
 
 
+def test_what_is_submitted_while_the_loop_is_busy_keeps_within_max_in_flight(broker: FakeBroker) -> None:
+    busy, go_on = threading.Event(), threading.Event()
+
+    def keep_busy(_: object) -> None:
+        busy.set()
+        go_on.wait(WAIT_S)
+
+    with ogive.Producer(broker.address, config=ProducerConfig(max_in_flight=3)) as producer:
+        producer.send("Orders", b"connects")
+        broker.hold(RequestCode.SEND_MESSAGE_V2)
+        producer.submit("Orders", b"first").add_done_callback(keep_busy)
+        broker.release(RequestCode.SEND_MESSAGE_V2)
+        assert busy.wait(WAIT_S)
+        broker.hold(RequestCode.SEND_MESSAGE_V2)
+        for _ in range(3):
+            producer.submit("Orders", b"")
+        fourth = threading.Thread(target=producer.submit, args=("Orders", b"fourth"))
+        fourth.start()
+        # Until it waits for room, or is taken too early.
+        fourth.join(0.2)
+        go_on.set()
+        portals.portal().call(asyncio.sleep(0.1))
+        in_flight = producer.in_flight
+        broker.release(RequestCode.SEND_MESSAGE_V2)
+        fourth.join(WAIT_S)
+    assert in_flight == 3
+
+
 def test_messages_of_a_thread_keep_their_order_while_another_thread_is_held_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that is to wake the loop for what was posted can be suspended just before it does."""
     held_up, go_on = threading.Event(), threading.Event()

@@ -97,9 +97,11 @@ class Publisher:
         """Messages accepted and without an outcome. Any thread may look."""
         return len(self.under_way)
 
-    def has_room(self, size: int) -> bool:
-        """Whether a message of *size* may be accepted at once, without passing others that wait."""
-        return self._room.has(size)
+    def has_room(self, size: int, before: int = 0) -> bool:
+        """Return True if a message of *size* bytes may be accepted at once, behind *before* others,
+        without passing any that wait.
+        """
+        return self._room.has(size, before)
 
     async def accept(self, outgoing: Outgoing, timeout_s: float) -> None:
         """Wait for room, then take the message.

@@ -19,9 +19,11 @@ class Room:
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self._loop = asyncio.get_running_loop()
 
-    def has(self, size: int) -> bool:
-        """Whether *size* bytes more may go at once, without passing others that wait."""
-        return not self._waiting and self._fits(size)
+    def has(self, size: int, before: int = 0) -> bool:
+        """Return True if a message of *size* bytes may go at once, behind *before* others, without
+        passing any that wait.
+        """
+        return not self._waiting and self._fits(size, before)
 
     def take(self, size: int) -> None:
         self._count += 1
@@ -62,8 +64,8 @@ class Room:
             if not turn.done():
                 turn.set_exception(error)
 
-    def _fits(self, size: int) -> bool:
-        return self._count < self._max_count and (self._bytes + size <= self._max_bytes or self._count == 0)
+    def _fits(self, size: int, before: int = 0) -> bool:
+        return self._count + before < self._max_count and (self._bytes + size <= self._max_bytes or self._count == 0)
 
     def _let_in(self) -> None:
         while self._waiting and self._fits(self._waiting[0][1]):

@@ -250,7 +250,7 @@ class Producer(Facade, Generic[B]):
         portal, publisher = self._live(), self._producer.publisher
         if outgoing.unusual_level:
             portal.call(publisher.accept(outgoing, budget))
-        elif portal.posted < MAX_POSTED and outgoing.size < POSTED_BYTES and publisher.has_room(outgoing.size):
+        elif (posted := portal.posted) < MAX_POSTED and outgoing.size < POSTED_BYTES and publisher.has_room(outgoing.size, posted):
             portal.post(publisher.take, outgoing, budget, waiter=outgoing.future)
         else:
             portal.call(publisher.accept(outgoing, budget))
