@@ -13,6 +13,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import _base
 from typing import Any, Final, TypeVar
 
 from ogive.client.user_code import call_in_fresh_context, on_a_loop
@@ -37,14 +38,17 @@ class SubmitFuture(concurrent.futures.Future[T]):
 
     def __init__(self, completions: "Completions") -> None:
         super().__init__()
-        super().set_running_or_notify_cancel()
+        # set_running_or_notify_cancel() without its lock: nobody else has this future yet.
+        self._state = _base.RUNNING
         self._completions = completions
-        self._ended = False
-        self._value: Any = None
-        self._error: BaseException | None = None
-        self._unseen: BaseException | None = None
-        self._sleepers: dict[threading.Lock, None] = {}
-        self._callbacks: deque[Callback[T]] = deque()
+
+    _ended = False
+    _value: Any = None
+    _error: BaseException | None = None
+    _unseen: BaseException | None = None
+    # Most futures have none, so each is made when it is needed.
+    _sleepers: dict[threading.Lock, None] | None = None
+    _callbacks: deque[Callback[T]] | None = None
 
     # --- set once, on the loop ---------------------------------------------------------------------------------------
 
@@ -59,9 +63,9 @@ class SubmitFuture(concurrent.futures.Future[T]):
     def _end(self) -> None:
         self._ended = True
         # Whoever goes to sleep after this line looks at _ended once more before.
-        while self._sleepers:
+        while sleepers := self._sleepers:
             try:
-                sleeper, _ = self._sleepers.popitem()
+                sleeper, _ = sleepers.popitem()
             except KeyError:
                 break
             sleeper.release()
@@ -75,7 +79,9 @@ class SubmitFuture(concurrent.futures.Future[T]):
         try:
             if self._waiters:
                 return False
-            self.complete()
+            # set_result() without what it does for waiters, and for callbacks of the base class.
+            self._result, self._exception = self._value, self._error
+            self._state = _base.FINISHED
             return True
         finally:
             self._condition.release()
@@ -88,9 +94,9 @@ class SubmitFuture(concurrent.futures.Future[T]):
             super().set_exception(self._error)
 
     def _call_back(self) -> None:
-        while self._callbacks:
+        while callbacks := self._callbacks:
             try:
-                callback = self._callbacks.popleft()
+                callback = callbacks.popleft()
             except IndexError:
                 return
             try:
@@ -136,16 +142,18 @@ class SubmitFuture(concurrent.futures.Future[T]):
     def _sleep(self, timeout: float | None) -> None:
         sleeper = threading.Lock()
         sleeper.acquire()
-        self._sleepers[sleeper] = None
+        # Of two threads that make it, both take the first one's.
+        sleepers = self.__dict__.setdefault("_sleepers", {})
+        sleepers[sleeper] = None
         try:
             if not self._ended and not sleeper.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
                 raise TimeoutError
         finally:
-            self._sleepers.pop(sleeper, None)
+            sleepers.pop(sleeper, None)
 
     def add_done_callback(self, fn: Callback[T]) -> None:
         self._unseen = None
-        self._callbacks.append(fn)
+        self.__dict__.setdefault("_callbacks", deque()).append(fn)
         # Both threads may now call back, each callback is taken by one of them.
         if self._ended:
             self._call_back()

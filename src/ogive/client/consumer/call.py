@@ -1,13 +1,14 @@
 """One call of user code: the boundary where any exception becomes a result."""
 
 from collections.abc import Sequence
+from contextvars import copy_context
 from typing import Any
 
 from ogive.client.consumer.outcome import Failure, Verdict, failed, judge
 from ogive.client.listener import ROLLBACK, AnyListener, Later, Suspend
 from ogive.client.trace import ConsumeObserver
 from ogive.client.trace_record import CallEnd
-from ogive.client.user_code import await_in_fresh_context, call_in_fresh_context, must_pass, running_task
+from ogive.client.user_code import await_in_fresh_context, must_pass, running_task
 from ogive.model import MessageExt
 
 
@@ -16,7 +17,8 @@ def call(listener: AnyListener, messages: Sequence[MessageExt], observer: Consum
     seen = None if observer is None else observer.begun(messages)
     verdict: Verdict
     try:
-        answer = call_in_fresh_context(listener.function, messages[0] if listener.config.batch == 1 else list(messages))
+        # call_in_fresh_context without its frame: this is for each message.
+        answer = copy_context().run(listener.function, messages[0] if listener.config.batch == 1 else list(messages))
     except BaseException as exc:  # noqa: BLE001  user code in our thread: even SystemExit must not end the thread
         verdict, end = failed(listener, messages, exc), CallEnd.EXCEPTION
     else:

@@ -59,31 +59,35 @@ class ThreadPool:
         # Clients that wait for a thread, in turn; those without any come first.
         self._clients: dict[PoolClient, None] = {}
         self._without: dict[PoolClient, None] = {}
+        self.contended = False
+        """A client waits for a thread. Read by any thread, after each task."""
         self._no_more = False
 
-    @property
-    def contended(self) -> bool:
-        """Return True if a client waits for a thread. From any thread."""
-        return bool(self._clients or self._without)
-
     def serve(self, client: PoolClient) -> None:
-        """Assign threads to *client*, which has new tasks."""
+        """Assign a thread to *client*, which has new tasks. That thread assigns the next one."""
         with self._lock:
-            while client.slots and client.waiting > client.coming:
-                if self._idle:
-                    self._idle.pop().put(self._job(client))
-                elif (self._threads >= self._max_threads and len(client.slots) < client.count) or not self._start(client):
-                    self._wait(client)
-                    return
+            if client.slots and client.waiting and not client.coming:
+                self._assign(client)
 
     def forget(self, client: PoolClient) -> None:
         """Assign no more threads to *client*."""
         with self._lock:
             self._clients.pop(client, None)
             self._without.pop(client, None)
+            self._look()
+
+    def _assign(self, client: PoolClient) -> None:
+        if self._idle:
+            self._idle.pop().put(self._job(client))
+        elif (self._threads >= self._max_threads and len(client.slots) < client.count) or not self._start(client):
+            self._wait(client)
+            self._look()
 
     def _wait(self, client: PoolClient) -> None:
         (self._clients if len(client.slots) < client.count else self._without)[client] = None
+
+    def _look(self) -> None:
+        self.contended = bool(self._clients or self._without)
 
     @staticmethod
     def _job(client: PoolClient) -> Job:
@@ -116,6 +120,9 @@ class ThreadPool:
             client, slot = job
             with self._lock:
                 client.coming -= 1
+                # Threads are woken one by one: a fast listener is done before the second runs.
+                if client.slots and client.waiting > client.coming + 1:
+                    self._assign(client)
             client.work(slot)
             thread.name = IDLE_NAME
             following = self._next(client, slot, inbox)
@@ -139,7 +146,9 @@ class ThreadPool:
                     job = self._job(first)
                     if first.slots and first.waiting > first.coming:
                         self._wait(first)
+                    self._look()
                     return job
+            self._look()
             self._idle.append(inbox)
             return None
 
