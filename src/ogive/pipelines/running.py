@@ -100,7 +100,8 @@ def watch(spark: SparkSession, query: StreamingQuery, stop: Stop, report: Report
             if at_once or not query.status["isTriggerActive"]:
                 query.stop()
                 ended = True
-    if level is not None:
+    # What the stop has cut off may still fail, and log it, after the query has ended.
+    if level is not None and not stop.ends_session:
         spark.sparkContext.setLogLevel(level)
     return sum(batches.values()), sum(observed.values(), Counter())
 

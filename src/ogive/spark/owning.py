@@ -24,7 +24,7 @@ def own_session(
     with inside.
     """
     quiet()
-    with Stop() as stop:
+    with Stop(ends_session=True) as stop:
         say("starting Spark")
         with _given_up_at_once(stop):
             settings = prepare(app_name, master=master, memory=memory, config=NO_BAR)

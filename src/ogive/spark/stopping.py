@@ -26,7 +26,9 @@ class Stop:
     runs.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, ends_session: bool = False) -> None:
+        self.ends_session = ends_session
+        """The Spark session ends with the job, so nobody needs its log after a stop."""
         self._asked = threading.Event()
         self._act: Callable[[], None] | None = None
         self._before: dict[signal.Signals, Any] = {}
