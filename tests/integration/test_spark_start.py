@@ -84,6 +84,17 @@ PIPELINE: Final = ("pipeline", "archive", "--topic", "Work", "--to", "lake", "--
 RUN: Final = ("run", "shop_app:work", "--engine", "spark", "--memory", "512m")
 
 
+def kill_rest(process: "subprocess.Popen[bytes]") -> None:
+    for one in members(process.pid):
+        os.kill(one, signal.SIGKILL)
+
+
+def check_clean_end(process: "subprocess.Popen[bytes]", errors: bytes) -> None:
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert b"Exception" not in errors
+
+
 @pytest.mark.parametrize(
     ("words", "moment", "number"),
     [
@@ -119,11 +130,8 @@ def test_a_signal_while_spark_starts_ends_the_command_and_leaves_no_java(
             _, errors = process.communicate(timeout=WAIT_S)  # to the end of what every process of it could still say
             until(lambda: not members(process.pid), "all processes have ended")
         finally:
-            for one in members(process.pid):
-                os.kill(one, signal.SIGKILL)
-    assert process.returncode == 130
-    assert b"Traceback" not in errors
-    assert b"Exception" not in errors
+            kill_rest(process)
+    check_clean_end(process, errors)
     assert not (tmp_path / "lake").exists()
 
 
@@ -149,8 +157,5 @@ def test_a_second_ctrl_c_in_a_batch_ends_a_pipeline_without_stacks(broker: Broke
             _, errors = process.communicate(timeout=WAIT_S)
             until(lambda: not members(process.pid), "all processes have ended")
         finally:
-            for one in members(process.pid):
-                os.kill(one, signal.SIGKILL)
-    assert process.returncode == 130
-    assert b"Traceback" not in errors
-    assert b"Exception" not in errors
+            kill_rest(process)
+    check_clean_end(process, errors)

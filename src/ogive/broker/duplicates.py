@@ -252,7 +252,8 @@ def _key(message: NewMessage, user: str | None) -> Key | None:
     if not unique_key:
         return None
     if len(unique_key) > _LONG_KEY:
-        unique_key = b"\x02" + hashlib.blake2b(unique_key, digest_size=16).digest()  # no key holds \x02
+        # No key holds \x02.
+        unique_key = b"\x02" + hashlib.blake2b(unique_key, digest_size=16).digest()
     producer = _address(message.born_host) if user is None else user
     return message.topic, unique_key, producer, crc32(message.body) & 0x7FFFFFFF
 

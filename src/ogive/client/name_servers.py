@@ -29,7 +29,8 @@ MAX_LIST_BYTES: Final = 64 * 1024
 _LIST: Final = re.compile(r"[A-Za-z0-9._:;\[\] -]*")
 FIRST_PAUSE_S: Final = 0.1
 MAX_PAUSE_S: Final = 1.0
-LEAST_TRY_S: Final = 0.02  # what fails in less time says nothing about the server
+LEAST_TRY_S: Final = 0.02
+"""A try that fails in less time says nothing about the server."""
 _PASSING: Final = (NotANameServer, BrokerBusy, BrokerInternalError, ServiceNotAvailable, ProtocolError)  # others may do better
 
 

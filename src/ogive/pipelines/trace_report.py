@@ -21,7 +21,8 @@ from ogive.pipelines.summary import Summary
 
 LEVELS: Final = (0.5, 0.95, 0.99)
 LAST_MS: Final = 253402214399999
-"""The end of the year 9999, but for a day: a client may trace in other units, and Spark has no such times."""
+"""A day before the end of the year 9999: a client may trace in other units, and Spark has no such
+times."""
 PLACE: Final = "topic STRING, brokerName STRING, queueId INT, properties MAP<STRING,STRING>"
 
 

@@ -27,7 +27,8 @@ class AdminBase(OnlyAsyncWith):
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         self._owner = ClientOwner("admin", name_server, client)
-        self._listed: set[str] = set()  # groups that the brokers listed last
+        # Groups that the brokers listed last.
+        self._listed: set[str] = set()
 
     async def start(self) -> None:
         """Start the client. The first call connects."""

@@ -204,7 +204,7 @@ class GroupCalls(AdminBase):
         return [member for _, member in sorted(found.items())]
 
     async def running_info(self, group: str, client_id: str, *, stack: bool = False) -> ConsumerRunningInfo:
-        """What one member reports about itself; *stack* includes its threads.
+        """Return what one member reports about itself; *stack* includes its threads.
 
         Raises ConsumerNotOnline, GroupNotExist, or a BrokerError if the member refuses.
         """

@@ -40,7 +40,8 @@ class OffsetCalls(AdminBase):
         return await self._targets(await self._places(topic), at)
 
     async def positions(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """The group's committed offset in each queue: the next one it consumes; None if there is none.
+        """Return the group's committed offset in each queue, or None. It is the next one that the
+        group consumes.
 
         Raises NoRoute and GroupNotExist, which name similar topics and groups.
         """

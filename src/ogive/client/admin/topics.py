@@ -142,7 +142,8 @@ class TopicCalls(AdminBase):
             ) from None
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete the topic and its messages from every master of the cluster (default: of all), and from the name servers.
+        """Delete the topic and its messages from every master of the cluster, and from the name
+        servers. Without *cluster*, from the masters of all.
 
         Raises NoRoute, which names similar topics.
         """

@@ -1,4 +1,4 @@
-"""Which queues this member holds, and taking them over and giving them up.
+"""Decides which queues a member holds, takes them over and gives them up.
 
 Source: RebalanceImpl.java, RebalancePushImpl.java, 5.3.
 

@@ -113,7 +113,8 @@ class Admin(Facade):
         )
 
     def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete the topic and its messages from every master of the cluster (default: of all), and from the name servers.
+        """Delete the topic and its messages from every master of the cluster, and from the name
+        servers. Without *cluster*, from the masters of all.
 
         Raises NoRoute, which names similar topics.
         """
@@ -221,7 +222,7 @@ class Admin(Facade):
         return self._live().call(self._admin.producers(group))
 
     def running_info(self, group: str, client_id: str, *, stack: bool = False) -> ConsumerRunningInfo:
-        """What one member reports about itself; *stack* includes its threads.
+        """Return what one member reports about itself; *stack* includes its threads.
 
         Raises ConsumerNotOnline, GroupNotExist, or a BrokerError if the member refuses.
         """
@@ -255,7 +256,8 @@ class Admin(Facade):
         return self._live().call(self._admin.offsets_at(topic, at))
 
     def positions(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
-        """The group's committed offset in each queue: the next one it consumes; None if there is none.
+        """Return the group's committed offset in each queue, or None. It is the next one that the
+        group consumes.
 
         Raises NoRoute and GroupNotExist, which name similar topics and groups.
         """
