@@ -3,14 +3,16 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 pytest.importorskip("pyspark")
 
 from ogive.pipelines import running
-from ogive.pipelines.running import lag, last_batch, positions
+from ogive.pipelines.running import lag, last_batch, positions, watch
 from ogive.spark.compat import ADMISSION_CONTROL
+from ogive.spark.stopping import Stop
 
 JOBS = ("archive", "mirror", "reconcile", "redrive", "replay", "trace_report")
 
@@ -46,3 +48,15 @@ def test_a_pipeline_is_short_enough_to_be_copied() -> None:
     folder = Path(running.__file__).parent
     lines = {name: len((folder / f"{name}.py").read_text("utf-8").splitlines()) for name in JOBS}
     assert {name: count for name, count in lines.items() if count >= 150} == {}
+
+
+@pytest.mark.parametrize(("ends_session", "levels"), [(False, ["OFF", "WARN"]), (True, ["OFF"])])
+def test_the_log_of_spark_comes_back_after_a_stop_unless_the_session_ends_with_the_job(ends_session: bool, levels: list[str]) -> None:
+    """What the stop has cut off may fail, and be logged with stacks, after the query has ended."""
+    spark, query = MagicMock(), MagicMock(recentProgress=[], status={"isTriggerActive": False})
+    spark.sparkContext._jvm.org.apache.logging.log4j.LogManager.getRootLogger().getLevel().name.return_value = "WARN"
+    query.awaitTermination.return_value = False
+    stop = Stop(ends_session=ends_session)
+    stop.ask()
+    watch(spark, query, stop, lambda rows, progress: None)
+    assert [call.args[0] for call in spark.sparkContext.setLogLevel.call_args_list] == levels
