@@ -9,6 +9,7 @@ from ogive.cli.connect import client_config
 from ogive.cli.exits import EXIT_ERROR
 from ogive.cli.lag import check_topic, nothing_consumed
 from ogive.cli.output import print_json
+from ogive.client.admin.records import NO_MEMBER
 from ogive.errors import InvalidOption
 from ogive.words import counted
 
@@ -36,7 +37,7 @@ async def lag(options: argparse.Namespace) -> int:
         least = "at least " if gaps else ""
         print(f"{answer}: group {options.group} is {least}{counted(total, 'message')} behind, {options.max:,} are allowed")
         for gap in gaps:
-            accepts = "; --without-members accepts that" if gap.startswith("no member is online") else ""
+            accepts = "; --without-members accepts that" if gap.startswith(NO_MEMBER) else ""
             print(f"ogive: {gap}{accepts}", file=sys.stderr)
     if over:
         return EXIT_OVER

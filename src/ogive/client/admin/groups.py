@@ -5,6 +5,7 @@ from typing import Any, Final
 from ogive.client import api
 from ogive.client.admin.base import AdminBase, unknown_group
 from ogive.client.admin.records import (
+    NO_MEMBER,
     Group,
     GroupSummary,
     Member,
@@ -266,7 +267,7 @@ class GroupCalls(AdminBase):
         if topic is not None:
             subscribed &= {topic}
         if members and not subscribed:
-            online = f"no member is online that consumes {self._namespace.strip(topic)}" if topic else "no member is online"
+            online = f"{NO_MEMBER} that consumes {self._namespace.strip(topic)}" if topic else NO_MEMBER
             gaps.append(online)
         known = {row.queue for row in rows}
         for name in sorted(subscribed - {retry_topic(group)}):

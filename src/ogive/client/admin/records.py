@@ -11,6 +11,8 @@ from ogive.model import BATCHES, DLQ_PREFIX, QUEUE_TYPE, RETRY_PREFIX, SYSTEM_TO
 Permission = Literal["rw", "r", "w"]
 TopicKind = Literal["application", "retry", "dead-letter", "system"]
 SettingValue = int | bool | str
+NO_MEMBER: Final = "no member is online"
+"""The beginning of the gap that ``lag_gaps(members=False)`` leaves out."""
 ResetTarget = Literal["earliest", "latest"] | datetime | Mapping[MessageQueue, int]
 
 _SYSTEM_NAMES = SYSTEM_TOPICS | {"DefaultHeartBeatSyncerTopic"}  # the latter is the proxy's
