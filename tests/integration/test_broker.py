@@ -193,6 +193,7 @@ async def test_members_see_each_other_and_hear_of_changes(client: RawClient, bro
     assert listed == ["c1"]
 
 
+@pytest.mark.feature(95)
 async def test_one_client_locks_a_queue(client: RawClient, topic: str, group: str) -> None:
     await client.send(topic)
     queues = [MessageQueue(topic, "broker-a", number) for number in range(2)]

@@ -84,6 +84,7 @@ async def dead_letters(broker: RunningBroker, group: str, count: int) -> list[Me
     return found
 
 
+@pytest.mark.feature(62)
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_every_message_is_delivered_once_and_never_again(
     broker: RunningBroker, orders: aio.Producer, topic: str, group: str, kind: str
@@ -112,6 +113,7 @@ async def test_every_message_is_delivered_once_and_never_again(
     assert sorted(numbers(seen)) == list(range(3010))
 
 
+@pytest.mark.feature(66)
 async def test_only_the_wanted_tags_arrive_and_the_others_are_no_lag(
     broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
@@ -125,6 +127,7 @@ async def test_only_the_wanted_tags_arrive_and_the_others_are_no_lag(
     assert sorted(numbers(seen)) == [i for i in range(200) if i % 2]
 
 
+@pytest.mark.feature(55)
 async def test_failed_messages_come_again_and_end_in_the_dead_letter_topic(
     broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
@@ -151,6 +154,7 @@ async def test_failed_messages_come_again_and_end_in_the_dead_letter_topic(
     assert {message.properties["RETRY_TOPIC"] for message in letters} == {topic}
 
 
+@pytest.mark.feature(93, 106)
 async def test_an_orderly_group_keeps_the_order_while_members_come_and_go(
     broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
@@ -188,6 +192,7 @@ async def test_an_orderly_group_keeps_the_order_while_members_come_and_go(
     assert dict(offsets) == {i: list(range(500)) for i in range(4)}
 
 
+@pytest.mark.feature(95)
 async def test_no_two_calls_of_a_queue_overlap_while_a_member_comes_and_goes_twenty_times(
     broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
@@ -235,6 +240,7 @@ async def test_no_two_calls_of_a_queue_overlap_while_a_member_comes_and_goes_twe
     assert sum(map(len, offsets.values())) == sent
 
 
+@pytest.mark.feature(94)
 async def test_a_topic_with_one_queue_is_in_order_as_a_whole(broker: RunningBroker, topic: str, group: str) -> None:
     """Whoever sends: what one producer has had confirmed comes before what another sends then."""
     seen: list[MessageExt] = []
@@ -251,6 +257,7 @@ async def test_a_topic_with_one_queue_is_in_order_as_a_whole(broker: RunningBrok
     assert numbers(seen) == list(range(200))
 
 
+@pytest.mark.feature(165)
 async def test_the_progress_told_last_is_the_one_that_a_broker_keeps(
     broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
@@ -292,6 +299,7 @@ async def test_an_orderly_listener_gives_up_in_order(broker: RunningBroker, orde
     assert sorted(seen.values()) == [[0, 4, 8, 12, 16, 20], [1, 5, 9, 9, 9, 13, 17, 21], [2, 6, 10, 14, 18, 22], [3, 7, 11, 15, 19, 23]]
 
 
+@pytest.mark.feature(10, 155)
 async def test_members_share_the_queues_of_a_topic(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
     """Between them every queue once; whoever stays gets the rest back."""
     seen: list[MessageExt] = []
@@ -312,6 +320,7 @@ async def test_members_share_the_queues_of_a_topic(broker: RunningBroker, orders
     assert sorted(numbers(seen)) == list(range(500))
 
 
+@pytest.mark.feature(10)
 async def test_broadcasting_members_get_everything_and_remember_it(
     broker: RunningBroker, orders: aio.Producer, topic: str, group: str, tmp_path: Path
 ) -> None:
@@ -360,6 +369,7 @@ async def test_iteration_with_retries(broker: RunningBroker, orders: aio.Produce
     assert failed == {3, 13, 23, 33, 43}
 
 
+@pytest.mark.feature(179)
 async def test_topics_come_and_go_while_the_consumer_runs(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
     """The broker learns of a new topic at once, and nothing is lost or repeated of one that is given up and taken again."""
     first: list[MessageExt] = []
@@ -392,6 +402,7 @@ async def test_topics_come_and_go_while_the_consumer_runs(broker: RunningBroker,
     assert sorted(numbers(second)) == list(range(1, 40, 2))
 
 
+@pytest.mark.feature(12)
 async def test_a_new_group_begins_where_it_says(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
     """By time: the first message stored at or after it."""
     await send(orders, topic, range(8))

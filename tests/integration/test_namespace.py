@@ -2,12 +2,15 @@
 
 import asyncio
 
+import pytest
+
 import ogive
 from ogive import aio
 from ogive.client.config import ClientConfig
 from tests.peers import RunningBroker
 
 
+@pytest.mark.feature(5)
 async def test_a_namespace_holds_from_send_to_dead_letter(broker: RunningBroker, topic: str, group: str) -> None:
     """Producer, transaction, request, listener, retries, pull and admin: bare names here, prefixed ones there."""
     config = ClientConfig(name_server=broker.name_server, namespace="shop")

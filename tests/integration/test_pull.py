@@ -164,6 +164,7 @@ async def test_members_come_and_go_and_nothing_is_lost(broker: RunningBroker, or
     assert sorted(seen) == list(range(1500))
 
 
+@pytest.mark.feature(115, 116)
 async def test_a_raw_pull_says_what_the_broker_answered(broker: RunningBroker, orders: aio.Producer, topic: str) -> None:
     await send(orders, topic, range(40), tags=4)
     async with consumer(broker) as running:

@@ -72,6 +72,7 @@ def test_a_bad_sql_filter_keeps_the_consumer_from_starting(ogive_broker: Broker,
     assert "at character 4" in run.other
 
 
+@pytest.mark.feature(81)
 @both_encodings
 def test_an_orderly_consumer_gets_each_queue_in_order(ogive_broker: Broker, topic: str, group: str, binary_headers: bool) -> None:
     apache.send(ogive_broker.name_server, topic, 40, mode="orderly", shards=4, binary_headers=binary_headers)
@@ -90,6 +91,7 @@ def test_an_orderly_consumer_repeats_a_failed_message_before_it_goes_on(ogive_br
     ]
 
 
+@pytest.mark.feature(150)
 @both_encodings
 def test_a_message_that_always_fails_is_retried_and_then_dead(ogive_broker: Broker, topic: str, group: str, binary_headers: bool) -> None:
     apache.send(ogive_broker.name_server, topic, 3)
@@ -103,6 +105,7 @@ def test_a_message_that_always_fails_is_retried_and_then_dead(ogive_broker: Brok
     assert {line["properties"]["RETRY_TOPIC"] for line in dead} == {topic}
 
 
+@pytest.mark.feature(90)
 def test_an_orderly_message_that_always_fails_is_dead_and_the_queue_goes_on(ogive_broker: Broker, topic: str, group: str) -> None:
     apache.send(ogive_broker.name_server, topic, 2, mode="orderly", shards=1)
     tries = apache.consume(ogive_broker.name_server, topic, group, 6, mode="orderly", failures=100, maxReconsume=2)

@@ -15,6 +15,7 @@ WAIT_S = 120.0
 STRATEGIES = {"AVG": allocate.average, "AVG_BY_CIRCLE": allocate.average_by_circle, "CONSISTENT_HASH": allocate.consistent_hash()}
 
 
+@pytest.mark.feature(2)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 async def test_our_members_and_javas_share_the_queues(apache_broker: apache.Apache, topic: str, group: str, strategy: str) -> None:
     """Two of ours, one of Java's. Until Java's has heard of the others a queue may have two owners; then each has the right one."""

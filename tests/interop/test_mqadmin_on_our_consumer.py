@@ -61,6 +61,7 @@ async def consuming(apache_broker: apache.Apache, topic: str, group: str) -> Asy
         yield running
 
 
+@pytest.mark.feature(43, 60)
 async def test_consumer_status(consuming: Consuming) -> None:
     """The table of queues, the subscriptions, the figures, and the stacks."""
     client = consuming.consumer.client_id

@@ -34,6 +34,7 @@ def client(broker: Apache, credentials: ogive.Credentials | None) -> ogive.Clien
     return ogive.ClientConfig(name_server=broker.name_server, credentials=credentials)
 
 
+@pytest.mark.feature(4)
 async def test_a_user_with_credentials_administers_sends_and_consumes(guarded: Apache, topic: str, group: str) -> None:
     """Single messages, batches, one-way, keyed runs: each kind of frame carries its signature."""
     config = client(guarded, ROOT)

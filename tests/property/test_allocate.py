@@ -15,6 +15,7 @@ queues = st.lists(
 members = st.lists(st.text(min_size=1, max_size=8), unique=True, min_size=1, max_size=9).map(sorted)
 
 
+@pytest.mark.feature(168)
 @pytest.mark.parametrize("name", STRATEGIES)
 @given(queues=queues, members=members)
 def test_the_members_share_all_queues_without_overlap(name: str, queues: list[MessageQueue], members: list[str]) -> None:
@@ -24,6 +25,7 @@ def test_the_members_share_all_queues_without_overlap(name: str, queues: list[Me
     assert taken == Counter(queues)
 
 
+@pytest.mark.feature(169, 170)
 @pytest.mark.parametrize("name", ["AVG", "AVG_BY_CIRCLE"])
 @given(queues=queues, members=members)
 def test_averages_differ_by_one_at_most(name: str, queues: list[MessageQueue], members: list[str]) -> None:

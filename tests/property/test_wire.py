@@ -50,6 +50,7 @@ commands = st.builds(
 )
 
 
+@pytest.mark.feature(118)
 @given(commands)
 def test_command_round_trip_in_both_codecs(command: RemotingCommand) -> None:
     assert decode_command(encode_command(command)[4:]) == command

@@ -51,6 +51,7 @@ print(last)
 """
 
 
+@pytest.mark.feature(166)
 def test_a_hundred_kills_while_progress_is_written_lose_none_of_it(tmp_path: Path) -> None:
     """The file is whole each time, and what was persisted is in it: at most the write under way is lost."""
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False)

@@ -74,6 +74,7 @@ def by(found: list[Call], pid: int, since: int = 0) -> set[int]:
     return {call.queue for call in found if call.pid == pid and int(call.body) >= since}
 
 
+@pytest.mark.feature(96)
 async def test_case_15_the_queues_of_a_killed_holder_go_to_the_other_when_its_lease_is_over(tmp_path: Path) -> None:
     """kill -9 in the middle of calls. The other member goes on in order, and while both lived no two calls of a queue ran at once."""
     lease_s = 1.5

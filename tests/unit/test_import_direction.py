@@ -169,6 +169,7 @@ def module_name(path: Path) -> str:
 SOURCES = {module_name(path): path for path in SRC.rglob("*.py")}
 
 
+@pytest.mark.feature(177)
 def test_every_module_keeps_the_order() -> None:
     """Lower parts never import higher ones, neighbours not each other, and each part stays free of what is not its business."""
     modules = frozenset(SOURCES)

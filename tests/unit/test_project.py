@@ -13,7 +13,7 @@ import pytest
 import ogive
 from tests.interop.apache import OLDER
 from tests.setting_up import make_empty_clone, make_interpreter, only, set_up, setup_command
-from tools.features import Features, defined_tests, missing_tests, not_passed
+from tools import features
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -38,30 +38,108 @@ def test_every_requirement_is_pinned_with_hashes_and_names_no_index(path: Path) 
     assert "index-url" not in text
 
 
-def test_every_feature_is_shown_by_tests_that_exist_or_is_open() -> None:
-    features = Features.load(ROOT / "docs" / "features.toml")
-    assert features.faults() + missing_tests(features, ROOT) == []
+def test_the_list_of_features_is_whole_and_fresh(capsys: pytest.CaptureFixture[str]) -> None:
+    """Written by `python tools/features.py --write`."""
+    assert features.main([]) == 0, capsys.readouterr().err
+    listed = tomllib.loads((ROOT / "docs" / "features.toml").read_text("utf-8"))["feature"]
+    assert [row["number"] for row in listed] == list(range(1, 184))
 
 
-def test_a_feature_without_its_test_is_found(tmp_path: Path) -> None:
-    (tmp_path / "test_a.py").write_text("def test_there(): ...\nclass TestAll:\n    async def test_inside(self): ...\n")
-    assert defined_tests(tmp_path / "test_a.py") == {"test_there", "TestAll::test_inside"}
-    shown = {
-        1: ("one", ("test_a.py::test_there", "test_a.py::TestAll::test_inside")),
-        2: ("two", ("test_a.py::test_gone", "test_b.py::test_x")),
-        3: ("three", ()),
-    }
-    features = Features(shown=shown, open=frozenset(range(3, 183)))
-    assert missing_tests(features, tmp_path) == [
-        "feature 2 (two): there is no test test_a.py::test_gone",
-        "feature 2 (two): there is no test test_b.py::test_x",
-    ]
-    assert features.faults() == ["feature 3 is shown and open", "feature 183 is neither shown nor open", "feature 3 (three) names no test"]
+CHECKLIST = """
+[names]
+1 = "one"
+2 = "a \\"second\\" one"
+3 = "three"
+[reasons]
+2 = "not as the first"
+"""
+MARKED = """
+import pytest
+
+pytestmark = [pytest.mark.rel, pytest.mark.feature(2)]
+
+@pytest.mark.feature(1, 2)
+@pytest.mark.parametrize("x", ["a", "b"])
+def test_there(x): ...
+
+def helper(): ...
+
+class TestAll:
+    @pytest.mark.feature(3)
+    async def test_inside(self): ...
+"""
+WRITTEN = """\
+open = []
+
+[[feature]]
+number = 1
+name = "one"
+tests = ["tests/unit/test_sample.py::test_there"]
+
+[[feature]]
+number = 2
+name = "a \\"second\\" one"
+reason = "not as the first"
+tests = [
+    "tests/unit/test_sample.py::test_there",
+    "tests/unit/test_sample.py::TestAll::test_inside",
+]
+
+[[feature]]
+number = 3
+name = "three"
+tests = ["tests/unit/test_sample.py::TestAll::test_inside"]
+"""
 
 
-def test_a_feature_whose_test_did_not_pass_is_found() -> None:
-    features = Features(shown={1: ("one", ("test_a.py::test_x", "test_a.py::test_y"))}, open=frozenset())
-    assert not_passed(features, {"test_a.py::test_x[json]", "test_a.py::test_z"}) == ["feature 1 (one): test_a.py::test_y did not pass"]
+@pytest.fixture
+def marked(tmp_path: Path) -> Path:
+    """A file of tests, in a clone that has no other."""
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "tests" / "unit").mkdir(parents=True)
+    (tmp_path / "tests" / "checklist.toml").write_text(CHECKLIST)
+    file = tmp_path / "tests" / "unit" / "test_sample.py"
+    file.write_text(MARKED)
+    assert features.main(["--write"], tmp_path) == 0
+    return file
+
+
+def test_features_are_written_with_the_tests_that_are_marked(marked: Path, tmp_path: Path) -> None:
+    lines = (tmp_path / "docs" / "features.toml").read_text().splitlines(keepends=True)
+    assert "".join(line for line in lines if not line.startswith("#")) == WRITTEN
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("test_there", "test_here", "docs/features.toml is not what the tests say: run `python"),
+        ("feature(3)", "slow", "no test shows feature 3 (three): mark one with @pytest.mark.fe"),
+        ("feature(3)", "feature(3, 9)", "::TestAll::test_inside shows feature 9, which the che"),
+        ("def helper", "@pytest.mark.feature(3)\ndef helper", "py:10: pytest.mark.feature must"),
+        ("feature(3)", "feature", "py:13: pytest.mark.feature must be called, on a test, on a class"),
+        ('"b"', 'pytest.param("b", marks=pytest.mark.feature(1))', "py:7: pytest.mark.feature mu"),
+    ],
+    ids=["renamed", "not shown", "unknown", "no test", "not called", "of a parameter"],
+)
+def test_a_wrong_marker_of_a_feature_is_found(
+    old: str, new: str, fault: str, marked: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marked.write_text(MARKED.replace(old, new))
+    assert features.main([], tmp_path) == 1
+    assert fault in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("marked")
+def test_a_feature_whose_test_did_not_pass_is_found(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ran, inside = tmp_path / "ran", "tests/unit/test_sample.py::TestAll::test_inside"
+    ran.write_text(f"tests/unit/test_sample.py::test_there[a]\n{inside}\n")
+    assert features.main(["--ran", str(ran)], tmp_path) == 0
+    ran.write_text(f"tests/unit/test_sample.py::test_there[a]\n{inside}_too\n")
+    assert features.main(["--ran", str(ran)], tmp_path) == 1
+    assert f"feature 3 (three): {inside} did not pass" in capsys.readouterr().err
 
 
 def test_a_missing_java_is_one_sentence_that_says_how_to_get_it(tmp_path: Path) -> None:
@@ -174,5 +252,6 @@ def test_no_large_file_is_tracked() -> None:
     assert [name for name in tracked if name and (ROOT / name).is_file() and (ROOT / name).stat().st_size > 256 * 1024] == []
 
 
+@pytest.mark.feature(107)
 def test_that_concurrent_listeners_keep_no_order_is_documented() -> None:
     assert "**no order** among concurrent calls" in (ROOT / "docs" / "consuming.md").read_text("utf-8")

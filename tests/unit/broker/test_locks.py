@@ -29,6 +29,7 @@ def locks_in(folder: Path, max_locks: int, clock: Clock) -> QueueLocks:
     return locks
 
 
+@pytest.mark.feature(96)
 def test_a_lease_ends_and_its_owner_renews_it(tmp_path: Path) -> None:
     clock = Clock()
     locks = locks_in(tmp_path, 10, clock)
@@ -42,6 +43,7 @@ def test_a_lease_ends_and_its_owner_renews_it(tmp_path: Path) -> None:
     assert locks.lock("G", "c2", [Q0]) == [Q0]
 
 
+@pytest.mark.feature(96)
 def test_only_the_owner_gives_a_lock_back(tmp_path: Path) -> None:
     locks = locks_in(tmp_path, 10, Clock())
     locks.lock("G", "c1", [Q0])

@@ -395,6 +395,7 @@ def test_json_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(line) == {"body": "a\nb é"}
 
 
+@pytest.mark.feature(31)
 def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMESRV_ADDR", "10.0.0.1:9876;10.0.0.2:9876")
     options: argparse.Namespace = build_parser().parse_args(["topic", "list"])

@@ -67,6 +67,7 @@ def pull_header(offset: int = 0, *, suspend_ms: int = 0) -> h.PullMessageRequest
     )
 
 
+@pytest.mark.feature(177)
 async def test_a_route_is_read_and_a_missing_one_is_an_error(broker: FakeBroker, pool: ConnectionPool) -> None:
     route = await api.get_route(pool, broker.address, "Orders")
     assert [(row.broker_name, row.write_queues) for row in route.queues] == [("broker-a", 2)]
@@ -108,6 +109,7 @@ async def test_a_pull_brings_decoded_messages_or_their_bytes(broker: FakeBroker,
     assert (raw.status, raw.next_offset, raw.body) == (PullStatus.FOUND, 2, encode_stored(stored[1]))
 
 
+@pytest.mark.feature(177)
 @pytest.mark.parametrize(
     ("code", "status"),
     [
@@ -144,6 +146,7 @@ async def test_only_the_brokers_word_makes_an_offset_unknown(broker: FakeBroker,
         await api.query_consumer_offset(pool, broker.address, "billing", QUEUE)
 
 
+@pytest.mark.feature(164)
 async def test_offsets_are_stored_and_the_answer_is_awaited(broker: FakeBroker, pool: ConnectionPool) -> None:
     await api.update_consumer_offset(pool, broker.address, "billing", QUEUE, 4)
     assert await api.query_consumer_offset(pool, broker.address, "billing", QUEUE, zero_if_young=False) == 4
@@ -177,6 +180,7 @@ async def test_one_message_is_viewed_by_its_place_in_the_log(broker: FakeBroker,
         await api.view_message(pool, broker.address, 0)
 
 
+@pytest.mark.feature(177)
 async def test_a_client_says_hello_and_goodbye(broker: FakeBroker, pool: ConnectionPool) -> None:
     answer = await api.heartbeat(pool, broker.address, HeartbeatData(client_id="me", producers=("sellers",)))
     assert (answer.supports_v2, answer.subscription_changed) == (None, None)
@@ -200,6 +204,7 @@ async def test_members_of_a_group_are_listed(broker: FakeBroker, pool: Connectio
         await api.consumer_connections(pool, broker.address, "billing")
 
 
+@pytest.mark.feature(181)
 async def test_queues_are_locked_and_unlocked(broker: FakeBroker, pool: ConnectionPool) -> None:
     assert await api.lock_queues(pool, broker.address, "billing", "me", [QUEUE]) == [QUEUE]
     await api.unlock_queues(pool, broker.address, "billing", "me", [QUEUE])
@@ -209,6 +214,7 @@ async def test_queues_are_locked_and_unlocked(broker: FakeBroker, pool: Connecti
     assert LockBatchBody.decode(requests[0].body) == LockBatchBody(group="billing", client_id="me", queues=(QUEUE,))
 
 
+@pytest.mark.feature(147)
 async def test_a_message_is_sent_back_by_its_place_in_the_log(broker: FakeBroker, pool: ConnectionPool) -> None:
     broker.put("Orders", b"1", queue_id=1)
     [message] = (await api.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")).messages

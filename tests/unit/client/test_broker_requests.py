@@ -9,6 +9,7 @@ from ogive.wire.command import RemotingCommand
 from tests.unit.client.test_instance import Member, client_of
 
 
+@pytest.mark.feature(130)
 async def test_a_change_of_the_group_wakes_every_consumer() -> None:
     async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
         await client.routes.find("Orders")
@@ -21,6 +22,7 @@ async def test_a_change_of_the_group_wakes_every_consumer() -> None:
             await member.wait_told()
 
 
+@pytest.mark.feature(130)
 async def test_running_info_is_answered_for_the_group_that_is_asked_for() -> None:
     async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
         await client.routes.find("Orders")

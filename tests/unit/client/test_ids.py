@@ -19,6 +19,7 @@ def ms_since_month_began(key: str) -> int:
     return int(key[20:28], 16)
 
 
+@pytest.mark.feature(33)
 def test_clients_of_one_process_have_different_ids() -> None:
     ids = {make_client_id() for _ in range(1000)}
     assert len(ids) == 1000
@@ -85,6 +86,7 @@ def _client_id(results: "multiprocessing.SimpleQueue[str]") -> None:
     results.put(make_client_id())
 
 
+@pytest.mark.feature(33)
 def test_processes_have_different_ids() -> None:
     context = multiprocessing.get_context("spawn")
     results: multiprocessing.SimpleQueue[str] = context.SimpleQueue()

@@ -76,6 +76,7 @@ async def test_a_cancelled_close_still_closes_everything() -> None:
         assert {task for task in asyncio.all_tasks() - before if task.get_name().endswith(client.client_id)} == set()
 
 
+@pytest.mark.feature(6)
 async def test_heartbeats_name_every_group_and_reach_every_broker() -> None:
     async with FakeBroker({"Orders": 1}) as broker, FakeBroker({"Orders": 1}, name="broker-b") as other, client_of(broker) as client:
         broker.peers.append(other)
@@ -89,6 +90,7 @@ async def test_heartbeats_name_every_group_and_reach_every_broker() -> None:
             assert (data.client_id, data.producers, [c.group for c in data.consumers]) == (client.client_id, ("sellers",), ["billing"])
 
 
+@pytest.mark.feature(178)
 async def test_heartbeats_go_on_by_themselves() -> None:
     async with FakeBroker({"Orders": 1}) as broker, client_of(broker, heartbeat_period_s=0.02) as client:
         await client.routes.find("Orders")
@@ -122,6 +124,7 @@ async def test_a_dead_broker_is_reported_once_per_outage(caplog: pytest.LogCaptu
         assert texts[1] == f"broker {other.address} is back"
 
 
+@pytest.mark.feature(28)
 async def test_one_heartbeat_is_on_its_way_at_a_time() -> None:
     """Whoever asks for the next one waits: the broker never takes an older word for the last."""
     async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
@@ -140,6 +143,7 @@ async def test_one_heartbeat_is_on_its_way_at_a_time() -> None:
         assert len(broker.of(HEART_BEAT)) == 2
 
 
+@pytest.mark.feature(182)
 async def test_a_group_is_left_behind_the_last_heartbeat_that_names_it() -> None:
     """Brokers hand the two to different threads: a heartbeat that is overtaken would bring the member back."""
     async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
@@ -173,6 +177,7 @@ async def test_a_broker_that_answers_no_heartbeat_is_told_all_the_same() -> None
         await beating
 
 
+@pytest.mark.feature(21)
 async def test_one_client_holds_one_member_of_a_group() -> None:
     async with FakeBroker() as broker, client_of(broker) as client:
         client.register_consumer(Member())
@@ -216,6 +221,7 @@ async def test_a_background_task_with_a_bug_stops_the_client_loudly(caplog: pyte
             await client.routes.find("Orders")
 
 
+@pytest.mark.feature(8)
 async def test_a_client_says_what_is_wrong_with_its_use() -> None:
     client = ClientInstance()
     with pytest.raises(IllegalStateError, match="not started"):
@@ -229,6 +235,7 @@ async def test_a_client_says_what_is_wrong_with_its_use() -> None:
         await client.routes.find("Orders")
 
 
+@pytest.mark.feature(3)
 @pytest.mark.parametrize("text", ["", ";", "host:port", "host:0", ":1", "a:1,b:1", "rocketmq://a:1"])
 def test_a_name_server_address_that_cannot_work_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="name server"):

@@ -50,6 +50,7 @@ def test_how_often_a_message_comes_again(settings: dict[str, Any], retries: int)
     assert listener("Orders", group="billing", **settings)(print).config.retries == retries
 
 
+@pytest.mark.feature(20)
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

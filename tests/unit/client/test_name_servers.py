@@ -231,6 +231,7 @@ def address_server() -> Iterator[AddressServer]:
     made.server.server_close()
 
 
+@pytest.mark.feature(31)
 async def test_name_servers_are_found_by_http_and_looked_up_again(address_server: AddressServer) -> None:
     async with FakeBroker({"Orders": 1}) as first, FakeBroker({"Orders": 2}) as second:
         address_server.text = f"{first.address}\n"

@@ -36,6 +36,7 @@ def shop(broker: FakeBroker) -> ClientConfig:
     return ClientConfig(name_server=broker.address, namespace="shop")
 
 
+@pytest.mark.feature(138)
 @pytest.mark.parametrize(
     ("name", "on_wire"),
     [
@@ -66,6 +67,7 @@ def test_a_namespace_that_cannot_be_one_is_refused(name: str) -> None:
         ClientConfig(namespace_v2=name)
 
 
+@pytest.mark.feature(138)
 async def test_what_is_sent_again_has_one_prefix_still(broker: FakeBroker) -> None:
     broker.script(SEND, error(ResponseCode.SYSTEM_ERROR, "not now"))
     async with aio.Producer(group="sellers", client=shop(broker)) as producer:
@@ -83,6 +85,7 @@ async def test_what_is_sent_again_has_one_prefix_still(broker: FakeBroker) -> No
     assert HeartbeatData.decode(broker.of(HEARTBEAT)[-1].body).producers == ("shop%sellers",)
 
 
+@pytest.mark.feature(5)
 @pytest.mark.parametrize("batch", [1, 2])
 async def test_a_listener_sees_no_namespace_and_the_broker_nothing_else(broker: FakeBroker, batch: int) -> None:
     seen, changes = Seen(), list[MessageQueue]()
@@ -170,6 +173,7 @@ async def test_two_namespaces_share_a_process(broker: FakeBroker) -> None:
     }
 
 
+@pytest.mark.feature(5)
 async def test_in_5_every_request_names_the_namespace_in_its_header() -> None:
     async with FakeBroker({"Orders": 1, "%RETRY%billing": 1}) as broker:
         config = ClientConfig(name_server=broker.address, namespace_v2="shop")

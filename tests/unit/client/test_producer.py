@@ -114,6 +114,7 @@ async def test_a_message_object_and_arguments_say_the_same() -> None:
         assert (header_of(broker.of(SEND)[2]).flag, properties_of(broker.of(SEND)[2])["WAIT"]) == (9, "false")
 
 
+@pytest.mark.feature(141)
 async def test_weaker_guarantees_are_results_and_no_errors() -> None:
     async with producing("Orders") as (producer, [broker]):
         broker.script(SEND, RemotingCommand(ResponseCode.FLUSH_DISK_TIMEOUT, {"msgId": "M", "queueId": "0", "queueOffset": "5"}))
@@ -193,6 +194,7 @@ async def test_a_message_that_no_broker_would_take_is_refused_before_it_leaves(
 # --- where it goes ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature(161)
 async def test_messages_go_round_all_queues_of_all_brokers() -> None:
     async with producing("Orders", queues=2, brokers=2) as (producer, _):
         sent = [await producer.send("Orders", b"") for _ in range(8)]
@@ -208,6 +210,7 @@ async def test_equal_sharding_keys_share_the_queue_that_javas_hash_names() -> No
             assert sent == ({order[abs(java_hash(key)) % 4]} if key else set())
 
 
+@pytest.mark.feature(134)
 async def test_a_named_queue_is_kept_and_an_impossible_one_refused() -> None:
     async with producing("Orders", queues=3) as (producer, _):
         queue = MessageQueue("Orders", "broker-a", 2)
@@ -395,6 +398,7 @@ async def test_messages_of_a_queue_that_left_the_route_end_in_time_and_nothing_g
 # --- failures --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature(136, 140)
 async def test_a_busy_broker_is_passed_over_and_the_retry_names_the_other_brokers_queue() -> None:
     async with producing("Orders", brokers=2) as (producer, brokers):
         brokers[0].on(SEND, BUSY)
@@ -405,6 +409,7 @@ async def test_a_busy_broker_is_passed_over_and_the_retry_names_the_other_broker
         assert {header_of(request).broker_name for request in brokers[1].of(SEND)} == {"broker-b"}
 
 
+@pytest.mark.feature(131)
 async def test_the_number_of_tries_is_what_was_configured() -> None:
     async with producing("Orders", config=ProducerConfig(retries=1)) as (producer, [broker]):
         broker.on(SEND, error(ResponseCode.SYSTEM_ERROR))
@@ -435,6 +440,7 @@ async def test_without_retries_a_busy_broker_is_not_asked_again() -> None:
         assert len(broker.of(SEND)) == 1
 
 
+@pytest.mark.feature(135)
 @pytest.mark.parametrize("wished", [True, False])
 async def test_a_weaker_guarantee_is_tried_elsewhere_where_that_is_wished(wished: bool) -> None:
     """All brokers alike, it is still no error: the message is stored."""
@@ -449,6 +455,7 @@ async def test_a_weaker_guarantee_is_tried_elsewhere_where_that_is_wished(wished
         assert sum(len(broker.of(SEND)) for broker in brokers) == (2 + 2 + 3 if wished else 3)
 
 
+@pytest.mark.feature(139)
 @pytest.mark.parametrize("watched", [True, False])
 async def test_a_broker_that_failed_is_avoided_for_a_while_where_that_is_wished(watched: bool) -> None:
     async with producing("Orders", brokers=2, config=ProducerConfig(avoid_slow_brokers=watched)) as (producer, brokers):
@@ -460,6 +467,7 @@ async def test_a_broker_that_failed_is_avoided_for_a_while_where_that_is_wished(
         assert (await producer.send("Orders", b"x")).queue.broker_name == "broker-a"  # all are avoided: none is
 
 
+@pytest.mark.feature(139)
 @pytest.mark.parametrize(("latency_s", "pause_s"), [(0.0, 0), (0.549, 0), (0.55, 2), (1.8, 5), (3.0, 6), (FAILED_S, 10), (60.0, 30)])
 def test_the_slower_an_answer_the_longer_its_broker_is_avoided(latency_s: float, pause_s: float) -> None:
     lane = Lane("broker-a")
@@ -477,6 +485,7 @@ async def test_an_answer_that_no_retry_can_change_is_raised_at_once() -> None:
         assert len(broker.of(SEND)) == 1
 
 
+@pytest.mark.feature(132)
 async def test_a_lost_connection_is_followed_by_another_try() -> None:
     async with producing("Orders") as (producer, [broker]):
         broker.script(SEND, HANG_UP)
@@ -484,6 +493,7 @@ async def test_a_lost_connection_is_followed_by_another_try() -> None:
         assert broker.bodies("Orders") == {0: [b"1"]}
 
 
+@pytest.mark.feature(132)
 async def test_a_message_is_tried_three_times_and_not_four() -> None:
     async with producing("Orders") as (producer, [broker]):
         broker.script(SEND, HANG_UP, HANG_UP)
@@ -506,6 +516,7 @@ async def test_a_lost_connection_without_retries_says_that_nobody_knows() -> Non
         assert f"The message may or may not be stored: its id is {key}." in str(caught.value)
 
 
+@pytest.mark.feature(137)
 async def test_a_silent_broker_costs_the_whole_budget_and_not_more() -> None:
     async with producing("Orders", brokers=2) as (producer, brokers):
         for _ in brokers:
@@ -785,6 +796,7 @@ async def test_a_batch_that_fails_raises_after_the_rest_has_its_outcome() -> Non
         assert (len(broker.of(BATCH)), producer.in_flight) == (3, 0)
 
 
+@pytest.mark.feature(133)
 async def test_one_way_asks_for_no_answer() -> None:
     async with producing("Orders", queues=2) as (producer, [broker]):
         broker.on(SEND, SILENT)
@@ -837,6 +849,7 @@ async def test_a_producer_says_what_is_wrong_with_its_use() -> None:
         await producer.send("Orders", b"")
 
 
+@pytest.mark.feature(6)
 async def test_a_shared_client_outlives_its_producers() -> None:
     async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address)) as client:
         listening = list(client.routes.on_change)

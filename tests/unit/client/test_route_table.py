@@ -26,6 +26,7 @@ async def test_one_question_serves_all_callers_of_a_topic_and_its_answer_is_kept
         assert len(broker.of(ROUTE)) == 1
 
 
+@pytest.mark.feature(3)
 async def test_a_dead_name_server_is_passed_over_within_the_same_call() -> None:
     gone = FakeBroker()
     await gone.start()
@@ -140,6 +141,7 @@ async def test_a_changed_route_wakes_the_consumers_of_the_topic() -> None:
         assert (orders.told, prices.told, changed) == (2, 1, ["Orders", "Prices", "Orders"])
 
 
+@pytest.mark.feature(178)
 async def test_new_queues_are_found_without_a_restart() -> None:
     async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address, route_period_s=0.02)) as client:
         changed = asyncio.Event()

@@ -25,6 +25,7 @@ def names(queues: tuple[MessageQueue, ...]) -> list[tuple[str, int]]:
     return [(queue.broker_name, queue.queue_id) for queue in queues]
 
 
+@pytest.mark.feature(160)
 def test_producers_see_writable_queues_of_brokers_with_a_master_in_order_of_name() -> None:
     route = TopicRouteData(
         queues=rows(("b", 1, 2, 6), ("a", 2, 1, 6), ("readonly", 4, 4, 4), ("headless", 4, 4, 6)),
@@ -33,6 +34,7 @@ def test_producers_see_writable_queues_of_brokers_with_a_master_in_order_of_name
     assert names(publish_queues("T", route)) == [("a", 0), ("b", 0), ("b", 1)]
 
 
+@pytest.mark.feature(159, 160)
 def test_consumers_see_readable_queues_of_slaves_too() -> None:
     route = TopicRouteData(
         queues=rows(("b", 1, 2, 6), ("writeonly", 4, 4, 2), ("headless", 2, 4, 4)), brokers=brokers(b={0: "b:1"}, headless={1: "h:2"})
@@ -95,6 +97,7 @@ def test_splitting_keeps_every_item_once_in_order_and_within_the_limits(sizes: l
     assert all(sum(a) + b[0] > limit or len(a) == max_count for a, b in pairwise(parts))
 
 
+@pytest.mark.feature(110)
 def test_queues_sort_by_topic_broker_and_number_and_equal_ones_are_one() -> None:
     """All members of a group must see the same order: Java's, in which queue 10 comes behind queue 9."""
     queues = [MessageQueue(topic, broker, queue_id) for topic in ("A", "B") for broker in ("a-2", "b-1") for queue_id in (0, 9, 10)]

@@ -330,6 +330,7 @@ def pull_consumer(broker: FakeBroker, **settings: object) -> ogive.PullConsumer:
     return ogive.PullConsumer("Orders", **{"group": "replay", "start": "earliest", "name_server": broker.address, **settings})  # type: ignore[arg-type]
 
 
+@pytest.mark.feature(115)
 def test_batches_are_pulled_sought_and_committed(broker: FakeBroker) -> None:
     fill(broker, 10)
     seen: list[bytes] = []
@@ -397,6 +398,7 @@ def test_a_program_that_ends_without_closing_has_not_finished_what_it_had_in_han
 # --- life ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature(128)
 def test_all_objects_of_a_process_share_one_thread(broker: FakeBroker) -> None:
     with ogive.Producer(broker.address) as producer:
         producer.send("Orders", b"")

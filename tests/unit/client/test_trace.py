@@ -195,6 +195,7 @@ def traced() -> Any:
     return replace(QUICK, trace=True)
 
 
+@pytest.mark.feature(78)
 async def test_the_record_says_how_a_call_ended(broker: FakeBroker) -> None:
     answers: dict[bytes, Any] = {b"later": LATER, b"nonsense": 7, b"reply": Reply(b"2.20"), b"good": None}
     seen: list[bytes] = []
@@ -216,6 +217,7 @@ async def test_the_record_says_how_a_call_ended(broker: FakeBroker) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.feature(78)
 async def test_a_call_that_outlasts_the_consume_timeout_is_recorded_as_such(broker: FakeBroker) -> None:
     broker.put("Orders", b"slow", properties=encode_properties({"UNIQ_KEY": "ID1"}))
     done = asyncio.Event()

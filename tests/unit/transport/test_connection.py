@@ -51,6 +51,7 @@ async def server() -> AsyncIterator[Server]:
     await server.stop(grace_s=0.05)
 
 
+@pytest.mark.feature(119)
 async def test_answers_are_matched_by_opaque_not_by_order(server: Server) -> None:
     connection = await connect("127.0.0.1", server.port)
     held = connection.start_call(RemotingCommand(2), 5.0)
@@ -105,6 +106,7 @@ async def test_many_requests_in_one_loop_turn_are_answered(server: Server) -> No
     connection.close()
 
 
+@pytest.mark.feature(119)
 async def test_a_hundred_thousand_calls_that_wait_together_get_their_own_answers() -> None:
     """The last request is answered first, and the numbers of the requests begin again in between."""
     count, waiting = 100_000, list[RemotingCommand]()
@@ -129,6 +131,7 @@ async def test_a_hundred_thousand_calls_that_wait_together_get_their_own_answers
     await server.stop()
 
 
+@pytest.mark.feature(117, 125, 127, 129)
 async def test_a_call_without_answer_times_out_and_says_that_the_outcome_is_unknown(server: Server) -> None:
     connection = await connect("127.0.0.1", server.port)
     with pytest.raises(RequestTimeout, match=rf"127.0.0.1:{server.port} within \d+\.\d s") as caught:
@@ -157,6 +160,7 @@ async def test_an_impatient_call_does_not_take_the_calls_of_others_with_it(serve
         await patient
 
 
+@pytest.mark.feature(126)
 async def test_a_timeout_beside_other_traffic_leaves_the_connection_open(server: Server) -> None:
     connection = await connect("127.0.0.1", server.port)
     slow = connection.start_call(RemotingCommand(2), 0.1)
@@ -167,6 +171,7 @@ async def test_a_timeout_beside_other_traffic_leaves_the_connection_open(server:
     connection.close()
 
 
+@pytest.mark.feature(121, 122, 123)
 async def test_lost_connection_fails_every_call_in_flight_at_once(server: Server) -> None:
     connection = await connect("127.0.0.1", server.port)
     calls = [connection.start_call(RemotingCommand(2), 60.0) for _ in range(3)]
@@ -180,6 +185,7 @@ async def test_lost_connection_fails_every_call_in_flight_at_once(server: Server
         connection.start_call(RemotingCommand(1), 1.0)
 
 
+@pytest.mark.feature(120, 121, 125)
 async def test_calls_in_flight_are_limited(server: Server) -> None:
     connection = await connect("127.0.0.1", server.port, limits=Limits(max_calls_in_flight=2))
     calls = [connection.start_call(RemotingCommand(2), 60.0) for _ in range(2)]
@@ -189,6 +195,7 @@ async def test_calls_in_flight_are_limited(server: Server) -> None:
     await asyncio.gather(*calls, return_exceptions=True)
 
 
+@pytest.mark.feature(121)
 async def test_after_faults_as_many_calls_fit_as_before_and_not_one_more(server: Server) -> None:
     """Timeouts, calls that nobody waits for any more, late answers, answers that nobody asked for, a lost connection."""
 
@@ -286,6 +293,7 @@ async def test_a_connection_that_was_accepted_when_the_server_stopped_is_closed_
     await server.stop()
 
 
+@pytest.mark.feature(117)
 async def test_connect_says_address_and_reason() -> None:
     server = Server(echo)
     await server.start()

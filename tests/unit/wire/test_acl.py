@@ -8,6 +8,7 @@ from ogive.wire.acl import Credentials
 USER = Credentials(access_key="rocketmq2", secret_key="12345678")
 
 
+@pytest.mark.feature(4)
 def test_a_signature_covers_values_in_the_order_of_their_names_and_the_body() -> None:
     """Computed by AclUtils.calSignature of 5.3 for the same fields."""
     signed = USER.sign({"i": "TAGS\x01TagA\x02", "b": "TopicTest", "a": "PG"}, b"hello")

@@ -37,6 +37,7 @@ RECORDS = [m for m in MESSAGES if "stored" in m]
 CONVERSATIONS = lines("conversations.jsonl")
 
 
+@pytest.mark.feature(118)
 @pytest.mark.parametrize("vector", FRAMES, ids=lambda v: f"{v['name']}-{v['codec']}")
 def test_frame_of_apache_is_read_and_written_again_byte_for_byte(vector: dict[str, Any]) -> None:
     raw = bytes.fromhex(vector["frame"])

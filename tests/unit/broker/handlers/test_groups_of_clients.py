@@ -118,6 +118,7 @@ async def test_who_waits_in_a_group_that_nobody_makes_is_told_why(start_broker: 
         assert await members(client, "G") == ["c1"]
 
 
+@pytest.mark.feature(173)
 async def test_members_are_notified_when_one_comes_and_when_one_goes(server: Broker, client: RawClient) -> None:
     await client.heartbeat("c1", "G", "T")
     assert await notified(client) == "G"

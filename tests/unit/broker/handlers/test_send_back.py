@@ -57,6 +57,7 @@ async def arrived(client: RawClient, topic: str, offset: int = 0) -> MessageExt:
     return messages(await client.pull("G", topic, offset, suspend_ms=15_000))[0]
 
 
+@pytest.mark.feature(150)
 async def test_a_message_comes_again_through_the_retry_topic(client: RawClient) -> None:
     first = await a_message(client)
     await give_back(client, first)
@@ -74,6 +75,7 @@ async def test_a_message_comes_again_through_the_retry_topic(client: RawClient) 
     assert {name: again.properties.get(name) for name in expected} == expected
 
 
+@pytest.mark.feature(151)
 async def test_each_retry_waits_a_level_longer_and_remembers_where_it_began(client: RawClient) -> None:
     first = message = await a_message(client)
     for tries in range(3):
@@ -108,6 +110,7 @@ async def set_group(client: RawClient, **settings: int) -> None:
     await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, dumps({"groupName": "G"} | settings))
 
 
+@pytest.mark.feature(149)
 async def test_the_group_says_how_many_retries_there_are_when_the_client_does_not(server: Broker, client: RawClient) -> None:
     await set_group(client, retryMaxTimes=2)
     message = await a_message(client)
@@ -120,12 +123,14 @@ async def test_the_group_says_how_many_retries_there_are_when_the_client_does_no
     assert server.context.store.max_offset("%RETRY%G", 0) == 2
 
 
+@pytest.mark.feature(149)
 async def test_a_client_that_names_a_limit_is_asked_before_the_group(client: RawClient) -> None:
     await set_group(client, retryMaxTimes=0)
     await give_back(client, await a_message(client), limit=1)
     assert (await arrived(client, "%RETRY%G")).body == b"order"
 
 
+@pytest.mark.feature(149)
 async def test_retries_go_to_all_retry_queues_of_the_group(server: Broker) -> None:
     async with await RawClient.open(server.address) as client:
         await set_group(client, retryQueueNums=3)
@@ -139,6 +144,7 @@ async def test_retries_go_to_all_retry_queues_of_the_group(server: Broker) -> No
             assert messages(await client.pull("G", "%RETRY%G", 0, queue=queue, suspend_ms=15_000))
 
 
+@pytest.mark.feature(149)
 async def test_a_group_without_retry_queues_gives_its_messages_up(server: Broker, client: RawClient) -> None:
     await set_group(client, retryQueueNums=0)
     message = await a_message(client)
@@ -149,6 +155,7 @@ async def test_a_group_without_retry_queues_gives_its_messages_up(server: Broker
     assert "%DLQ%G" not in server.context.topics
 
 
+@pytest.mark.feature(58)
 @pytest.mark.parametrize("level", [1, 18, 99])
 async def test_a_level_of_the_clients_choice(client: RawClient, level: int) -> None:
     await give_back(client, await a_message(client), level=level)

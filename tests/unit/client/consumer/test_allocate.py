@@ -43,6 +43,7 @@ def load() -> dict[str, list[dict[str, Any]]]:
 CASES = load()
 
 
+@pytest.mark.feature(2, 168, 169, 170, 171)
 @pytest.mark.parametrize("name", CASES)
 def test_vectors_of_apache(name: str) -> None:
     for case in CASES[name]:
@@ -63,6 +64,7 @@ def test_a_ring_without_points_is_refused() -> None:
         consistent_hash(0)
 
 
+@pytest.mark.feature(171)
 def test_a_member_that_leaves_a_ring_moves_only_its_own_queues() -> None:
     queues = [MessageQueue("Orders", broker, i) for broker in ("broker-a", "broker-b") for i in range(32)]
     members = [f"10.0.0.{i}@{1000 + i}#{i}" for i in range(6)]

@@ -51,6 +51,7 @@ def saved(config: ConsumerConfig) -> dict[MessageQueue, int]:
     return read_offsets(files[0]) if files else {}
 
 
+@pytest.mark.feature(10)
 async def test_every_member_gets_every_message(broker: FakeBroker, config: ConsumerConfig) -> None:
     left, right = Seen(), Seen()
     async with member(broker, shown(left), config, "left") as one, member(broker, shown(right), config, "right") as other:
@@ -60,6 +61,7 @@ async def test_every_member_gets_every_message(broker: FakeBroker, config: Consu
         assert set(await one.lag()) == set(ORDERS)
 
 
+@pytest.mark.feature(30, 32)
 async def test_what_the_heartbeat_says(broker: FakeBroker, config: ConsumerConfig) -> None:
     """Broadcasting, and no retry topic; nobody is asked who else is there, and no progress goes to the broker."""
     seen = Seen()
@@ -71,6 +73,7 @@ async def test_what_the_heartbeat_says(broker: FakeBroker, config: ConsumerConfi
     assert not broker.of(RequestCode.GET_CONSUMER_LIST_BY_GROUP) + broker.of(UPDATE) + broker.of(RequestCode.QUERY_CONSUMER_OFFSET)
 
 
+@pytest.mark.feature(30)
 async def test_a_member_that_comes_back_goes_on_where_it_was(broker: FakeBroker, config: ConsumerConfig) -> None:
     seen = Seen()
     async with member(broker, shown(seen), config):
@@ -82,6 +85,7 @@ async def test_a_member_that_comes_back_goes_on_where_it_was(broker: FakeBroker,
     assert [seen.bodies.count(b"%d" % i) for i in range(20)] == [1] * 20
 
 
+@pytest.mark.feature(178)
 async def test_progress_is_saved_while_the_member_runs(broker: FakeBroker, config: ConsumerConfig) -> None:
     """The lowest unfinished message counts."""
     free, seen = threading.Event(), Seen()
@@ -98,6 +102,7 @@ async def test_progress_is_saved_while_the_member_runs(broker: FakeBroker, confi
         await eventually(lambda: saved(config) == dict.fromkeys(ORDERS, 10))
 
 
+@pytest.mark.feature(57)
 @pytest.mark.parametrize("answer", [LATER, later(3), DEAD_LETTER, "nonsense", ValueError("boom")], ids=str)
 async def test_what_failed_is_logged_and_dropped(
     broker: FakeBroker, config: ConsumerConfig, answer: Any, caplog: pytest.LogCaptureFixture
@@ -118,6 +123,7 @@ async def test_what_failed_is_logged_and_dropped(
     assert not broker.of(SEND_BACK) + broker.of(RequestCode.SEND_MESSAGE_V2)
 
 
+@pytest.mark.feature(57)
 async def test_of_a_batch_only_what_is_not_done_is_dropped(
     broker: FakeBroker, config: ConsumerConfig, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -30,6 +30,7 @@ async def take(running: PushConsumer, count: int) -> list[IncomingMessage]:
         return [await anext(running) for _ in range(count)]
 
 
+@pytest.mark.feature(180)
 async def test_a_message_is_finished_at_the_end_of_its_block(broker: FakeBroker) -> None:
     bodies = []
     async with iterate(broker) as running:

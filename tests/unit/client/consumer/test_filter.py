@@ -58,6 +58,7 @@ async def test_a_listener_gets_what_its_sql_is_true_of_and_the_rest_counts_as_fi
     assert {pull.ext_fields["expressionType"] for pull in broker.of(PULL) if pull.ext_fields["topic"] == "Orders"} == {"SQL92"}
 
 
+@pytest.mark.feature(27)
 async def test_a_filter_that_is_no_tags_is_checked_with_a_broker_before_the_group_is_joined(broker: FakeBroker) -> None:
     broker.on(CHECK, error(ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse error"))
     with pytest.raises(SubscriptionInvalid, match="parse error"):
@@ -95,6 +96,7 @@ async def test_pulls_say_what_they_want(broker: FakeBroker) -> None:
     assert int(last.ext_fields["sysFlag"]) & PullSysFlag.SUBSCRIPTION
 
 
+@pytest.mark.feature(27)
 @pytest.mark.parametrize("make", [lambda **how: to(print, **how), lambda **how: member(FakeBroker(), **how)], ids=["listener", "pull"])
 def test_what_cannot_be_a_filter_is_refused_at_once(make: Any) -> None:
     with pytest.raises(InvalidExpression, match="character 4"):

@@ -29,6 +29,7 @@ def held(running: PushConsumer, topic: str = "Orders") -> tuple[int, int]:
     return sum(p.count for p in queues), sum(p.bytes for p in queues)
 
 
+@pytest.mark.feature(36, 37)
 @pytest.mark.parametrize(
     ("limit", "most"),
     [
@@ -67,6 +68,7 @@ async def test_no_limit_is_passed_by_more_than_a_pull(broker: FakeBroker, limit:
         await eventually(lambda: held(running) == (0, 0))
 
 
+@pytest.mark.feature(38)
 async def test_waiting_for_room_is_told_seldom_and_without_bodies(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     """The first time; then every thousandth."""
     step, seen = threading.Semaphore(0), Seen()
@@ -92,6 +94,7 @@ async def test_waiting_for_room_is_told_seldom_and_without_bodies(broker: FakeBr
     assert "secret" not in caplog.text
 
 
+@pytest.mark.feature(38)
 async def test_what_is_full_all_the_time_is_told_once_more_after_a_thousand_times(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:

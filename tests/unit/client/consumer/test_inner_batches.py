@@ -77,6 +77,7 @@ def batches(broker: FakeBroker) -> Batches:
     return queue
 
 
+@pytest.mark.feature(40)
 async def test_every_message_of_a_batch_comes_once_with_its_own_offset(broker: FakeBroker, batches: Batches) -> None:
     async with member(broker) as consumer:
         found = await collect(consumer, batches.end)

@@ -48,6 +48,7 @@ async def run(listener: AnyListener, argument: Any, *interceptors: Interceptor) 
     return await wrapped.function(argument) if wrapped.is_async else wrapped.function(argument)
 
 
+@pytest.mark.feature(18)
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_the_first_is_the_outermost(kind: str) -> None:
     log: list[str] = []
@@ -64,6 +65,7 @@ async def test_the_first_is_the_outermost(kind: str) -> None:
     assert answer is LATER
 
 
+@pytest.mark.feature(76)
 async def test_a_call_is_told_as_it_is() -> None:
     """The messages of this batch and no others; what one interceptor notes in it, the next one sees."""
     notes = Notes("", [])
@@ -80,6 +82,7 @@ async def test_a_call_is_told_as_it_is() -> None:
     assert "<lambda>" in call.listener
 
 
+@pytest.mark.feature(78)
 @pytest.mark.parametrize(
     ("answer", "settings", "outcome"),
     [
@@ -124,6 +127,7 @@ def broken(_: ListenerCall) -> AbstractContextManager[None]:
     raise LookupError("no tracer")
 
 
+@pytest.mark.feature(18)
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_they_stand_around_every_call_of_a_consumer(broker: FakeBroker, orderly: bool) -> None:
     """Retries too, with the topic that the application knows."""

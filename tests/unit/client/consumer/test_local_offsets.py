@@ -38,6 +38,7 @@ async def opened(path: Path) -> LocalOffsetStore:
     return store
 
 
+@pytest.mark.feature(166)
 async def test_progress_is_there_after_a_restart(path: Path) -> None:
     store = await opened(path)
     store.update(A, 10)
@@ -91,6 +92,7 @@ async def test_a_file_of_javas_client_is_read(path: Path) -> None:
     await store.close()
 
 
+@pytest.mark.feature(166)
 @pytest.mark.parametrize(
     "damage", [b"", JAVAS[:60].encode(), b"\0" * 100, b"[]", b'{"offsetTable":{"x":1}}', JAVAS.replace("17", '"x"').encode()]
 )

@@ -40,6 +40,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
         yield broker
 
 
+@pytest.mark.feature(12, 183)
 @pytest.mark.parametrize(
     ("start", "where", "first"),
     [
@@ -66,6 +67,7 @@ async def test_where_a_new_group_begins(broker: FakeBroker, start: str | datetim
         assert asked.ext_fields["timestamp"] == str(int(start.timestamp() * 1000))
 
 
+@pytest.mark.feature(29)
 async def test_consumption_begins_with_the_start(broker: FakeBroker) -> None:
     """And not with the first periodic rebalance, twenty seconds later."""
     seen = Seen()
@@ -74,6 +76,7 @@ async def test_consumption_begins_with_the_start(broker: FakeBroker) -> None:
         assert await seen.wait(1) == [b"x"]
 
 
+@pytest.mark.feature(167, 178)
 async def test_members_that_nobody_told_of_are_found_by_the_periodic_pass(broker: FakeBroker) -> None:
     config = replace(QUICK, rebalance_period_s=0.05)
     async with consumer(broker, to(Seen()), config=config) as running:
@@ -84,6 +87,7 @@ async def test_members_that_nobody_told_of_are_found_by_the_periodic_pass(broker
         await eventually(lambda: len(running.assignment["billing"]) == 2)
 
 
+@pytest.mark.feature(172)
 async def test_the_instance_name_is_what_the_strategy_sees(broker: FakeBroker) -> None:
     told: list[tuple[Sequence[str], str]] = []
 
@@ -103,6 +107,7 @@ async def test_the_instance_name_is_what_the_strategy_sees(broker: FakeBroker) -
         await eventually(lambda: ([f"{address}@left", f"{address}@right"], f"{address}@right") in told)
 
 
+@pytest.mark.feature(156)
 async def test_several_groups_of_one_process_each_get_everything(broker: FakeBroker) -> None:
     groups = {group: Seen() for group in ("billing", "audit", "fraud")}
     for i in range(10):
@@ -113,6 +118,7 @@ async def test_several_groups_of_one_process_each_get_everything(broker: FakeBro
     assert {group: broker.offsets[group, "Orders", 0] for group in groups} == dict.fromkeys(groups, 10)
 
 
+@pytest.mark.feature(73, 183)
 async def test_messages_of_one_queue_are_worked_on_at_the_same_time(broker: FakeBroker) -> None:
     """Twenty calls wait for each other: one after the other they would never end."""
     meeting, seen = threading.Barrier(20), Seen()
@@ -127,6 +133,7 @@ async def test_messages_of_one_queue_are_worked_on_at_the_same_time(broker: Fake
         await seen.wait(20)
 
 
+@pytest.mark.feature(41)
 async def test_a_broker_that_goes_back_is_reported_and_followed(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     """The group's progress does not go back with it."""
     seen = Seen()
@@ -148,6 +155,7 @@ async def test_a_broker_that_goes_back_is_reported_and_followed(broker: FakeBrok
 # --- in order --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature(84)
 async def test_a_busy_queue_lets_the_others_have_their_turn(broker: FakeBroker) -> None:
     """One worker for two queues: a long backlog in one does not keep the other waiting until it is done."""
     broker.topics["Orders"] = 2
@@ -170,11 +178,13 @@ async def test_a_busy_queue_lets_the_others_have_their_turn(broker: FakeBroker) 
     assert [body for body in seen.bodies if body != b"other"] == [b"%d" % i for i in range(1000)]
 
 
+@pytest.mark.feature(86)
 @pytest.mark.parametrize(("asked", "pause"), [(0.5, 0.5), (0.0, 0.01), (60.0, 30.0), (None, 2.0)])
 def test_how_long_a_queue_waits_before_its_next_try(asked: float | None, pause: float) -> None:
     assert pause_s(asked, 2.0) == pause
 
 
+@pytest.mark.feature(83)
 async def test_an_orderly_group_that_gets_its_lock_back_goes_on(broker: FakeBroker) -> None:
     """Within seconds of the grant, where it was."""
     seen = Seen()

@@ -42,6 +42,7 @@ class Broker:
         return True
 
 
+@pytest.mark.feature(80, 164)
 async def test_an_offset_never_moves_back() -> None:
     store = RemoteOffsetStore(Broker())
     store.update(A, 10)
@@ -101,6 +102,7 @@ async def test_the_highest_offset_that_was_known_outlives_a_step_back() -> None:
     assert store.highest(A) is None
 
 
+@pytest.mark.feature(164)
 async def test_queues_are_independent() -> None:
     """Persisting or forgetting one touches no other."""
     broker = Broker()
@@ -113,6 +115,7 @@ async def test_queues_are_independent() -> None:
     assert store.read(B) == 20
 
 
+@pytest.mark.feature(164)
 async def test_one_broken_broker_does_not_keep_the_others_from_their_offsets() -> None:
     broker = Broker()
     store = RemoteOffsetStore(broker)
@@ -138,6 +141,7 @@ async def test_unchanged_offsets_are_sent_again_only_where_asked() -> None:
     assert len(broker.asked) == 2
 
 
+@pytest.mark.feature(165)
 async def test_one_update_of_a_queue_is_on_its_way_at_a_time() -> None:
     """A broker with several threads may apply two of them the other way round; another queue does not wait."""
     broker = Broker()
@@ -249,6 +253,7 @@ async def test_the_first_update_of_a_topic_goes_alone() -> None:
     assert broker.offsets == {A: 1, B: 1, C: 1, elsewhere: 1}
 
 
+@pytest.mark.feature(164)
 async def test_a_failed_query_is_never_no_offset() -> None:
     broker = Broker()
     store = RemoteOffsetStore(broker)

@@ -45,6 +45,7 @@ def in_order(function: Any, **settings: Any) -> AnyListener:
     return to(function, orderly=True, suspend_s=0.01, **settings)
 
 
+@pytest.mark.feature(11, 14, 81, 88, 92, 93, 101, 102, 105, 183)
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_a_queue_is_consumed_in_order_one_call_at_a_time(broker: FakeBroker, kind: str) -> None:
     broker.topics["Orders"] = 4
@@ -76,6 +77,7 @@ async def test_a_queue_is_consumed_in_order_one_call_at_a_time(broker: FakeBroke
     assert [progress(broker, i) for i in range(4)] == [160] * 4
 
 
+@pytest.mark.feature(86, 89)
 @pytest.mark.parametrize("answer", [LATER, suspend(0.0), suspend(), "nonsense", ValueError("boom")], ids=str)
 async def test_a_failed_message_comes_again_before_those_behind_it(broker: FakeBroker, answer: Any) -> None:
     """With its tries counted, and without a limit unless one is set."""
@@ -99,6 +101,7 @@ async def test_a_failed_message_comes_again_before_those_behind_it(broker: FakeB
     assert broker.of(SEND) == []
 
 
+@pytest.mark.feature(85)
 async def test_of_a_batch_only_what_is_not_done_comes_again(broker: FakeBroker) -> None:
     batches: list[list[int]] = []
     seen = Seen()
@@ -116,6 +119,7 @@ async def test_of_a_batch_only_what_is_not_done_comes_again(broker: FakeBroker) 
     assert batches == [[0, 1, 2, 3], [2, 3, 4, 5]]
 
 
+@pytest.mark.feature(90)
 @pytest.mark.parametrize(("answer", "tries"), [(LATER, 3), (DEAD_LETTER, 1)])
 async def test_what_fails_too_often_goes_to_the_dead_letters_and_the_queue_moves_on(broker: FakeBroker, answer: Any, tries: int) -> None:
     """More tries in the header than allowed are what makes a broker put it there."""
@@ -154,6 +158,7 @@ async def test_a_dead_letter_that_no_broker_takes_is_tried_again(broker: FakeBro
 # --- locks -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature(96, 103)
 async def test_a_queue_that_cannot_be_locked_is_not_pulled(broker: FakeBroker) -> None:
     seen = Seen()
     broker.put("Orders", b"x")
@@ -165,6 +170,7 @@ async def test_a_queue_that_cannot_be_locked_is_not_pulled(broker: FakeBroker) -
         await seen.wait(1)
 
 
+@pytest.mark.feature(24, 97, 104)
 async def test_locks_are_renewed_and_given_back(broker: FakeBroker) -> None:
     async with consumer(broker, in_order(Seen()), config=LEASED) as running:
         await eventually(lambda: len(running.assignment["billing"]) == 2)
@@ -173,6 +179,7 @@ async def test_locks_are_renewed_and_given_back(broker: FakeBroker) -> None:
     assert unlocked == {ORDERS, MessageQueue(RETRY, "broker-a", 0)}
 
 
+@pytest.mark.feature(82, 83)
 async def test_no_call_begins_once_the_lease_is_over(broker: FakeBroker) -> None:
     """Renewals that get no answer: calls stop with the lease; after the next grant the queue starts anew, in order."""
     seen, step = Seen(), threading.Semaphore(0)
@@ -246,6 +253,7 @@ async def test_a_renewal_that_comes_back_after_the_lease_starts_the_queue_again(
         assert list(dict.fromkeys(seen.bodies)) == [b"0", b"1", b"2"]  # the first may come again: its end was not yet told
 
 
+@pytest.mark.feature(82, 104)
 async def test_a_refused_renewal_ends_consumption_and_writes_no_progress(broker: FakeBroker) -> None:
     """Somebody else holds the queue: what we know of it is old."""
     seen, free = Seen(), threading.Event()
@@ -269,6 +277,7 @@ async def test_a_refused_renewal_ends_consumption_and_writes_no_progress(broker:
         assert [r.ext_fields["commitOffset"] for r in broker.of(UPDATE)[updates:] if r.ext_fields["topic"] == "Orders"][:1] != ["0"]
 
 
+@pytest.mark.feature(104)
 async def test_a_renewal_that_grants_some_of_the_queues_ends_the_others_alone(broker: FakeBroker) -> None:
     broker.topics["Orders"] = 3
     seen = Seen()
@@ -291,6 +300,7 @@ async def test_a_renewal_that_grants_some_of_the_queues_ends_the_others_alone(br
     assert sorted(seen.bodies) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.feature(71, 98, 106)
 async def test_two_calls_never_overlap_though_the_lock_was_lost_in_between(broker: FakeBroker) -> None:
     """The lock comes back while the old call still runs: the new one waits for it."""
     running_calls, most, free, seen = 0, 0, threading.Event(), Seen()
@@ -320,6 +330,7 @@ async def test_two_calls_never_overlap_though_the_lock_was_lost_in_between(broke
 # --- hand-over -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature(87, 99, 175)
 async def test_a_hand_over_waits_for_the_running_call_and_commits_it(broker: FakeBroker) -> None:
     seen, free = Seen(), threading.Event()
     for i in range(5):
@@ -366,6 +377,7 @@ async def test_a_call_that_outlives_the_lease_loses_its_queue(broker: FakeBroker
     assert "our lock on it is over" in caplog.text
 
 
+@pytest.mark.feature(100)
 async def test_a_waiting_queue_is_handed_over_at_once(broker: FakeBroker) -> None:
     """Nothing runs while a queue waits for its next try."""
     seen = Seen()
@@ -384,6 +396,7 @@ async def test_a_waiting_queue_is_handed_over_at_once(broker: FakeBroker) -> Non
     assert len(seen.messages) == 1
 
 
+@pytest.mark.feature(91)
 async def test_without_auto_commit_progress_moves_at_a_commit_only(broker: FakeBroker) -> None:
     """What was consumed since is delivered again to whoever comes next."""
     seen, again = Seen(), Seen()
@@ -405,6 +418,7 @@ async def test_without_auto_commit_progress_moves_at_a_commit_only(broker: FakeB
     assert progress(broker) == 4
 
 
+@pytest.mark.feature(91)
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_a_rollback_has_all_that_is_not_committed_delivered_again_in_order(broker: FakeBroker, kind: str) -> None:
     seen, rolled_back = Seen(), list[int]()
@@ -427,6 +441,7 @@ async def test_a_rollback_has_all_that_is_not_committed_delivered_again_in_order
     assert {message.reconsume_times for message in seen.messages} == {0}
 
 
+@pytest.mark.feature(91)
 async def test_a_failure_between_two_commits_comes_again_alone(broker: FakeBroker) -> None:
     seen = Seen()
     for i in range(4):
@@ -445,6 +460,7 @@ async def test_a_failure_between_two_commits_comes_again_alone(broker: FakeBroke
     assert seen.bodies == [b"0", b"1", b"2", b"2", b"3"]
 
 
+@pytest.mark.feature(88)
 @pytest.mark.parametrize("answer", [COMMIT, ROLLBACK], ids=str)
 async def test_an_end_that_nobody_asked_for_is_success_with_a_warning(
     broker: FakeBroker, answer: Any, caplog: pytest.LogCaptureFixture

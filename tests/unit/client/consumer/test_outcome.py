@@ -20,6 +20,7 @@ def make(function: Callable[..., Any] = print, **settings: Any) -> AnyListener:
 MESSAGES = [message(offset) for offset in range(4)]
 
 
+@pytest.mark.feature(58)
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [

@@ -21,6 +21,7 @@ def filled(*offsets: int, next_offset: int | None = None) -> ProcessQueue:
     return process_queue
 
 
+@pytest.mark.feature(46, 61, 62)
 def test_the_lowest_unfinished_offset_is_what_may_be_committed() -> None:
     """Whatever order messages end in."""
     process_queue = filled(10, 11, 12, 13)
@@ -30,6 +31,7 @@ def test_the_lowest_unfinished_offset_is_what_may_be_committed() -> None:
     assert process_queue.ack([11]) == 14
 
 
+@pytest.mark.feature(65)
 def test_with_nothing_unfinished_everything_before_the_next_pull_is_done() -> None:
     """Also what a filter left out behind the last message."""
     process_queue = filled(10, 11, next_offset=50)
@@ -46,12 +48,14 @@ def test_a_message_is_counted_once() -> None:
     assert (process_queue.count, process_queue.bytes, process_queue.span) == (3, 12, 2)
 
 
+@pytest.mark.feature(63)
 def test_count_and_bytes_return_to_zero() -> None:
     process_queue = filled(10, 11)
     process_queue.ack([10, 11, 11, 99])
     assert (process_queue.count, process_queue.bytes, process_queue.span) == (0, 0, 0)
 
 
+@pytest.mark.feature(85)
 def test_head_gives_the_lowest_messages_and_leaves_them() -> None:
     process_queue = filled(3, 4, 5)
     assert [m.queue_offset for m in process_queue.head(2)] == [3, 4]

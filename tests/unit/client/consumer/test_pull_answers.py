@@ -32,6 +32,7 @@ def answer(code: int, next_offset: int) -> RemotingCommand:
     return RemotingCommand(code, encode_header(PullMessageResponse(next_begin_offset=next_offset, min_offset=0, max_offset=next_offset)))
 
 
+@pytest.mark.feature(40, 51)
 async def test_messages_are_cached_and_the_next_pull_goes_on_behind_them(broker: FakeBroker) -> None:
     fill(broker, 25)
     async with member(broker, config=replace(QUICK, pull_batch_size=10)) as consumer:
@@ -39,6 +40,7 @@ async def test_messages_are_cached_and_the_next_pull_goes_on_behind_them(broker:
         assert offsets(await collect(consumer, 25)) == list(range(25))
 
 
+@pytest.mark.feature(45, 46)
 @pytest.mark.parametrize("code", [ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY])
 async def test_a_broker_may_move_a_queue_that_has_nothing_for_us(broker: FakeBroker, code: int) -> None:
     """That is progress, too."""
@@ -90,6 +92,7 @@ async def test_an_offset_that_a_record_makes_up_moves_no_progress(
     assert progress(broker) == 3
 
 
+@pytest.mark.feature(46)
 async def test_what_a_filter_leaves_out_never_lets_the_progress_pass_a_message_in_hand(broker: FakeBroker) -> None:
     fill(broker, 1)
     broker.on(PULL, lambda request: answer(ResponseCode.PULL_RETRY_IMMEDIATELY, 40) if request.ext_fields["queueOffset"] == "1" else None)
@@ -103,6 +106,7 @@ async def test_what_a_filter_leaves_out_never_lets_the_progress_pass_a_message_i
         await broker.until(lambda: progress(broker) == 40)
 
 
+@pytest.mark.feature(41)
 async def test_a_broker_that_goes_back_is_followed_and_reported(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     broker.offsets["replay", "Orders", 0] = 10
     broker.script(PULL, answer(ResponseCode.PULL_NOT_FOUND, 7))
@@ -169,6 +173,7 @@ async def test_an_answer_that_inflates_to_too_much_comes_in_parts(broker: FakeBr
         await broker.until(lambda: pulls_of(broker) == [0, 2, 4, 6])
 
 
+@pytest.mark.feature(48)
 async def test_an_unknown_answer_is_an_error_after_which_the_pull_is_repeated(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     fill(broker, 1)
     broker.script(PULL, error(99, "from the future"))
@@ -210,6 +215,7 @@ def test_queues_that_fail_alike_are_one_outage_of_their_broker() -> None:
     assert outages.begins(there, "no permission")
 
 
+@pytest.mark.feature(144)
 async def test_a_pull_that_failed_is_repeated_after_a_pause(broker: FakeBroker) -> None:
     """A second by default."""
     broker.script(PULL, error(ResponseCode.SYSTEM_ERROR))
@@ -221,6 +227,7 @@ async def test_a_pull_that_failed_is_repeated_after_a_pause(broker: FakeBroker) 
     assert ConsumerConfig().pull_retry_s == 1.0
 
 
+@pytest.mark.feature(109)
 async def test_a_poll_that_waits_asks_the_broker_nothing_more(broker: FakeBroker) -> None:
     async with member(broker) as consumer:
         await broker.received(PULL)
@@ -230,6 +237,7 @@ async def test_a_poll_that_waits_asks_the_broker_nothing_more(broker: FakeBroker
         assert [request.code for request in broker.requests[asked:] if request.code not in jobs] == []
 
 
+@pytest.mark.feature(145)
 async def test_a_batch_belongs_to_the_application(broker: FakeBroker) -> None:
     """Whatever it does to the list, the messages in it were handed out; they themselves cannot be changed."""
     fill(broker, 3)
@@ -242,6 +250,7 @@ async def test_a_batch_belongs_to_the_application(broker: FakeBroker) -> None:
         await broker.until(lambda: progress(broker) == 3)
 
 
+@pytest.mark.feature(143)
 async def test_a_pull_may_take_15_s_longer_than_the_broker_may_hold_it(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(broker, 1)
     budgets: list[float] = []
@@ -258,6 +267,7 @@ async def test_a_pull_may_take_15_s_longer_than_the_broker_may_hold_it(broker: F
     assert budgets == [30.0]
 
 
+@pytest.mark.feature(117)
 async def test_a_lost_connection_a_silent_broker_and_none_at_all_are_told_apart(broker: FakeBroker) -> None:
     """Each error names the address, and a timeout also the time; that no name server answers then is not what the caller hears of."""
     broker.peers.append(FakeBroker({"Orders": 1}, name="broker-b", port=1))  # not there

@@ -110,6 +110,7 @@ async def test_what_the_heartbeat_and_the_running_info_say(broker: FakeBroker) -
     assert [row["topic"] for row in info["subscriptionSet"]] == ["Orders"]
 
 
+@pytest.mark.feature(143)
 async def test_a_pull_says_itself_what_it_wants_and_how_long_it_waits(broker: FakeBroker) -> None:
     async with member(broker, tags="paid", config=ConsumerConfig()) as consumer:
         fields = (await broker.received(PULL))[0].ext_fields
@@ -118,6 +119,7 @@ async def test_a_pull_says_itself_what_it_wants_and_how_long_it_waits(broker: Fa
     assert (fields["subscription"], fields["expressionType"], fields["suspendTimeoutMillis"]) == ("paid", "TAG", "15000")
 
 
+@pytest.mark.feature(40)
 async def test_only_the_wanted_tags_are_handed_out(broker: FakeBroker) -> None:
     """Brokers filter by hash; AaAa and BBBB have the same. What was left out counts as progress."""
     for tag in (b"AaAa", b"BBBB", b"AaAa", b"BBBB"):
@@ -152,6 +154,7 @@ async def test_a_topic_that_comes_later_is_read_then(broker: FakeBroker) -> None
 # --- progress --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature(157)
 async def test_a_batch_counts_only_once_the_next_poll_is_called(broker: FakeBroker) -> None:
     """A crash while it is worked on repeats it."""
     fill(broker, 10)
@@ -173,6 +176,7 @@ async def test_a_clean_close_commits_what_was_handed_out(broker: FakeBroker) -> 
         assert offsets(await collect(consumer, 6)) == list(range(4, 10))
 
 
+@pytest.mark.feature(157)
 async def test_a_block_that_fails_has_not_finished_what_it_had_in_hand(broker: FakeBroker) -> None:
     fill(broker, 10)
 
@@ -369,6 +373,7 @@ async def test_a_full_queue_is_not_pulled_until_a_poll_makes_room(broker: FakeBr
         await broker.until(lambda: pulls_of(broker) == [0, 10, 20, 30])
 
 
+@pytest.mark.feature(36)
 async def test_bytes_are_bounded_too(broker: FakeBroker) -> None:
     for _ in range(10):
         broker.put("Orders", bytes(1000))
@@ -380,6 +385,7 @@ async def test_bytes_are_bounded_too(broker: FakeBroker) -> None:
         assert len(await collect(consumer, 10)) == 10
 
 
+@pytest.mark.feature(108)
 async def test_one_pull_of_a_queue_is_under_way_at_a_time(broker: FakeBroker) -> None:
     async with member(broker) as consumer:
         for _ in range(20):
@@ -436,6 +442,7 @@ async def test_an_offset_that_the_broker_does_not_hold_is_put_right_at_once(brok
     assert "holds 0 to 8 and not 100" in caplog.text
 
 
+@pytest.mark.feature(111)
 async def test_a_failing_pull_is_tried_again(broker: FakeBroker) -> None:
     """Whatever is wrong: an error, flow control, an unknown code, an answer that cannot be read."""
     fill(broker, 1)
@@ -466,6 +473,7 @@ async def test_a_bug_in_the_background_ends_a_poll_loudly(broker: FakeBroker) ->
                 await consumer.poll(None)
 
 
+@pytest.mark.feature(113)
 async def test_a_pull_cannot_be_one_way(broker: FakeBroker) -> None:
     """Whoever pulls wants the answer: there is no such call, and none goes out as one."""
     async with reader(broker) as consumer:

@@ -248,6 +248,7 @@ async def test_a_pull_gives_the_brokers_answer(broker: FakeBroker) -> None:
         assert consumer.assignment == []
 
 
+@pytest.mark.feature(116)
 @pytest.mark.parametrize(
     ("code", "status"),
     [
@@ -265,6 +266,7 @@ async def test_each_answer_has_its_status(broker: FakeBroker, code: int, status:
     assert (result.status, result.next_offset, result.min_offset, result.max_offset, result.messages) == (status, 7, 3, 9, ())
 
 
+@pytest.mark.feature(114)
 async def test_a_pull_may_wait_at_the_broker_without_stopping_anything_else(broker: FakeBroker) -> None:
     async with reader(broker) as consumer:
         waiting = asyncio.create_task(consumer.pull(Q0, 0, suspend_s=5))
@@ -275,6 +277,7 @@ async def test_a_pull_may_wait_at_the_broker_without_stopping_anything_else(brok
         assert offsets(list((await waiting).messages)) == [0]
 
 
+@pytest.mark.feature(112)
 async def test_a_pull_has_exactly_one_outcome_and_its_errors_are_told_apart(broker: FakeBroker) -> None:
     async with reader(broker) as consumer:
         broker.script(PULL, error(ResponseCode.SYSTEM_ERROR, "broken disk"))

@@ -119,6 +119,7 @@ async def eventually(condition: Callable[[], bool]) -> None:
 # --- the normal way --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature(11, 30, 52, 142)
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_messages_are_delivered_and_progress_is_committed_at_close(broker: FakeBroker, kind: str) -> None:
     seen = Seen()
@@ -139,6 +140,7 @@ async def test_messages_are_delivered_and_progress_is_committed_at_close(broker:
     assert not broker.members["billing"]
 
 
+@pytest.mark.feature(7, 32, 162)
 async def test_what_the_heartbeat_says(broker: FakeBroker) -> None:
     """Passive, clustering, the topic with its tags, and the retry topic."""
     async with consumer(broker, to(Seen(), tags="paid || refunded")):
@@ -166,6 +168,7 @@ async def test_a_known_offset_is_where_the_group_goes_on(broker: FakeBroker) -> 
         assert await seen.wait(2) == [b"3", b"4"]
 
 
+@pytest.mark.feature(26)
 async def test_a_topic_that_comes_later_is_consumed_then(broker: FakeBroker) -> None:
     seen = Seen()
     async with consumer(broker, to(seen, topic="Later")):
@@ -174,6 +177,7 @@ async def test_a_topic_that_comes_later_is_consumed_then(broker: FakeBroker) -> 
         assert await seen.wait(1) == [b"first"]
 
 
+@pytest.mark.feature(26)
 async def test_a_topic_that_does_not_exist_is_reported_and_disturbs_nobody(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     """A producer and another consumer share the client."""
     seen, later = Seen(), Seen()
@@ -198,6 +202,7 @@ async def test_a_topic_that_does_not_exist_is_reported_and_disturbs_nobody(broke
     assert later.messages == []
 
 
+@pytest.mark.feature(40, 44, 46)
 async def test_tags_with_equal_hashes_are_told_apart_and_count_as_progress(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     """A broker filters by hash; AaAa and BBBB have the same. Members that subscribe differently show the same way, so the log says so."""
     seen = Seen()
@@ -232,6 +237,7 @@ async def test_progress_that_does_not_change_is_told_again_seldom(broker: FakeBr
     assert len(of_orders(broker)) == 4
 
 
+@pytest.mark.feature(50, 54, 77, 146, 153)
 async def test_a_batch_listener_gets_lists_and_only_the_failed_part_comes_back(broker: FakeBroker) -> None:
     """done=5 of a batch of 8: exactly the messages from the sixth on are sent back."""
     sizes: list[int] = []
@@ -255,6 +261,7 @@ async def test_a_batch_listener_gets_lists_and_only_the_failed_part_comes_back(b
     assert {request.ext_fields["delayLevel"] for request in sent_back} == {"2"}
 
 
+@pytest.mark.feature(145)
 async def test_what_a_listener_does_to_its_list_changes_nothing(broker: FakeBroker) -> None:
     """It is the listener's own; all of its messages count as finished."""
     seen = Seen()
@@ -279,6 +286,7 @@ def raises(_: MessageExt) -> None:
     raise ValueError("not today")
 
 
+@pytest.mark.feature(53, 77)
 @pytest.mark.parametrize(
     ("function", "level"),
     [(raises, "0"), (lambda _: LATER, "0"), (lambda _: later(4), "4"), (lambda _: DEAD_LETTER, "-1"), (lambda _: False, "0")],
@@ -429,6 +437,7 @@ async def test_a_body_that_cannot_be_read_is_a_dead_letter_and_holds_up_nobody(
     assert caplog.text.count("cannot be read and goes to the dead letters of billing: body is no zlib stream") == 1
 
 
+@pytest.mark.feature(13, 16, 75, 152)
 async def test_a_retry_reaches_the_listener_of_its_first_topic(broker: FakeBroker) -> None:
     orders, refunds = Seen(), Seen()
     broker.topics["Refunds"] = 1
@@ -439,6 +448,7 @@ async def test_a_retry_reaches_the_listener_of_its_first_topic(broker: FakeBroke
     assert orders.messages == []
 
 
+@pytest.mark.feature(148)
 async def test_the_retry_topic_takes_what_cannot_be_sent_back(broker: FakeBroker) -> None:
     broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR))
     broker.put("Orders", b"x", properties=b"KEYS\x014711\x02UNIQ_KEY\x01ABC\x02TRAN_MSG\x01true\x02")
@@ -460,6 +470,7 @@ async def test_the_retry_topic_takes_what_cannot_be_sent_back(broker: FakeBroker
     assert seen.messages[1].topic == "Orders"
 
 
+@pytest.mark.feature(56, 154)
 async def test_a_message_that_no_broker_takes_stays_and_holds_back_the_progress(broker: FakeBroker) -> None:
     """It is tried again here, and counted; the messages behind it go on."""
     broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR))
@@ -564,6 +575,7 @@ async def test_an_orderly_dead_letter_of_a_compressed_body_is_sent_compressed(br
     assert decompress(request.body, int(request.ext_fields["f"])) == body
 
 
+@pytest.mark.feature(23)
 async def test_a_call_that_takes_too_long_is_sent_back_once(broker: FakeBroker) -> None:
     """Its late answer is ignored, and the queue's progress moves on meanwhile."""
     free = threading.Event()
@@ -581,6 +593,7 @@ async def test_a_call_that_takes_too_long_is_sent_back_once(broker: FakeBroker) 
     assert len(broker.of(SEND_BACK)) == 1
 
 
+@pytest.mark.feature(13, 124)
 async def test_a_hung_listener_does_not_stop_the_other_topics(broker: FakeBroker) -> None:
     free = threading.Event()
     seen = Seen()
@@ -612,6 +625,7 @@ async def test_an_offset_that_cannot_be_learned_is_not_guessed(broker: FakeBroke
         assert await seen.wait(1) == [b"4"]
 
 
+@pytest.mark.feature(47)
 async def test_an_offset_that_the_broker_does_not_hold_is_put_right_at_once(broker: FakeBroker) -> None:
     """The queue goes on at the broker's word; a result that was still under way does not overwrite it; the other queue does not notice."""
     broker.topics["Orders"] = 2
@@ -669,6 +683,7 @@ async def test_a_slave_that_is_behind_does_not_set_the_group_back(broker: FakeBr
     assert "it may be behind, the master decides" in caplog.text
 
 
+@pytest.mark.feature(9, 111)
 async def test_a_failing_pull_is_tried_again(broker: FakeBroker) -> None:
     """Whatever is wrong: an error, flow control, an unknown code, an answer that cannot be read."""
     seen = Seen()
@@ -702,6 +717,7 @@ async def test_a_broker_restart_needs_no_client_restart(broker: FakeBroker) -> N
         await seen.until(lambda: b"after" in seen.bodies)
 
 
+@pytest.mark.feature(35, 37)
 async def test_a_full_queue_is_not_pulled_until_there_is_room(broker: FakeBroker) -> None:
     """Never more than the limit and one pull is held."""
     free, seen = threading.Event(), Seen()
@@ -726,6 +742,7 @@ async def test_a_full_queue_is_not_pulled_until_there_is_room(broker: FakeBroker
         await seen.wait(100)
 
 
+@pytest.mark.feature(9, 40, 49, 108)
 async def test_one_pull_of_a_queue_is_under_way_at_a_time(broker: FakeBroker) -> None:
     seen = Seen()
     async with consumer(broker, to(seen)):
@@ -744,6 +761,7 @@ def with_others(broker: FakeBroker, *others: str) -> None:
     broker.on(MEMBERS, lambda _: ok(body=consumer_ids_dumps([*broker.members["billing"], *others])))
 
 
+@pytest.mark.feature(22)
 async def test_a_thousand_queues_take_no_thousand_threads(broker: FakeBroker) -> None:
     broker.topics["Orders"] = 1000
     seen = Seen()
@@ -766,6 +784,7 @@ async def test_a_thousand_queues_take_no_thousand_threads(broker: FakeBroker) ->
     assert names <= {f"billing Orders-{slot}" for slot in range(4)}
 
 
+@pytest.mark.feature(25)
 async def test_routes_are_known_before_anything_is_pulled(broker: FakeBroker) -> None:
     async with consumer(broker, to(Seen())):
         await broker.received(PULL)
@@ -788,6 +807,7 @@ async def test_a_retry_topic_that_comes_to_be_late_is_not_waited_for_a_whole_per
         await eventually(lambda: any(queue.topic == "%RETRY%billing" for queue in running.assignment["billing"]))
 
 
+@pytest.mark.feature(19)
 async def test_of_several_starts_at_once_one_counts(broker: FakeBroker) -> None:
     running = consumer(broker, to(Seen()))
     results = await asyncio.gather(*(running.start() for _ in range(10)), return_exceptions=True)
@@ -799,6 +819,7 @@ async def test_of_several_starts_at_once_one_counts(broker: FakeBroker) -> None:
         await running.close()
 
 
+@pytest.mark.feature(163, 173, 174, 175, 176)
 async def test_queues_are_shared_with_other_members_and_come_back(broker: FakeBroker) -> None:
     """Giving one queue away commits it, and does not touch the others."""
     broker.topics["Orders"] = 4
@@ -822,6 +843,7 @@ async def test_queues_are_shared_with_other_members_and_come_back(broker: FakeBr
     assert len(seen.messages) == 5
 
 
+@pytest.mark.feature(175)
 async def test_progress_is_told_before_the_next_holder_asks_for_it(broker: FakeBroker) -> None:
     """In the order of the requests at the broker. What nobody tells by and by is told at the hand-over."""
     broker.topics["Orders"] = 4
@@ -856,6 +878,7 @@ async def test_progress_is_told_before_the_next_holder_asks_for_it(broker: FakeB
     assert (len(seen.messages), others.messages) == (8, [])
 
 
+@pytest.mark.feature(68, 74)
 async def test_results_for_a_queue_that_was_given_away_do_not_count(broker: FakeBroker) -> None:
     """Its progress belongs to the next owner."""
     free, seen = threading.Event(), Seen()
@@ -878,6 +901,7 @@ async def test_results_for_a_queue_that_was_given_away_do_not_count(broker: Fake
     assert seen.bodies == [b"0"]
 
 
+@pytest.mark.feature(74)
 async def test_calls_that_end_soon_still_count_at_a_hand_over_and_waiting_ones_never_begin(broker: FakeBroker) -> None:
     """The next owner begins exactly behind the last message that was consumed here."""
     step, seen = threading.Semaphore(0), Seen()
@@ -963,6 +987,7 @@ async def test_a_dead_broker_at_the_head_of_the_route_stops_no_rebalance(broker:
         await seen.wait(1)
 
 
+@pytest.mark.feature(66, 72)
 async def test_suspended_nothing_is_pulled_and_what_is_here_is_consumed(broker: FakeBroker) -> None:
     seen = Seen()
     async with consumer(broker, to(seen)) as running:
@@ -1055,6 +1080,7 @@ async def test_a_listener_may_close_its_consumer(broker: FakeBroker, kind: str) 
         await closed.wait()
 
 
+@pytest.mark.feature(15)
 async def test_nothing_is_left_behind(broker: FakeBroker) -> None:
     """No thread, no task, no connection, over many lives and failed starts."""
     for _ in range(10):
@@ -1078,6 +1104,7 @@ async def test_a_start_without_a_name_server_fails_and_leaves_nothing() -> None:
     await eventually(partial(at_most, threads, tasks))
 
 
+@pytest.mark.feature(174)
 async def test_a_bug_in_the_background_stops_the_consumer_loudly(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     """And not half of it: it calls no listener, pulls nothing, and leaves its queues to others at once."""
     seen, free = Seen(), threading.Event()
@@ -1106,6 +1133,7 @@ async def test_a_bug_in_the_background_stops_the_consumer_loudly(broker: FakeBro
     assert any(record.levelno == logging.CRITICAL for record in caplog.records)
 
 
+@pytest.mark.feature(6)
 async def test_a_client_may_be_shared(broker: FakeBroker) -> None:
     """Closing the consumer leaves the client, and nothing of the consumer in it."""
     seen = Seen()
@@ -1119,6 +1147,7 @@ async def test_a_client_may_be_shared(broker: FakeBroker) -> None:
         assert client.running
 
 
+@pytest.mark.feature(6)
 async def test_who_shares_a_client_shares_its_connection_and_its_heartbeat(broker: FakeBroker) -> None:
     """As in Java those with one client id. Of one name alone, two clients would have two connections of the same id."""
     seen = Seen()
@@ -1146,6 +1175,7 @@ async def test_who_shares_a_client_shares_its_connection_and_its_heartbeat(broke
         assert (last.producers, {consumer.group for consumer in last.consumers}) == (("sellers",), {"billing", "audit"})
 
 
+@pytest.mark.feature(21)
 async def test_a_second_member_of_a_group_on_one_client_is_refused_and_the_first_stays(broker: FakeBroker) -> None:
     seen = Seen()
     async with ClientInstance(ClientConfig(name_server=broker.address)) as client, PushConsumer(to(seen), client=client, config=QUICK):
@@ -1159,6 +1189,7 @@ async def test_a_second_member_of_a_group_on_one_client_is_refused_and_the_first
         await seen.wait(1)
 
 
+@pytest.mark.feature(1, 20)
 @pytest.mark.parametrize(
     ("make", "says"),
     [

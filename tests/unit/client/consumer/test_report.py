@@ -18,6 +18,7 @@ def info(process_queue: ProcessQueue, lease_s: float | None = None) -> ProcessQu
     return queue_info(process_queue, 10, lease_s=lease_s, now=100.0, now_ms=1_700_000_000_000)
 
 
+@pytest.mark.feature(39)
 def test_what_is_held_is_what_is_told() -> None:
     process_queue = ProcessQueue(QUEUE, 10)
     process_queue.put([message(offset, bytes(1024 * 1024)) for offset in (10, 12, 15)], 16)
@@ -29,6 +30,7 @@ def test_what_is_held_is_what_is_told() -> None:
     assert told.last_pull_ms == process_queue.pulled_at_ms
 
 
+@pytest.mark.feature(67)
 def test_messages_that_a_listener_works_on_are_told_apart() -> None:
     process_queue = ProcessQueue(QUEUE, 10, leased_until=120.0)
     process_queue.put([message(offset) for offset in (10, 12, 15, 16)], 17)
@@ -41,6 +43,7 @@ def test_messages_that_a_listener_works_on_are_told_apart() -> None:
     assert (told.taken_count, told.cached_count, told.cached_min_offset, told.cached_max_offset) == (4, 0, 0, 0)
 
 
+@pytest.mark.feature(70)
 def test_a_lock_is_told_with_its_age() -> None:
     """Leased for 30 s and good for 20 more: taken ten seconds ago."""
     told = info(ProcessQueue(QUEUE, 10, leased_until=120.0), lease_s=30.0)

@@ -45,6 +45,7 @@ async def running_info(broker: FakeBroker, running: PushConsumer, **fields: str)
 # --- running info ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature(1, 34)
 async def test_running_info_tells_who_consumes_how(broker: FakeBroker) -> None:
     before = time.time_ns() // 1_000_000
     async with consumer(broker, to(Seen(), threads=3, max_retries=4, tags="paid", consume_timeout_s=90)) as running:
@@ -60,6 +61,7 @@ async def test_running_info_tells_who_consumes_how(broker: FakeBroker) -> None:
     assert told.stacks is None
 
 
+@pytest.mark.feature(39, 42, 59, 60, 69)
 async def test_running_info_tells_what_is_held_and_how_fast_it_goes(broker: FakeBroker) -> None:
     """Two of five messages are at work, one of two finished ones failed."""
     seen, free = Seen(), threading.Event()
@@ -92,6 +94,7 @@ async def test_running_info_tells_what_is_held_and_how_fast_it_goes(broker: Fake
     assert after.queues[ORDERS].last_consume_ms >= held.last_consume_ms
 
 
+@pytest.mark.feature(64, 67)
 async def test_running_info_of_an_orderly_group(broker: FakeBroker) -> None:
     """What its listener has taken, its lock, and how often the queue could not be given up."""
     seen, free = Seen(), threading.Event()
@@ -119,6 +122,7 @@ async def test_running_info_of_an_orderly_group(broker: FakeBroker) -> None:
         await broker.until(lambda: any(ORDERS in LockBatchBody.decode(r.body).queues for r in broker.of(RequestCode.UNLOCK_BATCH_MQ)))
 
 
+@pytest.mark.feature(70)
 async def test_a_lock_that_is_not_renewed_shows(broker: FakeBroker) -> None:
     async with consumer(broker, in_order(Seen()), config=LEASED) as running:
         await eventually(lambda: len(running.assignment["billing"]) == 2)

@@ -1,9 +1,12 @@
 """Figures of the last minute and hour, at times that the test gives."""
 
+import pytest
+
 from ogive.client.consumer.statistics import Statistics, TopicStatistics
 from ogive.wire.running_info import ConsumeStatus
 
 
+@pytest.mark.feature(42, 43, 59, 79)
 def test_averages_and_rates_of_the_last_minute() -> None:
     statistics = TopicStatistics(begun=1000.0)
     for second in range(30):
@@ -26,6 +29,7 @@ def test_what_is_older_than_a_minute_no_longer_counts_in_rates() -> None:
     assert status.consume_failed_count == 60
 
 
+@pytest.mark.feature(79)
 def test_times_of_the_hour_stand_in_for_a_quiet_minute() -> None:
     statistics = TopicStatistics(begun=0.0)
     statistics.consumed(5.0, 3.0, calls=2, done=2, failed=0)

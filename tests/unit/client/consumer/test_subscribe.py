@@ -34,6 +34,7 @@ def subscribed(broker: FakeBroker) -> dict[str, SubscriptionData]:
     return {subscription.topic: subscription for group in data.consumers for subscription in group.subscriptions}
 
 
+@pytest.mark.feature(13, 162, 176, 179, 180)
 async def test_a_topic_is_taken_up_at_run_time(broker: FakeBroker) -> None:
     """The broker hears of it at once, by a newer version than that of the first topic."""
     orders, refunds = Seen(), Seen()
@@ -61,6 +62,7 @@ async def test_a_listener_of_another_group_joins_that(broker: FakeBroker) -> Non
     assert not broker.members["audit"]
 
 
+@pytest.mark.feature(163)
 async def test_a_topic_is_given_up_at_run_time(broker: FakeBroker) -> None:
     """The running call ends first and counts, the rest is left to others; the other topic does not notice."""
     orders, refunds, free = Seen(), Seen(), threading.Event()
@@ -222,6 +224,7 @@ async def test_a_second_member_of_a_group_on_one_client_is_refused_and_the_first
 # --- what the application is told ------------------------------------------------------------------------------------
 
 
+@pytest.mark.feature(17)
 @pytest.mark.parametrize("kind", ["plain", "async"])
 async def test_the_application_is_told_which_queues_it_has(broker: FakeBroker, kind: str) -> None:
     """Its own topics' only; one call at a time, and an error in one ends nothing."""

@@ -19,6 +19,7 @@ BORN_MS = 1_700_000_000_000
 texts = st.none() | st.text(max_size=6) | st.sampled_from(["", "a b", "\x01", "x\x02y", "\ud800"])
 
 
+@pytest.mark.feature(4)
 @given(
     st.integers(0, 2**31 - 1), st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), min_size=1),
     st.binary(max_size=200), st.integers(0, 0x7FF), st.integers(-(2**31), 2**31 - 1), st.booleans(), st.booleans(),

@@ -23,6 +23,7 @@ def recorded() -> list[str]:
     return [answer["body"] for answer in answers if answer.get("body")]
 
 
+@pytest.mark.feature(158)
 @pytest.mark.parametrize("body", recorded())
 def test_recorded_routes_decode(body: str) -> None:
     route = TopicRouteData.from_json(loads_object(body))
@@ -36,6 +37,7 @@ def test_there_are_recorded_routes_of_both_dialects() -> None:
     assert {'"0":' in body for body in recorded()} == {True, False}
 
 
+@pytest.mark.feature(158)
 def test_every_part_of_a_route_decodes() -> None:
     route = TopicRouteData.from_json(loads_object(WHOLE))
     assert route.brokers[0].addresses == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
