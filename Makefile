@@ -11,23 +11,21 @@ pytest = $(python) -m pytest -q -n 2 --no-loadscope-reorder
 pytest_peers = $(python) -m pytest -q -n 3 --no-loadscope-reorder
 # three of the long sizes, of which one computes: tests/lanes.py
 pytest_slow = $(python) -m pytest -q -n 3 --no-loadscope-reorder --nightly -m nightly
-# the parts of make test-slow, each at most 55 minutes: tests/lanes.py says which tests are in which;
+# the parts of make test-slow, each at most 55 minutes: tests/lanes.py derives them from markers;
 # pytest ends with 5 where ARGS picks none of a part; without ARGS the part spark also runs the whole
 # bridge on the releases of Spark that .venv does not have
 SLOW_PARTS = spark interop long
 PART ?= $(SLOW_PARTS)
 # the tests of make test; .ci/run leaves out those that make check has just run
 TESTS ?= tests --ignore=tests/interop
-# Apache's older releases, and the client's part of the integration suite, which runs on them too
+# Apache's older releases, on which the client's part of the integration suite runs, too
 OLDER ?= 4.9.7 5.3.3
-client_suite = $(addprefix tests/integration/test_,$(addsuffix .py,\
-	admin commands console consumer namespace operating producer pull request_reply run sql timed trace transaction))
 
-# releases of Spark, of which 43 is .venv's own, and what runs on them: the tests marked releases,
-# or with SPARK_TESTS=spark the whole bridge
+# releases of Spark, of which 43 is .venv's own, and the marker of the tests that run on them:
+# releases, or bridge for the whole bridge
 SPARKS ?= 40 43
 SPARK_TESTS ?= releases
-spark_suite = tests/unit/spark tests/unit/pipelines tests/integration/test_pipelines.py $(wildcard tests/integration/test_spark*.py)
+spark_suite = tests/unit/spark tests/unit/pipelines tests/integration
 # Spark 4.0 and 4.1 leave sockets to the garbage collector
 pytest_spark = -m pytest -q -n 2 --no-loadscope-reorder -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 
@@ -37,7 +35,7 @@ help:
 	@echo "make test-slow the long sizes of the reliability tests, one part after the other (PART=spark|interop|long: one part, at most 55 minutes)"
 	@echo "make check     format, lint, types, unit tests"
 	@echo "make mutants   random faults in a copy of the source, and which of them tests let pass (SEED=n COUNT=n PATHS=\"store spark\")"
-	@echo "make spark-releases  the quick tests of the Spark bridge on Spark 4.0 and 4.3 (SPARKS=\"40 41 42 43\" SPARK_TESTS=spark: all of them on all four)"
+	@echo "make spark-releases  the quick tests of the Spark bridge on Spark 4.0 and 4.3 (SPARKS=\"40 41 42 43\" SPARK_TESTS=bridge: all of them on all four)"
 	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker, also of 4.9.7 and 5.3.3 (JDK 17+, Maven)"
 	@echo "make bench     our broker and client beside Apache's, as ratios (JDK 17+, Maven)"
 	@echo "make clean     remove .venv, the compiled part and every cache of this clone"
@@ -60,7 +58,7 @@ test-slow:
 		OGIVE_FIGURES=$(CURDIR)/.cache/figures/$$part.jsonl $(pytest_slow) --part $$part tests $(ARGS) || [ $$? = 5 ] || failed="$$failed $$part"; \
 	done; if [ -n "$$failed" ]; then echo "test-slow: failed:$$failed" >&2; exit 1; fi
 ifeq ($(filter spark,$(PART))$(ARGS),spark)
-	@$(MAKE) spark-releases SPARKS="40 41 42" SPARK_TESTS=spark
+	@$(MAKE) spark-releases SPARKS="40 41 42" SPARK_TESTS=bridge
 endif
 ifeq ($(PART),$(SLOW_PARTS))
 	@$(python) tools/reliability.py $(addprefix .cache/figures/,$(addsuffix .jsonl,$(SLOW_PARTS)))
@@ -82,7 +80,7 @@ spark-releases:
 		if [ $$release = 43 ]; then tools/setup test && python=$(python); \
 		else tools/setup spark$$release && python=.cache/spark$$release/bin/python; fi || exit 1; \
 		echo "on $$($$python -c 'import pyspark; print("Spark", pyspark.__version__)')"; \
-		$$python $(pytest_spark) $(if $(filter releases,$(SPARK_TESTS)),-m releases) $(spark_suite) $(ARGS) || exit 1; \
+		$$python $(pytest_spark) -m $(SPARK_TESTS) $(spark_suite) $(ARGS) || exit 1; \
 	done
 
 interop: interop-peers interop-suite interop-older
@@ -98,7 +96,7 @@ interop-suite:
 interop-older:
 	@tools/setup interop
 	@for release in $(OLDER); do \
-		echo "on Apache's broker $$release"; $(pytest) $(client_suite) --broker apache --apache-version $$release $(ARGS) || exit 1; \
+		echo "on Apache's broker $$release"; $(pytest) tests/integration -m client_suite --broker apache --apache-version $$release $(ARGS) || exit 1; \
 	done
 
 bench:

@@ -3,7 +3,8 @@
 import itertools
 import os
 import re
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,23 +19,17 @@ from tests.peers import Flavour, RunningBroker, start_broker
 hypothesis.settings.register_profile("ogive", deadline=None)  # no test asserts a time
 hypothesis.settings.load_profile("ogive")
 
-OWN_PEERS = (
-    "test_store_exchange.py",
-    "test_store_exchange_load.py",
-    "test_timers.py",
-    "test_transactions.py",
-)  # each test starts and stops what it talks to
-LONGEST = "tests/interop/test_topics_of_batches.py"
-"""Of the files that one worker runs as a whole: begun last, it would be all that is left."""
 NIGHTLY_TIMEOUT_S = 1200  # a long size that only computes takes as long as the machine is busy with other things
 LAST = ("rel", "spark", "interop")  # markers of tests that start processes or take long
+FIRST = ("first", "alone", "spark", "slow", "rel")
+"""Markers of tests that workers begin with where there are several."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--broker", choices=("ogive", "apache"), default="ogive", help="whose broker the integration suite runs on")
     parser.addoption("--apache-version", default=VERSION, metavar="N.N.N", help="of the broker that --broker apache starts")
     parser.addoption("--nightly", action="store_true", help="also run the long sizes, as make test-slow does")
-    parser.addoption("--part", choices=tuple(lanes.PARTS), help="only the tests of one part of make test-slow")
+    parser.addoption("--part", choices=lanes.PARTS, help="only tests of one part of make test-slow")
     parser.addoption("--soak-minutes", type=int, default=5, metavar="N", help="how long T26 works: 5, and 60 once a week")
 
 
@@ -53,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=f"Apache's {version} cannot: {since.kwargs['what']}, from {since.args[0]} on"))
     part = config.getoption("--part")
     if part is not None:
-        _keep(config, items, [item for item in items if lanes.part_of(item.nodeid) == part])
+        _keep(config, items, [item for item in items if lanes.part_of(item) == part])
     if not config.getoption("--nightly"):
         _keep(config, items, [item for item in items if not item.get_closest_marker("nightly")])
     for item in items:
@@ -65,20 +60,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return slow, any(item.get_closest_marker(name) for name in LAST), "tests/unit/" not in item.nodeid
 
     def rank(item: pytest.Item) -> tuple[bool, ...]:
-        marked = (item.get_closest_marker(name) is not None for name in ("alone", "spark", "slow", "rel"))
-        return (
-            not item.nodeid.startswith(LONGEST),
-            item.path.name not in OWN_PEERS,
-            *(not found for found in marked),
-            "tests/unit/" in item.nodeid,
-        )
+        unmarked = (item.get_closest_marker(name) is None for name in FIRST)
+        return *unmarked, "tests/unit/" in item.nodeid
 
-    if not hasattr(config, "workerinput"):
+    worker: dict[str, Any] | None = getattr(config, "workerinput", None)
+    if worker is None:
         items.sort(key=cost)
-    elif config.getoption("--nightly"):
-        items.sort(key=lambda item: -lanes.seconds_of(item.nodeid))
+        return
+    if config.getoption("--nightly"):
+        items.sort(key=lambda item: -lanes.Need.of(item).seconds)
     else:
         items.sort(key=rank)
+    lanes.write_units(Path(worker["units"]), {item.nodeid: lanes.Unit.of(item) for item in items})
 
 
 def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Item]) -> None:
@@ -87,15 +80,29 @@ def _keep(config: pytest.Config, items: list[pytest.Item], kept: list[pytest.Ite
     items[:] = kept
 
 
-class OneFileOneWorker(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types
-    """A worker runs a whole file of tests/interop, whose broker or whose hundred commands would else start in each; the rest one by one."""
+def pytest_configure_node(node: Any) -> None:
+    """Give a worker the file that it writes the units of its tests to."""
+    folder = tempfile.TemporaryDirectory(prefix="ogive-units-")
+    node.config.add_cleanup(folder.cleanup)
+    node.workerinput["units"] = str(Path(folder.name, "units.json"))
+
+
+class OneByOne(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types
+    """A worker gets one unit after the other, in the order of the tests."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        self._units: dict[str, lanes.Unit] = {}
+
+    def add_node_collection(self, node: Any, collection: Sequence[str]) -> None:
+        self._units |= lanes.read_units(Path(node.workerinput["units"]))
+        super().add_node_collection(node, collection)
 
     def _split_scope(self, nodeid: str) -> str:
-        path = nodeid.partition("::")[0]
-        return path if path.startswith("tests/interop/") and path.rpartition("/")[2] not in OWN_PEERS else nodeid
+        return self._units[nodeid].name
 
 
-class Lanes(OneFileOneWorker):
+class Lanes(OneByOne):
     """Of the tests that wait, a worker gets the first of its own lane, of the rest when there is none, and of whatever is left then."""
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
@@ -104,24 +111,27 @@ class Lanes(OneFileOneWorker):
 
     def _assign_work_unit(self, node: Any) -> None:
         own = self._lane(node)
-        order = {lanes.COMPUTES: 0, lanes.OTHERS: 1, lanes.APART: 2} | {own: -1}
-        first = min(self.workqueue, key=lambda scope: order[lanes.lane_of(scope)])
-        if lanes.lane_of(first) == lanes.APART != own and len(self.nodes) > 1:
+        order = {lanes.COMPUTES: 0, lanes.WAITS: 1, lanes.APART: 2} | {own: -1}
+        first = min(self.workqueue, key=lambda name: order[self._lane_of(name)])
+        if self._lane_of(first) == lanes.APART != own and len(self.nodes) > 1:
             node.shutdown()  # what is left is for the other worker
             return
         self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
+
+    def _lane_of(self, unit: str) -> str:
+        return self._units[next(iter(self.workqueue[unit]))].lane
 
     def _lane(self, node: Any) -> str:
         """The next worker that asks takes the place of one that died."""
         for lane in (lanes.COMPUTES, lanes.APART):
             if self._workers.get(lane) not in self.nodes and node not in self._workers.values():
                 self._workers[lane] = node
-        return next((lane for lane, worker in self._workers.items() if worker is node), lanes.OTHERS)
+        return next((lane for lane, worker in self._workers.items() if worker is node), lanes.WAITS)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneFileOneWorker:
-    return Lanes(config, log) if config.getoption("--nightly") else OneFileOneWorker(config, log)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> OneByOne:
+    return Lanes(config, log) if config.getoption("--nightly") else OneByOne(config, log)
 
 
 def _numbers_of(version: str) -> tuple[int, ...]:

@@ -1,94 +1,69 @@
 """Lanes and parts of make test-slow: three tests at a time on two cores, and the time of each.
 
-One worker *computes*: long sizes that keep a core busy and that no clock judges. One takes what starts Spark and what measures, or holds
-leases against pauses, so that no two of those run beside each other. The third takes the rest, most of which waits: for deadlines, for
-members that come and go, for processes that start. Long ones first, so that the workers end together; whose own kind is used up helps
-with the rest.
+One worker *computes*: long sizes that keep a core busy and that no clock judges. One takes what
+runs *apart*: what starts Spark, what measures, and what holds leases against pauses, so that no two
+of those run beside each other. The third takes the rest, most of which *waits*: for deadlines, for
+members that come and go, for processes that start. Long ones come first, so that the workers end
+together. A worker helps with the rest once its own lane is empty.
+
+A marker on a test or its module names the lane, and about how many seconds the long size takes on
+two quiet cores: ``@pytest.mark.computes(250)``. Of several markers the closest to the test counts.
 """
 
+import json
 from collections.abc import Mapping
-from typing import Final
+from pathlib import Path
+from typing import Final, NamedTuple, Self
 
-PARTS: Final[Mapping[str, tuple[str, ...]]] = {
-    "spark": ("integration/test_spark", "integration/test_pipelines.py", "rel/test_spark", "rel/test_pipeline"),
-    "interop": ("interop/",),
-    "long": ("",),
-}
-"""The parts of make test-slow, by the beginnings of their tests' ids below tests/.
+import pytest
 
-The first part that fits counts. A part takes at most 55 minutes on two quiet cores. A part that outgrows this is split.
-"""
+COMPUTES, APART, WAITS = "computes", "apart", "waits"
 
-COMPUTES, APART, OTHERS = "computes", "apart", "others"
-
-# The beginning of a test's id, below tests/, and about how many seconds it takes on two quiet cores. The longest that fits counts.
-TAKES: Final[Mapping[str, Mapping[str, int]]] = {
-    COMPUTES: {
-        "rel/test_simulation.py": 250,
-        "rel/test_hostile_dispatch.py": 60,
-        "rel/test_hostile_input.py::test_a_decoder_raises": 60,
-        "rel/test_store_power_loss.py::test_ten_thousand_power_cuts": 45,
-        "rel/test_store_power_loss.py": 20,
-        "rel/test_store_scale.py::test_everything": 50,
-        "rel/test_store_scale.py": 15,
-        "rel/test_bit_flips.py": 30,
-        "rel/test_store_damage.py": 15,
-        "rel/test_fuzz.py": 51,
-        "rel/test_store_faults.py": 3,
-    },
-    APART: {
-        "rel/test_soak.py": 360,
-        "rel/test_orderly_holders.py": 141,
-        "rel/test_rebalance_storm.py": 97,
-        "rel/test_spark_kills.py": 90,
-        "rel/test_spark_listener_kills.py": 45,
-        "rel/test_pipeline_kills.py": 40,
-        "rel/test_catch_up.py": 60,
-        "rel/test_overload.py": 22,
-        "rel/test_network_faults.py": 24,
-        "rel/test_crowds.py::test_readers": 75,
-        "rel/test_crowds.py": 10,
-        "integration/test_spark": 20,
-        "integration/test_pipelines.py": 15,
-        "never/test_resources.py": 10,
-    },
-    OTHERS: {
-        "interop/test_mixed_churn.py": 640,
-        "rel/test_broker_kill.py": 130,
-        "rel/test_consumer_kill.py": 74,
-        "rel/test_timer_kill.py": 54,
-        "rel/test_broker_scale.py": 50,
-        "rel/test_name_server_faults.py": 25,
-        "rel/test_transaction_kill.py": 43,
-        "rel/test_poison.py": 43,
-        "rel/test_death_at_calls.py": 40,
-        "rel/test_spark_sink_kills.py": 35,
-        "rel/test_retention_kill.py": 34,
-        "rel/test_power_cut.py::test_with_asynchronous": 40,
-        "interop/test_store_exchange": 30,
-        "interop/test_t": 30,
-        "rel/test_hostile_names.py": 20,
-        "rel/test_hostile_input.py::test_hostile_frames": 16,
-        "rel/test_mutants.py": 25,
-        "never/test_hostile_servers.py": 1,
-        "": 5,
-    },
-}
-_BEGINNINGS: Final = sorted(((begins, lane) for lane, rows in TAKES.items() for begins in rows), key=lambda row: -len(row[0]))
+PARTS: Final = ("spark", "interop", "long")
+"""Parts of make test-slow. Split one that takes over 55 minutes on two quiet cores."""
 
 
-def part_of(test: str) -> str:
-    return next(part for part, begins in PARTS.items() if test.removeprefix("tests/").startswith(begins))
+class Need(NamedTuple):
+    """The lane of a test, and about how many seconds it takes."""
+
+    lane: str
+    seconds: int
+
+    @classmethod
+    def of(cls, test: pytest.Item) -> Self:
+        """Raises TypeError for a marker without the seconds."""
+        for marker in test.iter_markers():
+            if marker.name in (COMPUTES, APART, WAITS):
+                return cls(marker.name, *marker.args)
+        return cls(APART, 20) if part_of(test) == "spark" else cls(WAITS, 5)
 
 
-def lane_of(test: str) -> str:
-    return _found(test)[1]
+def part_of(test: pytest.Item) -> str:
+    if test.get_closest_marker("interop"):
+        return "interop"
+    if test.get_closest_marker("spark") or test.get_closest_marker("bridge"):
+        return "spark"
+    return "long"
 
 
-def seconds_of(test: str) -> int:
-    begins, lane = _found(test)
-    return TAKES[lane][begins]
+class Unit(NamedTuple):
+    """What one worker runs as a whole: a test, or all tests of a file."""
+
+    name: str
+    lane: str
+
+    @classmethod
+    def of(cls, test: pytest.Item) -> Self:
+        """Tests of a file of tests/interop share peers, which would else start in each worker."""
+        shared = test.get_closest_marker("interop") and not test.get_closest_marker("alone")
+        name = test.nodeid.partition("::")[0] if shared else test.nodeid
+        return cls(name, Need.of(test).lane)
 
 
-def _found(test: str) -> tuple[str, str]:
-    return next(row for row in _BEGINNINGS if test.removeprefix("tests/").startswith(row[0]))
+def write_units(file: Path, units: Mapping[str, Unit]) -> None:
+    """Tell the scheduler, which runs in another process and collects no tests itself."""
+    file.write_text(json.dumps(units), "utf-8")
+
+
+def read_units(file: Path) -> dict[str, Unit]:
+    return {test: Unit(*unit) for test, unit in json.loads(file.read_text("utf-8")).items()}

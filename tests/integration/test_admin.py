@@ -18,6 +18,8 @@ from tests.integration.test_producer import read_all
 from tests.interop.apache import Apache
 from tests.peers import Flavour, RunningBroker
 
+pytestmark = pytest.mark.client_suite
+
 WAIT_S = 60.0
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
 

@@ -19,6 +19,8 @@ from ogive.cli.main import main
 from ogive.errors import NoPermission
 from ogive.testing import Broker
 
+pytestmark = pytest.mark.client_suite
+
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Broker]:

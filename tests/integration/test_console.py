@@ -26,6 +26,8 @@ from tests.browser import Browser, console_of
 from tests.peers import RunningBroker
 from tests.topics import wait_until_shown
 
+pytestmark = pytest.mark.client_suite
+
 WAIT_S = 60.0
 JSON = b'{"cups": 2}'
 

@@ -27,6 +27,8 @@ from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies import HeartbeatData
 from tests.peers import RunningBroker
 
+pytestmark = pytest.mark.client_suite
+
 WAIT_S = 150.0
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
 

@@ -9,6 +9,8 @@ from ogive import aio
 from ogive.client.config import ClientConfig
 from tests.peers import RunningBroker
 
+pytestmark = pytest.mark.client_suite
+
 
 @pytest.mark.feature(5)
 async def test_a_namespace_holds_from_send_to_dead_letter(broker: RunningBroker, topic: str, group: str) -> None:

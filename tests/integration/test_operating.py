@@ -9,6 +9,8 @@ from ogive.cli.main import main
 from tests.peers import Flavour, RunningBroker
 from tests.topics import wait_until_shown
 
+pytestmark = pytest.mark.client_suite
+
 
 def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]

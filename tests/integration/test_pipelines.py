@@ -32,7 +32,12 @@ from tests.peers import RunningBroker, our_broker
 from tests.topics import Wire, wait_until_shown
 from tests.zones import local_zone
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.bridge,
+    pytest.mark.apart(15),
+    pytest.mark.timeout(300),
+]
 
 Place = tuple[str, int, int]
 

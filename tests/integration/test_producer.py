@@ -19,6 +19,8 @@ from ogive.wire.headers import PullMessageRequest
 from tests.peers import Flavour, RunningBroker
 from tests.topics import wait_until_shown
 
+pytestmark = pytest.mark.client_suite
+
 
 async def read(client: ClientInstance, queue: MessageQueue) -> list[MessageExt]:
     """Every message of a queue, in order."""

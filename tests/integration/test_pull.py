@@ -14,6 +14,8 @@ from ogive.errors import InvalidOption
 from ogive.model import MessageExt, MessageQueue, PullStatus
 from tests.peers import Flavour, RunningBroker
 
+pytestmark = pytest.mark.client_suite
+
 WAIT_S = 60.0
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
 

@@ -10,6 +10,8 @@ from ogive import aio
 from ogive.errors import ReplyTimeout
 from tests.peers import RunningBroker
 
+pytestmark = pytest.mark.client_suite
+
 WAIT_S = 60.0
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
 

@@ -16,6 +16,8 @@ import pytest
 import ogive
 from ogive.testing import Broker
 
+pytestmark = pytest.mark.client_suite
+
 APP = """
 import time
 import ogive

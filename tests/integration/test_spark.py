@@ -19,7 +19,7 @@ from ogive.model import MessageQueue
 from tests.peers import Flavour, start_broker
 from tests.topics import Stream, Wire, bodies, eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.bridge, pytest.mark.timeout(300)]
 
 # --- batch reads -----------------------------------------------------------------------------------------------------
 

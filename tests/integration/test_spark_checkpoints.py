@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.integration import checkpoint_job
 from tests.topics import Wire, bodies
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.bridge, pytest.mark.timeout(400)]
 
 ROOT: Final = Path(__file__).parents[2]
 GOLDEN: Final = ROOT / "tests" / "vectors" / "spark-checkpoints-0.1.0.zip"

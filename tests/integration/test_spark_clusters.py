@@ -20,7 +20,7 @@ from tests.peers import RunningBroker
 from tests.spark_clusters import CONNECT, connect_server, environment, run_job, standalone
 from tests.topics import Wire, bodies
 
-pytestmark = [pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.spark, pytest.mark.bridge, pytest.mark.nightly, pytest.mark.timeout(600)]
 
 MESSAGES = 2000
 

@@ -28,7 +28,7 @@ from ogive.spark.parse import parse_json
 from tests.peers import RunningBroker, our_broker
 from tests.topics import eventually, wait_until_shown
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.bridge, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 

@@ -27,7 +27,7 @@ from tests.integration.state_job import PATIENCE
 from tests.spark_clusters import CONNECT, run_job
 from tests.topics import Stream, Wire, bodies, eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.bridge, pytest.mark.timeout(300)]
 
 END = 40
 

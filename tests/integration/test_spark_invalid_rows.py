@@ -17,7 +17,7 @@ from ogive.spark import source
 from ogive.spark.compat import arrow_schema
 from tests.topics import Wire, eventually
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.bridge]
 
 TEXT = StringType()
 COLUMNS = StructType(

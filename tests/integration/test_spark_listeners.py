@@ -35,7 +35,7 @@ from ogive.testing import Broker
 from tests.peers import RunningBroker
 from tests.topics import wait_until_shown
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.bridge]
 
 
 def notes(folder: Path) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from ogive.spark.reader import StreamReader
 from ogive.spark.schema import MESSAGE_COLUMNS
 from tests.topics import Wire, bodies, eventually
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.bridge]
 
 LENIENT: dict[str, Any] = {"failOnDataLoss": "false"}
 

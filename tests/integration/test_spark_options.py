@@ -24,7 +24,7 @@ from ogive.spark.schema import MESSAGE_COLUMNS
 from ogive.wire.compression import CompressionType, compress
 from tests.topics import Wire, bodies, eventually
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.bridge]
 
 
 class Topic:

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 from tests.integration import plain_session
 from tests.topics import Stream, Wire, bodies, eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.releases, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.bridge, pytest.mark.releases, pytest.mark.timeout(300)]
 
 
 def plain(wire: Wire, topic: str, moment: str, folder: Path) -> str:

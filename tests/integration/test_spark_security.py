@@ -37,7 +37,7 @@ from ogive.spark.ranges import QueueRange
 from ogive.spark.rpc import cluster
 from ogive.testing import Broker
 
-pytestmark = [pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.bridge]
 
 SECRET = "a-secret-that-nobody-may-read"
 

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 import pyspark
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.bridge, pytest.mark.timeout(300)]
 
 NAMES = (
     "spark.app.name",

@@ -15,7 +15,7 @@ from ogive.spark.rows import key_of_text
 from ogive.spark.rpc import cluster
 from tests.topics import Wire, bodies, eventually, wait_until_shown
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.bridge, pytest.mark.timeout(300)]
 
 SINK = "body string, tags string, keys array<string>, properties map<string,string>, shardingKey string"
 

@@ -20,6 +20,7 @@ from ogive.testing import Broker
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.bridge,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system has no /proc"),
 ]
 

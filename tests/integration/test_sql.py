@@ -2,9 +2,13 @@
 
 import asyncio
 
+import pytest
+
 import ogive
 from ogive import aio
 from tests.peers import RunningBroker
+
+pytestmark = pytest.mark.client_suite
 
 SQL = "amount BETWEEN 100 AND 300 AND region IN ('eu', 'us') OR TAGS = 'vip'"
 ROWS = [  # amount, region, tag, wanted

@@ -10,6 +10,8 @@ import ogive
 from ogive import aio
 from tests.peers import Flavour, RunningBroker
 
+pytestmark = pytest.mark.client_suite
+
 EARLY_S = 1.0  # Apache's timer works in whole seconds
 
 

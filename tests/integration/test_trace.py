@@ -2,10 +2,14 @@
 
 import asyncio
 
+import pytest
+
 import ogive
 from ogive import aio
 from ogive.model import TRACE_TOPIC
 from tests.peers import RunningBroker
+
+pytestmark = pytest.mark.client_suite
 
 WAIT_S = 60.0
 MANY = 2_000

@@ -17,6 +17,8 @@ from tests.integration.test_producer import read, read_all
 from tests.peers import RunningBroker
 from tests.raw_client import RawClient, unique_key
 
+pytestmark = pytest.mark.client_suite
+
 ASKED_S = 60.0  # Apache's first round may come late
 
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -10,14 +9,9 @@ from ogive.testing import Broker
 from tests.interop import apache
 from tests.peers import DELAY_LEVELS, our_broker
 
-HERE = Path(__file__).parent
 
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents:
-            item.add_marker(pytest.mark.interop)
-            item.add_marker(pytest.mark.timeout(240))
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.interop)
 
 
 @pytest.fixture(scope="session", autouse=True)

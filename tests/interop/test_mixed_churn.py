@@ -27,6 +27,9 @@ from tests.figures import write
 from tests.interop import apache
 from tests.processes import stop
 
+pytestmark = pytest.mark.waits(640)
+
+
 Mode = Literal["concurrent", "orderly"]
 
 MODES: tuple[Mode, ...] = ("concurrent", "orderly")

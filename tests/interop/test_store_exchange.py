@@ -27,6 +27,9 @@ from tests.interop.apache import VERSION, Apache
 from tests.peers import RunningBroker, our_broker
 from tests.raw_client import RawClient, messages
 
+pytestmark = [pytest.mark.waits(30), pytest.mark.alone]
+
+
 ends = pytest.mark.parametrize("end", [methodcaller("stop"), methodcaller("kill")], ids=["stopped", "killed"])
 
 LEVELS = "1s 2s 30s " + " ".join(["1s"] * 15)

@@ -25,6 +25,8 @@ from tests.interop.apache import VERSION
 from tests.interop.test_store_exchange import new_apache
 from tests.peers import APACHES_CHECKS, RunningBroker, our_broker
 
+pytestmark = [pytest.mark.waits(30), pytest.mark.alone]
+
 DELAY_S: Final = 13.0
 LEVELS: Final = "1s 13s " + " ".join(["1s"] * 16)
 LEVEL: Final = 2
@@ -45,7 +47,6 @@ SLOWER_CHECKS: Final = {"transactionTimeOut": "3000"}
 second as well, what had just been ended would be open again."""
 
 OLD: Final = "4.9.7"
-LONG: Final = [pytest.mark.nightly, pytest.mark.slow]
 
 Book = dict[str, dict[bytes, float]]
 """By topic: the bodies that were acknowledged, each with the time before which it must not come"""
@@ -225,10 +226,10 @@ BY_DAY: Final = {("ogive", VERSION, KILLED), *(case for case in CASES if case[1]
 """Of the newest release the other tests of exchange show the rest by day, with stores at rest."""
 
 
-@pytest.mark.alone
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "version", "end"),
-    [pytest.param(*case, marks=() if case in BY_DAY else LONG, id=" ".join(case)) for case in CASES],
+    [pytest.param(*case, marks=() if case in BY_DAY else pytest.mark.nightly, id=" ".join(case)) for case in CASES],
 )
 async def test_the_other_broker_goes_on_where_one_ended_under_load(tmp_path: Path, first: str, version: str, end: str) -> None:
     """Apache's has messages for a time from 5.0 on."""

@@ -13,6 +13,8 @@ from tests.interop import apache
 from tests.interop.apache import Apache
 from tests.peers import RunningBroker, our_broker
 
+pytestmark = [pytest.mark.waits(30), pytest.mark.alone]
+
 
 def now_ms() -> int:
     return time.time_ns() // 1_000_000

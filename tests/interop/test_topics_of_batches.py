@@ -27,6 +27,8 @@ from tests.peers import RunningBroker, our_broker
 from tests.raw_client import RawClient
 from tests.topics import wait_until_shown
 
+pytestmark = pytest.mark.first
+
 WAIT_S = 150.0  # Apache's broker dispatches when it has time
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
 INSIDE = (1, 9, 13, 35, 55)

@@ -18,6 +18,8 @@ from tests.interop.test_store_exchange_load import OLD
 from tests.peers import APACHES_CHECKS, RunningBroker, our_broker
 from tests.processes import wait_until
 
+pytestmark = pytest.mark.alone
+
 
 def transact(
     name_server: str, topic: str, group: str, count: int, *, binary_headers: bool = False, **options: object

@@ -27,6 +27,8 @@ from tests.figures import figures
 from tests.never.hostile import QUESTIONS, Behaviour, behaviours, more_behaviours
 from tests.never.scene import GROUP, RETRY, SEND, TOPIC, UPDATE, WAIT_S, Scene, until
 
+pytestmark = pytest.mark.waits(1)
+
 MAX_GROWTH_KIB = 96 * 1024  # the server itself, in the same process, makes answers of some MiB
 CLIENT = ClientConfig(request_timeout_s=0.4, connect_timeout_s=0.4, heartbeat_period_s=0.2, route_period_s=0.2)
 

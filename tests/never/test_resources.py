@@ -28,6 +28,8 @@ from ogive.wire.headers import encode_header
 from ogive.wire.message import encode_stored
 from tests.never.scene import GROUP, QUICK, ROUTE, SEND, TOPIC, WAIT_S, Scene, until
 
+pytestmark = pytest.mark.apart(10)
+
 UNREGISTER = RequestCode.UNREGISTER_CLIENT
 
 # --- 21: nothing grows -----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tests.chaos.recorder import SECTOR, MemoryFs
 from tests.figures import figures
 from tests.stores import Clock, Driver, message, small
 
-pytestmark = pytest.mark.rel
+pytestmark = [pytest.mark.rel, pytest.mark.computes(30)]
 
 ROOT = Path("/store")
 

@@ -17,6 +17,8 @@ from ogive.errors import OgiveError
 from tests.figures import figures
 from tests.peers import our_broker
 
+pytestmark = pytest.mark.waits(130)
+
 TOPIC = "Ledger"
 PRODUCERS = 4
 PAUSE_S = 0.002

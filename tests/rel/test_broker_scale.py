@@ -23,6 +23,7 @@ from tests.raw_client import RawClient, messages
 
 pytestmark = [
     pytest.mark.rel,
+    pytest.mark.waits(50),
     pytest.mark.nightly,
     pytest.mark.timeout(900),
     pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors and memory of a process are read from /proc"),

@@ -18,7 +18,7 @@ from ogive.model import MessageExt
 from ogive.testing import Broker
 from tests.figures import figures, p99_ms
 
-pytestmark = [pytest.mark.rel, pytest.mark.nightly, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.rel, pytest.mark.apart(60), pytest.mark.nightly, pytest.mark.timeout(900)]
 
 BACKLOG, GROUP, HOT, LONE = "Topic0", "returning", "Hot", "Lone"
 COUNT, ALONE, LEAST_TURNS, MEMORY_MIB = 1_000_000, 200, 50, 300

@@ -15,6 +15,8 @@ from tests.figures import figures
 from tests.never.scene import WAIT_S
 from tests.peers import our_broker
 
+pytestmark = pytest.mark.waits(74)
+
 TOPIC, GROUP, QUEUES = "Ledger", "killed", 4
 
 # Each message that is done stands in the member's file before the listener returns; O_APPEND, so that a kill tears no line but the last.

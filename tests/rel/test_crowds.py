@@ -34,7 +34,7 @@ from ogive.wire.message import encode_host
 from tests.figures import figures, p99_ms
 from tests.raw_client import RawClient, messages
 
-pytestmark = pytest.mark.rel
+pytestmark = [pytest.mark.rel, pytest.mark.apart(10)]
 DEADLINE_S = 60.0
 BUSY, ROUNDS, SENDS = 20, 5, 50  # clients, how often they are measured, and what each sends then
 VISITORS, GROUPS = 500, 200  # at a time; that they are members of
@@ -489,6 +489,7 @@ async def test_a_process_under_who_never_finishes_keeps_its_memory_and_takes_rea
     assert len((tmp_path / "broker.log").read_text().splitlines()) <= 40, "a line for each of them"
 
 
+@pytest.mark.apart(75)
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from /proc")
 @sizes(("pulls", "rate"), [pytest.param(40, 0, id="40-none"), pytest.param(1, 1024, id="1-trickle")])
 @sizes(

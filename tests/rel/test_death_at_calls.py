@@ -26,7 +26,13 @@ from tests.figures import figures
 from tests.raw_client import RawClient, messages
 from tests.stores import Driver, small
 
-pytestmark = [pytest.mark.rel, pytest.mark.nightly, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.rel,
+    pytest.mark.result("T2"),
+    pytest.mark.waits(40),
+    pytest.mark.nightly,
+    pytest.mark.timeout(1500),
+]
 
 CALLS = ("pwrite64", "fdatasync", "fsync", "rename", "ftruncate", "unlink", "mkdir")
 SCRIPT = """

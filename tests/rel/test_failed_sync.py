@@ -18,6 +18,9 @@ from ogive.wire.message import decode_messages
 from tests.figures import figures
 from tests.stores import read_queue
 
+pytestmark = pytest.mark.result("T9")
+
+
 # `ogive up` on a disk whose syncs of files below the third name fail once the file named first exists, as often as it says
 _ON_A_FAILING_DISK = """
 import errno, os, pathlib, sys

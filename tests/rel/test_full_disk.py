@@ -19,7 +19,7 @@ from tests.peers import our_broker
 from tests.raw_client import RawClient, messages
 from tests.stores import Driver, message
 
-pytestmark = [pytest.mark.rel, pytest.mark.nightly]
+pytestmark = [pytest.mark.rel, pytest.mark.result("T10"), pytest.mark.nightly]
 
 MIB = 1024 * 1024
 PULLS = 100  # of the first message, measured in each round

@@ -17,7 +17,7 @@ from tests.fuzz import corpus
 from tests.fuzz.decoders import DECODERS
 from tests.fuzz.search import failure
 
-pytestmark = pytest.mark.rel
+pytestmark = [pytest.mark.rel, pytest.mark.computes(51)]
 
 ROOT = Path(__file__).parents[2]
 SEARCH_S = 60

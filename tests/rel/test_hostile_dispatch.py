@@ -23,7 +23,7 @@ from ogive.wire.command import RemotingCommand, decode_command
 from tests.figures import figures
 from tests.rel.test_hostile_input import mutated, seeds
 
-pytestmark = pytest.mark.rel
+pytestmark = [pytest.mark.rel, pytest.mark.computes(60)]
 
 CONVERSATIONS = Path(__file__).parents[1] / "vectors" / "conversations.jsonl"
 DONE = {

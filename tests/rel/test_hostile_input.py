@@ -91,6 +91,7 @@ def blocks() -> int:
     return sys.getallocatedblocks()
 
 
+@pytest.mark.computes(60)
 @pytest.mark.parametrize("count", [200_000, pytest.param(5_000_000, marks=[pytest.mark.nightly, pytest.mark.slow])])
 def test_a_decoder_raises_its_one_error_or_gives_a_command(count: int) -> None:
     """T33. Nothing of them stays: after the first tenth, with what is looked up and kept, Python holds as many blocks as at the end."""
@@ -215,6 +216,7 @@ async def until_kept(broker: Broker, key: str) -> dict[str, Any]:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.waits(16)
 @pytest.mark.parametrize("count", [4_000, pytest.param(500_000, marks=[pytest.mark.nightly, pytest.mark.slow])])
 async def test_hostile_frames_reach_nothing_and_a_canary_sings_on(guarded: Broker, count: int) -> None:
     """T35. Over 200 connections at a time. Nobody of them has credentials; a producer and a consumer that have some work beside them."""

@@ -31,7 +31,7 @@ from tests.processes import stop
 from tests.raw_client import RawClient, messages
 from tests.rel import watched
 
-pytestmark = pytest.mark.rel
+pytestmark = [pytest.mark.rel, pytest.mark.waits(20)]
 
 LEGAL = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 NAMES = [

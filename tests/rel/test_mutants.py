@@ -118,6 +118,7 @@ def test_all_of_the_source_can_be_changed() -> None:
             assert mutant.apply(source) != source
 
 
+@pytest.mark.waits(25)
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(

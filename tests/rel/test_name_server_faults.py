@@ -25,7 +25,7 @@ from tests.figures import figures
 from tests.ledger import Ledger
 from tests.processes import free_port
 
-pytestmark = pytest.mark.rel
+pytestmark = [pytest.mark.rel, pytest.mark.waits(25)]
 
 TOPIC = "Steady"
 WAIT_S = 60.0

@@ -30,7 +30,7 @@ from ogive.wire.command import RemotingCommand
 from tests.chaos.proxy import Fault, FaultProxy, Kind
 from tests.figures import figures
 
-pytestmark = pytest.mark.rel
+pytestmark = [pytest.mark.rel, pytest.mark.apart(24)]
 
 KINDS: Final = [kind for kind in get_args(Kind) if kind not in ("garbage", "refuse")]
 CALL_S: Final = 0.4

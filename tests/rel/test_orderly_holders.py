@@ -24,7 +24,7 @@ from tests.processes import free_port
 from tests.rel.part import broker_config
 from tests.rel.parts import Call, Part, calls, figures_of, judge
 
-pytestmark = pytest.mark.rel
+pytestmark = [pytest.mark.rel, pytest.mark.apart(141)]
 
 TOPIC, GROUP = "Ordered", "holders"
 

@@ -17,7 +17,7 @@ from tests.figures import figures, p99_ms
 from tests.processes import free_port
 from tests.raw_client import RawClient, messages
 
-pytestmark = [pytest.mark.rel, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.rel, pytest.mark.apart(22), pytest.mark.timeout(300)]
 
 BODY = bytes(1000)
 MEMORY_MIB = 512

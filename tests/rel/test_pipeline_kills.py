@@ -31,7 +31,13 @@ from tests.peers import our_broker
 from tests.processes import tail
 from tests.topics import Wire
 
-pytestmark = [pytest.mark.rel, pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.rel,
+    pytest.mark.apart(40),
+    pytest.mark.spark,
+    pytest.mark.nightly,
+    pytest.mark.timeout(900),
+]
 
 KILLS = 2
 BATCH = 500

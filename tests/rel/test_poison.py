@@ -21,7 +21,7 @@ from tests.figures import figures
 from tests.peers import our_broker
 from tests.processes import stop
 
-pytestmark = pytest.mark.rel
+pytestmark = [pytest.mark.rel, pytest.mark.waits(43)]
 
 TOPIC, GROUP = "Poison", "poisoned"
 WAIT_S = 300.0

@@ -22,7 +22,12 @@ from tests.figures import figures
 from tests.processes import broker_process, free_port
 from tests.raw_client import RawClient, messages
 
-pytestmark = [pytest.mark.rel, pytest.mark.nightly, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.rel,
+    pytest.mark.result("T4"),
+    pytest.mark.nightly,
+    pytest.mark.timeout(600),
+]
 
 CUTS = 60
 TOPICS = 3
@@ -147,6 +152,7 @@ async def test_power_cuts_lose_nothing_acknowledged(tmp_path: Path) -> None:
     assert len(book.places) >= 10 * CUTS
 
 
+@pytest.mark.waits(40)
 @pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="/dev/fuse cannot be opened")
 async def test_with_asynchronous_flush_a_power_cut_costs_the_newest_messages_only(tmp_path: Path) -> None:
     """P2. At most 4 MiB of them, and no hole: in a queue nothing that was sent behind a lost message survives it."""

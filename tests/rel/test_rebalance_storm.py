@@ -24,7 +24,7 @@ from tests.never.scene import WAIT_S
 from tests.processes import free_port
 from tests.rel.parts import Part, calls, judge
 
-pytestmark = pytest.mark.rel
+pytestmark = [pytest.mark.rel, pytest.mark.apart(97)]
 
 TOPIC, QUEUES, MEMBERS = "Storm", 16, 8
 LEASE_S = 4.0  # the broker's

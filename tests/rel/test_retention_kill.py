@@ -14,7 +14,7 @@ from tests.figures import figures
 from tests.processes import broker_process, free_port
 from tests.raw_client import RawClient, messages
 
-pytestmark = [pytest.mark.rel, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.rel, pytest.mark.waits(34), pytest.mark.timeout(300)]
 
 READERS = 8
 DEADLINE_S = 60.0

@@ -17,7 +17,7 @@ from ogive.model import MessageQueue
 from tests.figures import figures
 from tests.simulation.story import tell
 
-pytestmark = pytest.mark.rel
+pytestmark = [pytest.mark.rel, pytest.mark.computes(250)]
 
 ROOT = Path(__file__).parents[2]
 SEEDS = [int(line) for line in (ROOT / "tests" / "simulation" / "seeds.txt").read_text().split("\n") if line and not line.startswith("#")]

@@ -18,7 +18,7 @@ from tests.figures import figures, p99_ms
 from tests.peers import our_broker
 from tests.raw_client import RawClient, messages
 
-pytestmark = pytest.mark.rel
+pytestmark = [pytest.mark.rel, pytest.mark.apart(360)]
 
 TOPIC = "Soak"
 SHORT = 560_000  # messages, to begin with: the newest entries of queues stay in memory, and are as many as they ever will be then

@@ -26,7 +26,13 @@ from tests.rel.spark_job import DELIVERIES
 from tests.spark_clusters import Standalone, environment, kill, standalone
 from tests.topics import Wire, bodies
 
-pytestmark = [pytest.mark.spark, pytest.mark.rel, pytest.mark.nightly, pytest.mark.timeout(1500)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.apart(90),
+    pytest.mark.rel,
+    pytest.mark.nightly,
+    pytest.mark.timeout(1500),
+]
 
 KILLS = 10
 MESSAGES = 20_000  # 80 batches, of all queries together

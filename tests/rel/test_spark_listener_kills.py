@@ -20,7 +20,13 @@ from ogive.testing import Broker
 from tests.figures import figures
 from tests.processes import stop, tail
 
-pytestmark = [pytest.mark.rel, pytest.mark.spark, pytest.mark.nightly, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.rel,
+    pytest.mark.apart(45),
+    pytest.mark.spark,
+    pytest.mark.nightly,
+    pytest.mark.timeout(600),
+]
 
 MESSAGES = 2_000  # two of Spark's batches
 KILL_AT = 800  # far into the first batch: whoever repeats it from its beginning has more than MOST_TWICE

@@ -26,7 +26,7 @@ from tests.peers import our_broker
 from tests.rel.sink_job import TASKS, bodies
 from tests.topics import Wire
 
-pytestmark = [pytest.mark.rel, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.rel, pytest.mark.bridge, pytest.mark.waits(35), pytest.mark.timeout(600)]
 
 PATIENCE_S = 120.0
 

@@ -14,7 +14,7 @@ from tests.chaos.recorder import MemoryFs
 from tests.figures import figures
 from tests.stores import Clock, Driver, message, small
 
-pytestmark = [pytest.mark.rel, pytest.mark.quick]
+pytestmark = [pytest.mark.rel, pytest.mark.computes(15), pytest.mark.quick]
 
 ROOT = Path("/store")
 

@@ -25,7 +25,12 @@ from tests.figures import figures
 from tests.raw_client import RawClient, messages
 from tests.stores import Driver, message, small
 
-pytestmark = [pytest.mark.rel, pytest.mark.quick]
+pytestmark = [
+    pytest.mark.rel,
+    pytest.mark.result("T9, T10 or T11"),
+    pytest.mark.computes(3),
+    pytest.mark.quick,
+]
 
 
 @pytest.mark.parametrize("times", [1, 4, 10**9])

@@ -18,7 +18,12 @@ from tests.chaos.workload import ROOT, History, Stored, judge, judge_table, run_
 from tests.figures import figures
 from tests.stores import Driver, message, small
 
-pytestmark = [pytest.mark.rel, pytest.mark.quick]
+pytestmark = [
+    pytest.mark.rel,
+    pytest.mark.result("T11"),
+    pytest.mark.computes(20),
+    pytest.mark.quick,
+]
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +61,7 @@ def test_power_cut_loses_nothing_that_was_acknowledged(flush: Any) -> None:
     loses_nothing(flush, 4)
 
 
+@pytest.mark.computes(45)
 @pytest.mark.nightly
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("flush", ["sync", "async"])

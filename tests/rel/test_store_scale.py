@@ -16,7 +16,7 @@ from ogive.store import MessageStore, StoreConfig
 from tests.figures import figures
 from tests.stores import read_queue
 
-pytestmark = [pytest.mark.rel, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.rel, pytest.mark.computes(15), pytest.mark.timeout(900)]
 
 
 def keys_of(store: MessageStore, count: int, topics: int, checked: int) -> int:
@@ -29,6 +29,7 @@ def keys_of(store: MessageStore, count: int, topics: int, checked: int) -> int:
     return right
 
 
+@pytest.mark.computes(50)
 @pytest.mark.parametrize(
     ("test", "count", "topics", "body"),
     [

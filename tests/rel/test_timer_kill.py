@@ -15,6 +15,8 @@ from tests.figures import figures
 from tests.peers import DELAY_LEVELS, our_broker
 from tests.raw_client import RawClient, unique_key
 
+pytestmark = pytest.mark.waits(54)
+
 TOPIC = "Alarms"
 LEVELS_MS = [int(level.removesuffix("s")) * 1000 for level in DELAY_LEVELS.split()]
 

@@ -15,6 +15,8 @@ from tests.figures import figures
 from tests.integration.test_producer import read_all
 from tests.peers import our_broker
 
+pytestmark = pytest.mark.waits(43)
+
 TOPIC = "Paid"
 PRODUCERS = 3
 
