@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ogive.broker import Broker, BrokerConfig
+from ogive.broker import Broker, BrokerConfig, opening
+from ogive.broker import server as broker_server
 from ogive.store.retention import RetentionConfig
 from tests.figures import figures
 from tests.raw_client import RawClient, messages, unique_key
@@ -61,8 +62,8 @@ async def test_jumps_of_the_clock_lose_and_shorten_nothing(
 ) -> None:
     """After each jump messages are sent and one is delayed; while it waits the clock is set back once more. In 1970 the broker restarts."""
     wall = Wall()
-    for module in ("opening", "server"):
-        monkeypatch.setattr(f"ogive.broker.{module}.now_ms", wall)
+    for module in (opening, broker_server):
+        monkeypatch.setattr(module, "now_ms", wall)
     keep = RetentionConfig(keep_s=3600.0, hours=tuple(range(24)))
     config = BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=128 * 1024, retention=keep)
     server = Broker(config)
@@ -107,8 +108,8 @@ async def test_jumps_of_the_clock_lose_and_shorten_nothing(
 async def test_a_time_of_day_is_kept_after_the_clock_was_set_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock was an hour fast, and is set back: what is sent for a time comes when the machine's clock says so, also after a restart."""
     wall = Wall()
-    for module in ("opening", "server"):
-        monkeypatch.setattr(f"ogive.broker.{module}.now_ms", wall)
+    for module in (opening, broker_server):
+        monkeypatch.setattr(module, "now_ms", wall)
     config = BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=128 * 1024)
     early = []
     wall.jump("an hour on")
@@ -139,8 +140,8 @@ async def test_what_became_due_while_the_machine_slept_comes_when_it_wakes(
 ) -> None:
     """A suspended machine: its clock leaps by an hour, and no timer of the process has moved. Half an hour's delay is over then."""
     wall = Wall()
-    for module in ("opening", "server"):
-        monkeypatch.setattr(f"ogive.broker.{module}.now_ms", wall)
+    for module in (opening, broker_server):
+        monkeypatch.setattr(module, "now_ms", wall)
     keep = RetentionConfig(keep_s=3600.0, hours=tuple(range(24)))
     server = Broker(BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=128 * 1024, retention=keep))
     await server.start()

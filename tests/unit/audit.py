@@ -2,11 +2,12 @@
 
 import pytest
 
+from ogive.access import audit
 from ogive.access.table import AccessTable
 from ogive.wire.acl import Credentials
 from ogive.wire.bodies import User
 
-LOGGER = "ogive.access.audit"
+LOGGER = audit.__name__
 ROOT = Credentials(access_key="root", secret_key="root-secret")
 
 

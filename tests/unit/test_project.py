@@ -1,4 +1,6 @@
-"""The project's own promises: what is pinned, what make says when something is missing, and that the list of features is true."""
+"""The project's own promises: what is pinned, what make says when something is missing, that the
+list of features is true, and that text names only files and modules that there are.
+"""
 
 import os
 import re
@@ -140,6 +142,84 @@ def test_a_feature_whose_test_did_not_pass_is_found(
     ran.write_text(f"tests/unit/test_sample.py::test_there[a]\n{inside}_too\n")
     assert features.main(["--ran", str(ran)], tmp_path) == 1
     assert f"feature 3 (three): {inside} did not pass" in capsys.readouterr().err
+
+
+# --- names in text -----------------------------------------------------------------------------
+
+FOLDERS = ("src", "tests", "tools", "bench", "docs", "examples", "native", "requirements")
+PLACES = {path.relative_to(ROOT).as_posix() for top in FOLDERS for path in (ROOT / top).rglob("*")}
+PLACES.add("hatch_build.py")
+TEXTS = [
+    *sorted(place for place in PLACES if place.endswith((".py", ".md", ".c", ".h", ".in"))),
+    *("CONTRIBUTING.md", "README.md", "Makefile", "pyproject.toml", ".ci/run", "tools/setup"),
+]
+BELOW = rf"(?:{'|'.join(FOLDERS)})/[\w./-]*\w"
+PATH = re.compile(rf"(?<![\w./*-])(?:\.\./)*({BELOW}|(?:[\w-]+/)*\w+\.py\b)(?:::(\w+))?")
+MODULE = re.compile(r"(?<![\w./@-])(?:-m )?((?:ogive|tests|(?<=-m )bench)(?:\.[a-z]\w*)+)")
+SAMPLE = re.compile(r"NAME|VERSION|_native|sample|ogive\.(toml|zip|x\b|submodule_search)")
+"""Part of a name that stands for any other, of a file that is made, or of an attribute."""
+SOMEBODY_ELSES = {"job.py", "pyspark/daemon.py", "bench_app.py", "test_shop.py", "test_wrong.py"}
+
+
+def is_path(path: str, test: str | None, file: str) -> bool:
+    """Return True if *path*, named in *file*, is a file or folder of ours, and defines *test*."""
+    if path.partition("/")[0] in FOLDERS:
+        places = PLACES & {path}
+    elif file.startswith("tests/") and not path.startswith("test_"):
+        return True  # mostly of a file that a test writes
+    else:
+        places = {place for place in PLACES if f"/{place}".endswith(f"/{path}")}
+    if test is None:
+        return bool(places)
+    return any(f"def {test}(" in (ROOT / place).read_text("utf-8") for place in places)
+
+
+def is_module(name: str) -> bool:
+    """Return True for a module or package of ours, and for a name that its text has."""
+    path = f"src/{name}".replace(".", "/") if name.startswith("ogive") else name.replace(".", "/")
+    if PLACES & {path, f"{path}.py"}:
+        return True
+    above, _, last = path.rpartition("/")
+    sources = PLACES & {f"{above}.py", f"{above}/__init__.py"}
+    if not sources and not (ROOT / above).is_dir():
+        return is_module(name.rpartition(".")[0])
+    return any(re.search(rf"\b{last}\b", (ROOT / source).read_text("utf-8")) for source in sources)
+
+
+def stale_names(file: str, text: str) -> list[str]:
+    """Return a sentence for each file, test and module that *text* names and that is not there."""
+    found = [match for match in PATH.finditer(text) if not is_path(match[1], match[2], file)]
+    found += [match for match in MODULE.finditer(text) if not is_module(match[1])]
+    return [
+        f"{file}:{text.count(chr(10), 0, match.start()) + 1}: there is no {match[0]}"
+        for match in found
+        if not SAMPLE.search(match[0]) and match[0] not in SOMEBODY_ELSES
+    ]
+
+
+def test_files_tests_and_modules_that_text_names_are_there() -> None:
+    texts = {file: (ROOT / file).read_text("utf-8") for file in TEXTS}
+    assert [line for file, text in texts.items() for line in stale_names(file, text)] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "stale"),
+    [
+        ("docs/broker.md", "see `store/sample.py`", "store/sample.py"),
+        ("docs/broker.md", "[a test](../tests/test_sample.py)", "../tests/test_sample.py"),
+        ("Makefile", "pytest tests/lanes.py::test_sample", "tests/lanes.py::test_sample"),
+        ("tests/lanes.py", "# test_sample.py has the rest", "test_sample.py"),
+        ("Makefile", "pytest tests/sample", "tests/sample"),
+        ("native/native.h", "/* Python: wire/sample.py. */", "wire/sample.py"),
+        ("tests/lanes.py", "getLogger('ogive.store.sample')", "ogive.store.sample"),
+        ("tests/lanes.py", "setattr('ogive.store.store.sample', 1)", "ogive.store.store.sample"),
+        ("docs/broker.md", "`python -m tests.sample`", "-m tests.sample"),
+        ("docs/broker.md", "`python -m bench.sample.main`", "-m bench.sample.main"),
+    ],
+)
+def test_a_stale_name_in_text_is_found(file: str, text: str, stale: str) -> None:
+    text, stale = text.replace("sample", "left_behind"), stale.replace("sample", "left_behind")
+    assert stale_names(file, f"first line\n{text}") == [f"{file}:2: there is no {stale}"]
 
 
 def test_a_missing_java_is_one_sentence_that_says_how_to_get_it(tmp_path: Path) -> None:

@@ -64,7 +64,10 @@ def other_interpreter(spark: Any) -> str | None:
 def _has_ogive(python: str) -> bool:
     code = f"import importlib.util as i, sys; sys.exit(i.find_spec({_PACKAGE!r}) is None)"
     try:
-        done = subprocess.run([python, "-c", code], capture_output=True, timeout=_ANSWER_S, check=False)
+        # the Python that Spark runs, in a list
+        done = subprocess.run(  # noqa: S603
+            [python, "-c", code], capture_output=True, timeout=_ANSWER_S, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0

@@ -71,7 +71,10 @@ def java_version(java: Path) -> int | None:
 
 def _ask(java: Path) -> str:
     try:
-        return subprocess.run([java, "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=False).stderr
+        # the Java of this machine, in a list
+        return subprocess.run(  # noqa: S603
+            [java, "-version"], capture_output=True, text=True, timeout=_ANSWER_S, check=False
+        ).stderr
     except (OSError, subprocess.TimeoutExpired):
         return ""
 

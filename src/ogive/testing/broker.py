@@ -74,7 +74,8 @@ class Broker:
         name_server_port, broker_port = self._ports
         command = [sys.executable, "-m", "ogive", "up", "--data", str(self.data), "--flush", self._flush]
         command += ["--name-server-port", str(name_server_port), "--broker-port", str(broker_port), *self._options]
-        self._process = subprocess.Popen(
+        # our own command, in a list
+        self._process = subprocess.Popen(  # noqa: S603
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, errors="replace"
         )
         assert self._process.stderr is not None

@@ -10,6 +10,7 @@ from ogive.access.needs import MAX_BODY_BYTES, RULES, SUPER_ONLY, Facts
 from ogive.broker.routes import ROUTES as BROKER
 from ogive.errors import ProtocolError
 from ogive.namesrv.routes import ROUTES as NAME_SERVER
+from ogive.wire.bodies import ConsumerData, SubscriptionData
 from ogive.wire.bodies.access import Resource
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
@@ -172,8 +173,8 @@ def test_lists_of_nothing_are_refused_before_anything_is_made_of_them(
 ) -> None:
     """340,000 empty objects in one request without any right kept a broker for two seconds."""
     made: list[object] = []
-    for kind in ("ConsumerData", "SubscriptionData"):
-        monkeypatch.setattr(f"ogive.wire.bodies.clients.{kind}.from_json", made.append)
+    for kind in (ConsumerData, SubscriptionData):
+        monkeypatch.setattr(kind, "from_json", made.append)
     with pytest.raises(ProtocolError, match=r"limit|more than"):
         needs(code, {}, body)
     assert not made

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import errno
+import importlib.util
 import json
 import os
 import re
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast, get_args
 
@@ -35,6 +37,24 @@ from ogive.model import MessageType
 from ogive.store.fs import OsFs
 from ogive.testing import message
 from ogive.transport.tls import TlsConfig
+
+
+def whole_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not groups:
+        yield parser
+    for group in groups:
+        for command in group.choices.values():
+            yield from whole_commands(command)
+
+
+def test_every_command_names_a_function_that_carries_it_out() -> None:
+    gone = []
+    for command in whole_commands(build_parser()):
+        module, function = command.get_default("module"), command.get_default("function")
+        if not importlib.util.find_spec(module) or not hasattr(importlib.import_module(module), function):
+            gone.append(f"{command.prog}: there is no {function} in {module}")
+    assert gone == []
 
 
 @pytest.mark.parametrize("words", [[], ["topic"], ["group"], ["check"], ["dead-letter"], ["pipeline"]])

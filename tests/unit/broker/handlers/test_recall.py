@@ -8,7 +8,8 @@ from functools import partial
 
 import pytest
 
-from ogive.broker import Broker
+from ogive.broker import Broker, opening
+from ogive.broker import server as broker_server
 from ogive.errors import ResponseCode
 from ogive.model import TIMER_TOPIC
 from ogive.store import NewMessage
@@ -134,8 +135,8 @@ async def test_messages_are_taken_back_after_the_clock_was_set_back(start_broker
     def now_ms() -> int:
         return time.time_ns() // 1_000_000 + ahead_ms
 
-    for module in ("opening", "server"):
-        monkeypatch.setattr(f"ogive.broker.{module}.now_ms", now_ms)
+    for module in (opening, broker_server):
+        monkeypatch.setattr(module, "now_ms", now_ms)
     server = await start_broker()
     async with await RawClient.open(server.address) as client:
         await client.send("T", b"an hour fast")

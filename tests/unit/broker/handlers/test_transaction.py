@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ogive.access.table import AccessTable
-from ogive.broker import Broker, dispatch
+from ogive.broker import Broker, dispatch, opening
+from ogive.broker import server as broker_server
 from ogive.broker.server import _transaction_checks
 from ogive.broker.transaction_checks import KEEPS, RETURN_S
 from ogive.broker.transaction_state import ReadyMessages
@@ -474,8 +475,8 @@ async def test_neither_downtime_nor_a_step_of_the_clock_gives_up_what_can_be_ask
 ) -> None:
     """Not even where the producer comes back some rounds later."""
     shift_ms = 0
-    for module in ("opening", "server"):
-        monkeypatch.setattr(f"ogive.broker.{module}.now_ms", lambda: now_ms() + shift_ms)
+    for module in (opening, broker_server):
+        monkeypatch.setattr(module, "now_ms", lambda: now_ms() + shift_ms)
     server = await start_broker(**QUICK)
     async with await RawClient.open(server.address) as client:
         half = await send_half(client)
