@@ -8,28 +8,27 @@
 A random mutant runs the tests that call the changed function, for at most a minute, first in pure
 Python; those that it survives run again with the compiled part. It is killed when a test fails.
 Each survivor is printed as a diff: write a test, or list it with its reason in
-tests/mutants/equivalent.toml if no test can tell it from the original. A seed always picks the same
+tests/mutants/equivalent.py if no test can tell it from the original. A seed always picks the same
 mutants of the same source. The first run traces what each test calls, which takes some minutes;
 later ones do so only for test files that changed.
 """
 
 import argparse
+import ast
 import difflib
 import random
 import sys
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Final
 
+from tests.mutants.equivalent import EQUIVALENT
 from tests.mutants.named import NAMED
-from tests.mutants.nearest import ROOT, calls
+from tests.mutants.nearest import SOURCE, calls
 from tests.mutants.sites import Mutant, compiles, mutants
-from tests.mutants.trial import Copy, check_rows, copied, try_named, try_random
+from tests.mutants.trial import Copy, copied, marked_tests, try_named, try_random
 
 PATHS: Final = ("broker", "store", "client/consumer", "spark", "access")
-EQUIVALENT: Final = Path(__file__).with_name("equivalent.toml")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,18 +52,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run_named(wanted: Sequence[str]) -> int:
-    check_rows()
-    rows = [row for row in NAMED if not wanted or row.fault.startswith(tuple(wanted))]
+    tests = marked_tests()
     survived = 0
     print("| fault | verdict | test | s |\n|---|---|---|---|")
     with copied() as copy:
-        for row in rows:
-            for test in row.tests:
+        for name in NAMED:
+            for test in tests[name] if name.startswith(tuple(wanted or [""])) else ():
                 began = time.monotonic()
-                outcome = try_named(copy, row, test)
+                outcome = try_named(copy, name, test)
                 survived += not outcome.killed
                 verdict = "killed" if outcome.killed else "SURVIVED"
-                print(f"| {row.fault} | {verdict} | `tests/{test}` | {time.monotonic() - began:.0f} |", flush=True)
+                seconds = time.monotonic() - began
+                print(f"| {name} | {verdict} | `{test}` | {seconds:.0f} |", flush=True)
                 if not outcome.killed:
                     print(outcome.said, file=sys.stderr)
     return 1 if survived else 0
@@ -90,31 +89,23 @@ def run_random(seed: int, count: int, paths: Sequence[str]) -> int:
 
 def picked(seed: int, count: int, paths: Sequence[str]) -> Iterator[Mutant]:
     """The mutants of a seed, without those that equal the original."""
-    candidates = mutants(ROOT / "src" / "ogive", paths)
+    candidates = mutants(SOURCE, paths)
     random.Random(seed).shuffle(candidates)
-    known = equivalents()
-    copy = Copy(ROOT / "src")
+    known = {fault.plant() for fault in EQUIVALENT.values()}
+    copy = Copy(SOURCE.parent)
     left = count
     for mutant in candidates:
         if not left:
             return
-        source = copy.text(mutant.file)
-        if compiles(changed := mutant.apply(source)) and key(source, changed) not in known:
+        changed = mutant.apply(copy.text(mutant.file))
+        if compiles(changed) and (SOURCE / mutant.file, normalised(changed)) not in known:
             left -= 1
             yield mutant
 
 
-def equivalents() -> set[tuple[str, str]]:
-    rows = tomllib.loads(EQUIVALENT.read_text("utf-8")).get("mutant", [])
-    return {(row["old"], row["new"]) for row in rows if row["reason"]}
-
-
-def key(source: bytes, changed: bytes) -> tuple[str, str]:
-    """The lines that differ, before and after, without what the lines around them say."""
-    old, new = source.decode().splitlines(), changed.decode().splitlines()
-    start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    end = next((i for i, (a, b) in enumerate(zip(old[::-1], new[::-1], strict=False)) if a != b), 0)
-    return tuple("\n".join(line.strip() for line in lines[start : len(lines) - end]) for lines in (old, new))  # type: ignore[return-value]
+def normalised(source: bytes) -> str:
+    """Return the source as a planted fault has it, without comments and layout."""
+    return ast.unparse(ast.parse(source))
 
 
 def diff(mutant: Mutant, source: bytes) -> str:

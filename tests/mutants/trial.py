@@ -1,19 +1,21 @@
 """Runs tests with a mutant: in a copy of the source, in a process of its own."""
 
+import ast
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.mutants.named import NAMED, Named, StaleRow
-from tests.mutants.nearest import ROOT
+from tests.mutants.named import NAMED
+from tests.mutants.nearest import ROOT, SOURCE
 from tests.mutants.sites import Mutant
 
 NEAREST_S: Final = 60.0
@@ -43,7 +45,7 @@ class Copy:
     source: Path
 
     def text(self, file: str) -> bytes:
-        return (ROOT / "src" / "ogive" / file).read_bytes()
+        return (SOURCE / file).read_bytes()
 
     @contextmanager
     def changed(self, file: str, text: bytes) -> Iterator[None]:
@@ -93,45 +95,26 @@ def try_random(copy: Copy, mutant: Mutant, tests: Sequence[str]) -> Outcome:
     return outcome
 
 
-def try_named(copy: Copy, row: Named, test: str) -> Outcome:
-    file, text = file_of(row)
-    with copy.changed(file, text.replace(row.old, row.new).encode()):
-        return _pytest(copy, [f"tests/{test}"], native=False, test_s=NAMED_TEST_S, most_s=NAMED_S)
+def try_named(copy: Copy, name: str, test: str) -> Outcome:
+    path, text = NAMED[name].plant()
+    with copy.changed(str(path.relative_to(SOURCE)), text.encode()):
+        return _pytest(copy, [test], native=False, test_s=NAMED_TEST_S, most_s=NAMED_S)
 
 
-def file_of(row: Named) -> tuple[str, str]:
-    """Return the file below src/ogive that has the row's text, and its whole text. Raises StaleRow."""
-    found = []
-    package = ROOT / "src" / "ogive"
-    for path in sorted(package.rglob("*.py")):
+def marked_tests() -> dict[str, list[str]]:
+    """Return the ids of the tests with the marker "kills", by the faults that it names."""
+    found = defaultdict(list)
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
         text = path.read_text("utf-8")
-        found += [(str(path.relative_to(package)), text)] * text.count(row.old)
-    if len(found) != 1:
-        where = f" ({', '.join(file for file, _ in found)})" if found else ""
-        raise StaleRow(f"{row.fault}: the source has {len(found)} times what the row replaces{where}: {row.old!r}")
-    return found[0]
-
-
-def check_rows() -> None:
-    """Every row of NAMED fits the source, and its tests exist. Raises StaleRow."""
-    for row in NAMED:
-        file_of(row)
-        for test in row.tests:
-            file, _, name = test.partition("::")
-            path = ROOT / "tests" / file
-            if not path.exists() or f"def {name.partition('[')[0]}(" not in path.read_text("utf-8"):
-                raise StaleRow(f"{row.fault}: there is no {test}")
-
-
-def check_parameters() -> None:
-    """pytest finds the test of each row, its parameters included. Raises StaleRow."""
-    named = {test for row in NAMED for test in row.tests}
-    files = sorted({f"tests/{test.partition('::')[0]}" for test in named})
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nightly", "--collect-only", *files]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    found = {line.removeprefix("tests/") for line in listed}
-    if stale := named - found - {test.partition("[")[0] for test in found}:
-        raise StaleRow(f"pytest does not find {', '.join(sorted(stale))}")
+        for test in ast.walk(ast.parse(text)) if "mark.kills(" in text else ():
+            if not isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            for mark in test.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.kills":
+                    param = "".join(f"[{ast.literal_eval(given.value)}]" for given in mark.keywords)
+                    for name in map(ast.literal_eval, mark.args):
+                        found[name].append(f"{path.relative_to(ROOT)}::{test.name}{param}")
+    return dict(found)
 
 
 def _pytest(copy: Copy, tests: Sequence[str], *, native: bool, test_s: int, most_s: float) -> Outcome:

@@ -67,6 +67,7 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [entry.getMessage() for entry in caplog.records if entry.levelno == logging.ERROR]
 
 
+@pytest.mark.kills("damaged message: never passed over", param="concurrent-3")
 @pytest.mark.parametrize("bad", [0, BAD, 9])
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 async def test_a_queue_goes_on_behind_a_message_that_is_stored_damaged(
@@ -97,6 +98,7 @@ async def test_a_pull_consumer_goes_on_behind_it_too(scene: Scene, caplog: pytes
     assert len(errors(caplog)) == 1
 
 
+@pytest.mark.kills("damaged message: damage on the way looks like damage at rest")
 async def test_damage_on_the_way_passes_nothing_over(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     """Each reading is damaged in another place: the queue waits, and has every message once one reading is right."""
     scene.put(10)
@@ -113,6 +115,7 @@ async def test_damage_on_the_way_passes_nothing_over(scene: Scene, caplog: pytes
     assert len([entry for entry in caplog.records if "does not match its checksum" in entry.getMessage()]) == 1
 
 
+@pytest.mark.kills("damaged message: its own offset is believed", param="within the answer")
 @pytest.mark.parametrize("place", [0, BAD + 3, 10**15], ids=["before the pull", "within the answer", "nowhere"])
 async def test_a_damaged_place_is_not_believed(scene: Scene, caplog: pytest.LogCaptureFixture, place: int) -> None:
     """The checksum does not cover the queue offset: only the broker's own word says where the group goes on."""
@@ -138,6 +141,7 @@ async def test_a_wrong_place_in_one_answer_moves_the_group_nowhere(scene: Scene,
     assert errors(caplog) == []
 
 
+@pytest.mark.kills("damaged message: a slave speaks for its master")
 async def test_a_slave_s_damage_passes_nothing_over(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     """While no route names the master, its slave is read. What is damaged there may be whole on the master: the queue waits for it."""
     rows = (QueueData(broker_name=scene.broker.name, read_queues=1, write_queues=1, perm=6),)
@@ -178,6 +182,7 @@ async def told(scene: Scene, client_id: str) -> str | None:
     return info.properties.get("unreadableQueues")
 
 
+@pytest.mark.kills("damaged message: pulls do not shrink", param="concurrent")
 @pytest.mark.parametrize(("orderly", "damage"), [(False, too_long), (True, too_short)], ids=["concurrent", "orderly"])
 async def test_a_queue_waits_in_front_of_what_is_no_message(
     scene: Scene, caplog: pytest.LogCaptureFixture, orderly: bool, damage: Damage

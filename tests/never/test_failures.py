@@ -40,6 +40,8 @@ def boom(_: MessageExt) -> Any:
     raise ValueError("boom")
 
 
+@pytest.mark.kills("case 7: an unknown result is a success", param="True-plain")
+@pytest.mark.kills("case 7: an exception is a success", param="raise-async")
 @pytest.mark.parametrize("thread", [False, True], ids=["async", "plain"])
 @pytest.mark.parametrize(
     "answer", [boom, lambda _: "done", lambda _: True, lambda _: 0, lambda _: []], ids=["raise", "text", "True", "0", "[]"]
@@ -64,6 +66,7 @@ async def test_case_7_what_is_no_clear_success_comes_again(
     assert [(m.body, m.reconsume_times, m.topic) for m in deliveries] == [(b"4711", 0, topic), (b"4711", 1, topic)]
 
 
+@pytest.mark.kills("case 8: one retry too many")
 async def test_case_8_retries_go_on_to_the_limit_and_end_in_the_dead_letters_at_once(real: Broker, topic: str, group: str) -> None:
     """A fixed level, three retries: four deliveries, then the dead-letter topic, whose copy waits for no level."""
     deliveries: list[MessageExt] = []
@@ -110,6 +113,7 @@ STRATEGIES: dict[str, Any] = {
 }
 
 
+@pytest.mark.kills("case 9: shares overlap", param="average")
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_case_9_members_that_see_the_same_share_every_queue_without_overlap(name: str) -> None:
     """1 to 9 members, 1 to 33 queues on three brokers, each in a room of its own."""
@@ -121,6 +125,7 @@ def test_case_9_members_that_see_the_same_share_every_queue_without_overlap(name
         assert sorted(queue for mine in shares for queue in mine) == queues, (members, count)
 
 
+@pytest.mark.kills("case 9: the ring places brokers, not queues")
 def test_case_9_the_vectors_of_javas_strategies() -> None:
     """From the Java sources, so that members on other SDKs agree."""
 
@@ -150,6 +155,7 @@ print(ids.make_client_id())
 """
 
 
+@pytest.mark.kills("case 10: client ids without a random part")
 def test_case_10_two_containers_with_one_address_and_pid_1_have_different_ids() -> None:
     said = [subprocess.run([sys.executable, "-c", CONTAINER], capture_output=True, text=True, check=True).stdout for _ in range(2)]
     assert all(text.startswith("172.17.0.2@1#") for text in said)
@@ -189,6 +195,7 @@ async def test_case_10_a_broadcasting_member_keeps_its_place_over_a_restart(scen
 # --- 11: subscriptions that differ -----------------------------------------------------------------------------------
 
 
+@pytest.mark.kills("case 11: messages of another subscription are passed over in silence")
 async def test_case_11_members_that_subscribe_differently_are_told(real: Broker, topic: str, group: str, caplog: Any) -> None:
     """The broker goes by the heartbeat that came last, so a member gets what it did not ask for: it says so, and what that means."""
     ledger = Ledger()

@@ -126,6 +126,16 @@ async def send(producer: aio.Producer, scene: Scene, body: bytes) -> bool:
     return True
 
 
+@pytest.mark.kills("declared length is believed", param="a send's answer declares 2 GiB")
+@pytest.mark.kills("inflate without cap, at the client", param="a broker delivers a bomb of zeros")
+@pytest.mark.kills(
+    "hostile server: checksums of bodies are not checked",
+    param="a broker delivers a message whose checksum is wrong",
+)
+@pytest.mark.kills(
+    "hostile server: a pull goes on at a negative offset",
+    param="a broker sends the group to a negative place",
+)
 @pytest.mark.parametrize("behaviour", list(behaviours()), ids=lambda behaviour: behaviour.name)
 async def test_a_client_survives(behaviour: Behaviour, scene: Scene, folder: Path) -> None:
     async with unharmed(folder):

@@ -35,6 +35,14 @@ def queries(scene: Scene, queue_id: int) -> int:
     return sum(r.ext_fields["topic"] == TOPIC and r.ext_fields["queueId"] == str(queue_id) for r in scene.broker.of(QUERY))
 
 
+@pytest.mark.kills(
+    "case 1: a failed query leaves the queue at offset 0",
+    param="error-concurrent-start",
+)
+@pytest.mark.kills(
+    "case 1: any refusal of a query counts as no offset",
+    param="error-orderly-rebalance",
+)
 @pytest.mark.parametrize("when", ["start", "rebalance"])
 @pytest.mark.parametrize("kind", ["concurrent", "orderly", "pull"])
 @pytest.mark.parametrize("failure", [SILENT, error(ResponseCode.SYSTEM_ERROR)], ids=["silence", "error"])
@@ -84,6 +92,7 @@ async def test_case_1_a_failed_offset_query_never_becomes_no_offset(scene: Scene
     assert min(scene.commits(0)) >= 7
 
 
+@pytest.mark.kills("case 2: offset committed = highest done")
 async def test_case_2_no_message_is_lost_when_a_pull_consumers_queue_goes_away_and_comes_back_quickly(scene: Scene) -> None:
     """One queue and two members, of which the second comes and goes while messages flow."""
     config = ConsumerConfig(
@@ -119,6 +128,7 @@ async def test_case_2_no_message_is_lost_when_a_pull_consumers_queue_goes_away_a
     assert scene.progress() == 4800
 
 
+@pytest.mark.kills("case 3: a queue that leaves takes the offsets of all", param="never")
 @pytest.mark.parametrize("period_s", [0.05, 60.0], ids=["often", "never"])
 async def test_case_3_giving_one_queue_away_touches_no_other_queues_offset(scene: Scene, period_s: float) -> None:
     """After the hand-over the broker has the right offset of what was given, and after the end of all; a restart repeats nothing."""
@@ -145,6 +155,7 @@ async def test_case_3_giving_one_queue_away_touches_no_other_queues_offset(scene
     assert scene.ledger.went_back == []
 
 
+@pytest.mark.kills("case 4: an illegal offset is followed without a check", param="12")
 @pytest.mark.parametrize("to", [12, 2])
 async def test_case_4_an_illegal_offset_is_repaired_once_and_holds_up_no_other_queue(scene: Scene, to: int, caplog: Any) -> None:
     """What was in hand at the old place cannot overwrite the new one."""
@@ -178,6 +189,7 @@ async def test_case_4_an_illegal_offset_is_repaired_once_and_holds_up_no_other_q
     scene.check(skipped=to > 5)
 
 
+@pytest.mark.kills("case 5: a failed send-back counts as done")
 async def test_case_5_a_failed_send_back_does_not_advance_the_offset(scene: Scene) -> None:
     """No broker takes the failed message for a while; a client that dies meanwhile leaves it to the next."""
     scene.put(10)
@@ -199,6 +211,7 @@ async def test_case_5_a_failed_send_back_does_not_advance_the_offset(scene: Scen
     scene.check()
 
 
+@pytest.mark.kills("case 6: a failing batch is sent back whole")
 async def test_case_6_a_failing_batch_sends_back_exactly_the_failed_messages_once(scene: Scene) -> None:
     scene.put(32)
     batches: list[list[int]] = []

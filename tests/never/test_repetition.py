@@ -28,6 +28,7 @@ async def flow(scene: Scene, stop: asyncio.Event) -> None:
         await asyncio.sleep(0.005)
 
 
+@pytest.mark.kills("case 12: queues are not given up at the end", param="async")
 @pytest.mark.parametrize("thread", [False, True], ids=["async", "plain"])
 async def test_case_12_a_clean_shutdown_leaves_no_repetition(scene: Scene, thread: bool) -> None:
     """Messages flow all the time: what was begun ends, its progress is told after it, and the next member gets nothing twice."""
@@ -115,6 +116,7 @@ async def test_case_13_repetition_by_rebalances_is_bounded_and_one_loop_pulls_a_
     assert scene.ledger.duplicates <= 4 * ROUNDS * (CACHED + PULLED)  # two queues come and go; what a member holds of one is no more
 
 
+@pytest.mark.kills("case 13: the pulls of a queue that leaves go on")
 async def test_case_13_a_queue_that_goes_and_comes_back_has_one_loop(scene: Scene) -> None:
     """Its pull waits at the broker for longer than the test: a loop that is not ended is seen, alone or beside the next one."""
     scene.broker.topics[TOPIC] = 4
@@ -131,6 +133,7 @@ async def test_case_13_a_queue_that_goes_and_comes_back_has_one_loop(scene: Scen
             await until(lambda: holds(running, 4) and loops() == [1, 1, 1, 1], "all queues again, each with one loop")
 
 
+@pytest.mark.kills("case 14: a finished message is sent back", param="plain")
 @pytest.mark.parametrize("thread", [False, True], ids=["async", "plain"])
 async def test_case_14_a_call_over_the_consume_timeout_is_sent_back_once_and_its_late_result_is_ignored(scene: Scene, thread: bool) -> None:
     """The queue's progress moves on without it; a send-back that fails does not end the looking for others."""

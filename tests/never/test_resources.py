@@ -66,6 +66,7 @@ async def nothing_is_left() -> AsyncIterator[None]:
 SIZES = [15, pytest.param(200, marks=pytest.mark.nightly)]
 
 
+@pytest.mark.kills("case 21: an own client stays open", param="15")
 @pytest.mark.parametrize("times", SIZES)
 async def test_case_21_starts_and_stops_leave_nothing_behind(scene: Scene, times: int) -> None:
     async def once() -> None:
@@ -131,6 +132,7 @@ async def test_case_21_rebalances_leave_nothing_behind(scene: Scene, times: int)
 # --- 22: one client beside another -----------------------------------------------------------------------------------
 
 
+@pytest.mark.kills("case 22: a shared client is closed", param="consumer")
 @pytest.mark.parametrize("first", ["producer", "consumer"])
 async def test_case_22_closing_one_of_two_on_a_client_leaves_the_other_working(scene: Scene, first: str) -> None:
     config = ClientConfig(name_server=scene.broker.address, instance_name="shared")
@@ -176,6 +178,7 @@ async def test_case_22_a_missing_topic_closes_nobody(scene: Scene) -> None:
 # --- 23: shutdown is quick -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.kills("case 23: brokers are unregistered at one after the other")
 async def test_case_23_dead_brokers_do_not_add_up_at_shutdown(scene: Scene) -> None:
     """Nine of ten brokers answer nothing, each for seconds, trace is on, and a listener sleeps: less than three of them in a row."""
     scene.broker.topics[TRACE_TOPIC] = 1
@@ -238,6 +241,10 @@ print("closed", flush=True)
 }
 
 
+@pytest.mark.kills(
+    "case 23: listeners' threads keep the process alive",
+    param="a listener that hangs",
+)
 @pytest.mark.parametrize("how", EXITS)
 def test_case_23_a_process_ends_by_itself(real: Broker, topic: str, group: str, how: str) -> None:
     """Closed from a listener, with one that hangs, or not at all: no thread holds it, and nothing crashes at the end."""
@@ -251,6 +258,7 @@ def test_case_23_a_process_ends_by_itself(real: Broker, topic: str, group: str, 
 # --- 24: the local offset file ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.kills("case 24: a damaged file of offsets fails the start", param="half")
 @pytest.mark.parametrize("damage", ["empty", "half", "garbage", "somebody else's", "gone"])
 async def test_case_24_a_damaged_offset_file_costs_the_place_and_not_the_start(
     scene: Scene, tmp_path: Path, caplog: Any, damage: str
@@ -298,6 +306,7 @@ async def test_case_24_a_place_that_cannot_be_written_does_not_stop_consumption(
 # --- 25: what the user set -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.kills("case 25: a send has the time of other requests", param="asyncio-name server")
 @pytest.mark.parametrize("silent", ["broker", "name server"])
 @pytest.mark.parametrize("kind", ["asyncio", "blocking"])
 async def test_case_25_a_send_ends_within_its_own_time_and_not_within_somebody_elses(scene: Scene, kind: str, silent: str) -> None:
@@ -320,6 +329,7 @@ async def test_case_25_a_send_ends_within_its_own_time_and_not_within_somebody_e
     assert failed.value.outcome_unknown == (silent == "broker")
 
 
+@pytest.mark.kills("case 25: one try too few", param="4")
 @pytest.mark.parametrize("retries", [0, 1, 4])
 async def test_case_25_as_many_tries_as_were_set(scene: Scene, retries: int) -> None:
     scene.broker.on(SEND, error(ResponseCode.SYSTEM_ERROR))
@@ -330,6 +340,7 @@ async def test_case_25_as_many_tries_as_were_set(scene: Scene, retries: int) -> 
     assert len(scene.broker.of(SEND)) == 1 + retries
 
 
+@pytest.mark.kills("case 25: a check goes to the first producer")
 async def test_case_25_a_check_reaches_the_producer_of_its_group_among_several_on_a_client(scene: Scene) -> None:
     asked: list[tuple[str, bytes]] = []
 

@@ -63,6 +63,7 @@ async def test_case_15_an_orderly_queue_is_handed_over_within_seconds(real: Brok
     assert {delivery.member for delivery in ledger.deliveries[10:]} >= {"second"}
 
 
+@pytest.mark.kills("case 15: locks are not given back")
 async def test_case_15_locks_are_given_back_after_the_last_progress(scene: Scene) -> None:
     scene.put(5)
     async with scene.consumer(scene.listener(orderly=True)):
@@ -90,6 +91,7 @@ async def test_case_16_an_orderly_queue_recovers_after_a_long_failure_of_the_app
     scene.check()
 
 
+@pytest.mark.kills("case 16: queue lock not checked before consume", param="error")
 @pytest.mark.parametrize("refusal", ["refused", "error", "silence"])
 async def test_case_16_an_orderly_queue_recovers_after_its_lock_was_refused(scene: Scene, refusal: str) -> None:
     """No call begins once the lease is over, and the order is kept when the lock is granted again."""
@@ -137,6 +139,7 @@ FAULTS: dict[str, Any] = {
 FAULTS["an offset that is no number"].ext_fields["nextBeginOffset"] = "soon"
 
 
+@pytest.mark.kills("case 17: a failed pull is the last", param="hang up-concurrent")
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
 @pytest.mark.parametrize("name", FAULTS)
 async def test_case_17_whatever_a_pull_comes_to_the_queue_is_pulled_again(scene: Scene, name: str, orderly: bool) -> None:
@@ -178,6 +181,7 @@ def same_store(broker: FakeBroker, *, name: str) -> FakeBroker:
     return other
 
 
+@pytest.mark.kills("case 18: routes are not asked for again")
 async def test_case_18_a_broker_at_a_new_address_new_queues_and_a_new_broker_need_no_restart() -> None:
     """The routes come from a name server of its own, asked again now and then."""
     client = ClientConfig(route_period_s=0.1, heartbeat_period_s=0.2, request_timeout_s=1.0)
@@ -219,6 +223,7 @@ async def test_case_18_a_broker_at_a_new_address_new_queues_and_a_new_broker_nee
         await second.stop()
 
 
+@pytest.mark.kills("case 18: a silent connection is kept")
 async def test_case_18_a_link_that_swallows_everything_is_replaced(scene: Scene) -> None:
     """No reset comes: calls end by their own timeouts, and the next ones get a fresh connection."""
     config = ProducerConfig(send_timeout_s=0.5)
@@ -240,6 +245,7 @@ async def test_case_18_a_link_that_swallows_everything_is_replaced(scene: Scene)
 # --- 19: a dead address ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.kills("case 19: heartbeats wait for one another")
 async def test_case_19_a_dead_address_holds_up_nobody_else(scene: Scene) -> None:
     """One of two brokers answers nothing: sends to the other, and its heartbeats, go on while one to the dead one waits."""
     async with FakeBroker({TOPIC: 1}, name="broker-b") as dead:
@@ -265,6 +271,7 @@ async def test_case_19_a_dead_address_holds_up_nobody_else(scene: Scene) -> None
 # --- 20: a listener that hangs ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.kills("case 20: cached messages without limit", param="plain")
 @pytest.mark.parametrize("thread", [False, True], ids=["async", "plain"])
 async def test_case_20_a_listener_that_hangs_stops_neither_other_topics_nor_heartbeats(scene: Scene, thread: bool) -> None:
     """What it does not finish stays within the thresholds."""

@@ -46,6 +46,7 @@ def done(folder: Path) -> list[bytes]:
     return [line for file in folder.glob("member-*") for line in file.read_bytes().split(b"\n")[:-1]]
 
 
+@pytest.mark.kills("case 2: offset committed = highest done", param="8-1500")
 @pytest.mark.rel
 @pytest.mark.slow
 @pytest.mark.timeout(500)

@@ -490,6 +490,7 @@ async def test_a_process_under_who_never_finishes_keeps_its_memory_and_takes_rea
 
 
 @pytest.mark.apart(75)
+@pytest.mark.kills("outgoing buffer without limit", param="quick-40-none")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from /proc")
 @sizes(("pulls", "rate"), [pytest.param(40, 0, id="40-none"), pytest.param(1, 1024, id="1-trickle")])
 @sizes(

@@ -545,6 +545,8 @@ def verdict_of(target: str, raw: bytes) -> tuple[int | None, float]:
         return (decode_command(got[4:]).code if got else REFUSED), time.perf_counter() - began
 
 
+@pytest.mark.kills("declared length is believed", param="broker-1")
+@pytest.mark.kills("inflate without cap, at the name server", param="name server-1")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from /proc")
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("server", ["broker", "name server"])

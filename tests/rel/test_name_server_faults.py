@@ -143,6 +143,7 @@ async def test_messages_flow_on_while_no_name_server_answers_and_new_topics_say_
     await stage.knows_new_topics("Later")
 
 
+@pytest.mark.kills("T18: the first bad name server ends the call", param="lies-the first")
 @pytest.mark.quick
 @pytest.mark.parametrize("bad", [0, 1], ids=["the first", "the second"])
 @pytest.mark.parametrize("fault", [Fault("hole"), Fault("garbage")], ids=["swallows", "lies"])
@@ -174,6 +175,7 @@ async def test_name_servers_that_restarted_and_know_nothing_take_no_route_away(s
     await empty.stop()
 
 
+@pytest.mark.kills("T18: a doubted name server is asked again")
 @pytest.mark.quick
 async def test_an_old_route_at_one_name_server_is_left_for_the_others(stage: Stage) -> None:
     """The one that is asked first says where the broker was before it moved: nobody is there, so the other one is asked."""

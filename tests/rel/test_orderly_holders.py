@@ -75,6 +75,7 @@ def by(found: list[Call], pid: int, since: int = 0) -> set[int]:
 
 
 @pytest.mark.feature(96)
+@pytest.mark.kills("case 15: the lease of a lock never ends")
 async def test_case_15_the_queues_of_a_killed_holder_go_to_the_other_when_its_lease_is_over(tmp_path: Path) -> None:
     """kill -9 in the middle of calls. The other member goes on in order, and while both lived no two calls of a queue ran at once."""
     lease_s = 1.5
@@ -108,6 +109,11 @@ async def test_case_15_the_queues_of_a_killed_holder_go_to_the_other_when_its_le
     assert {call.body for call in found} <= flow.attempted
 
 
+@pytest.mark.kills(
+    "case 16: queue lock not checked before consume",
+    "queue lock not renewed",
+    param="5",
+)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "pauses", [pytest.param(5, marks=[pytest.mark.quick, pytest.mark.slow]), pytest.param(60, marks=pytest.mark.nightly)]

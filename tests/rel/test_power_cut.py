@@ -135,6 +135,7 @@ async def power_cut(disk: Path, folder: Path, image: MemoryFs | None, book: Book
     return image
 
 
+@pytest.mark.kills("ack before fdatasync")
 @pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="/dev/fuse cannot be opened")
 async def test_power_cuts_lose_nothing_acknowledged(tmp_path: Path) -> None:
     seed, book, port = 4, Book(), free_port()

@@ -103,6 +103,11 @@ async def until_called(folder: Path, sent: set[str]) -> None:
             await asyncio.sleep(0.5)
 
 
+@pytest.mark.kills(
+    "case 16: queue lock not checked before consume",
+    "queue lock not renewed",
+    param="8",
+)
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seconds", [pytest.param(8, marks=pytest.mark.quick), pytest.param(90, marks=pytest.mark.nightly)])

@@ -64,6 +64,7 @@ def test_a_story_that_went_wrong_once_goes_well(seed: int) -> None:
     stories(seed, 1000)
 
 
+@pytest.mark.kills("a queue is taken over while another member has it", param="0")
 @pytest.mark.quick
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("first", range(0, 300, 75))  # 75 stories take 25 s of a processor

@@ -102,6 +102,11 @@ def served_behind_cuts(tail: str, step: int) -> Iterator[tuple[set[bytes], set[b
         yield {decode_stored(record).body for record in whole.values()}, bodies
 
 
+@pytest.mark.kills(
+    "recovery stops at the first bad record in a middle segment",
+    "record checksum covers the body only",
+    param="False",
+)
 @pytest.mark.parametrize("clean", [True, False])
 def test_one_flipped_bit_costs_at_most_its_record(clean: bool) -> None:
     """Never a wrong byte, never more than the record that was hit, in whatever segment it stands."""
@@ -156,6 +161,7 @@ def made_ahead(path: Path, data: bytes) -> bool:
     return "commitlog" in path.parts and not any(data)
 
 
+@pytest.mark.kills("consume queue not rebuilt", param="30-stopped")
 @pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "crashed"])
 @pytest.mark.parametrize("trials", [30, pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
 def test_derived_files_are_made_again_from_the_log(tmp_path: Path, trials: int, crashed: bool) -> None:

@@ -33,6 +33,11 @@ pytestmark = [
 ]
 
 
+@pytest.mark.kills(
+    "durable mark moves after a failed sync",
+    "retry of failed sync acknowledges",
+    param="quick-fdatasync-commitlog-1",
+)
 @pytest.mark.parametrize("times", [1, 4, 10**9])
 @pytest.mark.parametrize(
     ("call", "part"),
@@ -214,6 +219,7 @@ def seen_before_durable(tmp_path: Path, store_type: type[MessageStore] = Message
     return early
 
 
+@pytest.mark.kills("dispatch before durable")
 @pytest.mark.parametrize("rounds", [50, pytest.param(5_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
 def test_nothing_is_visible_before_it_is_durable(tmp_path: Path, rounds: int) -> None:
     """While a sync takes its time, no pull, offset, entry or wake-up shows the messages that it carries."""

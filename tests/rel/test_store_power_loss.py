@@ -56,6 +56,12 @@ def loses_nothing(flush: Any, seeds: int, *, nightly: bool = False) -> None:
     assert not alarms, alarms[0]
 
 
+@pytest.mark.kills(
+    "ack before fdatasync",
+    "no fdatasync before rename",
+    "no directory fsync",
+    param="sync",
+)
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_power_cut_loses_nothing_that_was_acknowledged(flush: Any) -> None:
     loses_nothing(flush, 4)
@@ -209,6 +215,7 @@ def table_alarms() -> int:
     return sum(bool(judge_table(image, acked, history)) for image, acked in images(fs, 300, random.Random(2)))
 
 
+@pytest.mark.kills("no fdatasync before rename", "no directory fsync")
 def test_table_is_old_or_new_after_a_power_cut() -> None:
     """Never a mixture, never empty, never older than what was saved."""
     assert table_alarms() == 0

@@ -203,6 +203,7 @@ async def test_a_broker_starts_without_its_name_server(start_broker: StartBroker
         await client.send("T")
 
 
+@pytest.mark.kills("case 16: the locks of before a restart are free at once")
 async def test_a_restart_gives_a_locked_queue_to_nobody_else(start_broker: StartBroker) -> None:
     """Its owner goes on until its own lease is over, and does not notice the restart."""
     queues = [MessageQueue("T", "broker-a", i) for i in range(4)]

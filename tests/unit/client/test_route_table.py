@@ -77,6 +77,7 @@ async def test_a_name_server_that_is_just_starting_is_waited_for() -> None:
     await broker.stop()
 
 
+@pytest.mark.kills("hostile server: routes without limit")
 async def test_a_route_with_20_000_brokers_is_refused_and_the_known_one_stays(caplog: pytest.LogCaptureFixture) -> None:
     """Else the client would open a connection to each of them, and send it heartbeats."""
     brokers = [{"brokerName": f"b{i}", "cluster": "c", "brokerAddrs": {"0": f"127.1.{i >> 8}.{i & 255}:1"}} for i in range(20_000)]

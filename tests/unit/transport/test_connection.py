@@ -52,6 +52,7 @@ async def server() -> AsyncIterator[Server]:
 
 
 @pytest.mark.feature(119)
+@pytest.mark.kills("responses matched by order, T17")
 async def test_answers_are_matched_by_opaque_not_by_order(server: Server) -> None:
     connection = await connect("127.0.0.1", server.port)
     held = connection.start_call(RemotingCommand(2), 5.0)

@@ -456,6 +456,7 @@ async def test_stopping_answers_held_pulls(start_broker: StartBroker) -> None:
 # --- slow readers ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.kills("outgoing buffer without limit")
 async def test_a_client_that_does_not_read_gets_no_further_bodies_until_it_does(start_broker: StartBroker) -> None:
     limit = 256 * 1024
     server = await start_broker(segment_bytes=32 * 1024 * 1024, server=ServerLimits(max_write_buffer_bytes=limit))

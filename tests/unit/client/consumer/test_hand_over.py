@@ -131,6 +131,7 @@ async def test_a_queue_that_its_topic_has_lost_is_given_up_without_a_word(broker
 # --- taking over -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.kills("a queue is taken over while another member has it")
 async def test_a_queue_that_another_member_still_has_is_left_alone_until_it_has_given_it_up(broker: FakeBroker) -> None:
     seen = Seen()
     broker.put("Orders", b"first")
@@ -336,6 +337,7 @@ async def test_a_queue_is_held_until_its_running_calls_have_ended_and_their_prog
         assert (progress(broker), work.seen.bodies) == (1, [b"0"])
 
 
+@pytest.mark.kills("a queue is given up before its commit")
 async def test_a_queue_is_held_until_a_broker_has_taken_its_progress(broker: FakeBroker) -> None:
     """Or its next owner repeats what was done since the last commit."""
     seen = Seen()

@@ -226,6 +226,7 @@ async def test_no_call_begins_after_the_machine_slept_through_the_lease(broker: 
         assert seen.bodies == [b"0"]
 
 
+@pytest.mark.kills("case 16: a renewal does not start the queue again")
 async def test_a_renewal_that_comes_back_after_the_lease_starts_the_queue_again(broker: FakeBroker) -> None:
     """It was asked for in time, so nobody else can have had the queue. Nothing new comes that would wake it."""
     seen, step = Seen(), threading.Semaphore(0)

@@ -22,6 +22,7 @@ def filled(*offsets: int, next_offset: int | None = None) -> ProcessQueue:
 
 
 @pytest.mark.feature(46, 61, 62)
+@pytest.mark.kills("case 2: offset committed = highest done")
 def test_the_lowest_unfinished_offset_is_what_may_be_committed() -> None:
     """Whatever order messages end in."""
     process_queue = filled(10, 11, 12, 13)

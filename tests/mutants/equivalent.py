@@ -1,0 +1,42 @@
+"""Faults that no test can tell from the original, each by the reason why nobody sees a difference.
+
+A change of how fast something is, or of a default that nobody promised, belongs here as well.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from ogive.access import needs
+from ogive.broker.handlers.send import _as_it_came
+from ogive.store.commitlog import LogReader
+from ogive.store.record import build_record
+from ogive.store.verify import verify
+from tests.mutants.fault import Fault
+
+EQUIVALENT: Final[Mapping[str, Fault]] = {
+    "descriptor 0 is standard input: no lock is ever given it": Fault(
+        at=verify,
+        change="lock >= 0",
+        to="lock > 0",
+    ),
+    "every message then takes the long way, which stores the same bytes": Fault(
+        at=_as_it_came,
+        change="text[at - 1]",
+        to="text[at + 1]",
+    ),
+    "a topic of 127 characters is packed in two steps instead of one, into the same bytes": Fault(
+        at=build_record,
+        change="len(born_host) == 8 == len(store_host) and len(field) <= 128",
+        to="len(born_host) == 8 == len(store_host) and len(field) <= 127",
+    ),
+    "both permissions are needed, in whatever order they are asked for": Fault(
+        at=needs,
+        change='both(topic(GET), if_given("consumerGroup", group(GET)))',
+        to='both(if_given("consumerGroup", group(GET)), topic(GET))',
+    ),
+    "reads take the newest part of the log from the files, and get the same": Fault(
+        at=LogReader,
+        change="self.hot.add(offset, data)",
+        to="pass",
+    ),
+}
