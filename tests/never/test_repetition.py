@@ -38,13 +38,15 @@ async def test_case_12_a_clean_shutdown_leaves_no_repetition(scene: Scene, threa
     pause = threading.Event()
 
     def work(_: MessageExt) -> Any:
-        return pause.wait(0.002) and None if thread else asyncio.sleep(0.002)
+        return pause.wait(0.002) or None if thread else asyncio.sleep(0.002)
 
     def grown(before: int) -> bool:
         return scene.received >= before + 100
 
     for generation in range(4):
-        async with scene.consumer(scene.listener(work, member=str(generation), thread=thread)):
+        listener = scene.listener(work, member=str(generation), thread=thread)
+        # only the end of a member tells its progress
+        async with scene.consumer(listener, persist_period_s=60.0, persist_again_s=60.0):
             await until(partial(grown, scene.received), "a hundred messages")
     stop.set()
     await flowing
