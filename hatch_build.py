@@ -1,4 +1,5 @@
-"""Builds ogive._native from native/*.c where there is a C compiler; without one ogive is installed as pure Python, and only slower.
+"""Builds ogive._native from native/*.c where there is a C compiler; without one ogive is installed
+as pure Python, and only slower.
 
 OGIVE_NATIVE=0 leaves it out, OGIVE_NATIVE=1 makes it an error that it cannot be built.
 """
@@ -41,8 +42,12 @@ class NativeBuildHook(BuildHookInterface[Any]):
             built = build(root, Path(self._folder.name))
         except (OSError, BaseError, CCompilerError) as exc:
             if wish == "1":
-                raise RuntimeError(f"OGIVE_NATIVE=1, but the compiled part cannot be built; {_NEEDS}: {exc}") from None
-            self.app.display_warning(f"ogive is installed as pure Python, without its compiled part; {_NEEDS}: {exc}")
+                raise RuntimeError(
+                    f"OGIVE_NATIVE=1, but the compiled part cannot be built; {_NEEDS}: {exc}"
+                ) from None
+            self.app.display_warning(
+                f"ogive is installed as pure Python, without its compiled part; {_NEEDS}: {exc}"
+            )
         else:
             build_data["force_include"][str(built)] = f"ogive/{built.name}"
             build_data["pure_python"] = False
@@ -60,12 +65,18 @@ def remove(folder: Path) -> None:
 
 
 def build(root: Path, folder: Path, options: list[str] | None = None) -> Path:
-    """Compile native/ into *folder*; the file made there, which nobody sees half-written. Raises OSError and setuptools' errors."""
+    """Compile native/ into *folder*; the file made there, which nobody sees half-written.
+
+    Raises OSError and setuptools' errors.
+    """
     files = sorted((root / "native").glob("*.[ch]"))
     extension = Extension(
         "_native",
         [str(path) for path in files if path.suffix == ".c"],
-        define_macros=[("SOURCES", str(zlib.crc32(b"".join(path.read_bytes() for path in files)) & 0x7FFFFFFF))],  # see ogive.native
+        # see ogive.native
+        define_macros=[
+            ("SOURCES", str(zlib.crc32(b"".join(path.read_bytes() for path in files)) & 0x7FFFFFFF))
+        ],
         extra_compile_args=_OPTIONS if options is None else options,
         extra_link_args=options,
     )

@@ -1,4 +1,6 @@
-"""Start Apache's broker and ours in turn, put the same loads on both, print the figures and their ratios."""
+"""Start Apache's broker and ours in turn, put the same loads on both, print the figures and their
+ratios.
+"""
 
 import argparse
 import shutil
@@ -23,9 +25,21 @@ TOPICS = (
 
 # Rows of the second table: what is done on one broker, by their client and by ours.
 CLIENTS = (
-    ("sends in flight, 1 KiB", "their Producer, 64 threads, 1 KiB", "our pipelined producer, 1 KiB"),
-    ("sends in flight, 128 B", "their Producer, 64 threads, 128 B", "our pipelined producer, 128 B"),
-    ("one send after another, 1 KiB", "their Producer, 1 thread, 1 KiB", "our synchronous sends, 1 KiB"),
+    (
+        "sends in flight, 1 KiB",
+        "their Producer, 64 threads, 1 KiB",
+        "our pipelined producer, 1 KiB",
+    ),
+    (
+        "sends in flight, 128 B",
+        "their Producer, 64 threads, 128 B",
+        "our pipelined producer, 128 B",
+    ),
+    (
+        "one send after another, 1 KiB",
+        "their Producer, 1 thread, 1 KiB",
+        "our synchronous sends, 1 KiB",
+    ),
     ("backlog, 1 KiB", "their consumer, backlog of 1 KiB", "our consumer, backlog of 1 KiB"),
     ("backlog, 128 B", "their consumer, backlog of 128 B", "our consumer, backlog of 128 B"),
 )
@@ -54,7 +68,11 @@ class Run:
 def main() -> int:
     """0 when every load ran; the figures judge nothing."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="a tenth of every load: to see that it runs, not to quote")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a tenth of every load: to see that it runs, not to quote",
+    )
     parser.add_argument("--only", choices=PEERS, help="one broker only, for profiling")
     parser.add_argument("--flush", choices=get_args(Flush), help="one flush mode only")
     parser.add_argument("--load", choices=(*LOADS, FLUSHES), help="one kind of load only")
@@ -99,22 +117,51 @@ def _sends(run: Run) -> None:
     seconds = max(3, 15 // run.scale)
 
     def theirs(topic: str, program: str, *options: str) -> load.Rate:
-        return load.their_sends(run.name_server, run.pid, topic, program, *options, warm_up_s=10 if run.scale == 1 else 4, seconds=seconds)
+        return load.their_sends(
+            run.name_server,
+            run.pid,
+            topic,
+            program,
+            *options,
+            warm_up_s=10 if run.scale == 1 else 4,
+            seconds=seconds,
+        )
 
     first = theirs("Theirs", "Producer", "-w", "64", "-s", "1024")
     run.note_rate("their Producer, 64 threads, 1 KiB", first)
     run.note("their Producer, failed sends", first.failed)
-    run.note_rate("their Producer, 64 threads, 128 B", theirs("Small", "Producer", "-w", "64", "-s", "128"))
-    run.note_rate("their BatchProducer, 10 threads, 16 of 1 KiB", theirs("Batches", "BatchProducer", "-w", "10", "-s", "1024", "-b", "16"))
-    run.note_rate("their TransactionProducer, 32 threads, 1 KiB", theirs("Transactions", "TransactionProducer", "-w", "32", "-s", "1024"))
-    run.note_rate("our pipelined producer, 1 KiB", load.our_producer(run.name_server, run.pid, "Ours", count=300_000 // run.scale))
-    small = load.our_producer(run.name_server, run.pid, "OursSmall", count=300_000 // run.scale, body=load.SMALL)
+    run.note_rate(
+        "their Producer, 64 threads, 128 B", theirs("Small", "Producer", "-w", "64", "-s", "128")
+    )
+    run.note_rate(
+        "their BatchProducer, 10 threads, 16 of 1 KiB",
+        theirs("Batches", "BatchProducer", "-w", "10", "-s", "1024", "-b", "16"),
+    )
+    run.note_rate(
+        "their TransactionProducer, 32 threads, 1 KiB",
+        theirs("Transactions", "TransactionProducer", "-w", "32", "-s", "1024"),
+    )
+    run.note_rate(
+        "our pipelined producer, 1 KiB",
+        load.our_producer(run.name_server, run.pid, "Ours", count=300_000 // run.scale),
+    )
+    small = load.our_producer(
+        run.name_server, run.pid, "OursSmall", count=300_000 // run.scale, body=load.SMALL
+    )
     run.note_rate("our pipelined producer, 128 B", small)
 
 
 def _singles(run: Run) -> None:
     warm_up_s, rounds, seconds = (10, 9, 1.5) if run.scale == 1 else (4, 3, 0.5)
-    singles = load.one_by_one(run.name_server, run.pid, "Single", "Sends", warm_up_s=warm_up_s, rounds=rounds, seconds=seconds)
+    singles = load.one_by_one(
+        run.name_server,
+        run.pid,
+        "Single",
+        "Sends",
+        warm_up_s=warm_up_s,
+        rounds=rounds,
+        seconds=seconds,
+    )
     run.note_rate("their Producer, 1 thread, 1 KiB", singles.theirs)
     run.note("our synchronous sends, 1 KiB (messages/s)", singles.ours_per_s)
     run.note("one synchronous send, p50 (ms)", singles.ours_p50_ms)
@@ -125,37 +172,67 @@ def _latencies(run: Run) -> None:
     p50, p99 = load.latency_ms(run.name_server, "Listener", "listener", count=2_000 // run.scale)
     run.note("send to listener, p50 (ms)", p50)
     run.note("send to listener, p99 (ms)", p99)
-    p50, p99 = load.paced_latency_ms(run.name_server, "Paced", "paced", per_s=1000, count=20_000 // run.scale)
+    p50, p99 = load.paced_latency_ms(
+        run.name_server, "Paced", "paced", per_s=1000, count=20_000 // run.scale
+    )
     run.note("send to listener at 1,000 messages/s, p50 (ms)", p50)
     run.note("send to listener at 1,000 messages/s, p99 (ms)", p99)
-    burst = load.timed_burst(run.name_server, "Timed", "timed", count=5_000 // run.scale, ahead_s=15.0)
-    run.note("5,000 timed messages due in one second, the earliest is late by (ms)", burst.earliest_ms)
+    burst = load.timed_burst(
+        run.name_server, "Timed", "timed", count=5_000 // run.scale, ahead_s=15.0
+    )
+    run.note(
+        "5,000 timed messages due in one second, the earliest is late by (ms)", burst.earliest_ms
+    )
     run.note("5,000 timed messages due in one second, half are late by at most (ms)", burst.p50_ms)
     run.note("5,000 timed messages due in one second, the last is late by (ms)", burst.latest_ms)
 
 
 def _backlogs(run: Run) -> None:
-    if run.flush != "async":  # what is read back was written before
+    # what is read back was written before
+    if run.flush != "async":
         return
     count = 1_000_000 // run.scale
-    for topic, size, body in (("Backlog", "1 KiB", load.BODY), ("SmallBacklog", "128 B", load.SMALL)):
+    for topic, size, body in (
+        ("Backlog", "1 KiB", load.BODY),
+        ("SmallBacklog", "128 B", load.SMALL),
+    ):
         load.our_producer(run.name_server, run.pid, topic, count=count - 1, body=body)
-        rate = load.their_consumer(run.name_server, run.pid, topic, "theirs", count=count, limit_s=120.0)
+        rate = load.their_consumer(
+            run.name_server, run.pid, topic, "theirs", count=count, limit_s=120.0
+        )
         run.note_rate(f"their consumer, backlog of {size}", rate)
-        rate = load.our_consumer(run.name_server, run.pid, topic, "ours", count=count, limit_s=120.0)
+        rate = load.our_consumer(
+            run.name_server, run.pid, topic, "ours", count=count, limit_s=120.0
+        )
         run.note_rate(f"our consumer, backlog of {size}", rate)
-    rate = load.our_consumer(run.name_server, run.pid, "SmallBacklog", "orderly", count=count, limit_s=120.0, orderly=True)
+    rate = load.our_consumer(
+        run.name_server,
+        run.pid,
+        "SmallBacklog",
+        "orderly",
+        count=count,
+        limit_s=120.0,
+        orderly=True,
+    )
     run.note_rate("our orderly consumer, backlog of 128 B", rate)
     percent = load.idle_cpu_percent(run.name_server, seconds=max(2, 20 // run.scale))
     run.note("our consumer, idle with 64 queues (% of a core)", percent)
 
 
-LOADS: Final = {"sends": _sends, "singles": _singles, "latencies": _latencies, "backlogs": _backlogs}
-FLUSHES: Final = "flushes"  # a load for two brokers of ours at once
+LOADS: Final = {
+    "sends": _sends,
+    "singles": _singles,
+    "latencies": _latencies,
+    "backlogs": _backlogs,
+}
+# a load for two brokers of ours at once
+FLUSHES: Final = "flushes"
 
 
 def compare_flushes(scale: int) -> None:
-    """Print what it costs our pipelined producer that each send is on the disk before it is answered."""
+    """Print what it costs our pipelined producer that each send is on the disk before it is
+    answered.
+    """
     directories = [Path(tempfile.mkdtemp(prefix="ogive-bench-")) for _ in get_args(Flush)]
     try:
         with ExitStack() as stack:
@@ -176,7 +253,10 @@ def compare_flushes(scale: int) -> None:
         for directory in directories:
             shutil.rmtree(directory, ignore_errors=True)
     sync, asynchronous = rates
-    print("\n| our pipelined producer, 1 KiB, on both in turns | sync flush | async flush | ratio |\n|---|---|---|---|")
+    print(
+        "\n| our pipelined producer, 1 KiB, on both in turns | sync flush | async flush | ratio "
+        "|\n|---|---|---|---|"
+    )
     for what, one, other in (
         ("messages/s", sync.per_s, asynchronous.per_s),
         ("broker CPU a message (us)", sync.broker_cpu_us, asynchronous.broker_cpu_us),
@@ -190,19 +270,33 @@ def print_table(figures: dict[str, Figures]) -> None:
     print("\n| what | " + " | ".join(figures) + " | ratio |\n|---|" + "---|" * (len(figures) + 1))
     for name in names:
         values = [peer.get(name) for peer in figures.values()]
-        ratio = f"{values[1] / values[0]:.2f}" if len(values) == 2 and values[0] and values[1] is not None else ""
-        print(f"| {name} | " + " | ".join("" if value is None else f"{value:,.2f}" for value in values) + f" | {ratio} |")
+        ratio = (
+            f"{values[1] / values[0]:.2f}"
+            if len(values) == 2 and values[0] and values[1] is not None
+            else ""
+        )
+        print(
+            f"| {name} | "
+            + " | ".join("" if value is None else f"{value:,.2f}" for value in values)
+            + f" | {ratio} |"
+        )
 
 
 def print_clients(figures: dict[str, Figures]) -> None:
     """A second table: our client's figure divided by that of theirs on the same broker."""
-    print("\n| messages/s, on the same broker | broker | their client | our client | ratio |\n|---|---|---|---|---|")
+    print(
+        "\n| messages/s, on the same broker | broker | their client | our client | ratio "
+        "|\n|---|---|---|---|---|"
+    )
     for peer, found in figures.items():
         for what, theirs, ours in CLIENTS:
             for flush in get_args(Flush):
                 pair = [found.get(f"{name} (messages/s), {flush} flush") for name in (theirs, ours)]
                 if pair[0] and pair[1]:
-                    print(f"| {what}, {flush} flush | {peer} | {pair[0]:,.0f} | {pair[1]:,.0f} | {pair[1] / pair[0]:.2f} |")
+                    print(
+                        f"| {what}, {flush} flush | {peer} | {pair[0]:,.0f} | {pair[1]:,.0f} | "
+                        f"{pair[1] / pair[0]:.2f} |"
+                    )
 
 
 if __name__ == "__main__":

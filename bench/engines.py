@@ -1,10 +1,12 @@
-"""The two engines of `ogive run` beside each other: one listener that does nothing, in this process and as a Spark job.
+"""The two engines of `ogive run` beside each other: one listener that does nothing, in this process
+and as a Spark job.
 
-    python -m bench.engines             # 100,000 messages of 100 bytes in 4 queues, then 100 a second for 10 s
+    python -m bench.engines    # 100,000 messages of 100 bytes in 4 queues, then 100/s for 10 s
     python -m bench.engines --quick     # a tenth of both: to see that it runs
 
-For each engine, concurrent and orderly: seconds from the command to the first message, messages a second through a backlog (from the first
-message to the last, so without the start) and what CPU each takes, and milliseconds from send to listener afterwards, when nothing waits.
+For each engine, concurrent and orderly: seconds from the command to the first message, messages a
+second through a backlog (from the first message to the last, so without the start) and what CPU
+each takes, and milliseconds from send to listener afterwards, when nothing waits.
 """
 
 import argparse
@@ -45,7 +47,8 @@ files = {}
 def handle(message):
     pid = os.getpid()
     if pid not in files:
-        files[pid] = os.open(os.path.join(os.environ["HANDLED"], str(pid)), os.O_CREAT | os.O_APPEND | os.O_WRONLY)
+        path = os.path.join(os.environ["HANDLED"], str(pid))
+        files[pid] = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY)
     os.write(files[pid], struct.pack("dd", struct.unpack_from("d", message.body)[0], time.time()))
 
 concurrent = ogive.listener("Concurrent", group="concurrent", start="earliest")(handle)
@@ -55,7 +58,9 @@ orderly = ogive.listener("Orderly", group="orderly", start="earliest", orderly=T
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.engines", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.engines",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="a tenth of the messages")
     parser.add_argument("--only", choices=ENGINES, help="one engine only")
@@ -90,11 +95,15 @@ def measure(engine: str, kind: str, backlog: int, paced: int) -> None:
                     time.sleep(max(0.0, begun + number / RATE - time.monotonic()))
                     producer.send(topic, body())
                 wait_for(folder, backlog + paced)
-                late = sorted(1000 * (at - since) for since, at in records(folder) if since > handled[-1])
+                late = sorted(
+                    1000 * (at - since) for since, at in records(folder) if since > handled[-1]
+                )
         rate = (backlog - 1) / (handled[-1] - handled[0])
         print(
-            f"{engine:5} {kind:10}: first message after {handled[0] - asked:.1f} s; {rate:,.0f} messages/s, {cpu_us:,.0f} us of CPU each; "
-            f"from send to listener p50 {statistics.median(late):,.1f} ms, p99 {late[int(0.99 * len(late))]:,.1f} ms",
+            f"{engine:5} {kind:10}: first message after {handled[0] - asked:.1f} s; {rate:,.0f} "
+            f"messages/s, {cpu_us:,.0f} us of CPU each; "
+            f"from send to listener p50 {statistics.median(late):,.1f} ms, p99 "
+            f"{late[int(0.99 * len(late))]:,.1f} ms",
             flush=True,
         )
     finally:
@@ -110,10 +119,25 @@ def running(engine: str, kind: str, name_server: str, folder: Path) -> Iterator[
     """`ogive run` as a user starts it, ended as by Ctrl-C. The process that leads its session."""
     (folder / "bench_app.py").write_text(APP)
     (folder / "handled").mkdir()
-    command = [sys.executable, "-m", "ogive", "run", f"bench_app:{kind}", "--engine", engine, "-n", name_server]
+    command = [
+        sys.executable,
+        "-m",
+        "ogive",
+        "run",
+        f"bench_app:{kind}",
+        "--engine",
+        engine,
+        "-n",
+        name_server,
+    ]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            command, cwd=folder, env=os.environ | {"HANDLED": str(folder / "handled")}, stdout=log, stderr=log, start_new_session=True
+            command,
+            cwd=folder,
+            env=os.environ | {"HANDLED": str(folder / "handled")},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
         try:
             yield process.pid
@@ -130,11 +154,17 @@ def running(engine: str, kind: str, name_server: str, folder: Path) -> Iterator[
 def records(folder: Path) -> list[tuple[float, float]]:
     """(sent, handled) of every message so far."""
     whole = [file.read_bytes() for file in (folder / "handled").iterdir()]
-    return [_RECORD.unpack_from(data, at) for data in whole for at in range(0, len(data) - _RECORD.size + 1, _RECORD.size)]
+    return [
+        _RECORD.unpack_from(data, at)
+        for data in whole
+        for at in range(0, len(data) - _RECORD.size + 1, _RECORD.size)
+    ]
 
 
 def session_cpu_s(leader: int) -> float:
-    """User and system time so far of the processes in the session of *leader*: Python, Java, and Spark's workers."""
+    """User and system time so far of the processes in the session of *leader*: Python, Java, and
+    Spark's workers.
+    """
     total = 0.0
     for directory in Path("/proc").glob("[0-9]*"):
         try:
@@ -148,9 +178,14 @@ def session_cpu_s(leader: int) -> float:
 def wait_for(folder: Path, count: int) -> int:
     """How many were handled, *count* at least. Raises TimeoutError."""
     deadline = time.monotonic() + PATIENCE_S
-    while (handled := sum(file.stat().st_size for file in (folder / "handled").iterdir()) // _RECORD.size) < count:
+    while (
+        handled := sum(file.stat().st_size for file in (folder / "handled").iterdir())
+        // _RECORD.size
+    ) < count:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"{handled:,} of {count:,} messages were handled in {PATIENCE_S:.0f} s")
+            raise TimeoutError(
+                f"{handled:,} of {count:,} messages were handled in {PATIENCE_S:.0f} s"
+            )
         time.sleep(0.02)
     return handled
 

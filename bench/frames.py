@@ -8,14 +8,20 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-SAME: Final = "keys string, body binary, topic string, queueId int, queueOffset bigint, storeTimestamp timestamp"
+SAME: Final = (
+    "keys string, body binary, topic string, queueId int, queueOffset bigint, "
+    "storeTimestamp timestamp"
+)
 
 Load = Callable[[], "DataFrame"]
 
 
 def frame(spark: "SparkSession", body_bytes: int, rows: int) -> "DataFrame":
     """Rows to send."""
-    columns = f"cast(rpad(cast(id as string), {body_bytes}, 'x') as binary) as body", "cast(id as string) as key"
+    columns = (
+        f"cast(rpad(cast(id as string), {body_bytes}, 'x') as binary) as body",
+        "cast(id as string) as key",
+    )
     return spark.range(rows).selectExpr(*columns)
 
 
@@ -27,5 +33,11 @@ def count(load: Load) -> None:
 def drain(directory: Path, load: Load) -> None:
     """A stream to its end, into nothing."""
     checkpoint = tempfile.mkdtemp(dir=directory)
-    query = load().writeStream.format("noop").option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    query = (
+        load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()

@@ -1,12 +1,16 @@
-"""What a send or a pull costs the broker: requests as Java's clients write them, fed to it in this process, without sockets.
+"""What a send or a pull costs the broker: requests as Java's clients write them, fed to it in this
+process, without sockets.
 
-    python -m bench.in_process [single | batch | transaction | pull | pull-100] [--seconds S] [--flush sync] [--profile FILE]
+    python -m bench.in_process [single | batch | transaction | pull | pull-100] \
+        [--seconds S] [--flush sync] [--profile FILE]
 
-Prints the CPU of this process in us for each message or transaction. A round is 20 single sends, two batches of 16, or eight transactions,
-each of a half message and its commit, or a pull of 2 MiB from each of two queues, as Spark's source makes them, of messages of 1 KiB or of
-100 bytes that are no longer in the broker's memory; what clients compute does not count. Sixteen rounds make a block, in which everything
-that the broker does now and then has its share. The fastest tenth of the blocks says the most where others use the machine, too: compare
-two versions in turns, several times each. --profile writes what cProfile saw, for pstats.
+Prints the CPU of this process in us for each message or transaction. A round is 20 single sends,
+two batches of 16, or eight transactions, each of a half message and its commit, or a pull of 2 MiB
+from each of two queues, as Spark's source makes them, of messages of 1 KiB or of 100 bytes that are
+no longer in the broker's memory; what clients compute does not count. Sixteen rounds make a block,
+in which everything that the broker does now and then has its share. The fastest tenth of the blocks
+says the most where others use the machine, too: compare two versions in turns, several times each.
+--profile writes what cProfile saw, for pstats.
 """
 
 import argparse
@@ -23,18 +27,33 @@ from typing import Any, Literal
 from ogive.broker import Broker, BrokerConfig
 from ogive.native import build
 from ogive.transport.server import ServerConnection
-from ogive.wire.codes import Decision, LanguageCode, PullSysFlag, RequestCode, SerializeType, SysFlag
+from ogive.wire.codes import (
+    Decision,
+    LanguageCode,
+    PullSysFlag,
+    RequestCode,
+    SerializeType,
+    SysFlag,
+)
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.frame import FrameDecoder
-from ogive.wire.headers import EndTransactionRequest, Header, PullMessageRequest, SendMessageRequestV2, encode_header
+from ogive.wire.headers import (
+    EndTransactionRequest,
+    Header,
+    PullMessageRequest,
+    SendMessageRequestV2,
+    encode_header,
+)
 from ogive.wire.message import BatchItem, encode_batch
 
 GROUP = "benchmark_producer"
 BODY = bytes(range(256)) * 4
 BATCH = 16
 BLOCK, WARM = 16, 48  # rounds
-LOG_BYTES = 112 * 1024 * 1024  # what pulls have: 400,000 messages of 100 bytes ...
-HOT_SHARE = 0.4  # ... of which the broker keeps the newest part in memory, and some
+# what pulls have: 400,000 messages of 100 bytes ...
+LOG_BYTES = 112 * 1024 * 1024
+# ... of which the broker keeps the newest part in memory, and some
+HOT_SHARE = 0.4
 Rounds = Iterator[list[RemotingCommand]]
 
 
@@ -99,15 +118,28 @@ class Client:
 def java(header: Header, body: bytes = b"") -> RemotingCommand:
     """A request with the binary header that Java's clients send when they are asked to."""
     fields = encode_header(header)
-    return RemotingCommand(header.code, fields, body, language=LanguageCode.JAVA, version=453, serialize_type=SerializeType.ROCKETMQ)
+    return RemotingCommand(
+        header.code,
+        fields,
+        body,
+        language=LanguageCode.JAVA,
+        version=453,
+        serialize_type=SerializeType.ROCKETMQ,
+    )
 
 
 def send(key: str, body: bytes = BODY, more: str = "", **changes: Any) -> RemotingCommand:
     fields: dict[str, Any] = {
-        "producer_group": GROUP, "topic": "BenchmarkTest", "queue_id": 1, "born_timestamp": int(time.time() * 1000),
-        "properties": f"UNIQ_KEY\x01{key}\x02WAIT\x01true{more}", "reconsume_times": 0, "unit_mode": False, "batch": False,
+        "producer_group": GROUP,
+        "topic": "BenchmarkTest",
+        "queue_id": 1,
+        "born_timestamp": int(time.time() * 1000),
+        "properties": f"UNIQ_KEY\x01{key}\x02WAIT\x01true{more}",
+        "reconsume_times": 0,
+        "unit_mode": False,
+        "batch": False,
         "broker_name": "broker-a",
-    }  # fmt: skip
+    }
     return java(SendMessageRequestV2(**(fields | changes)), body)
 
 
@@ -123,7 +155,9 @@ async def singles(client: Client) -> int:
 async def batches(client: Client) -> int:
     def batch() -> RemotingCommand:
         keys = [next(KEYS) for _ in range(BATCH)]
-        items = [BatchItem(0, BODY, f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02".encode()) for key in keys]
+        items = [
+            BatchItem(0, BODY, f"UNIQ_KEY\x01{key}\x02WAIT\x01true\x02".encode()) for key in keys
+        ]
         command = send(",".join(keys), encode_batch(items), batch=True)
         command.code = RequestCode.SEND_BATCH_MESSAGE
         return command
@@ -135,8 +169,12 @@ async def batches(client: Client) -> int:
 async def transactions(client: Client) -> int:
     keys = [next(KEYS) for _ in range(8)]
     half = f"\x02TRAN_MSG\x01true\x02PGROUP\x01{GROUP}\x02"
-    opened = await client.ask([send(key, more=half, sys_flag=int(SysFlag.TRANSACTION_PREPARED)) for key in keys])
-    await client.ask([java(commit(key, answer.ext_fields)) for key, answer in zip(keys, opened, strict=True)])
+    opened = await client.ask(
+        [send(key, more=half, sys_flag=int(SysFlag.TRANSACTION_PREPARED)) for key in keys]
+    )
+    await client.ask(
+        [java(commit(key, answer.ext_fields)) for key, answer in zip(keys, opened, strict=True)]
+    )
     return 8
 
 
@@ -154,7 +192,10 @@ def commit(key: str, half: dict[str, str]) -> EndTransactionRequest:
 
 
 class Pulls:
-    """Two queues that are read again and again, up to what is still in memory. The first round fills them."""
+    """Two queues that are read again and again, up to what is still in memory.
+
+    The first round fills them.
+    """
 
     def __init__(self, body_bytes: int) -> None:
         self._body = b"x" * body_bytes
@@ -174,7 +215,12 @@ class Pulls:
         for _ in range(LOG_BYTES // (2 * 1000 * (len(self._body) + 190))):
             commands = []
             for queue_id in range(2):
-                items = [BatchItem(0, self._body, f"UNIQ_KEY\x01{next(KEYS)}\x02WAIT\x01true\x02".encode()) for _ in range(1000)]
+                items = [
+                    BatchItem(
+                        0, self._body, f"UNIQ_KEY\x01{next(KEYS)}\x02WAIT\x01true\x02".encode()
+                    )
+                    for _ in range(1000)
+                ]
                 commands.append(send("", encode_batch(items), batch=True, queue_id=queue_id))
                 commands[-1].code = RequestCode.SEND_BATCH_MESSAGE
             await client.ask(commands)
@@ -196,11 +242,17 @@ class Pulls:
 
 
 LOADS: dict[str, Callable[[Client], Any]] = {
-    "single": singles, "batch": batches, "transaction": transactions, "pull": Pulls(1024), "pull-100": Pulls(100),
-}  # fmt: skip
+    "single": singles,
+    "batch": batches,
+    "transaction": transactions,
+    "pull": Pulls(1024),
+    "pull-100": Pulls(100),
+}
 
 
-async def measure(load: str, seconds: float, flush: Literal["sync", "async"], profile: cProfile.Profile | None) -> str:
+async def measure(
+    load: str, seconds: float, flush: Literal["sync", "async"], profile: cProfile.Profile | None
+) -> str:
     with tempfile.TemporaryDirectory(prefix="ogive-bench-") as data:
         broker = Broker(BrokerConfig(data=Path(data), port=0, flush=flush))
         await broker.start()
@@ -217,13 +269,20 @@ async def measure(load: str, seconds: float, flush: Literal["sync", "async"], pr
         if profile is not None:
             profile.disable()
         await broker.stop()
-    blocks = sorted(fmean(rounds[at : at + BLOCK]) for at in range(WARM, len(rounds) - BLOCK + 1, BLOCK))
+    blocks = sorted(
+        fmean(rounds[at : at + BLOCK]) for at in range(WARM, len(rounds) - BLOCK + 1, BLOCK)
+    )
     fastest = blocks[: max(1, len(blocks) // 10)]
-    return f"{load:12} {fmean(fastest):7.2f} us in the fastest tenth, {fmean(blocks):7.2f} us in all of {len(blocks)} blocks"
+    return (
+        f"{load:12} {fmean(fastest):7.2f} us in the fastest tenth, {fmean(blocks):7.2f} us in "
+        f"all of {len(blocks)} blocks"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.in_process", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.in_process", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("load", nargs="?", choices=[*LOADS, "all"], default="all")
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--flush", choices=("sync", "async"), default="async")

@@ -1,6 +1,8 @@
-"""A Kafka broker on loopback and Spark's own Kafka source, both from Maven Central: what Spark's users compare ours with.
+"""A Kafka broker on loopback and Spark's own Kafka source, both from Maven Central: what Spark's
+users compare ours with.
 
-The connector of Spark 4.3.0 is not on Maven Central; the one of 4.2.0 with the token provider of 4.1 works on PySpark 4.3.0.
+The connector of Spark 4.3.0 is not on Maven Central; the one of 4.2.0 with the token provider of
+4.1 works on PySpark 4.3.0.
 """
 
 import hashlib
@@ -50,19 +52,34 @@ def jars(artifacts: tuple[str, ...], *, transitive: bool) -> list[Path]:
 def _fetch(artifacts: tuple[str, ...], directory: Path, *, transitive: bool) -> None:
     new = directory.with_suffix(".new")
     new.mkdir(parents=True, exist_ok=True)
-    alone = "" if transitive else "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    alone = (
+        ""
+        if transitive
+        else (
+            "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId>"
+            "</exclusion></exclusions>"
+        )
+    )
     parts = (artifact.split(":") for artifact in artifacts)
     dependencies = "".join(
-        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>{alone}</dependency>"
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}"
+        f"</version>{alone}</dependency>"
         for group, name, version in parts
     )
     pom = new / "pom.xml"
     pom.write_text(
-        "<project><modelVersion>4.0.0</modelVersion><groupId>bench</groupId><artifactId>bench</artifactId><version>1</version>"
+        "<project><modelVersion>4.0.0</modelVersion><groupId>bench</groupId>"
+        "<artifactId>bench</artifactId><version>1</version>"
         f"<dependencies>{dependencies}</dependencies></project>"
     )
     goal = ["dependency:copy-dependencies", f"-DoutputDirectory={new}"]
-    done = subprocess.run(["mvn", "-q", "-B", "-f", str(pom), *goal], capture_output=True, text=True, timeout=900, check=False)
+    done = subprocess.run(
+        ["mvn", "-q", "-B", "-f", str(pom), *goal],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
     if done.returncode:
         raise SystemExit(f"Maven cannot resolve {', '.join(artifacts)}:\n{done.stdout[-2000:]}")
     new.rename(directory)
@@ -75,15 +92,35 @@ def kafka(directory: Path) -> Iterator[tuple[str, int]]:
     port, controller = free_port(), free_port()
     settings = directory / "server.properties"
     settings.write_text(_SETTINGS.format(port=port, controller=controller, directory=directory))
-    java = ["java", "-Xms1g", "-Xmx1g", "-cp", os.pathsep.join(map(str, jars(BROKER, transitive=True)))]
+    java = [
+        "java",
+        "-Xms1g",
+        "-Xmx1g",
+        "-cp",
+        os.pathsep.join(map(str, jars(BROKER, transitive=True))),
+    ]
     cluster = uuid.uuid4().hex[:22]
-    format_storage = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(settings)]
-    formatted = subprocess.run(format_storage, capture_output=True, text=True, timeout=120, check=False)
+    format_storage = [
+        *java,
+        "kafka.tools.StorageTool",
+        "format",
+        "-t",
+        cluster,
+        "-c",
+        str(settings),
+    ]
+    formatted = subprocess.run(
+        format_storage, capture_output=True, text=True, timeout=120, check=False
+    )
     if formatted.returncode:
-        raise SystemExit(f"Kafka's storage cannot be made:\n{formatted.stdout[-2000:]}{formatted.stderr[-2000:]}")
+        raise SystemExit(
+            f"Kafka's storage cannot be made:\n{formatted.stdout[-2000:]}{formatted.stderr[-2000:]}"
+        )
     log = directory / "kafka.log"
     with log.open("w") as out:
-        process = subprocess.Popen([*java, "kafka.Kafka", str(settings)], stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            [*java, "kafka.Kafka", str(settings)], stdout=out, stderr=subprocess.STDOUT
+        )
     try:
         wait_until(lambda: not is_free(port), process, log, "Kafka's broker")
         yield f"127.0.0.1:{port}", process.pid

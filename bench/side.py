@@ -45,7 +45,9 @@ class Side:
 
     def __init__(self, kept: ExitStack) -> None:
         self._kept = kept
-        self.folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="ogive-yardstick-")))
+        self.folder = Path(
+            kept.enter_context(tempfile.TemporaryDirectory(prefix="ogive-yardstick-"))
+        )
         self.broker = Broker()
         self.acl = False
 
@@ -86,7 +88,9 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Work that fills *rows* of the table: *seconds* a turn, after *warm_up* turns that do not count."""
+    """Work that fills *rows* of the table: *seconds* a turn, after *warm_up* turns that do not
+    count.
+    """
 
     rows: tuple[str, ...]
     open: Callable[[Side], Any]
@@ -98,12 +102,20 @@ class Load:
     acl: bool = False
 
 
-def _theirs(name: str, program: str, *options: str, flush: Literal["sync", "async"] = "async", acl: bool = False) -> Load:
+def _theirs(
+    name: str,
+    program: str,
+    *options: str,
+    flush: Literal["sync", "async"] = "async",
+    acl: bool = False,
+) -> Load:
     @contextmanager
     def opened(side: Side) -> Iterator[Turn]:
         topic = side.create_topic("Theirs")
         signed = ("-a", "true", "-ak", USER, "-sk", SECRET) if acl else ()
-        with load.their_sends_in_turns(side.client, side.broker.pid, topic, program, *options, *signed) as turn:
+        with load.their_sends_in_turns(
+            side.client, side.broker.pid, topic, program, *options, *signed
+        ) as turn:
             yield lambda seconds: {name: turn(seconds).per_s}
 
     return Load((name,), opened, warm_up=4, flush=flush, acl=acl)
@@ -113,7 +125,11 @@ def _pipelined(name: str, body: bytes, flush: Literal["sync", "async"]) -> Load:
     @contextmanager
     def opened(side: Side) -> Iterator[Turn]:
         topic = side.create_topic("Ours")
-        yield lambda seconds: {name: load.our_producer_for(side.broker.name_server, side.broker.pid, topic, seconds, body).per_s}
+        yield lambda seconds: {
+            name: load.our_producer_for(
+                side.broker.name_server, side.broker.pid, topic, seconds, body
+            ).per_s
+        }
 
     return Load((name,), opened, flush=flush)
 
@@ -123,7 +139,9 @@ def _blocking(name: str, flush: Literal["sync", "async"]) -> Load:
     def opened(side: Side) -> Iterator[Turn]:
         topic = side.create_topic("Single")
         with ogive.Producer(side.broker.name_server) as producer:
-            yield lambda seconds: {name: 1000 / statistics.mean(load.send_for(producer, topic, seconds))}
+            yield lambda seconds: {
+                name: 1000 / statistics.mean(load.send_for(producer, topic, seconds))
+            }
 
     return Load((name,), opened, flush=flush)
 
@@ -138,11 +156,23 @@ def _backlog(name: str, body: bytes, *, theirs: bool = False, orderly: bool = Fa
         def turn(seconds: float) -> dict[str, float]:
             group = f"g{next(groups)}"
             if theirs:
-                rate = load.their_consumer(broker.name_server, broker.pid, topic, group, count=BACKLOG, limit_s=ATTEMPT_S)
+                rate = load.their_consumer(
+                    broker.name_server, broker.pid, topic, group, count=BACKLOG, limit_s=ATTEMPT_S
+                )
             else:
-                rate = load.our_consumer(broker.name_server, broker.pid, topic, group, count=BACKLOG, limit_s=ATTEMPT_S, orderly=orderly)
+                rate = load.our_consumer(
+                    broker.name_server,
+                    broker.pid,
+                    topic,
+                    group,
+                    count=BACKLOG,
+                    limit_s=ATTEMPT_S,
+                    orderly=orderly,
+                )
             if rate.failed > 0:
-                raise RuntimeError(f"{rate.failed} of {BACKLOG} messages did not arrive within {ATTEMPT_S:.0f} s")
+                raise RuntimeError(
+                    f"{rate.failed} of {BACKLOG} messages did not arrive within {ATTEMPT_S:.0f} s"
+                )
             return {name: rate.per_s}
 
         yield turn
@@ -165,7 +195,10 @@ def _spark(name: str, way: Literal["sink", "source", "stream"]) -> Load:
 
         def stream() -> None:
             options = {**server, "subscribe": topic, "startingOffsets": "earliest"}
-            drain(side.folder, lambda: spark.readStream.format("rocketmq").options(**options).schema(SAME).load())
+            drain(
+                side.folder,
+                lambda: spark.readStream.format("rocketmq").options(**options).schema(SAME).load(),
+            )
 
         work = {"sink": write, "source": read, "stream": stream}[way]
         if way != "sink":
@@ -181,7 +214,11 @@ def _spark(name: str, way: Literal["sink", "source", "stream"]) -> Load:
     return Load((name,), opened, unit="rows/s", warm_up=2)
 
 
-START, IDLE, LOADED_ROW = "start until ready (s)", "memory of an idle broker (MiB)", f"memory after {LOADED:,} sends, all consumed (MiB)"
+START, IDLE, LOADED_ROW = (
+    "start until ready (s)",
+    "memory of an idle broker (MiB)",
+    f"memory after {LOADED:,} sends, all consumed (MiB)",
+)
 
 
 @contextmanager
@@ -194,7 +231,9 @@ def _broker(side: Side) -> Iterator[Turn]:
                 admin.create_topic("Loaded", queues=8)
             figures[IDLE] = resident_mib(broker.pid)
             load.our_producer(broker.name_server, broker.pid, "Loaded", count=LOADED - 1)
-            load.our_consumer(broker.name_server, broker.pid, "Loaded", "g", count=LOADED, limit_s=ATTEMPT_S)
+            load.our_consumer(
+                broker.name_server, broker.pid, "Loaded", "g", count=LOADED, limit_s=ATTEMPT_S
+            )
             return figures | {LOADED_ROW: resident_mib(broker.pid)}
 
     yield turn
@@ -203,13 +242,38 @@ def _broker(side: Side) -> Iterator[Turn]:
 PRODUCER = "their Producer, 64 threads"
 LOADS: Final = (
     *(
-        _theirs(f"{PRODUCER}, {size} B, {flush} flush{', --acl' if acl else ''}", "Producer", "-w", "64", "-s", size, flush=flush, acl=acl)
+        _theirs(
+            f"{PRODUCER}, {size} B, {flush} flush{', --acl' if acl else ''}",
+            "Producer",
+            "-w",
+            "64",
+            "-s",
+            size,
+            flush=flush,
+            acl=acl,
+        )
         for flush in ("sync", "async")
         for acl in (False, True)
         for size in ("1024", "128")
     ),
-    _theirs("their BatchProducer, 10 threads, 16 of 1 KiB", "BatchProducer", "-w", "10", "-s", "1024", "-b", "16"),
-    _theirs("their TransactionProducer, 32 threads, 1 KiB", "TransactionProducer", "-w", "32", "-s", "1024"),
+    _theirs(
+        "their BatchProducer, 10 threads, 16 of 1 KiB",
+        "BatchProducer",
+        "-w",
+        "10",
+        "-s",
+        "1024",
+        "-b",
+        "16",
+    ),
+    _theirs(
+        "their TransactionProducer, 32 threads, 1 KiB",
+        "TransactionProducer",
+        "-w",
+        "32",
+        "-s",
+        "1024",
+    ),
     *(_blocking(f"our blocking sends, 1 KiB, {flush} flush", flush) for flush in ("sync", "async")),
     _pipelined("our pipelined sends, 1 KiB, sync flush", load.BODY, "sync"),
     _pipelined("our pipelined sends, 1 KiB, async flush", load.BODY, "async"),

@@ -1,9 +1,11 @@
-"""How long a store of a million messages, and one of 40,000 queues, takes to open; and the memory that takes.
+"""How long a store of a million messages, and one of 40,000 queues, takes to open; and the memory
+that takes.
 
     python -m bench.store_scale [--messages N] [--topics N] [--body BYTES]
 
-Each figure comes from a process of its own. "killed": the process that wrote last ended without closing the store. The directory is
-temporary; the operating system has most of it in memory, as after a restart of a broker.
+Each figure comes from a process of its own. "killed": the process that wrote last ended without
+closing the store. The directory is temporary; the operating system has most of it in memory, as
+after a restart of a broker.
 """
 
 import argparse
@@ -31,7 +33,10 @@ def message(topic: str, queue_id: int, number: int, body: bytes) -> NewMessage:
 def messages(count: int, topics: int, body_bytes: int) -> Iterable[NewMessage]:
     """*count* messages, topic after topic and queue after queue in turn."""
     body = os.urandom(body_bytes)
-    return (message(f"Topic{number % topics}", number // topics % 4, number, body) for number in range(count))
+    return (
+        message(f"Topic{number % topics}", number // topics % 4, number, body)
+        for number in range(count)
+    )
 
 
 def fill(root: Path, new: Iterable[NewMessage], *, kill: bool = False) -> None:
@@ -48,8 +53,15 @@ def fill(root: Path, new: Iterable[NewMessage], *, kill: bool = False) -> None:
 
 
 def peak_mib() -> int:
-    """Of this program. (getrusage() counts in what the process was before it became this program.)"""
-    [line] = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    """Of this program.
+
+    (getrusage() counts in what the process was before it became this program.)
+    """
+    [line] = [
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    ]
     return round(int(line.split()[1]) / 1024)
 
 
@@ -77,13 +89,17 @@ def in_a_process(*args: object) -> str:
 
 
 def run(name: str, count: int, topics: int, body_bytes: int) -> list[dict[str, object]]:
-    """Rows: after a clean stop, and after a kill that came with another hundredth of the messages."""
+    """Rows: after a clean stop, and after a kill that came with another hundredth of the
+    messages.
+    """
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         in_a_process("fill", folder, count, topics, body_bytes)
         rows.append({"store": name, "stop": "clean", **json.loads(in_a_process("measure", folder))})
         in_a_process("kill", folder, max(1, count // 100), topics, body_bytes)
-        rows.append({"store": name, "stop": "killed", **json.loads(in_a_process("measure", folder))})
+        rows.append(
+            {"store": name, "stop": "killed", **json.loads(in_a_process("measure", folder))}
+        )
     return rows
 
 
@@ -95,7 +111,9 @@ def main() -> None:
     if len(sys.argv) > 2 and sys.argv[1] == "measure":
         print(json.dumps(measure(Path(sys.argv[2]))))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--topics", type=int, default=10_000)
     parser.add_argument("--body", type=int, default=256)
@@ -106,7 +124,13 @@ def main() -> None:
     print("| " + " | ".join(heads) + " |")
     print("|---" * len(heads) + "|")
     for row in rows:
-        print("| " + " | ".join(f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()) + " |")
+        print(
+            "| "
+            + " | ".join(
+                f"{value:,}" if isinstance(value, int) else str(value) for value in row.values()
+            )
+            + " |"
+        )
 
 
 if __name__ == "__main__":

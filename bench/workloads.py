@@ -45,8 +45,17 @@ def create_topic(name_server: str, topic: str, queues: int) -> None:
         admin.create_topic(topic, queues=queues)
 
 
-def their_sends(name_server: str, pid: int, topic: str, program: str, *options: str, warm_up_s: float, seconds: float) -> Rate:
-    """Synchronous sends of one of Apache's benchmark producers, counted at the broker after a warm-up of the virtual machine.
+def their_sends(
+    name_server: str,
+    pid: int,
+    topic: str,
+    program: str,
+    *options: str,
+    warm_up_s: float,
+    seconds: float,
+) -> Rate:
+    """Synchronous sends of one of Apache's benchmark producers, counted at the broker after a
+    warm-up of the virtual machine.
 
     A transaction counts once, when it is committed.
     """
@@ -68,7 +77,8 @@ def their_sends(name_server: str, pid: int, topic: str, program: str, *options: 
 def their_sends_in_turns(
     client: ogive.ClientConfig, pid: int, topic: str, program: str, *options: str
 ) -> Iterator[Callable[[float], Rate]]:
-    """Yield a function that lets Apache's benchmark producer work for so many seconds, and measures it.
+    """Yield a function that lets Apache's benchmark producer work for so many seconds, and measures
+    it.
 
     The producer is stopped (SIGSTOP) while another has its turn, which must stay below its timeout
     of 3 s.
@@ -78,7 +88,9 @@ def their_sends_in_turns(
         try:
             _warm_up(admin, topic, _FIRST_S)
             if not _stored(admin, topic):
-                raise RuntimeError(f"their {program} sent nothing:\n{log.read_text('utf-8', 'replace')[-2000:]}")
+                raise RuntimeError(
+                    f"their {program} sent nothing:\n{log.read_text('utf-8', 'replace')[-2000:]}"
+                )
         finally:
             process.send_signal(signal.SIGSTOP)
 
@@ -93,7 +105,10 @@ def their_sends_in_turns(
             finally:
                 process.send_signal(signal.SIGSTOP)
             if not count:
-                raise RuntimeError(f"their {program} sent nothing within {seconds} s:\n{log.read_text('utf-8', 'replace')[-2000:]}")
+                raise RuntimeError(
+                    f"their {program} sent nothing within {seconds} "
+                    f"s:\n{log.read_text('utf-8', 'replace')[-2000:]}"
+                )
             return Rate(count / use.wall_s, use.cpu_s / count * 1e6)
 
         yield turn
@@ -114,16 +129,26 @@ def _warm_up(admin: ogive.Admin, topic: str, seconds: float, since: int = 0) -> 
     time.sleep(seconds)
 
 
-def their_consumer(name_server: str, pid: int, topic: str, group: str, *, count: int, limit_s: float) -> Rate:
-    """Apache's benchmark Consumer over a backlog, from its first progress at the broker to its last; each pull carries the progress."""
+def their_consumer(
+    name_server: str, pid: int, topic: str, group: str, *, count: int, limit_s: float
+) -> Rate:
+    """Apache's benchmark Consumer over a backlog, from its first progress at the broker to its
+    last; each pull carries the progress.
+    """
     options = ["-n", name_server, "-t", topic, "-g", group, "-p", "false"]
     first = last = 0.0
     at_first = done = 0
-    with ogive.Admin(name_server) as admin, _their_program("Consumer", options), measured(pid) as use:
+    with (
+        ogive.Admin(name_server) as admin,
+        _their_program("Consumer", options),
+        measured(pid) as use,
+    ):
         give_up = time.perf_counter() + limit_s
         while done < count and time.perf_counter() < give_up:
             time.sleep(0.05)
-            done = sum(max(0, row.consumer_offset) for row in admin.lag(group, topic, members=False))
+            done = sum(
+                max(0, row.consumer_offset) for row in admin.lag(group, topic, members=False)
+            )
             last = time.perf_counter()
             if done and not first:
                 first, at_first = last, done
@@ -132,13 +157,19 @@ def their_consumer(name_server: str, pid: int, topic: str, group: str, *, count:
 
 
 @contextmanager
-def _their_program(program: str, options: Sequence[str]) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """A benchmark program of Apache's, running inside the block, and the file that its output goes to."""
+def _their_program(
+    program: str, options: Sequence[str]
+) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A benchmark program of Apache's, running inside the block, and the file that its output goes
+    to.
+    """
     with tempfile.TemporaryDirectory() as home:
         log = Path(home, "output")
         with log.open("wb") as out:
             command = java_command(_BENCHMARK + program, *options, home=Path(home), jvm=_CLIENT_JVM)
-            process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL
+            )
         try:
             yield process, log
         finally:
@@ -149,7 +180,8 @@ def _their_program(program: str, options: Sequence[str]) -> Iterator[tuple[subpr
 def our_producer(name_server: str, pid: int, topic: str, *, count: int, body: bytes = BODY) -> Rate:
     """Pipelined sends from one thread."""
     with ogive.Producer(name_server) as producer:
-        producer.send(topic, body)  # connections and routes are made before the clock starts
+        # connections and routes are made before the clock starts
+        producer.send(topic, body)
         with measured(pid) as use:
             futures: deque[object] = deque(maxlen=1)
             for _ in range(count):
@@ -158,18 +190,30 @@ def our_producer(name_server: str, pid: int, topic: str, *, count: int, body: by
     return Rate(count / use.wall_s, use.cpu_s / count * 1e6)
 
 
-def our_producer_in_turns(name_servers: Sequence[str], pids: Sequence[int], topic: str, *, rounds: int, seconds: float) -> list[Rate]:
-    """Medians of *rounds* in which each broker gets pipelined sends for *seconds*, one after the other: a machine drifts within minutes."""
+def our_producer_in_turns(
+    name_servers: Sequence[str], pids: Sequence[int], topic: str, *, rounds: int, seconds: float
+) -> list[Rate]:
+    """Medians of *rounds* in which each broker gets pipelined sends for *seconds*, one after the
+    other: a machine drifts within minutes.
+    """
     rates: list[list[Rate]] = [[] for _ in name_servers]
     for _ in range(rounds):
         for found, name_server, pid in zip(rates, name_servers, pids, strict=True):
             found.append(our_producer_for(name_server, pid, topic, seconds))
     return [
-        Rate(*(statistics.median(figures) for figures in zip(*((r.per_s, r.broker_cpu_us) for r in found), strict=True))) for found in rates
+        Rate(
+            *(
+                statistics.median(figures)
+                for figures in zip(*((r.per_s, r.broker_cpu_us) for r in found), strict=True)
+            )
+        )
+        for found in rates
     ]
 
 
-def our_producer_for(name_server: str, pid: int, topic: str, seconds: float, body: bytes = BODY) -> Rate:
+def our_producer_for(
+    name_server: str, pid: int, topic: str, seconds: float, body: bytes = BODY
+) -> Rate:
     """Pipelined sends from one thread for so long."""
     count = 0
     with ogive.Producer(name_server) as producer:
@@ -183,7 +227,16 @@ def our_producer_for(name_server: str, pid: int, topic: str, seconds: float, bod
     return Rate(count / use.wall_s, use.cpu_s / count * 1e6)
 
 
-def our_consumer(name_server: str, pid: int, topic: str, group: str, *, count: int, limit_s: float, orderly: bool = False) -> Rate:
+def our_consumer(
+    name_server: str,
+    pid: int,
+    topic: str,
+    group: str,
+    *,
+    count: int,
+    limit_s: float,
+    orderly: bool = False,
+) -> Rate:
     """A plain listener over a backlog, from the first message to the last."""
     seen = 0
     first = last = 0.0
@@ -201,7 +254,11 @@ def our_consumer(name_server: str, pid: int, topic: str, group: str, *, count: i
 
     with measured(pid) as use, ogive.PushConsumer(count_them, name_server=name_server):
         done.wait(limit_s)
-    return Rate(seen / ((last or time.perf_counter()) - first), use.cpu_s / max(seen, 1) * 1e6, failed=count - seen)
+    return Rate(
+        seen / ((last or time.perf_counter()) - first),
+        use.cpu_s / max(seen, 1) * 1e6,
+        failed=count - seen,
+    )
 
 
 def latency_ms(name_server: str, topic: str, group: str, *, count: int) -> tuple[float, float]:
@@ -215,7 +272,10 @@ def latency_ms(name_server: str, topic: str, group: str, *, count: int) -> tuple
         took.append((time.perf_counter() - sent_at) * 1000)
         arrived.set()
 
-    with ogive.Producer(name_server) as producer, ogive.PushConsumer(stamp, name_server=name_server):
+    with (
+        ogive.Producer(name_server) as producer,
+        ogive.PushConsumer(stamp, name_server=name_server),
+    ):
         for i in range(count + 20):
             arrived.clear()
             sent_at = time.perf_counter()
@@ -226,8 +286,12 @@ def latency_ms(name_server: str, topic: str, group: str, *, count: int) -> tuple
     return quantiles[49], quantiles[98]
 
 
-def paced_latency_ms(name_server: str, topic: str, group: str, *, per_s: int, count: int) -> tuple[float, float]:
-    """p50 and p99 from the call of ``submit`` to the listener, at a steady rate; the first second does not count."""
+def paced_latency_ms(
+    name_server: str, topic: str, group: str, *, per_s: int, count: int
+) -> tuple[float, float]:
+    """p50 and p99 from the call of ``submit`` to the listener, at a steady rate; the first second
+    does not count.
+    """
     took: list[float] = []
     done = threading.Event()
     total = count + per_s
@@ -238,7 +302,10 @@ def paced_latency_ms(name_server: str, topic: str, group: str, *, per_s: int, co
         if len(took) >= total:
             done.set()
 
-    with ogive.Producer(name_server) as producer, ogive.PushConsumer(stamp, name_server=name_server):
+    with (
+        ogive.Producer(name_server) as producer,
+        ogive.PushConsumer(stamp, name_server=name_server),
+    ):
         started = time.perf_counter()
         for i in range(total):
             due = started + i / per_s
@@ -246,14 +313,18 @@ def paced_latency_ms(name_server: str, topic: str, group: str, *, per_s: int, co
                 time.sleep(ahead)
             producer.submit(topic, str(time.perf_counter()).encode())
         if not done.wait(60.0):
-            raise RuntimeError(f"{total - len(took)} of {total} messages did not arrive within 60 s")
+            raise RuntimeError(
+                f"{total - len(took)} of {total} messages did not arrive within 60 s"
+            )
     quantiles = statistics.quantiles(took[per_s:], n=100)
     return quantiles[49], quantiles[98]
 
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """How late the broker stored timed messages under their own topic; a negative time would be early."""
+    """How late the broker stored timed messages under their own topic; a negative time would be
+    early.
+    """
 
     earliest_ms: float
     p50_ms: float
@@ -271,11 +342,16 @@ def timed_burst(name_server: str, topic: str, group: str, *, count: int, ahead_s
         if len(late) >= count:
             done.set()
 
-    with ogive.Producer(name_server) as producer, ogive.PushConsumer(stamp, name_server=name_server):
+    with (
+        ogive.Producer(name_server) as producer,
+        ogive.PushConsumer(stamp, name_server=name_server),
+    ):
         first_ms = round((time.time() + ahead_s) * 1000)
         for i in range(count):
             due_ms = first_ms + i * 1000 // count
-            producer.submit(topic, str(due_ms).encode(), deliver_at=datetime.fromtimestamp(due_ms / 1000, UTC))
+            producer.submit(
+                topic, str(due_ms).encode(), deliver_at=datetime.fromtimestamp(due_ms / 1000, UTC)
+            )
         producer.flush()
         if time.time() * 1000 > first_ms:
             raise RuntimeError(f"{count} messages could not be sent within {ahead_s} s")
@@ -294,16 +370,31 @@ class Singles:
     ours_p99_ms: float
 
 
-def one_by_one(name_server: str, pid: int, their_topic: str, our_topic: str, *, warm_up_s: float, rounds: int, seconds: float) -> Singles:
-    """Medians of *rounds* in which theirs and ours send in turns, for *seconds* each: how fast threads wake drifts within minutes.
+def one_by_one(
+    name_server: str,
+    pid: int,
+    their_topic: str,
+    our_topic: str,
+    *,
+    warm_up_s: float,
+    rounds: int,
+    seconds: float,
+) -> Singles:
+    """Medians of *rounds* in which theirs and ours send in turns, for *seconds* each: how fast
+    threads wake drifts within minutes.
 
-    Their program is stopped (SIGSTOP) while ours sends: *seconds* must stay below its timeout of 3 s.
+    Their program is stopped (SIGSTOP) while ours sends: *seconds* must stay below its timeout of 3
+    s.
     """
     theirs: list[Rate] = []
     ours: list[float] = []
     took_ms: list[float] = []
     options = ("-n", name_server, "-t", their_topic, "-ri", "1000", "-w", "1", "-s", str(len(BODY)))
-    with ogive.Admin(name_server) as admin, ogive.Producer(name_server) as producer, _their_program("Producer", options) as (process, _):
+    with (
+        ogive.Admin(name_server) as admin,
+        ogive.Producer(name_server) as producer,
+        _their_program("Producer", options) as (process, _),
+    ):
         _warm_up(admin, their_topic, warm_up_s)
         for _ in range(rounds):
             with measured(pid) as use:
@@ -320,7 +411,10 @@ def one_by_one(name_server: str, pid: int, their_topic: str, our_topic: str, *, 
             process.send_signal(signal.SIGCONT)
             time.sleep(0.2)
     quantiles = statistics.quantiles(took_ms, n=100)
-    their_rate = Rate(statistics.median(rate.per_s for rate in theirs), statistics.median(rate.broker_cpu_us for rate in theirs))
+    their_rate = Rate(
+        statistics.median(rate.per_s for rate in theirs),
+        statistics.median(rate.broker_cpu_us for rate in theirs),
+    )
     return Singles(their_rate, statistics.median(ours), quantiles[49], quantiles[98])
 
 
@@ -350,10 +444,14 @@ with ogive.PushConsumer(nothing, name_server=sys.argv[1]):
 
 
 def idle_cpu_percent(name_server: str, *, seconds: float) -> float:
-    """CPU of a process whose consumer holds 64 queues in which nothing happens, in per cent of a core."""
+    """CPU of a process whose consumer holds 64 queues in which nothing happens, in per cent of a
+    core.
+    """
     create_topic(name_server, "Idle", 64)
     command = [sys.executable, "-c", _IDLE, name_server, str(seconds)]
-    return float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+    return float(
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    )
 
 
 def import_ms() -> float:

@@ -80,9 +80,21 @@ class Row:
     def line(self, *, itself: bool) -> str:
         if self.error or not self.base:
             return f"| {self.name} | | | | | | NOT MEASURED: {self.error or 'no turn'} |"
-        median = [f"{statistics.median(values):,.{0 if self.unit else 2}f}" for values in (self.base, self.today)]
-        marked, mark = (abs(self.ratio - 1) > SETTLED, "unsettled") if itself else (self.is_slower, "SLOWER")
-        cells = (self.name, *median, f"{self.ratio:.3f}", f"{100 * self.spread:.0f} %", f"{len(self.base)}", mark if marked else "")
+        median = [
+            f"{statistics.median(values):,.{0 if self.unit else 2}f}"
+            for values in (self.base, self.today)
+        ]
+        marked, mark = (
+            (abs(self.ratio - 1) > SETTLED, "unsettled") if itself else (self.is_slower, "SLOWER")
+        )
+        cells = (
+            self.name,
+            *median,
+            f"{self.ratio:.3f}",
+            f"{100 * self.spread:.0f} %",
+            f"{len(self.base)}",
+            mark if marked else "",
+        )
         return f"| {' | '.join(cells)} |"
 
 
@@ -157,16 +169,40 @@ class Process:
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.yardstick", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m bench.yardstick",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--base-against-itself", action="store_true", help="both sides are the base: how many turns each row needs")
-    parser.add_argument("--rows", nargs="+", default=[""], metavar="TEXT", help="only rows whose names contain one of these")
-    parser.add_argument("--turns", type=int, help=f"turns of each row; default what the base against itself needed, else {TURNS}")
-    parser.add_argument("--seconds", type=float, help="of a turn, instead of each load's own: to see that it runs")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write every figure into FILE")
+    parser.add_argument(
+        "--base-against-itself",
+        action="store_true",
+        help="both sides are the base: how many turns each row needs",
+    )
+    parser.add_argument(
+        "--rows",
+        nargs="+",
+        default=[""],
+        metavar="TEXT",
+        help="only rows whose names contain one of these",
+    )
+    parser.add_argument(
+        "--turns",
+        type=int,
+        help=f"turns of each row; default what the base against itself needed, else {TURNS}",
+    )
+    parser.add_argument(
+        "--seconds", type=float, help="of a turn, instead of each load's own: to see that it runs"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write every figure into FILE"
+    )
     parser.add_argument("--list", action="store_true", help="print the names of the rows, and end")
     options = parser.parse_args()
-    loads = [i for i, load in enumerate(LOADS) if any(text in row for text in options.rows for row in load.rows)]
+    loads = [
+        i
+        for i, load in enumerate(LOADS)
+        if any(text in row for text in options.rows for row in load.rows)
+    ]
     if options.turns is not None and options.turns < 1:
         parser.error("--turns must be at least 1")
     if not loads:
@@ -182,15 +218,22 @@ def main() -> int:
     except KeyboardInterrupt:
         interrupted = True
     print(table(rows, itself=options.base_against_itself))
-    print(f"\n{len(rows)} rows in {(time.monotonic() - began) / 60:.1f} minutes{', interrupted' if interrupted else ''}")
+    print(
+        f"\n{len(rows)} rows in {(time.monotonic() - began) / 60:.1f} "
+        f"minutes{', interrupted' if interrupted else ''}"
+    )
     if options.json is not None:
-        options.json.write_text(json.dumps([as_json(row) for row in rows], indent=1) + "\n", "utf-8")
+        options.json.write_text(
+            json.dumps([as_json(row) for row in rows], indent=1) + "\n", "utf-8"
+        )
     if interrupted:
         return 130
     return 1 if any(row.error for row in rows) else 0
 
 
-def compare(loads: Sequence[int], turns: int | None, seconds: float | None, rows: list[Row], *, itself: bool) -> None:
+def compare(
+    loads: Sequence[int], turns: int | None, seconds: float | None, rows: list[Row], *, itself: bool
+) -> None:
     """Fill *rows*, load after load."""
     base = built(BASE)
     # a start that compiles takes three times as long
@@ -200,7 +243,10 @@ def compare(loads: Sequence[int], turns: int | None, seconds: float | None, rows
     with ExitStack() as stack:
         logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ogive-yardstick-")))
         sides = []
-        for name, source in (("base", base / "src"), ("base again" if itself else "today", (base if itself else ROOT) / "src")):
+        for name, source in (
+            ("base", base / "src"),
+            ("base again" if itself else "today", (base if itself else ROOT) / "src"),
+        ):
             sides.append(Process(name, source, logs / f"{name}.log"))
             stack.callback(sides[-1].close)
         builds = [side.build for side in sides]
@@ -232,7 +278,15 @@ def opened(sides: Sequence[Process], load: int) -> Iterator[None]:
         yield
 
 
-def measure(sides: Sequence[Process], load: Load, seconds: float | None, rows: Sequence[Row], turns: int, *, itself: bool) -> None:
+def measure(
+    sides: Sequence[Process],
+    load: Load,
+    seconds: float | None,
+    rows: Sequence[Row],
+    turns: int,
+    *,
+    itself: bool,
+) -> None:
     """Raises Unmeasured."""
     length = load.seconds if seconds is None else seconds
     for _ in range(load.warm_up):
@@ -246,7 +300,12 @@ def measure(sides: Sequence[Process], load: Load, seconds: float | None, rows: S
                 row.base.append(base[row.name])
                 row.today.append(today[row.name])
             done += 1
-            say(f"  turn {done}: " + "; ".join(f"{row.base[-1]:,.2f} and {row.today[-1]:,.2f} {row.unit}" for row in rows))
+            say(
+                f"  turn {done}: "
+                + "; ".join(
+                    f"{row.base[-1]:,.2f} and {row.today[-1]:,.2f} {row.unit}" for row in rows
+                )
+            )
         if not itself or done >= MOST_TURNS or all(abs(row.ratio - 1) <= SETTLED for row in rows):
             return
         turns = min(MORE_TURNS, MOST_TURNS - done)
@@ -266,16 +325,28 @@ def built(commit: str) -> Path:
         new = Path(work, "tree")
         new.mkdir()
         archive = subprocess.run(
-            ["git", "-C", str(ROOT), "archive", commit, "src", "native", "hatch_build.py"], capture_output=True, check=False
+            ["git", "-C", str(ROOT), "archive", commit, "src", "native", "hatch_build.py"],
+            capture_output=True,
+            check=False,
         )
         if archive.returncode:
             why = archive.stderr.decode(errors="replace").strip()
-            raise SystemExit(f"commit {commit} is not in the history of this clone ({why}): git fetch --unshallow")
+            raise SystemExit(
+                f"commit {commit} is not in the history of this clone ({why}): git fetch "
+                "--unshallow"
+            )
         subprocess.run(["tar", "-x", "-C", str(new)], input=archive.stdout, check=True)
-        make = "from pathlib import Path; from hatch_build import build; build(Path.cwd(), Path.cwd() / 'src' / 'ogive')"
-        compiled = subprocess.run([sys.executable, "-c", make], cwd=new, capture_output=True, text=True, check=False)
+        make = (
+            "from pathlib import Path; from hatch_build import build; build(Path.cwd(), "
+            "Path.cwd() / 'src' / 'ogive')"
+        )
+        compiled = subprocess.run(
+            [sys.executable, "-c", make], cwd=new, capture_output=True, text=True, check=False
+        )
         if compiled.returncode:
-            raise SystemExit(f"the compiled part of {commit} cannot be built:\n{compiled.stderr[-2000:]}")
+            raise SystemExit(
+                f"the compiled part of {commit} cannot be built:\n{compiled.stderr[-2000:]}"
+            )
         shutil.rmtree(new / "build", ignore_errors=True)
         new.rename(folder)
     return folder
@@ -293,13 +364,27 @@ def keep_turns(found: dict[str, int]) -> None:
 
 def table(rows: Sequence[Row], *, itself: bool) -> str:
     other = "base again" if itself else "today"
-    head = f"\n| median; a rate in a second, or what the name says | base | {other} | ratio | spread | turns | |\n|---" + "|---" * 6 + "|"
+    head = (
+        f"\n| median; a rate in a second, or what the name says | base | {other} | ratio | spread "
+        "| turns | |\n|---" + "|---" * 6 + "|"
+    )
     return "\n".join([head, *(row.line(itself=itself) for row in rows)])
 
 
 def as_json(row: Row) -> dict[str, Any]:
-    ratio = {"ratio": row.ratio, "spread": row.spread, "slower": row.is_slower} if row.base and not row.error else {}
-    return {"name": row.name, "unit": row.unit, "base": row.base, "today": row.today, "error": row.error, **ratio}
+    ratio = (
+        {"ratio": row.ratio, "spread": row.spread, "slower": row.is_slower}
+        if row.base and not row.error
+        else {}
+    )
+    return {
+        "name": row.name,
+        "unit": row.unit,
+        "base": row.base,
+        "today": row.today,
+        "error": row.error,
+        **ratio,
+    }
 
 
 def say(text: str) -> None:

@@ -18,9 +18,13 @@ def main(name_server: str) -> None:
         sent = [producer.send(TOPIC, b"order %d" % number, keys=f"{number}") for number in range(6)]
 
         for broker in admin.brokers():
-            print(f"broker {broker.name} {broker.version} at {broker.address}: {broker.puts_today} messages today")
+            print(
+                f"broker {broker.name} {broker.version} at {broker.address}: {broker.puts_today} "
+                "messages today"
+            )
 
-        # The group has consumed nothing: put it an hour back, but look first at what that would change.
+        # The group has consumed nothing: put it an hour back, but look first at what that would
+        # change.
         an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
         for row in admin.reset_offsets(GROUP, TOPIC, an_hour_ago, dry_run=True):
             print(f"{row.queue}: {row.before} -> {row.after}")

@@ -1,4 +1,6 @@
-"""Every screen shows every price: a broadcasting group, in which each member gets every message and keeps its own progress in a file."""
+"""Every screen shows every price: a broadcasting group, in which each member gets every message and
+keeps its own progress in a file.
+"""
 
 import argparse
 import tempfile
@@ -10,7 +12,9 @@ import ogive
 PRICES = ("espresso 2.20", "flat white 3.40", "cortado 2.90")
 
 
-def screen(name: str, name_server: str, folder: Path, shown: threading.Semaphore) -> ogive.PushConsumer:
+def screen(
+    name: str, name_server: str, folder: Path, shown: threading.Semaphore
+) -> ogive.PushConsumer:
     """One member. Members on one machine need an instance name each: it names their file."""
 
     @ogive.listener("Prices", group="screens", broadcast=True, start="earliest")
@@ -33,7 +37,10 @@ def main() -> None:
         for price in PRICES:
             producer.send("Prices", price.encode())
     with tempfile.TemporaryDirectory() as folder:
-        with screen("counter", name_server, Path(folder), shown), screen("window", name_server, Path(folder), shown):
+        with (
+            screen("counter", name_server, Path(folder), shown),
+            screen("window", name_server, Path(folder), shown),
+        ):
             for _ in range(2 * len(PRICES)):
                 shown.acquire()
         for file in sorted(Path(folder).rglob("offsets.json")):

@@ -1,4 +1,6 @@
-"""Listeners that come and go in one consumer, a wrapper around every call, and news of the queues that are held."""
+"""Listeners that come and go in one consumer, a wrapper around every call, and news of the queues
+that are held.
+"""
 
 import argparse
 import threading
@@ -42,7 +44,9 @@ def main() -> None:
     config = ogive.ConsumerConfig(interceptors=(watched,))
     with (
         ogive.Producer(name_server) as producer,
-        ogive.PushConsumer(bill, name_server=name_server, config=config, on_change=changed) as consumer,
+        ogive.PushConsumer(
+            bill, name_server=name_server, config=config, on_change=changed
+        ) as consumer,
     ):
         producer.send("ShopOrders", b"4711: 2 x espresso")
         done.acquire()

@@ -1,7 +1,7 @@
-"""Reading on demand: poll a topic as a member of a group, go back by time, and look at single messages.
+"""Reading on demand: poll a topic as a member of a group, go back by time, and look at single
+messages.
 
-ogive up &
-python examples/pull.py
+ogive up & python examples/pull.py
 """
 
 import argparse
@@ -19,7 +19,8 @@ def fill(name_server: str) -> datetime:
         producer.send_batch(TOPIC, [b"early %d" % i for i in range(10)])
         first_late = producer.send(TOPIC, b"late 0")
         producer.send_batch(TOPIC, [b"late %d" % i for i in range(1, 10)])
-    with ogive.PullConsumer(name_server=name_server) as reader:  # no topic, no group: it leaves no trace
+    # no topic, no group: it leaves no trace
+    with ogive.PullConsumer(name_server=name_server) as reader:
         (message,) = reader.pull(first_late.queue, first_late.queue_offset, max_messages=1).messages
         print("one message:", message.queue, message.queue_offset, message.text)
     return message.stored_at
@@ -27,7 +28,9 @@ def fill(name_server: str) -> datetime:
 
 def work_through(name_server: str) -> None:
     """As a member of a group that commits what it has worked on; ends when nothing is left."""
-    with ogive.PullConsumer(TOPIC, group="pull-example", start="earliest", auto_commit=False, name_server=name_server) as consumer:
+    with ogive.PullConsumer(
+        TOPIC, group="pull-example", start="earliest", auto_commit=False, name_server=name_server
+    ) as consumer:
         while batch := consumer.poll(timeout_s=3.0, max_messages=8):
             print("batch of", len(batch), "up to", batch[-1].text)
             consumer.commit()

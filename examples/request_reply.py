@@ -19,7 +19,10 @@ def main() -> None:
     name_server = parser.parse_args().name_server
     with ogive.Admin(name_server) as admin:
         admin.create_topic("Quotes")
-    with ogive.PushConsumer(price, name_server=name_server), ogive.Producer(name_server) as producer:
+    with (
+        ogive.PushConsumer(price, name_server=name_server),
+        ogive.Producer(name_server) as producer,
+    ):
         for drink in ("espresso", "latte", "milk"):
             reply = producer.request("Quotes", drink.encode(), timeout_s=10.0)
             print(f"{drink}: {reply.text} ({reply.tag})")

@@ -1,4 +1,5 @@
-"""An order is stored in a database and announced as a message: both or neither, whatever dies in between.
+"""An order is stored in a database and announced as a message: both or neither, whatever dies in
+between.
 
 Run it with a broker at hand: ``ogive up &``, then ``python examples/transaction.py``.
 """
@@ -31,17 +32,31 @@ def main() -> None:
             orders.execute("CREATE TABLE paid (number TEXT PRIMARY KEY)")
 
         def was_paid(message: ogive.MessageExt) -> bool:
-            """The broker asks this when nobody told it how a transaction ended. Called in a thread: it opens a connection of its own."""
+            """The broker asks this when nobody told it how a transaction ended.
+
+            Called in a thread: it opens a connection of its own.
+            """
             with database(folder) as orders:
-                return orders.execute("SELECT 1 FROM paid WHERE number = ?", message.keys).fetchone() is not None
+                return (
+                    orders.execute("SELECT 1 FROM paid WHERE number = ?", message.keys).fetchone()
+                    is not None
+                )
 
         with ogive.Producer(options.name_server, group="payments", check=was_paid) as producer:
-            with producer.transaction(TOPIC, b"order 4711: 2 x espresso", keys="4711") as transaction, database(folder) as orders:
+            with (
+                producer.transaction(
+                    TOPIC, b"order 4711: 2 x espresso", keys="4711"
+                ) as transaction,
+                database(folder) as orders,
+            ):
                 orders.execute("INSERT INTO paid VALUES ('4711')")
             print(f"4711 is paid, and announced as {transaction.id}")
 
             try:
-                with producer.transaction(TOPIC, b"order 4711 once more", keys="4711"), database(folder) as orders:
+                with (
+                    producer.transaction(TOPIC, b"order 4711 once more", keys="4711"),
+                    database(folder) as orders,
+                ):
                     orders.execute("INSERT INTO paid VALUES ('4711')")
             except sqlite3.IntegrityError as exc:
                 print(f"not announced: {exc}")

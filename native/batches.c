@@ -1,4 +1,5 @@
-/* The body of a batch, and the ids it is answered with. Python: wire/message.py, broker/handlers/send_batch.py. */
+/* The body of a batch, and the ids it is answered with. Python: wire/message.py,
+ * broker/handlers/send_batch.py. */
 
 #include "native.h"
 
@@ -7,7 +8,8 @@ int read_batch_item(const uint8_t **at, const uint8_t *end, BatchItem *item)
     if (end - *at < BATCH_ITEM_BYTES)
         return 0;
     uint32_t size = get32(*at), body_size = get32(*at + 16);
-    if (size < BATCH_ITEM_BYTES || size > (size_t)(end - *at) || size > INT32_MAX || body_size > size - BATCH_ITEM_BYTES)
+    if (size < BATCH_ITEM_BYTES || size > (size_t)(end - *at) || size > INT32_MAX
+        || body_size > size - BATCH_ITEM_BYTES)
         return 0;
     item->flag = (int32_t)get32(*at + 12);
     item->body = *at + 20;
@@ -20,19 +22,22 @@ int read_batch_item(const uint8_t **at, const uint8_t *end, BatchItem *item)
     return 1;
 }
 
-/* batch_items(body, most, item): each an *item*(flag, body, properties), or None where lengths do not add up or there are more than
-   *most*. */
+/* batch_items(body, most, item): each an *item*(flag, body, properties), or None where lengths do
+ * not add up or there are more than most*. */
 PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 3 || !PyBytes_Check(args[0]) || !PyLong_Check(args[1]) || !is_tuple_type(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "batch_items(body: bytes, most: int, item: type[BatchItem])");
+    if (count != 3 || !PyBytes_Check(args[0]) || !PyLong_Check(args[1])
+        || !is_tuple_type(args[2])) {
+        PyErr_SetString(
+            PyExc_TypeError, "batch_items(body: bytes, most: int, item: type[BatchItem])");
         return NULL;
     }
     int64_t most;
     if (!is_number(args[1], INT64_MIN, INT64_MAX, &most))
         Py_RETURN_NONE;
-    const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(args[0]), *end = at + PyBytes_GET_SIZE(args[0]);
+    const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(args[0]),
+                  *end = at + PyBytes_GET_SIZE(args[0]);
     PyObject *items = PyList_New(0);
     if (items == NULL)
         return NULL;
@@ -62,18 +67,21 @@ PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t
 static Py_ssize_t take_item(PyObject *item, int32_t *flag, PyObject **body, PyObject **properties)
 {
     int64_t number;
-    if (!PyTuple_Check(item) || PyTuple_GET_SIZE(item) != 3 || !is_number(PyTuple_GET_ITEM(item, 0), INT32_MIN, INT32_MAX, &number))
+    if (!PyTuple_Check(item) || PyTuple_GET_SIZE(item) != 3
+        || !is_number(PyTuple_GET_ITEM(item, 0), INT32_MIN, INT32_MAX, &number))
         return 0;
     *flag = (int32_t)number;
     *body = PyTuple_GET_ITEM(item, 1);
     *properties = PyTuple_GET_ITEM(item, 2);
-    if (!PyBytes_Check(*body) || !PyBytes_Check(*properties) || PyBytes_GET_SIZE(*properties) > 0xFFFF
+    if (!PyBytes_Check(*body) || !PyBytes_Check(*properties)
+        || PyBytes_GET_SIZE(*properties) > 0xFFFF
         || PyBytes_GET_SIZE(*body) > INT32_MAX - BATCH_ITEM_BYTES - 0xFFFF)
         return 0;
     return BATCH_ITEM_BYTES + PyBytes_GET_SIZE(*body) + PyBytes_GET_SIZE(*properties);
 }
 
-/* batch_body(items): the body that holds these tuples of flag, body and properties, or None where one does not fit. */
+/* batch_body(items): the body that holds these tuples of flag, body and properties, or None where
+ * one does not fit. */
 PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
@@ -98,7 +106,8 @@ PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t 
         Py_ssize_t size = take_item(PyList_GET_ITEM(items, i), &flag, &body, &properties);
         if (size == 0 || size > room)
             break;
-        size_t body_size = (size_t)PyBytes_GET_SIZE(body), properties_size = (size_t)PyBytes_GET_SIZE(properties);
+        size_t body_size = (size_t)PyBytes_GET_SIZE(body),
+               properties_size = (size_t)PyBytes_GET_SIZE(properties);
         put32(at, (uint32_t)size);
         memset(at + 4, 0, 8);
         put32(at + 12, (uint32_t)flag);
@@ -136,20 +145,24 @@ Py_ssize_t count_plain_items(const uint8_t *at, const uint8_t *end, PyObject *st
     BatchItem item;
     Py_ssize_t items = 0;
     for (; at < end; items++) {
-        if (items >= most || !read_batch_item(&at, end, &item) || item.properties_size > MAX_PROPERTIES_BYTES
+        if (items >= most || !read_batch_item(&at, end, &item)
+            || item.properties_size > MAX_PROPERTIES_BYTES
             || has_start(item.properties, item.properties + item.properties_size, starts))
             return 0;
     }
     return items;
 }
 
-/* plain_batch(body, starts, most): how many messages the body of a batch holds, at most so many, with properties that a record has room
-   for and of which none begins with one of *starts*. None where one of them does, where lengths do not add up, or there is none or more. */
+/* plain_batch(body, starts, most): how many messages the body of a batch holds, at most so many,
+   with properties that a record has room for and of which none begins with one of *starts*. None
+   where one of them does, where lengths do not add up, or there is none or more. */
 PyObject *native_plain_batch(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 3 || !PyBytes_Check(args[0]) || !is_bytes_tuple(args[1]) || !PyLong_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "plain_batch(body: bytes, starts: tuple[bytes, ...], most: int)");
+    if (count != 3 || !PyBytes_Check(args[0]) || !is_bytes_tuple(args[1])
+        || !PyLong_Check(args[2])) {
+        PyErr_SetString(
+            PyExc_TypeError, "plain_batch(body: bytes, starts: tuple[bytes, ...], most: int)");
         return NULL;
     }
     int64_t most;
@@ -162,8 +175,8 @@ PyObject *native_plain_batch(PyObject *module, PyObject *const *args, Py_ssize_t
     return PyLong_FromSsize_t(items);
 }
 
-/* message_ids(store_host, offsets): what the broker calls the messages at these places of the commit log, with commas between; None where
-   there are none or one is not usual. */
+/* message_ids(store_host, offsets): what the broker calls the messages at these places of the
+   commit log, with commas between; None where there are none or one is not usual. */
 PyObject *native_message_ids(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;

@@ -1,8 +1,12 @@
-/* The records of a pull answer as the buffers of Arrow columns, which are in this machine's byte order. Python: spark/decode.py. */
+/* The records of a pull answer as the buffers of Arrow columns, which are in this machine's byte
+ * order. Python: spark/decode.py. */
 
 #include "native.h"
 
-enum { ID_DIGITS = 2 * (HOST_V4 + 8), NOT_PLAIN = COMPRESSED | HOSTS_V6 | NEED_UNWRAP | INNER_BATCH };
+enum {
+    ID_DIGITS = 2 * (HOST_V4 + 8),
+    NOT_PLAIN = COMPRESSED | HOSTS_V6 | NEED_UNWRAP | INNER_BATCH
+};
 
 /* The buffers of a column:
    - times: validity, or none if no row is null; the numbers
@@ -21,8 +25,10 @@ enum { ROW_ENDS = 0, NAME_ENDS = 1, NAMES = 2, VALUE_ENDS = 3, VALUES = 4, MOST_
 static const struct kind {
     const char *name;
     enum form form;
-    int at;               /* in the fixed part */
-    const char *property; /* whose value it is */
+    /* in the fixed part */
+    int at;
+    /* whose value it is */
+    const char *property;
 } kinds[] = {
     {"bodyCRC", INT32, BODY_CRC_AT, NULL},
     {"flag", INT32, FLAG_AT, NULL},
@@ -46,20 +52,23 @@ enum { KINDS = sizeof kinds / sizeof kinds[0] };
 
 struct buffer {
     PyObject *bytes;
-    uint8_t *start, *next; /* what is behind *next* is cut off at last */
+    /* what is behind *next* is cut off at last */
+    uint8_t *start, *next;
 };
 
 struct column {
     const struct kind *kind;
     struct buffer buffers[MOST_BUFFERS];
-    const uint8_t *value; /* of its property in this row, or NULL */
+    /* of its property in this row, or NULL */
+    const uint8_t *value;
     size_t value_size;
     int nulls;
 };
 
 struct work {
     struct column columns[KINDS];
-    struct column *of_properties[KINDS]; /* those of *columns* that need them */
+    /* those of *columns* that need them */
+    struct column *of_properties[KINDS];
     int count, of_properties_count;
     Py_ssize_t rows;
 };
@@ -76,7 +85,8 @@ static inline void add_int64(struct buffer *to, uint64_t value)
     to->next += sizeof value;
 }
 
-static inline void add_text(struct buffer *ends, struct buffer *texts, const uint8_t *text, size_t size)
+static inline void add_text(
+    struct buffer *ends, struct buffer *texts, const uint8_t *text, size_t size)
 {
     memcpy(texts->next, text, size);
     texts->next += size;
@@ -104,7 +114,12 @@ int is_utf8(const uint8_t *at, size_t size)
         int more = lead >= 0xF0 ? 3 : lead >= 0xE0 ? 2 : 1;
         if (lead < 0xC2 || lead > 0xF4 || end - at < more)
             return 0;
-        if (*at < (lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80) || *at > (lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF))
+        if (*at < (lead == 0xE0    ? 0xA0
+                    : lead == 0xF0 ? 0x90
+                                   : 0x80)
+            || *at > (lead == 0xED    ? 0x9F
+                       : lead == 0xF4 ? 0x8F
+                                      : 0xBF))
             return 0;
         for (at++; --more; at++)
             if ((*at & 0xC0) != 0x80)
@@ -140,7 +155,8 @@ static int cut_properties(struct work *work, const uint8_t *at, size_t size)
             if (wanted == NULL) {
                 add_text(&column->buffers[NAME_ENDS], &column->buffers[NAMES], name, name_size);
                 add_text(&column->buffers[VALUE_ENDS], &column->buffers[VALUES], value, value_size);
-            } else if (column->value == NULL && strlen(wanted) == name_size && memcmp(wanted, name, name_size) == 0) {
+            } else if (column->value == NULL && strlen(wanted) == name_size
+                && memcmp(wanted, name, name_size) == 0) {
                 column->value = value;
                 column->value_size = value_size;
             }
@@ -164,7 +180,8 @@ static void add_value(struct column *column, Py_ssize_t row)
 {
     if (column->value == NULL) {
         column->nulls = 1;
-        add_int32(&column->buffers[ENDS], (uint32_t)(column->buffers[TEXTS].next - column->buffers[TEXTS].start));
+        add_int32(&column->buffers[ENDS],
+            (uint32_t)(column->buffers[TEXTS].next - column->buffers[TEXTS].start));
         return;
     }
     column->buffers[VALIDITY].start[row / 8] |= (uint8_t)(1 << row % 8);
@@ -226,7 +243,8 @@ static const uint8_t *add_record(struct work *work, const uint8_t *record, const
             add_value(column, work->rows);
             break;
         case PROPERTIES:
-            add_int32(&buffers[ROW_ENDS], (uint32_t)((buffers[NAME_ENDS].next - buffers[NAME_ENDS].start) / 4 - 1));
+            add_int32(&buffers[ROW_ENDS],
+                (uint32_t)((buffers[NAME_ENDS].next - buffers[NAME_ENDS].start) / 4 - 1));
             break;
         }
     }
@@ -254,7 +272,8 @@ static int reserve_validity(struct column *column, Py_ssize_t rows)
 }
 
 /* room for where each text ends, after a leading 0, and for the texts */
-static int reserve_texts(struct buffer *ends, struct buffer *texts, Py_ssize_t count, Py_ssize_t size)
+static int reserve_texts(
+    struct buffer *ends, struct buffer *texts, Py_ssize_t count, Py_ssize_t size)
 {
     if (reserve(ends, 4 * (count + 1)) < 0 || reserve(texts, size) < 0)
         return -1;
@@ -297,7 +316,9 @@ static PyObject *taken(struct column *column, Py_ssize_t rows)
 {
     struct buffer *buffers = column->buffers;
     enum form form = column->kind->form;
-    int count = form == PROPERTIES ? 5 : form == INT32 || form == INT64 || form == MICROSECONDS ? 2 : 3;
+    int count = form == PROPERTIES                               ? 5
+        : form == INT32 || form == INT64 || form == MICROSECONDS ? 2
+                                                                 : 3;
     if (column->nulls)
         buffers[VALIDITY].next = buffers[VALIDITY].start + (rows + 7) / 8;
     else if (form == PROPERTY || form == MICROSECONDS)
@@ -305,7 +326,8 @@ static PyObject *taken(struct column *column, Py_ssize_t rows)
     PyObject *tuple = PyTuple_New(count);
     for (int i = 0; tuple != NULL && i < count; i++) {
         struct buffer *buffer = &buffers[i];
-        if (buffer->bytes != NULL && _PyBytes_Resize(&buffer->bytes, buffer->next - buffer->start) < 0)
+        if (buffer->bytes != NULL
+            && _PyBytes_Resize(&buffer->bytes, buffer->next - buffer->start) < 0)
             Py_CLEAR(tuple);
         else {
             PyTuple_SET_ITEM(tuple, i, buffer->bytes != NULL ? buffer->bytes : Py_NewRef(Py_None));
@@ -323,10 +345,11 @@ static const struct kind *kind_of(PyObject *name)
     return NULL;
 }
 
-/* columns(records, names): how many records, and of each column its buffers in Arrow's order; None for what is not usual.
+/* columns(records, names): how many records, and of each column its buffers in Arrow's order; None
+   for what is not usual.
 
-   Not usual: a record that is damaged or not in the plain form, properties that are not UTF-8, have an empty name or value or other
-   separators, or a byte 0. */
+   Not usual: a record that is damaged or not in the plain form, properties that are not UTF-8, have
+   an empty name or value or other separators, or a byte 0. */
 PyObject *native_columns(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
@@ -353,11 +376,8 @@ PyObject *native_columns(PyObject *module, PyObject *const *args, Py_ssize_t cou
             work.of_properties[work.of_properties_count++] = column;
     }
     const uint8_t *at = (const uint8_t *)PyBytes_AS_STRING(args[0]), *end = at + size;
-    Py_BEGIN_ALLOW_THREADS
-    while (at != NULL && at < end)
-        at = add_record(&work, at, end);
-    Py_END_ALLOW_THREADS
-    usual = at != NULL;
+    Py_BEGIN_ALLOW_THREADS while (at != NULL && at < end) at = add_record(&work, at, end);
+    Py_END_ALLOW_THREADS usual = at != NULL;
     if (!usual || (list = PyList_New(names)) == NULL)
         goto done;
     for (int i = 0; i < work.count; i++) {

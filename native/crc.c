@@ -1,8 +1,9 @@
 /* CRC-32 as zlib computes it, which Java's CRC32 does too: reflected polynomial 0xEDB88320.
 
-   Where the processor multiplies without carries, 64 bytes are folded at a time. Source: Gopal and others, "Fast CRC Computation for
-   Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009; the constants are its powers of x modulo the polynomial. Elsewhere eight
-   bytes are looked up at a time ("slicing"). */
+   Where the processor multiplies without carries, 64 bytes are folded at a time. Source: Gopal and
+   others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009;
+   the constants are its powers of x modulo the polynomial. Elsewhere eight bytes are looked up at a
+   time ("slicing"). */
 
 #include "native.h"
 
@@ -15,7 +16,8 @@
 
 #define POLYNOMIAL 0xEDB88320u
 
-static uint32_t slices[8][256]; /* [n][byte]: what a byte adds that n more bytes follow */
+/* [n][byte]: what a byte adds that n more bytes follow */
+static uint32_t slices[8][256];
 static int folds;
 
 void crc_prepare(void)
@@ -39,9 +41,11 @@ void crc_prepare(void)
 static uint32_t by_slices(const uint8_t *at, size_t size, uint32_t crc)
 {
     for (; size >= 8; at += 8, size -= 8) {
-        uint32_t low = crc ^ (at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24);
-        crc = slices[7][low & 0xFF] ^ slices[6][low >> 8 & 0xFF] ^ slices[5][low >> 16 & 0xFF] ^ slices[4][low >> 24] ^ slices[3][at[4]]
-            ^ slices[2][at[5]] ^ slices[1][at[6]] ^ slices[0][at[7]];
+        uint32_t low =
+            crc ^ (at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24);
+        crc = slices[7][low & 0xFF] ^ slices[6][low >> 8 & 0xFF] ^ slices[5][low >> 16 & 0xFF]
+            ^ slices[4][low >> 24] ^ slices[3][at[4]] ^ slices[2][at[5]] ^ slices[1][at[6]]
+            ^ slices[0][at[7]];
     }
     for (; size; at++, size--)
         crc = crc >> 8 ^ slices[0][(crc ^ *at) & 0xFF];
@@ -53,18 +57,23 @@ static uint32_t by_slices(const uint8_t *at, size_t size, uint32_t crc)
 
 FOLDING static inline __m128i fold(__m128i value, __m128i next, __m128i by)
 {
-    return _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(value, by, 0x00), _mm_clmulepi64_si128(value, by, 0x11)), next);
+    return _mm_xor_si128(
+        _mm_xor_si128(_mm_clmulepi64_si128(value, by, 0x00), _mm_clmulepi64_si128(value, by, 0x11)),
+        next);
 }
 
 /* at least 64 bytes, a multiple of 16 */
 FOLDING static uint32_t by_folding(const uint8_t *at, size_t size, uint32_t crc)
 {
-    const __m128i by_64 = _mm_set_epi64x(0x01C6E41596, 0x0154442BD4), by_16 = _mm_set_epi64x(0x00CCAA009E, 0x01751997D0);
-    const __m128i to_64 = _mm_set_epi64x(0, 0x0163CD6124), reduce = _mm_set_epi64x(0x01F7011641, 0x01DB710641);
+    const __m128i by_64 = _mm_set_epi64x(0x01C6E41596, 0x0154442BD4),
+                  by_16 = _mm_set_epi64x(0x00CCAA009E, 0x01751997D0);
+    const __m128i to_64 = _mm_set_epi64x(0, 0x0163CD6124),
+                  reduce = _mm_set_epi64x(0x01F7011641, 0x01DB710641);
     const __m128i low_32 = _mm_set_epi32(0, 0, 0, -1);
     const __m128i *next = (const __m128i *)at;
     __m128i a = _mm_xor_si128(_mm_loadu_si128(next), _mm_cvtsi32_si128((int)crc));
-    __m128i b = _mm_loadu_si128(next + 1), c = _mm_loadu_si128(next + 2), d = _mm_loadu_si128(next + 3);
+    __m128i b = _mm_loadu_si128(next + 1), c = _mm_loadu_si128(next + 2),
+            d = _mm_loadu_si128(next + 3);
     for (next += 4, size -= 64; size >= 64; next += 4, size -= 64) {
         a = fold(a, _mm_loadu_si128(next), by_64);
         b = fold(b, _mm_loadu_si128(next + 1), by_64);
@@ -74,9 +83,12 @@ FOLDING static uint32_t by_folding(const uint8_t *at, size_t size, uint32_t crc)
     a = fold(fold(fold(a, b, by_16), c, by_16), d, by_16);
     for (; size; next++, size -= 16)
         a = fold(a, _mm_loadu_si128(next), by_16);
-    a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, by_16, 0x10)); /* 128 bits to 96 */
-    a = _mm_xor_si128(_mm_srli_si128(a, 4), _mm_clmulepi64_si128(_mm_and_si128(a, low_32), to_64, 0x00)); /* to 64 */
-    b = _mm_clmulepi64_si128(_mm_and_si128(a, low_32), reduce, 0x10); /* Barrett's reduction, to 32 */
+    /* 128 bits to 96 */
+    a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, by_16, 0x10));
+    a = _mm_xor_si128(_mm_srli_si128(a, 4),
+        _mm_clmulepi64_si128(_mm_and_si128(a, low_32), to_64, 0x00)); /* to 64 */
+    /* Barrett's reduction, to 32 */
+    b = _mm_clmulepi64_si128(_mm_and_si128(a, low_32), reduce, 0x10);
     b = _mm_clmulepi64_si128(_mm_and_si128(b, low_32), reduce, 0x00);
     return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, b), 1);
 }
@@ -106,7 +118,8 @@ PyObject *native_crc32(PyObject *module, PyObject *const *args, Py_ssize_t count
         PyErr_Format(PyExc_TypeError, "crc32() takes 1 or 2 arguments, not %zd", count);
         return NULL;
     }
-    if (count == 2 && (before = PyLong_AsUnsignedLongMask(args[1])) == (unsigned long)-1 && PyErr_Occurred())
+    if (count == 2 && (before = PyLong_AsUnsignedLongMask(args[1])) == (unsigned long)-1
+        && PyErr_Occurred())
         return NULL;
     if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
         return NULL;

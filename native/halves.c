@@ -1,4 +1,5 @@
-/* Half messages, and the ends of their transactions. Python: broker/half_messages.py, broker/handlers/send.py, transaction.py. */
+/* Half messages, and the ends of their transactions. Python: broker/half_messages.py,
+ * broker/handlers/send.py, transaction.py. */
 
 #include "native.h"
 
@@ -6,13 +7,24 @@ enum { MAX_HALF_NAMES = 32, ONEWAY = 2 };
 
 #define TEXT(literal) {literal, sizeof(literal) - 1}
 
-/* Whether a property of this name makes the message another one than a half message that is stored for the first time, just so */
+/* Whether a property of this name makes the message another one than a half message that is stored
+ * for the first time, just so */
 static int is_special(Text name)
 {
     static const Text names[] = {
-        TEXT("DELAY"), TEXT("POP_CK"), TEXT("INNER_NUM"), TEXT("CLUSTER"), TEXT("MSG_REGION"), TEXT("TRACE_ON"),
-        TEXT("TRANSACTION_CHECK_TIMES"), TEXT("TRAN_PREPARED_QUEUE_OFFSET"), TEXT("CHECK_IMMUNITY_TIME_IN_SECONDS"),
-        TEXT("__transactionId__"), TEXT("REAL_TOPIC"), TEXT("REAL_QID"), TEXT("__CRC32#"),
+        TEXT("DELAY"),
+        TEXT("POP_CK"),
+        TEXT("INNER_NUM"),
+        TEXT("CLUSTER"),
+        TEXT("MSG_REGION"),
+        TEXT("TRACE_ON"),
+        TEXT("TRANSACTION_CHECK_TIMES"),
+        TEXT("TRAN_PREPARED_QUEUE_OFFSET"),
+        TEXT("CHECK_IMMUNITY_TIME_IN_SECONDS"),
+        TEXT("__transactionId__"),
+        TEXT("REAL_TOPIC"),
+        TEXT("REAL_QID"),
+        TEXT("__CRC32#"),
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         if (is_same(name, names[i]))
@@ -73,13 +85,17 @@ static int read_half(Text text, Text *key, Text *group)
     return prepared && key->at != NULL && group->at != NULL;
 }
 
-/* The properties of a half message of this queue, and those that consumers get. 0 with an error, or without one where they are too long. */
-static int join_half(Text text, Text key, Text topic, int64_t queue_id, Text own, PyObject **stored, PyObject **committed)
+/* The properties of a half message of this queue, and those that consumers get. 0 with an error, or
+ * without one where they are too long. */
+static int join_half(Text text, Text key, Text topic, int64_t queue_id, Text own, PyObject **stored,
+    PyObject **committed)
 {
     char digits[24];
-    Text end = {"\2", text.at[text.size - 1] != 2}; /* 4.9 leaves the last separator off */
+    /* 4.9 leaves the last separator off */
+    Text end = {"\2", text.at[text.size - 1] != 2};
     Text queue = {digits, snprintf(digits, sizeof digits, "%lld", (long long)queue_id)};
-    Text key_name = TEXT("__transactionId__\1"), topic_name = TEXT("\2REAL_TOPIC\1"), queue_name = TEXT("\2REAL_QID\1"), stop = TEXT("\2");
+    Text key_name = TEXT("__transactionId__\1"), topic_name = TEXT("\2REAL_TOPIC\1"),
+         queue_name = TEXT("\2REAL_QID\1"), stop = TEXT("\2");
     Text half[] = {text, end, key_name, key, topic_name, topic, queue_name, queue, stop, own};
     Text ready[] = {text, end, key_name, key, stop, own};
     *stored = join(half, sizeof half / sizeof *half);
@@ -89,16 +105,19 @@ static int join_half(Text text, Text key, Text topic, int64_t queue_id, Text own
     return *committed != NULL;
 }
 
-/* half_properties(text, topic, queue_id, own_properties): of a message with the properties *text* that is stored as a half message of this
-   queue: its key, its group, the properties that the half message has, and those that consumers get.
+/* half_properties(text, topic, queue_id, own_properties): of a message with the properties *text*
+   that is stored as a half message of this queue: its key, its group, the properties that the half
+   message has, and those that consumers get.
 
    None where the properties are not those that a producer gives a half message, or are too long. */
 PyObject *native_half_properties(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
     int64_t queue_id;
-    if (count != 4 || !PyUnicode_Check(args[0]) || !PyUnicode_Check(args[1]) || !PyUnicode_Check(args[3])) {
-        PyErr_SetString(PyExc_TypeError, "half_properties(text: str, topic: str, queue_id: int, own_properties: str)");
+    if (count != 4 || !PyUnicode_Check(args[0]) || !PyUnicode_Check(args[1])
+        || !PyUnicode_Check(args[3])) {
+        PyErr_SetString(PyExc_TypeError,
+            "half_properties(text: str, topic: str, queue_id: int, own_properties: str)");
         return NULL;
     }
     Text text, topic, own, key, group;
@@ -106,8 +125,9 @@ PyObject *native_half_properties(PyObject *module, PyObject *const *args, Py_ssi
     topic.at = utf8_of(args[1], &topic.size);
     own.at = utf8_of(args[3], &own.size);
     PyObject *stored, *committed;
-    if (text.at == NULL || topic.at == NULL || own.at == NULL || topic.size == 0 || topic.at[0] == '%'
-        || !is_number(args[2], 0, INT32_MAX, &queue_id) || !read_half(text, &key, &group))
+    if (text.at == NULL || topic.at == NULL || own.at == NULL || topic.size == 0
+        || topic.at[0] == '%' || !is_number(args[2], 0, INT32_MAX, &queue_id)
+        || !read_half(text, &key, &group))
         Py_RETURN_NONE;
     if (!join_half(text, key, topic, queue_id, own, &stored, &committed)) {
         if (PyErr_Occurred())
@@ -117,15 +137,18 @@ PyObject *native_half_properties(PyObject *module, PyObject *const *args, Py_ssi
     return Py_BuildValue("(s#s#NN)", key.at, key.size, group.at, group.size, stored, committed);
 }
 
-/* The fields of a request that have these names, as Python's decoder has them; 0 where they are too many, cut off or not UTF-8 */
-static int read_fields(const uint8_t *frame, const Header *header, const Text *names, int count, Text *values)
+/* The fields of a request that have these names, as Python's decoder has them; 0 where they are too
+ * many, cut off or not UTF-8 */
+static int read_fields(
+    const uint8_t *frame, const Header *header, const Text *names, int count, Text *values)
 {
     Text name, value;
     int left = MAX_SEND_FIELDS;
     memset(values, 0, (size_t)count * sizeof *values);
     for (Py_ssize_t at = header->fields_at; at < header->fields_end;) {
         if (left-- == 0 || !read_field(frame, &at, header->fields_end, &name, &value)
-            || !is_utf8((const uint8_t *)name.at, (size_t)name.size) || !is_utf8((const uint8_t *)value.at, (size_t)value.size))
+            || !is_utf8((const uint8_t *)name.at, (size_t)name.size)
+            || !is_utf8((const uint8_t *)value.at, (size_t)value.size))
             return 0;
         for (int i = 0; value.size && i < count; i++) {
             if (is_same(name, names[i]))
@@ -142,37 +165,60 @@ typedef struct {
     Text own;
 } Shared;
 
-/* (opaque, group, key, half message, message for consumers); NULL with an error, or without one where it is none in its usual form. */
-static PyObject *half_step(const uint8_t *frame, Py_ssize_t size, const Header *header, const Shared *shared)
+/* (opaque, group, key, half message, message for consumers); NULL with an error, or without one
+ * where it is none in its usual form. */
+static PyObject *half_step(
+    const uint8_t *frame, Py_ssize_t size, const Header *header, const Shared *shared)
 {
     enum { TOPIC, QUEUE_ID, SYS_FLAG, BORN_MS, FLAG, PROPERTIES, TIMES, BATCH, NAMES };
-    static const Text names[NAMES] = {TEXT("b"), TEXT("e"), TEXT("f"), TEXT("g"), TEXT("h"), TEXT("i"), TEXT("j"), TEXT("m")};
+    static const Text names[NAMES] = {
+        TEXT("b"), TEXT("e"), TEXT("f"), TEXT("g"), TEXT("h"), TEXT("i"), TEXT("j"), TEXT("m")};
     Text fields[NAMES], key, group;
     int64_t queue_id, sys_flag, born_ms, flag, times;
     if (header->flag != 0 || !read_fields(frame, header, names, NAMES, fields))
         return NULL;
     Text topic = fields[TOPIC];
     if (topic.at == NULL || topic.at[0] == '%' || may_be_batch(fields[BATCH])
-        || fields[QUEUE_ID].at == NULL || fields[BORN_MS].at == NULL || fields[PROPERTIES].at == NULL
-        || !number_of(fields[QUEUE_ID], &queue_id) || !number_of(fields[SYS_FLAG], &sys_flag) || !number_of(fields[BORN_MS], &born_ms)
-        || !number_of(fields[FLAG], &flag) || !number_of(fields[TIMES], &times) || queue_id < 0 || queue_id > INT32_MAX
-        || sys_flag & ~(int64_t)(CLIENT_FLAGS | TRANSACTION_PREPARED) || born_ms < 0 || flag < -INT32_MAX || flag > INT32_MAX || times != 0
+        || fields[QUEUE_ID].at == NULL || fields[BORN_MS].at == NULL
+        || fields[PROPERTIES].at == NULL || !number_of(fields[QUEUE_ID], &queue_id)
+        || !number_of(fields[SYS_FLAG], &sys_flag) || !number_of(fields[BORN_MS], &born_ms)
+        || !number_of(fields[FLAG], &flag) || !number_of(fields[TIMES], &times) || queue_id < 0
+        || queue_id > INT32_MAX || sys_flag & ~(int64_t)(CLIENT_FLAGS | TRANSACTION_PREPARED)
+        || born_ms < 0 || flag < -INT32_MAX || flag > INT32_MAX || times != 0
         || !read_half(fields[PROPERTIES], &key, &group))
         return NULL;
     PyObject *stored, *committed;
     if (!join_half(fields[PROPERTIES], key, topic, queue_id, shared->own, &stored, &committed))
         return NULL;
     sys_flag &= CLIENT_FLAGS;
-    PyObject *body = PyBytes_FromStringAndSize((const char *)frame + header->body_at, size - header->body_at);
+    PyObject *body =
+        PyBytes_FromStringAndSize((const char *)frame + header->body_at, size - header->body_at);
     PyObject *number = PyLong_FromLongLong(flag), *born = PyLong_FromLongLong(born_ms);
     PyObject *half[] = {
-        Py_NewRef(shared->half_topic), PyLong_FromLong(0), Py_XNewRef(body), stored, PyLong_FromLongLong(sys_flag), Py_XNewRef(number),
-        Py_XNewRef(born), Py_NewRef(shared->born_host), Py_NewRef(shared->store_host), PyLong_FromLong(0), PyLong_FromLong(0),
+        Py_NewRef(shared->half_topic),
+        PyLong_FromLong(0),
+        Py_XNewRef(body),
+        stored,
+        PyLong_FromLongLong(sys_flag),
+        Py_XNewRef(number),
+        Py_XNewRef(born),
+        Py_NewRef(shared->born_host),
+        Py_NewRef(shared->store_host),
+        PyLong_FromLong(0),
+        PyLong_FromLong(0),
     };
     PyObject *ready[] = {
-        PyUnicode_DecodeUTF8(topic.at, topic.size, NULL), PyLong_FromLongLong(queue_id), body, committed,
-        PyLong_FromLongLong(sys_flag | TRANSACTION_COMMIT), number, born, Py_NewRef(shared->born_host), Py_NewRef(shared->store_host),
-        PyLong_FromLong(0), PyLong_FromLong(0),
+        PyUnicode_DecodeUTF8(topic.at, topic.size, NULL),
+        PyLong_FromLongLong(queue_id),
+        body,
+        committed,
+        PyLong_FromLongLong(sys_flag | TRANSACTION_COMMIT),
+        number,
+        born,
+        Py_NewRef(shared->born_host),
+        Py_NewRef(shared->store_host),
+        PyLong_FromLong(0),
+        PyLong_FromLong(0),
     };
     PyObject *values[] = {
         PyLong_FromLong(header->opaque),
@@ -184,17 +230,19 @@ static PyObject *half_step(const uint8_t *frame, Py_ssize_t size, const Header *
     return make_tuple(&PyTuple_Type, values, sizeof values / sizeof *values);
 }
 
-/* (opaque, or None where no answer is wanted; group, place, commit-log offset, decision); NULL as in half_step(). */
+/* (opaque, or None where no answer is wanted; group, place, commit-log offset, decision); NULL as
+ * in half_step(). */
 static PyObject *end_step(const uint8_t *frame, const Header *header)
 {
     enum { GROUP, PLACE, OFFSET, DECISION, NAMES };
-    static const Text names[NAMES] = {
-        TEXT("producerGroup"), TEXT("tranStateTableOffset"), TEXT("commitLogOffset"), TEXT("commitOrRollback")};
+    static const Text names[NAMES] = {TEXT("producerGroup"), TEXT("tranStateTableOffset"),
+        TEXT("commitLogOffset"), TEXT("commitOrRollback")};
     Text fields[NAMES];
     int64_t place, offset;
-    if ((header->flag != 0 && header->flag != ONEWAY) || !read_fields(frame, header, names, NAMES, fields) || fields[GROUP].at == NULL
-        || fields[PLACE].at == NULL || fields[OFFSET].at == NULL || fields[DECISION].at == NULL || !number_of(fields[PLACE], &place)
-        || !number_of(fields[OFFSET], &offset))
+    if ((header->flag != 0 && header->flag != ONEWAY)
+        || !read_fields(frame, header, names, NAMES, fields) || fields[GROUP].at == NULL
+        || fields[PLACE].at == NULL || fields[OFFSET].at == NULL || fields[DECISION].at == NULL
+        || !number_of(fields[PLACE], &place) || !number_of(fields[OFFSET], &offset))
         return NULL;
     int commit = is_word(fields[DECISION], "8");
     if (!commit && !is_word(fields[DECISION], "12"))
@@ -209,19 +257,21 @@ static PyObject *end_step(const uint8_t *frame, const Header *header)
     return make_tuple(&PyTuple_Type, values, sizeof values / sizeof *values);
 }
 
-/* transaction_steps(frames, at, most, most_bytes, half_topic, own_properties, born_host, store_host, message): what each frame from
-   frames[at] on asks for, at most so many, with bodies of at most so many bytes in all, up to the first that is neither half message nor
-   end in the usual form with a binary header; None where there is none. */
+/* transaction_steps(frames, at, most, most_bytes, half_topic, own_properties, born_host,
+   store_host, message): what each frame from frames[at] on asks for, at most so many, with bodies
+   of at most so many bytes in all, up to the first that is neither half message nor end in the
+   usual form with a binary header; None where there is none. */
 PyObject *native_transaction_steps(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
     int64_t at, most, left;
     Shared shared;
-    if (count != 9 || !PyList_Check(args[0]) || !PyUnicode_Check(args[4]) || !PyUnicode_Check(args[5]) || !PyBytes_Check(args[6])
-        || !PyBytes_Check(args[7]) || !is_tuple_type(args[8])) {
-        PyErr_SetString(
-            PyExc_TypeError,
-            "transaction_steps(frames: list, at: int, most: int, most_bytes: int, half_topic: str, own_properties: str, born_host: bytes, "
+    if (count != 9 || !PyList_Check(args[0]) || !PyUnicode_Check(args[4])
+        || !PyUnicode_Check(args[5]) || !PyBytes_Check(args[6]) || !PyBytes_Check(args[7])
+        || !is_tuple_type(args[8])) {
+        PyErr_SetString(PyExc_TypeError,
+            "transaction_steps(frames: list, at: int, most: int, most_bytes: int, half_topic: str, "
+            "own_properties: str, born_host: bytes, "
             "store_host: bytes, message: type[NewMessage])");
         return NULL;
     }
@@ -239,7 +289,8 @@ PyObject *native_transaction_steps(PyObject *module, PyObject *const *args, Py_s
         Header header;
         if (!PyBytes_Check(object))
             break;
-        Py_INCREF(object); /* for as long as others are made, which may set off anything */
+        /* for as long as others are made, which may set off anything */
+        Py_INCREF(object);
         const uint8_t *frame = (const uint8_t *)PyBytes_AS_STRING(object);
         Py_ssize_t size = PyBytes_GET_SIZE(object);
         if (read_header(frame, size, &header)) {

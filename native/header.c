@@ -1,13 +1,14 @@
 /* Frames, and commands with a binary header. Python: wire/frame.py, wire/command.py.
 
-   Layout of a frame without its length word: serialize type u8 | header length u24 | code i16 | language u8 | version i16 | opaque i32 |
-   flag i32 | remark length i32 | remark | length of the fields i32 | fields | body. A field: name length u16 | name | value length u32 |
-   value. */
+   Layout of a frame without its length word: serialize type u8 | header length u24 | code i16 |
+   language u8 | version i16 | opaque i32 | flag i32 | remark length i32 | remark | length of the
+   fields i32 | fields | body. A field: name length u16 | name | value length u32 | value. */
 
 #include "native.h"
 
 #define BINARY 1
-#define FIELDS_AT 25 /* without a remark */
+/* without a remark */
+#define FIELDS_AT 25
 #define LAST_LANGUAGE 13
 #define MAX_FIELDS 256
 
@@ -19,7 +20,8 @@ int read_header(const uint8_t *frame, Py_ssize_t size, Header *header)
     if (header_size > MAX_HEADER_BYTES || header_size < FIELDS_AT - 4 || header_size > size - 4)
         return 0;
     uint32_t remark_size = get32(frame + 17), fields_size = get32(frame + 21);
-    if (frame[6] > LAST_LANGUAGE || remark_size != 0 || fields_size > (uint32_t)(header_size + 4 - FIELDS_AT))
+    if (frame[6] > LAST_LANGUAGE || remark_size != 0
+        || fields_size > (uint32_t)(header_size + 4 - FIELDS_AT))
         return 0;
     *header = (Header){
         .code = (int16_t)get16(frame + 4),
@@ -36,7 +38,8 @@ int read_header(const uint8_t *frame, Py_ssize_t size, Header *header)
 
 int read_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name, Text *value)
 {
-    if (end - *at < 7) /* the twin unpacks 7 bytes first: the lengths, and a name of one letter between them */
+    /* the twin unpacks 7 bytes first: the lengths, and a name of one letter between them */
+    if (end - *at < 7)
         return 0;
     Py_ssize_t name_size = get16(frame + *at), name_at = *at + 2;
     if (end - name_at - 4 < name_size)
@@ -51,7 +54,8 @@ int read_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name,
     return 1;
 }
 
-/* The fields in frame[at:end] as a dict; None where they are cut off or not UTF-8. One without name or value is left out, as Java does. */
+/* The fields in frame[at:end] as a dict; None where they are cut off or not UTF-8. One without name
+ * or value is left out, as Java does. */
 static PyObject *fields_of(const uint8_t *frame, Py_ssize_t at, Py_ssize_t end)
 {
     PyObject *fields = PyDict_New();
@@ -90,7 +94,8 @@ unusual:
     Py_RETURN_NONE;
 }
 
-/* binary_command(frame): what RemotingCommand is made of, in its order, for a frame without its length word whose header is binary.
+/* binary_command(frame): what RemotingCommand is made of, in its order, for a frame without its
+   length word whose header is binary.
 
    None for one with a remark, and for all that is wrong or that nobody knows. */
 PyObject *native_binary_command(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -112,12 +117,14 @@ PyObject *native_binary_command(PyObject *module, PyObject *const *args, Py_ssiz
         Py_DECREF(fields);
         Py_RETURN_NONE;
     }
-    return Py_BuildValue("(iNy#iiOiii)", header.code, fields, (const char *)frame + header.body_at, size - header.body_at,
-                         (int)header.opaque, (int)header.flag, Py_None, header.language, header.version, BINARY);
+    return Py_BuildValue("(iNy#iiOiii)", header.code, fields, (const char *)frame + header.body_at,
+        size - header.body_at, (int)header.opaque, (int)header.flag, Py_None, header.language,
+        header.version, BINARY);
 }
 
-/* frames(data, limit): the whole frames at the beginning of *data*, each of at most *limit* bytes and without its length word, and where
-   they end. None are found with a limit that does not fit 64 bits. */
+/* frames(data, limit): the whole frames at the beginning of *data*, each of at most *limit* bytes
+   and without its length word, and where they end. None are found with a limit that does not fit 64
+   bits. */
 PyObject *native_frames(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;

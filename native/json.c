@@ -1,7 +1,7 @@
 /* Headers in JSON, as Java's clients write them. Python: wire/command.py.
 
-   Only what they write is read: an object without spaces, of whole numbers, of texts without escapes, and of extFields; there texts may
-   have escapes, but only for what is ASCII. */
+   Only what they write is read: an object without spaces, of whole numbers, of texts without
+   escapes, and of extFields; there texts may have escapes, but only for what is ASCII. */
 
 #include "native.h"
 
@@ -17,7 +17,8 @@ static int skip(const uint8_t **at, const uint8_t *end, const char *text)
     return 1;
 }
 
-/* The text between quotes at *at*, as it is written, and whether that has escapes; moves on behind it. */
+/* The text between quotes at *at*, as it is written, and whether that has escapes; moves on behind
+ * it. */
 static int read_text(const uint8_t **at, const uint8_t *end, Text *text, int *escapes)
 {
     const uint8_t *from = *at + 1, *to = from;
@@ -53,9 +54,10 @@ static int read_int32(const uint8_t **at, const uint8_t *end, int32_t *number)
     return value >= INT32_MIN && value <= INT32_MAX;
 }
 
-/* Moves on behind the object of extFields at *at*, whose members are from *begin* to *stop*; their escapes are looked at when they are
-   read. */
-static int skip_fields(const uint8_t **at, const uint8_t *end, const uint8_t **begin, const uint8_t **stop)
+/* Moves on behind the object of extFields at *at*, whose members are from *begin* to *stop*; their
+   escapes are looked at when they are read. */
+static int skip_fields(
+    const uint8_t **at, const uint8_t *end, const uint8_t **begin, const uint8_t **stop)
 {
     Text text;
     int escapes;
@@ -63,8 +65,8 @@ static int skip_fields(const uint8_t **at, const uint8_t *end, const uint8_t **b
         return 0;
     *begin = *at;
     while (*at < end && **at != '}') {
-        if ((*at != *begin && !skip(at, end, ",")) || !read_text(at, end, &text, &escapes) || !skip(at, end, ":")
-            || !read_text(at, end, &text, &escapes))
+        if ((*at != *begin && !skip(at, end, ",")) || !read_text(at, end, &text, &escapes)
+            || !skip(at, end, ":") || !read_text(at, end, &text, &escapes))
             return 0;
     }
     *stop = *at;
@@ -86,7 +88,8 @@ int read_json_header(const uint8_t *frame, Py_ssize_t size, Header *header)
     if (!is_utf8(at, (size_t)header_size) || !skip(&at, end, "{"))
         return 0;
     for (int first = 1; first || !skip(&at, end, "}"); first = 0) {
-        if ((!first && !skip(&at, end, ",")) || !read_text(&at, end, &name, &escapes) || escapes || !skip(&at, end, ":"))
+        if ((!first && !skip(&at, end, ",")) || !read_text(&at, end, &name, &escapes) || escapes
+            || !skip(&at, end, ":"))
             return 0;
         if (is_word(name, "extFields")) {
             if (!skip_fields(&at, end, &begin, &stop))
@@ -121,7 +124,8 @@ static int hex_digit(uint8_t letter)
     return letter >= 'a' && letter <= 'f' ? letter - 'a' + 10 : -1;
 }
 
-/* The text without its escapes, in *room*; 0 where there is no room, or an escape is none or of more than ASCII. */
+/* The text without its escapes, in *room*; 0 where there is no room, or an escape is none or of
+ * more than ASCII. */
 static int unescape(Text *text, char **room, Py_ssize_t *left)
 {
     static const char escapes[] = "\"\\/bfnrt", meant[] = "\"\\/\b\f\n\r\t";
@@ -154,13 +158,14 @@ static int unescape(Text *text, char **room, Py_ssize_t *left)
     return 1;
 }
 
-int read_json_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name, Text *value, char **room, Py_ssize_t *left)
+int read_json_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name, Text *value,
+    char **room, Py_ssize_t *left)
 {
     const uint8_t *from = frame + *at, *stop = frame + end;
     int name_escapes, escapes;
     skip(&from, stop, ",");
-    if (!read_text(&from, stop, name, &name_escapes) || name_escapes || !skip(&from, stop, ":") || !read_text(&from, stop, value, &escapes)
-        || (escapes && !unescape(value, room, left)))
+    if (!read_text(&from, stop, name, &name_escapes) || name_escapes || !skip(&from, stop, ":")
+        || !read_text(&from, stop, value, &escapes) || (escapes && !unescape(value, room, left)))
         return 0;
     *at = from - frame;
     return 1;

@@ -6,48 +6,107 @@
 
 static PyMethodDef functions[] = {
     {"frames", FAST(native_frames, "frames(data, limit): see FrameDecoder in ogive.wire.frame")},
-    {"binary_command", FAST(native_binary_command, "binary_command(frame): see decode_command() in ogive.wire.command")},
-    {"properties", FAST(native_properties, "properties(raw): see decode_properties() in ogive.wire.message")},
-    {"properties_text", FAST(native_properties_text, "properties_text(properties): see encode_properties() in ogive.wire.message")},
+    {"binary_command",
+        FAST(native_binary_command,
+            "binary_command(frame): see decode_command() in ogive.wire.command")},
+    {"properties",
+        FAST(native_properties, "properties(raw): see decode_properties() in ogive.wire.message")},
+    {"properties_text",
+        FAST(native_properties_text,
+            "properties_text(properties): see encode_properties() in ogive.wire.message")},
     {"crc32", FAST(native_crc32, "crc32(data, before=0): as zlib's")},
-    {"usual_send", FAST(native_usual_send, "usual_send(fields, names, own_properties): see handle() in ogive.broker.handlers.send")},
-    {"send_answer", FAST(native_send_answer,
-        "send_answer(template, queue_id, key, ...): see framed() in ogive.broker.handlers.send_answer")},
-    {"plain_sends", FAST(native_plain_sends, "plain_sends(frames, at, most, ...): see take_sends() in ogive.broker.handlers.send_run")},
-    {"send_answers", FAST(native_send_answers, "send_answers(template, messages, keys, results, opaques): see send_answer()")},
-    {"plain_batches", FAST(native_plain_batches,
-        "plain_batches(frames, at, most, ...): see take_batches() in ogive.broker.handlers.batch_run")},
-    {"batch_answer", FAST(native_batch_answer,
-        "batch_answer(template, queue_id, key, ...): see reply_to_batch() in ogive.broker.handlers.send_answer")},
-    {"half_properties", FAST(native_half_properties,
-        "half_properties(text, topic, queue_id, own_properties): see ogive.broker.half_messages")},
-    {"transaction_steps", FAST(native_transaction_steps,
-        "transaction_steps(frames, at, ...): see take_transactions() in ogive.broker.handlers.transaction_run")},
-    {"batch_items", FAST(native_batch_items, "batch_items(body, most, item): see decode_batch() in ogive.wire.message")},
-    {"batch_body", FAST(native_batch_body, "batch_body(items): see encode_batch() in ogive.wire.message")},
-    {"plain_batch", FAST(native_plain_batch, "plain_batch(body, starts, most): see _checked() in ogive.broker.handlers.send_batch")},
-    {"message_ids", FAST(native_message_ids, "message_ids(store_host, offsets): see offset_message_ids() in ogive.wire.message")},
-    {"records", FAST(native_records, "records(message, batch, start, ...): see Appender.append() in ogive.store.appender")},
-    {"joined_records", FAST(native_joined_records, "joined_records(messages, queues, ...): see Appender.append() in ogive.store.appender")},
-    {"run_records", FAST(native_run_records, "run_records(messages, places, ...): see Appender.append_run() in ogive.store.appender")},
-    {"index_items", FAST(native_index_items,
-        "index_items(keyed, slots, begin_ms, item, limit): see KeyIndex.build() in ogive.store.index")},
-    {"chosen", FAST(native_chosen,
-        "chosen(entries, tags, wanted, offset, total, most, most_bytes, log_start): see _choose() in ogive.store.reading")},
-    {"near", FAST(native_near, "near(wanted, at, limit, gap): see _near() in ogive.store.commitlog")},
-    {"inside", FAST(native_inside, "inside(wanted, at, start, end): see _end_inside() in ogive.store.commitlog")},
-    {"picked", FAST(native_picked, "picked(wanted, start, data): see _pick() in ogive.store.commitlog")},
-    {"doubtful", FAST(native_doubtful, "doubtful(data, base, wanted, queue_id, field, sound): see not_standing() in ogive.store.record")},
-    {"whole_records", FAST(native_whole_records,
-        "whole_records(block, at, position, limit, most, record): see read_record() in ogive.store.record")},
-    {"messages", FAST(native_messages, "messages(buffer, at, checked, into, broker_name, forms): see decode_some() in ogive.wire.message")},
-    {"columns", FAST(native_columns, "columns(records, names): see RecordDecoder in ogive.spark.decode")},
-    {"encode_rows", FAST(native_encode_rows,
-        "encode_rows(rows, body, tags, keys, head, first, most_bytes, most_rows): see form() in ogive.spark.rows")},
+    {"usual_send",
+        FAST(native_usual_send,
+            "usual_send(fields, names, own_properties): see handle() in "
+            "ogive.broker.handlers.send")},
+    {"send_answer",
+        FAST(native_send_answer,
+            "send_answer(template, queue_id, key, ...): see framed() in "
+            "ogive.broker.handlers.send_answer")},
+    {"plain_sends",
+        FAST(native_plain_sends,
+            "plain_sends(frames, at, most, ...): see take_sends() in "
+            "ogive.broker.handlers.send_run")},
+    {"send_answers",
+        FAST(native_send_answers,
+            "send_answers(template, messages, keys, results, opaques): see send_answer()")},
+    {"plain_batches",
+        FAST(native_plain_batches,
+            "plain_batches(frames, at, most, ...): see take_batches() in "
+            "ogive.broker.handlers.batch_run")},
+    {"batch_answer",
+        FAST(native_batch_answer,
+            "batch_answer(template, queue_id, key, ...): see reply_to_batch() in "
+            "ogive.broker.handlers.send_answer")},
+    {"half_properties",
+        FAST(native_half_properties,
+            "half_properties(text, topic, queue_id, own_properties): see "
+            "ogive.broker.half_messages")},
+    {"transaction_steps",
+        FAST(native_transaction_steps,
+            "transaction_steps(frames, at, ...): see take_transactions() in "
+            "ogive.broker.handlers.transaction_run")},
+    {"batch_items",
+        FAST(native_batch_items,
+            "batch_items(body, most, item): see decode_batch() in ogive.wire.message")},
+    {"batch_body",
+        FAST(native_batch_body, "batch_body(items): see encode_batch() in ogive.wire.message")},
+    {"plain_batch",
+        FAST(native_plain_batch,
+            "plain_batch(body, starts, most): see _checked() in ogive.broker.handlers.send_batch")},
+    {"message_ids",
+        FAST(native_message_ids,
+            "message_ids(store_host, offsets): see offset_message_ids() in ogive.wire.message")},
+    {"records",
+        FAST(native_records,
+            "records(message, batch, start, ...): see Appender.append() in ogive.store.appender")},
+    {"joined_records",
+        FAST(native_joined_records,
+            "joined_records(messages, queues, ...): see Appender.append() in "
+            "ogive.store.appender")},
+    {"run_records",
+        FAST(native_run_records,
+            "run_records(messages, places, ...): see Appender.append_run() in "
+            "ogive.store.appender")},
+    {"index_items",
+        FAST(native_index_items,
+            "index_items(keyed, slots, begin_ms, item, limit): see KeyIndex.build() in "
+            "ogive.store.index")},
+    {"chosen",
+        FAST(native_chosen,
+            "chosen(entries, tags, wanted, offset, total, most, most_bytes, log_start): see "
+            "_choose() in ogive.store.reading")},
+    {"near",
+        FAST(native_near, "near(wanted, at, limit, gap): see _near() in ogive.store.commitlog")},
+    {"inside",
+        FAST(native_inside,
+            "inside(wanted, at, start, end): see _end_inside() in ogive.store.commitlog")},
+    {"picked",
+        FAST(native_picked, "picked(wanted, start, data): see _pick() in ogive.store.commitlog")},
+    {"doubtful",
+        FAST(native_doubtful,
+            "doubtful(data, base, wanted, queue_id, field, sound): see not_standing() in "
+            "ogive.store.record")},
+    {"whole_records",
+        FAST(native_whole_records,
+            "whole_records(block, at, position, limit, most, record): see read_record() in "
+            "ogive.store.record")},
+    {"messages",
+        FAST(native_messages,
+            "messages(buffer, at, checked, into, broker_name, forms): see decode_some() in "
+            "ogive.wire.message")},
+    {"columns",
+        FAST(native_columns, "columns(records, names): see RecordDecoder in ogive.spark.decode")},
+    {"encode_rows",
+        FAST(native_encode_rows,
+            "encode_rows(rows, body, tags, keys, head, first, most_bytes, most_rows): see form() "
+            "in ogive.spark.rows")},
     {NULL, NULL, 0, NULL},
 };
 
-#ifndef SOURCES /* hatch_build.py says of which sources this is, so that ogive.native leaves out what is of others */
+/* hatch_build.py says of which sources this is, so that ogive.native leaves out what is of others
+ */
+#ifndef SOURCES
 #define SOURCES 0
 #endif
 
@@ -59,8 +118,8 @@ static int prepare(PyObject *module)
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};
 
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "ogive._native", .m_doc = PyDoc_STR("See ogive.native."), .m_methods = functions, .m_slots = slots};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "ogive._native",
+    .m_doc = PyDoc_STR("See ogive.native."), .m_methods = functions, .m_slots = slots};
 
 PyMODINIT_FUNC PyInit__native(void)
 {

@@ -1,8 +1,9 @@
 /* What the files of this folder share. See README.md.
 
-   Every function here has a twin in Python that decides alone what is right. A function takes what is usual, and returns None for what is
-   not (or says which parts are not), so that all rules for unusual or bad bytes, and all error texts, stand in Python only. Nothing is read
-   before its place has been compared with the end of the buffer. */
+   Every function here has a twin in Python that decides alone what is right. A function takes what
+   is usual, and returns None for what is not (or says which parts are not), so that all rules for
+   unusual or bad bytes, and all error texts, stand in Python only. Nothing is read before its place
+   has been compared with the end of the buffer. */
 
 #ifndef OGIVE_NATIVE_H
 #define OGIVE_NATIVE_H
@@ -17,10 +18,12 @@
 #error "lengths of 32 bits have to fit Py_ssize_t: with fewer than 64 bits ogive is pure Python"
 #endif
 
-/* A record of the commit log, with IPv4 hosts: size u32 | magic u32 | CRC of the body u32 | queue id i32 | flag i32 | queue offset i64 |
-   commit-log offset i64 | sys flag i32 | born i64 | born host | stored i64 | store host | reconsume times i32 | prepared transaction's
-   offset i64 | body size i32 | body | topic size u8 | topic | properties size u16 | properties. A host is 8 bytes, address and port; with
-   IPv6 20, and what is behind it stands that much later. Python: wire/message.py. */
+/* A record of the commit log, with IPv4 hosts: size u32 | magic u32 | CRC of the body u32 | queue
+   id i32 | flag i32 | queue offset i64 | commit-log offset i64 | sys flag i32 | born i64 | born
+   host | stored i64 | store host | reconsume times i32 | prepared transaction's offset i64 | body
+   size i32 | body | topic size u8 | topic | properties size u16 | properties. A host is 8 bytes,
+   address and port; with IPv6 20, and what is behind it stands that much later. Python:
+   wire/message.py. */
 enum {
     MAGIC_AT = 4,
     BODY_CRC_AT = 8,
@@ -31,19 +34,22 @@ enum {
     SYS_FLAG_AT = 36,
     BORN_AT = 40,
     BORN_HOST_AT = 48,
-    STORED_AT = 56, /* this and the following: with IPv4 hosts */
+    /* this and the following: with IPv4 hosts */
+    STORED_AT = 56,
     STORE_HOST_AT = 64,
     TIMES_AT = 72,
     PREPARED_AT = 76,
     BODY_SIZE_AT = 84,
     FIXED_V4 = 88,
-    SMALLEST_V4 = FIXED_V4 + 3, /* without body, topic and properties */
+    /* without body, topic and properties */
+    SMALLEST_V4 = FIXED_V4 + 3,
     HOST_V4 = 8,
     HOST_V6 = 20,
 };
 
 #define MAGIC_V1 0xDAA320A7u
-#define MAGIC_V2 0xDAA320ABu /* two bytes of topic size */
+/* two bytes of topic size */
+#define MAGIC_V2 0xDAA320ABu
 
 /* Bits of a sys flag, as in SysFlag of wire/codes.py */
 enum {
@@ -55,29 +61,37 @@ enum {
     BORN_HOST_V6 = 0x10,
     STORE_HOST_V6 = 0x20,
     HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6,
-    NEED_UNWRAP = 0x40, /* with INNER_BATCH: the body is a batch as it was sent */
+    /* with INNER_BATCH: the body is a batch as it was sent */
+    NEED_UNWRAP = 0x40,
     INNER_BATCH = 0x80,
 };
 
 /* Request codes, as in wire/codes.py */
 enum { END_TRANSACTION = 37, SEND_MESSAGE_V2 = 310, SEND_BATCH_MESSAGE = 320 };
 
-#define CLIENT_FLAGS 0x733 /* those that clients send, as in broker/handlers/send_rules.py */
+/* those that clients send, as in broker/handlers/send_rules.py */
+#define CLIENT_FLAGS 0x733
 
-/* The last property of a record, the checksum over all before it: this name, ten digits, the lowest first, and a separator */
+/* The last property of a record, the checksum over all before it: this name, ten digits, the lowest
+ * first, and a separator */
 #define CRC_NAME "__CRC32#\x01"
 enum { CRC_NAME_BYTES = sizeof CRC_NAME - 1, CRC_BYTES = CRC_NAME_BYTES + 11 };
 
 #define MAX_PROPERTIES_BYTES 32767
-#define MAX_PLACES 64      /* topics with queues of one run: of plain_sends(), and so of run_records() */
-#define MAX_SEND_FIELDS 32 /* in a header that is read for a run; one with more is left to Python */
-#define MAX_HEADER_BYTES (256 * 1024) /* of a request or an answer */
+/* topics with queues of one run: of plain_sends(), and so of run_records() */
+#define MAX_PLACES 64
+/* in a header that is read for a run; one with more is left to Python */
+#define MAX_SEND_FIELDS 32
+/* of a request or an answer */
+#define MAX_HEADER_BYTES (256 * 1024)
 
 /* An entry of a consume queue: commit-log offset i64 | record size i32 | tags code i64 */
 enum { ENTRY_BYTES = 20 };
 
-/* A message in the body of a batch: size u32 | 0 u32 | 0 u32 | flag i32 | body size i32 | body | properties size u16 | properties */
-enum { BATCH_ITEM_BYTES = 22 }; /* without body and properties */
+/* A message in the body of a batch: size u32 | 0 u32 | 0 u32 | flag i32 | body size i32 | body |
+ * properties size u16 | properties */
+/* without body and properties */
+enum { BATCH_ITEM_BYTES = 22 };
 
 typedef struct {
     int32_t flag;
@@ -139,12 +153,14 @@ static inline const char *utf8_of(PyObject *text, Py_ssize_t *size)
     return utf8;
 }
 
-/* Whether make_tuple() can make one of *type*: a NamedTuple, or another type of tuples that has nothing beside their items. Types without
-   subclasses have more items than their length says: time.struct_time and its like. */
+/* Whether make_tuple() can make one of *type*: a NamedTuple, or another type of tuples that has
+   nothing beside their items. Types without subclasses have more items than their length says:
+   time.struct_time and its like. */
 static inline int is_tuple_type(PyObject *type)
 {
     return PyType_Check(type) && PyType_IsSubtype((PyTypeObject *)type, &PyTuple_Type)
-        && ((PyTypeObject *)type)->tp_basicsize == PyTuple_Type.tp_basicsize && ((PyTypeObject *)type)->tp_dictoffset == 0
+        && ((PyTypeObject *)type)->tp_basicsize == PyTuple_Type.tp_basicsize
+        && ((PyTypeObject *)type)->tp_dictoffset == 0
         && PyType_HasFeature((PyTypeObject *)type, Py_TPFLAGS_BASETYPE);
 }
 
@@ -173,7 +189,8 @@ static inline PyObject *make_tuple(PyTypeObject *type, PyObject **values, Py_ssi
         Py_CLEAR(tuple);
 #if PY_VERSION_HEX >= 0x030E0000
     if (tuple != NULL)
-        ((PyTupleObject *)tuple)->ob_hash = -1; /* not known yet; tp_alloc leaves a 0, which would count */
+        /* not known yet; tp_alloc leaves a 0, which would count */
+        ((PyTupleObject *)tuple)->ob_hash = -1;
 #endif
     return tuple;
 }
@@ -190,22 +207,26 @@ static inline uint8_t *put_hex(uint8_t *to, const uint8_t *bytes, Py_ssize_t siz
 }
 
 /* A message's id: the broker's host and the place in the commit log, in hexadecimal */
-static inline uint8_t *put_message_id(uint8_t *to, const uint8_t *host, Py_ssize_t host_size, int64_t offset)
+static inline uint8_t *put_message_id(
+    uint8_t *to, const uint8_t *host, Py_ssize_t host_size, int64_t offset)
 {
     uint8_t bytes[8];
     put64(bytes, (uint64_t)offset);
     return put_hex(put_hex(to, host, host_size), bytes, sizeof bytes);
 }
 
-/* Java's String.hashCode of what *hash* is of, with *text* behind it; *others* is set where that is not UTF-8 */
+/* Java's String.hashCode of what *hash* is of, with *text* behind it; *others* is set where that is
+ * not UTF-8 */
 uint32_t java_hash_of_utf8(uint32_t hash, const uint8_t *text, Py_ssize_t size, uint8_t *others);
 
-static inline uint32_t java_hash(uint32_t hash, const uint8_t *text, Py_ssize_t size, uint8_t *others)
+static inline uint32_t java_hash(
+    uint32_t hash, const uint8_t *text, Py_ssize_t size, uint8_t *others)
 {
     const uint8_t *begin = text, *end = text + size;
     uint32_t before = hash;
     uint8_t bits = 0;
-    for (; size >= 4; text += 4, size -= 4) { /* four at a time: one multiplication waits for the one before */
+    /* four at a time: one multiplication waits for the one before */
+    for (; size >= 4; text += 4, size -= 4) {
         hash = hash * 923521u + text[0] * 29791u + text[1] * 961u + text[2] * 31u + text[3];
         bits |= text[0] | text[1] | text[2] | text[3];
     }
@@ -216,7 +237,8 @@ static inline uint32_t java_hash(uint32_t hash, const uint8_t *text, Py_ssize_t 
     return bits & 0x80 ? java_hash_of_utf8(before, begin, end - begin, others) : hash;
 }
 
-/* Where the property at *at* ends: at its separator, or at *end*, as the last one may have none. Layout: name | 1 | value | 2 */
+/* Where the property at *at* ends: at its separator, or at *end*, as the last one may have none.
+ * Layout: name | 1 | value | 2 */
 static inline const uint8_t *property_end(const uint8_t *at, const uint8_t *end)
 {
     const uint8_t *stop = memchr(at, 2, (size_t)(end - at));
@@ -264,15 +286,19 @@ int read_header(const uint8_t *frame, Py_ssize_t size, Header *header);
 /* Reads the field at *at, and moves on; 0 where it does not end before *end* */
 int read_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name, Text *value);
 
-/* json.c: whether the frame has one in JSON, as Java's clients write them; language and version are not looked at */
+/* json.c: whether the frame has one in JSON, as Java's clients write them; language and version are
+ * not looked at */
 int read_json_header(const uint8_t *frame, Py_ssize_t size, Header *header);
-/* The same as read_field() for it; *room* has so many bytes *left* for texts that are written with escapes */
-int read_json_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name, Text *value, char **room, Py_ssize_t *left);
+/* The same as read_field() for it; *room* has so many bytes *left* for texts that are written with
+ * escapes */
+int read_json_field(const uint8_t *frame, Py_ssize_t *at, Py_ssize_t end, Text *name, Text *value,
+    char **room, Py_ssize_t *left);
 
 /* sends.c: whether *text* is a plain decimal number; one that is not there is 0 */
 int number_of(Text text, int64_t *number);
 
-/* batches.c: reads the message at *at* of a batch, and moves on behind it; 0, and it stays, where lengths do not add up */
+/* batches.c: reads the message at *at* of a batch, and moves on behind it; 0, and it stays, where
+ * lengths do not add up */
 int read_batch_item(const uint8_t **at, const uint8_t *end, BatchItem *item);
 /* How many messages these bytes are, see plain_batch(); 0 where they are not plain */
 Py_ssize_t count_plain_items(const uint8_t *at, const uint8_t *end, PyObject *starts, int64_t most);

@@ -1,8 +1,10 @@
-/* The properties of a message. Layout: name | 1 | value | 2, and so on; the last separator may be missing. Python: wire/message.py. */
+/* The properties of a message. Layout: name | 1 | value | 2, and so on; the last separator may be
+ * missing. Python: wire/message.py. */
 
 #include "native.h"
 
-/* properties(raw): the dict of them; None where a name or value is not UTF-8. One without name or value is left out, as Java does. */
+/* properties(raw): the dict of them; None where a name or value is not UTF-8. One without name or
+ * value is left out, as Java does. */
 PyObject *native_properties(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
@@ -20,7 +22,9 @@ PyObject *native_properties(PyObject *module, PyObject *const *args, Py_ssize_t 
         const uint8_t *name_end = memchr(at, 1, (size_t)(value_end - at));
         if (name_end != NULL && name_end != at && name_end + 1 != value_end) {
             name = PyUnicode_DecodeUTF8((const char *)at, name_end - at, NULL);
-            value = name == NULL ? NULL : PyUnicode_DecodeUTF8((const char *)name_end + 1, value_end - name_end - 1, NULL);
+            value = name == NULL
+                ? NULL
+                : PyUnicode_DecodeUTF8((const char *)name_end + 1, value_end - name_end - 1, NULL);
             if (value == NULL || PyDict_SetItem(found, name, value) < 0)
                 Py_CLEAR(found);
             Py_XDECREF(name);
@@ -36,7 +40,8 @@ PyObject *native_properties(PyObject *module, PyObject *const *args, Py_ssize_t 
     return found;
 }
 
-/* Puts *text* and its separator at *to*; where that ends, or NULL without room, for what is no plain string or holds the separator 2 */
+/* Puts *text* and its separator at *to*; where that ends, or NULL without room, for what is no
+ * plain string or holds the separator 2 */
 static char *put_text(char *to, const char *end, PyObject *text, char separator)
 {
     Py_ssize_t size;
@@ -48,8 +53,8 @@ static char *put_text(char *to, const char *end, PyObject *text, char separator)
     return to + size + 1;
 }
 
-/* properties_text(properties): these as they are stored; None where they are no dict of plain strings, hold what separates them, cannot be
-   written as UTF-8 or are too long. */
+/* properties_text(properties): these as they are stored; None where they are no dict of plain
+   strings, hold what separates them, cannot be written as UTF-8 or are too long. */
 PyObject *native_properties_text(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;

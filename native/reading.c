@@ -1,13 +1,16 @@
-/* Records of the log as they are looked for: for a pull those that entries of a consume queue speak of, and whether they stand there; for a
-   start all that follow each other.
+/* Records of the log as they are looked for: for a pull those that entries of a consume queue speak
+   of, and whether they stand there; for a start all that follow each other.
 
-   A wanted record is a tuple (commit-log offset, size, queue offset). Python: store/reading.py, commitlog.py, record.py and logscan.py. */
+   A wanted record is a tuple (commit-log offset, size, queue offset). Python: store/reading.py,
+   commitlog.py, record.py and logscan.py. */
 
 #include "native.h"
 
-enum { FILLER_SIZE = 0x7FFFFFFF }; /* the record size in an entry of an offset that has no record */
+/* the record size in an entry of an offset that has no record */
+enum { FILLER_SIZE = 0x7FFFFFFF };
 
-#define FARTHEST ((int64_t)1 << 62) /* no sum of an offset below it and of sizes of 32 bits overflows */
+/* no sum of an offset below it and of sizes of 32 bits overflows */
+#define FARTHEST ((int64_t)1 << 62)
 
 typedef struct {
     int64_t offset, size, queue_offset;
@@ -16,7 +19,8 @@ typedef struct {
 /* whether *entry* is a wanted record with numbers that can be added up; the numbers */
 static int read_wanted(PyObject *entry, Wanted *wanted)
 {
-    return PyTuple_Check(entry) && PyTuple_GET_SIZE(entry) == 3 && is_number(PyTuple_GET_ITEM(entry, 0), 0, FARTHEST - 1, &wanted->offset)
+    return PyTuple_Check(entry) && PyTuple_GET_SIZE(entry) == 3
+        && is_number(PyTuple_GET_ITEM(entry, 0), 0, FARTHEST - 1, &wanted->offset)
         && is_number(PyTuple_GET_ITEM(entry, 1), 0, INT32_MAX, &wanted->size)
         && is_number(PyTuple_GET_ITEM(entry, 2), INT64_MIN, INT64_MAX, &wanted->queue_offset);
 }
@@ -30,22 +34,27 @@ static int read_numbers(PyObject *const *args, int count, int64_t *numbers)
     return 1;
 }
 
-/* chosen(entries, tags, wanted, offset, total, most, most_bytes, log_start): see ogive.store.reading; None for unusual numbers */
+/* chosen(entries, tags, wanted, offset, total, most, most_bytes, log_start): see
+ * ogive.store.reading; None for unusual numbers */
 PyObject *native_chosen(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 8 || !PyBytes_Check(args[0]) || (args[1] != Py_None && !PyAnySet_Check(args[1])) || !PyList_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError, "chosen(entries: bytes, tags: frozenset or None, wanted: list, five numbers)");
+    if (count != 8 || !PyBytes_Check(args[0]) || (args[1] != Py_None && !PyAnySet_Check(args[1]))
+        || !PyList_Check(args[2])) {
+        PyErr_SetString(PyExc_TypeError,
+            "chosen(entries: bytes, tags: frozenset or None, wanted: list, five numbers)");
         return NULL;
     }
     PyObject *tags = args[1], *wanted = args[2];
     int64_t numbers[5];
     if (!read_numbers(args + 3, 5, numbers) || PyBytes_GET_SIZE(args[0]) % ENTRY_BYTES != 0)
         Py_RETURN_NONE;
-    int64_t offset = numbers[0], total = numbers[1], most = numbers[2], most_bytes = numbers[3], log_start = numbers[4];
+    int64_t offset = numbers[0], total = numbers[1], most = numbers[2], most_bytes = numbers[3],
+            log_start = numbers[4];
     if (offset < 0 || offset > FARTHEST || total < 0 || total > FARTHEST)
         Py_RETURN_NONE;
-    const uint8_t *entry = (const uint8_t *)PyBytes_AS_STRING(args[0]), *end = entry + PyBytes_GET_SIZE(args[0]);
+    const uint8_t *entry = (const uint8_t *)PyBytes_AS_STRING(args[0]),
+                  *end = entry + PyBytes_GET_SIZE(args[0]);
     int gone = 0, full = 0;
     for (; entry < end; entry += ENTRY_BYTES, offset++) {
         if (tags != Py_None) {
@@ -68,24 +77,28 @@ PyObject *native_chosen(PyObject *module, PyObject *const *args, Py_ssize_t coun
             full = 1;
             break;
         }
-        PyObject *one = Py_BuildValue("(LiL)", (long long)commitlog_offset, (int)size, (long long)offset);
+        PyObject *one =
+            Py_BuildValue("(LiL)", (long long)commitlog_offset, (int)size, (long long)offset);
         int failed = one == NULL || PyList_Append(wanted, one) < 0;
         Py_XDECREF(one);
         if (failed)
             return NULL;
         total += size;
     }
-    return Py_BuildValue("(LLNN)", (long long)offset, (long long)total, PyBool_FromLong(gone), PyBool_FromLong(full));
+    return Py_BuildValue("(LLNN)", (long long)offset, (long long)total, PyBool_FromLong(gone),
+        PyBool_FromLong(full));
 }
 
-/* The numbers of (wanted, at, number, number), of which *at* is a place in *wanted*: 1, 0 for unusual ones, -1 for other arguments */
+/* The numbers of (wanted, at, number, number), of which *at* is a place in *wanted*: 1, 0 for
+ * unusual ones, -1 for other arguments */
 static int take_place(PyObject *const *args, Py_ssize_t count, const char *form, int64_t *numbers)
 {
     if (count != 4 || !PyList_Check(args[0])) {
         PyErr_SetString(PyExc_TypeError, form);
         return -1;
     }
-    return read_numbers(args + 1, 3, numbers) && numbers[0] >= 0 && numbers[0] < PyList_GET_SIZE(args[0]);
+    return read_numbers(args + 1, 3, numbers) && numbers[0] >= 0
+        && numbers[0] < PyList_GET_SIZE(args[0]);
 }
 
 /* near(wanted, at, limit, gap): see ogive.store.commitlog; None for unusual numbers */
@@ -94,7 +107,8 @@ PyObject *native_near(PyObject *module, PyObject *const *args, Py_ssize_t count)
     (void)module;
     int64_t numbers[3];
     Wanted one;
-    int usual = take_place(args, count, "near(wanted: list, at: int, limit: int, gap: int)", numbers);
+    int usual =
+        take_place(args, count, "near(wanted: list, at: int, limit: int, gap: int)", numbers);
     if (usual <= 0)
         return usual < 0 ? NULL : Py_NewRef(Py_None);
     Py_ssize_t at = (Py_ssize_t)numbers[0];
@@ -119,7 +133,8 @@ PyObject *native_inside(PyObject *module, PyObject *const *args, Py_ssize_t coun
     (void)module;
     int64_t numbers[3];
     Wanted one;
-    int usual = take_place(args, count, "inside(wanted: list, at: int, start: int, end: int)", numbers);
+    int usual =
+        take_place(args, count, "inside(wanted: list, at: int, start: int, end: int)", numbers);
     if (usual <= 0)
         return usual < 0 ? NULL : Py_NewRef(Py_None);
     Py_ssize_t at = (Py_ssize_t)numbers[0] + 1;
@@ -183,7 +198,9 @@ failed:
     return NULL;
 }
 
-/* --- records of the log ------------------------------------------------------------------------------------------------------------- */
+/* --- records of the log
+ * ------------------------------------------------------------------------------------------
+ */
 
 /* whether the last CRC_BYTES of the *size* bytes are the checksum of those before them */
 static int crc_holds(const uint8_t *record, size_t size)
@@ -192,29 +209,36 @@ static int crc_holds(const uint8_t *record, size_t size)
     if (memcmp(tail, CRC_NAME, CRC_NAME_BYTES) != 0 || tail[CRC_BYTES - 1] != 2)
         return 0;
     uint32_t crc = crc_of(record, size - CRC_BYTES, 0) & 0x7FFFFFFF;
-    for (const uint8_t *digit = tail + CRC_NAME_BYTES; digit < tail + CRC_BYTES - 1; digit++, crc /= 10)
+    for (const uint8_t *digit = tail + CRC_NAME_BYTES; digit < tail + CRC_BYTES - 1;
+        digit++, crc /= 10)
         if (*digit != '0' + crc % 10)
             return 0;
     return 1;
 }
 
-/* doubtful(data, base, wanted, queue_id, field, sound): those of *wanted* that are not plainly the records meant; None for unusual numbers.
+/* doubtful(data, base, wanted, queue_id, field, sound): those of *wanted* that are not plainly the
+   records meant; None for unusual numbers.
 
-   Plainly is: version 1, IPv4 hosts, its own offset, the queue's topic, id and offset, and, unless *sound*, the checksum over the whole. */
+   Plainly is: version 1, IPv4 hosts, its own offset, the queue's topic, id and offset, and, unless
+   *sound*, the checksum over the whole. */
 PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
     int64_t base, queue_id;
     Wanted one;
-    if (count != 6 || !PyBytes_Check(args[0]) || !PyList_Check(args[2]) || !PyBytes_Check(args[4]) || !PyBool_Check(args[5])) {
-        PyErr_SetString(PyExc_TypeError, "doubtful(data: bytes, base: int, wanted: list, queue_id: int, field: bytes, sound: bool)");
+    if (count != 6 || !PyBytes_Check(args[0]) || !PyList_Check(args[2]) || !PyBytes_Check(args[4])
+        || !PyBool_Check(args[5])) {
+        PyErr_SetString(PyExc_TypeError,
+            "doubtful(data: bytes, base: int, wanted: list, queue_id: int, field: bytes, sound: "
+            "bool)");
         return NULL;
     }
     const uint8_t *data = (const uint8_t *)PyBytes_AS_STRING(args[0]);
     const char *field = PyBytes_AS_STRING(args[4]);
     int64_t size = PyBytes_GET_SIZE(args[0]), field_size = PyBytes_GET_SIZE(args[4]);
     int sound = args[5] == Py_True;
-    if (!read_numbers(args + 1, 1, &base) || !read_numbers(args + 3, 1, &queue_id) || base < 0 || field_size > 128)
+    if (!read_numbers(args + 1, 1, &base) || !read_numbers(args + 3, 1, &queue_id) || base < 0
+        || field_size > 128)
         Py_RETURN_NONE;
     PyObject *doubtful = PyList_New(0);
     if (doubtful == NULL)
@@ -225,17 +249,23 @@ PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t co
             Py_DECREF(doubtful);
             Py_RETURN_NONE;
         }
-        if (one.size >= FIXED_V4 + field_size + 2 + CRC_BYTES && one.offset >= base && one.offset - base <= size - one.size) {
+        if (one.size >= FIXED_V4 + field_size + 2 + CRC_BYTES && one.offset >= base
+            && one.offset - base <= size - one.size) {
             const uint8_t *record = data + (one.offset - base);
-            int64_t room = one.size - FIXED_V4 - field_size - 2; /* for the body and the properties */
+            /* for the body and the properties */
+            int64_t room = one.size - FIXED_V4 - field_size - 2;
             int64_t body_size = (int32_t)get32(record + BODY_SIZE_AT);
-            if (get32(record) == one.size && get32(record + MAGIC_AT) == MAGIC_V1 && (int32_t)get32(record + QUEUE_ID_AT) == queue_id
+            if (get32(record) == one.size && get32(record + MAGIC_AT) == MAGIC_V1
+                && (int32_t)get32(record + QUEUE_ID_AT) == queue_id
                 && (int64_t)get64(record + QUEUE_OFFSET_AT) == one.queue_offset
                 && (int64_t)get64(record + COMMITLOG_OFFSET_AT) == one.offset
-                && !(get32(record + SYS_FLAG_AT) & HOSTS_V6) && body_size >= 0 && body_size <= room - CRC_BYTES) {
+                && !(get32(record + SYS_FLAG_AT) & HOSTS_V6) && body_size >= 0
+                && body_size <= room - CRC_BYTES) {
                 const uint8_t *topic = record + FIXED_V4 + body_size;
                 if (memcmp(topic, field, (size_t)field_size) == 0
-                    && (sound || (get16(topic + field_size) == room - body_size && crc_holds(record, (size_t)one.size))))
+                    && (sound
+                        || (get16(topic + field_size) == room - body_size
+                            && crc_holds(record, (size_t)one.size))))
                     continue;
             }
         }
@@ -247,38 +277,48 @@ PyObject *native_doubtful(PyObject *module, PyObject *const *args, Py_ssize_t co
     return doubtful;
 }
 
-/* whole_records(block, at, position, limit, most, record): ([(position, *record*, block, place)], where they end) of the records one behind
-   the other from byte *at* of *block* on, which stands at commit-log offset *position*: at most *most*, none at *limit* or behind it, up to
-   the first that is not plainly whole, with IPv4 hosts and the checksum over all of it. */
+/* whole_records(block, at, position, limit, most, record): ([(position, *record*, block, place)],
+   where they end) of the records one behind the other from byte *at* of *block* on, which stands at
+   commit-log offset *position*: at most *most*, none at *limit* or behind it, up to the first that
+   is not plainly whole, with IPv4 hosts and the checksum over all of it. */
 PyObject *native_whole_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
     int64_t numbers[4];
     if (count != 6 || !PyBytes_Check(args[0]) || !is_tuple_type(args[5])) {
-        PyErr_SetString(
-            PyExc_TypeError, "whole_records(block: bytes, at: int, position: int, limit: int, most: int, record: type of NamedTuple)");
+        PyErr_SetString(PyExc_TypeError,
+            "whole_records(block: bytes, at: int, position: int, limit: int, most: int, record: "
+            "type of NamedTuple)");
         return NULL;
     }
     if (!read_numbers(args + 1, 4, numbers))
         Py_RETURN_NONE;
-    int64_t at = numbers[0], position = numbers[1], limit = numbers[2], most = numbers[3], end = PyBytes_GET_SIZE(args[0]);
+    int64_t at = numbers[0], position = numbers[1], limit = numbers[2], most = numbers[3],
+            end = PyBytes_GET_SIZE(args[0]);
     if (at < 0 || at > end || position < 0 || position > FARTHEST)
         Py_RETURN_NONE;
-    PyObject *found = PyList_New(0), *topic = NULL; /* the last one: a queue's records often follow each other */
+    /* the last one: a queue's records often follow each other */
+    PyObject *found = PyList_New(0), *topic = NULL;
     if (found == NULL)
         return NULL;
-    while (position < limit && PyList_GET_SIZE(found) < most && end - at >= SMALLEST_V4 + CRC_BYTES) {
+    while (
+        position < limit && PyList_GET_SIZE(found) < most && end - at >= SMALLEST_V4 + CRC_BYTES) {
         const uint8_t *record = (const uint8_t *)PyBytes_AS_STRING(args[0]) + at;
         int64_t size = get32(record), body_size = (int32_t)get32(record + BODY_SIZE_AT);
-        int64_t room = size - SMALLEST_V4; /* for body, topic and properties */
-        if (get32(record + MAGIC_AT) != MAGIC_V1 || (int64_t)get64(record + COMMITLOG_OFFSET_AT) != position
-            || get32(record + SYS_FLAG_AT) & HOSTS_V6 || size > end - at || body_size < 0 || body_size > room - CRC_BYTES)
+        /* for body, topic and properties */
+        int64_t room = size - SMALLEST_V4;
+        if (get32(record + MAGIC_AT) != MAGIC_V1
+            || (int64_t)get64(record + COMMITLOG_OFFSET_AT) != position
+            || get32(record + SYS_FLAG_AT) & HOSTS_V6 || size > end - at || body_size < 0
+            || body_size > room - CRC_BYTES)
             break;
         const uint8_t *name = record + FIXED_V4 + body_size + 1;
         int64_t name_size = name[-1], properties_size = room - body_size - name_size;
-        if (properties_size < CRC_BYTES || get16(name + name_size) != properties_size || !crc_holds(record, (size_t)size))
+        if (properties_size < CRC_BYTES || get16(name + name_size) != properties_size
+            || !crc_holds(record, (size_t)size))
             break;
-        if (topic == NULL || PyBytes_GET_SIZE(topic) != name_size || memcmp(PyBytes_AS_STRING(topic), name, (size_t)name_size) != 0)
+        if (topic == NULL || PyBytes_GET_SIZE(topic) != name_size
+            || memcmp(PyBytes_AS_STRING(topic), name, (size_t)name_size) != 0)
             Py_XSETREF(topic, PyBytes_FromStringAndSize((const char *)name, (Py_ssize_t)name_size));
         if (topic == NULL)
             goto failed;
@@ -292,8 +332,8 @@ PyObject *native_whole_records(PyObject *module, PyObject *const *args, Py_ssize
             PyLong_FromLongLong(at + size - properties_size),
             Py_NewRef(Py_False), /* plain */
         };
-        PyObject *one = Py_BuildValue(
-            "(LNOL)", (long long)position, make_tuple((PyTypeObject *)args[5], fields, 8), args[0], (long long)at);
+        PyObject *one = Py_BuildValue("(LNOL)", (long long)position,
+            make_tuple((PyTypeObject *)args[5], fields, 8), args[0], (long long)at);
         int failed = one == NULL || PyList_Append(found, one) < 0;
         Py_XDECREF(one);
         if (failed)

@@ -42,14 +42,24 @@ class _Words(HTMLParser):
 class Browser:
     def __init__(self, address: str, credentials: Credentials | None = None) -> None:
         self.address = address
-        self._sent = {} if credentials is None else {"Authorization": basic(credentials.access_key, credentials.secret_key)}
+        self._sent = (
+            {}
+            if credentials is None
+            else {"Authorization": basic(credentials.access_key, credentials.secret_key)}
+        )
 
-    def get(self, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> Answer:
+    def get(
+        self, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
+    ) -> Answer:
         connection = http.client.HTTPConnection(self.address, timeout=WAIT_S)
         try:
             connection.request(method, path, headers={**self._sent, **(headers or {})})
             answer = connection.getresponse()
-            return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read().decode())
+            return Answer(
+                answer.status,
+                {name.lower(): value for name, value in answer.getheaders()},
+                answer.read().decode(),
+            )
         finally:
             connection.close()
 
@@ -59,9 +69,15 @@ def basic(user: str, password: str) -> str:
 
 
 @contextmanager
-def console_of(name_server: str, *, client: Mapping[str, Any] | None = None, **settings: Any) -> Iterator[Browser]:
+def console_of(
+    name_server: str, *, client: Mapping[str, Any] | None = None, **settings: Any
+) -> Iterator[Browser]:
     """A console for the cluster; *settings* are ConsoleConfig's."""
-    console = Console(ConsoleConfig(client=ClientConfig(name_server=name_server, **(client or {})), port=0, **settings))
+    console = Console(
+        ConsoleConfig(
+            client=ClientConfig(name_server=name_server, **(client or {})), port=0, **settings
+        )
+    )
     console.start()
     try:
         yield Browser(console.address, settings.get("credentials"))

@@ -1,4 +1,6 @@
-"""The order in which tests run, the record of those that passed, and the broker that the integration suite runs on."""
+"""The order in which tests run, the record of those that passed, and the broker that the
+integration suite runs on.
+"""
 
 import itertools
 import os
@@ -16,36 +18,69 @@ from tests import lanes
 from tests.interop.apache import VERSION
 from tests.peers import Flavour, RunningBroker, start_broker
 
-hypothesis.settings.register_profile("ogive", deadline=None)  # no test asserts a time
+# no test asserts a time
+hypothesis.settings.register_profile("ogive", deadline=None)
 hypothesis.settings.load_profile("ogive")
 
-NIGHTLY_TIMEOUT_S = 1200  # a long size that only computes takes as long as the machine is busy with other things
-LAST = ("rel", "spark", "interop")  # markers of tests that start processes or take long
+# a long size that only computes takes as long as the machine is busy with other things
+NIGHTLY_TIMEOUT_S = 1200
+# markers of tests that start processes or take long
+LAST = ("rel", "spark", "interop")
 FIRST = ("first", "alone", "spark", "slow", "rel")
 """Markers of tests that workers begin with where there are several."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--broker", choices=("ogive", "apache"), default="ogive", help="whose broker the integration suite runs on")
-    parser.addoption("--apache-version", default=VERSION, metavar="N.N.N", help="of the broker that --broker apache starts")
-    parser.addoption("--nightly", action="store_true", help="also run the long sizes, as make test-slow does")
+    parser.addoption(
+        "--broker",
+        choices=("ogive", "apache"),
+        default="ogive",
+        help="whose broker the integration suite runs on",
+    )
+    parser.addoption(
+        "--apache-version",
+        default=VERSION,
+        metavar="N.N.N",
+        help="of the broker that --broker apache starts",
+    )
+    parser.addoption(
+        "--nightly", action="store_true", help="also run the long sizes, as make test-slow does"
+    )
     parser.addoption("--part", choices=lanes.PARTS, help="only tests of one part of make test-slow")
-    parser.addoption("--soak-minutes", type=int, default=5, metavar="N", help="how long T26 works: 5, and 60 once a week")
+    parser.addoption(
+        "--soak-minutes",
+        type=int,
+        default=5,
+        metavar="N",
+        help="how long T26 works: 5, and 60 once a week",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Fast tests first: unit tests, then the others, then whatever is marked as slow. On Apache's broker only what asks for a broker.
+    """Fast tests first: unit tests, then the others, then whatever is marked as slow.
 
-    Of several workers (``-n 2``) each begins with the long ones, so that none is at one when the others have ended.
+    On Apache's broker only what asks for a broker.
+
+    Of several workers (``-n 2``) each begins with the long ones, so that none is at one when the
+    others have ended.
     """
     if config.getoption("--broker") == "apache":
-        _keep(config, items, [item for item in items if "flavour" in getattr(item, "fixturenames", ())])
+        _keep(
+            config,
+            items,
+            [item for item in items if "flavour" in getattr(item, "fixturenames", ())],
+        )
         version = config.getoption("--apache-version")
         for item in items:
             since = item.get_closest_marker("since")
             if since is not None and _numbers_of(version) < _numbers_of(since.args[0]):
-                item.add_marker(pytest.mark.skip(reason=f"Apache's {version} cannot: {since.kwargs['what']}, from {since.args[0]} on"))
+                item.add_marker(
+                    pytest.mark.skip(
+                        reason=f"Apache's {version} cannot: {since.kwargs['what']}, from "
+                        f"{since.args[0]} on"
+                    )
+                )
     part = config.getoption("--part")
     if part is not None:
         _keep(config, items, [item for item in items if lanes.part_of(item) == part])
@@ -57,7 +92,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     def cost(item: pytest.Item) -> tuple[bool, bool, bool]:
         slow = item.get_closest_marker("slow") is not None
-        return slow, any(item.get_closest_marker(name) for name in LAST), "tests/unit/" not in item.nodeid
+        return (
+            slow,
+            any(item.get_closest_marker(name) for name in LAST),
+            "tests/unit/" not in item.nodeid,
+        )
 
     def rank(item: pytest.Item) -> tuple[bool, ...]:
         unmarked = (item.get_closest_marker(name) is None for name in FIRST)
@@ -103,18 +142,22 @@ class OneByOne(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no typ
 
 
 class Lanes(OneByOne):
-    """Of the tests that wait, a worker gets the first of its own lane, of the rest when there is none, and of whatever is left then."""
+    """Of the tests that wait, a worker gets the first of its own lane, of the rest when there is
+    none, and of whatever is left then.
+    """
 
     def __init__(self, config: pytest.Config, log: Any) -> None:
         super().__init__(config, log)
-        self._workers: dict[str, Any] = {}  # the lanes that one worker has to itself
+        # the lanes that one worker has to itself
+        self._workers: dict[str, Any] = {}
 
     def _assign_work_unit(self, node: Any) -> None:
         own = self._lane(node)
         order = {lanes.COMPUTES: 0, lanes.WAITS: 1, lanes.APART: 2} | {own: -1}
         first = min(self.workqueue, key=lambda name: order[self._lane_of(name)])
         if self._lane_of(first) == lanes.APART != own and len(self.nodes) > 1:
-            node.shutdown()  # what is left is for the other worker
+            # what is left is for the other worker
+            node.shutdown()
             return
         self.workqueue.move_to_end(first, last=False)
         super()._assign_work_unit(node)
@@ -148,20 +191,29 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 @pytest.fixture(scope="session")
 def flavour(request: pytest.FixtureRequest) -> Flavour:
-    """ "ogive" or "apache": a test that only holds on one of them skips itself on the other and says why."""
+    """Return "ogive" or "apache". A test of only one of them skips itself on the other."""
     chosen: Flavour = request.config.getoption("--broker")
     return chosen
 
 
 @pytest.fixture(scope="session")
 def release(request: pytest.FixtureRequest, flavour: Flavour) -> tuple[int, ...]:
-    """The release of Apache's whose habits the broker has: (4, 9, 7), say. Ours has those of the newest that we know."""
-    return _numbers_of(request.config.getoption("--apache-version") if flavour == "apache" else VERSION)
+    """The release of Apache's whose habits the broker has: (4, 9, 7), say.
+
+    Ours has those of the newest that we know.
+    """
+    return _numbers_of(
+        request.config.getoption("--apache-version") if flavour == "apache" else VERSION
+    )
 
 
 @pytest.fixture(scope="session")
-def broker(request: pytest.FixtureRequest, flavour: Flavour, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """A name server and a broker for the whole session, of the kind that --broker names; topics are created on first use."""
+def broker(
+    request: pytest.FixtureRequest, flavour: Flavour, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningBroker]:
+    """A name server and a broker for the whole session, of the kind that --broker names; topics are
+    created on first use.
+    """
     version: str = request.config.getoption("--apache-version")
     with start_broker(flavour, tmp_path_factory.mktemp("broker"), version=version) as running:
         yield running
@@ -172,7 +224,10 @@ _numbers = itertools.count(1)
 
 def unique(request: pytest.FixtureRequest, prefix: str) -> str:
     """Short enough for the columns of mqadmin's tables."""
-    return f"{prefix}{os.getpid()}_{next(_numbers)}_{re.sub(r'[^a-z]+', '_', request.node.name.removeprefix('test_'))[:32]}"
+    return (
+        f"{prefix}{os.getpid()}_{next(_numbers)}"
+        f"_{re.sub(r'[^a-z]+', '_', request.node.name.removeprefix('test_'))[:32]}"
+    )
 
 
 @pytest.fixture

@@ -68,14 +68,21 @@ class Outcome:
             "twice": self.twice,
             "hand_overs": len(self.idle_s),
         }
-        row |= {"idle_median_s": round(self.idle_median_s, 2), "idle_max_s": round(max(self.idle_s, default=0.0), 2)}
+        row |= {
+            "idle_median_s": round(self.idle_median_s, 2),
+            "idle_max_s": round(max(self.idle_s, default=0.0), 2),
+        }
         return json.dumps(row | {"dead": self.dead, "dead_early": self.dead_early})
 
 
 class Member:
     """A consumer, and for a kind without a listener the task that works with it."""
 
-    def __init__(self, consumer: aio.PushConsumer | aio.PullConsumer, work: Callable[["Member"], Coroutine[Any, Any, None]] | None) -> None:
+    def __init__(
+        self,
+        consumer: aio.PushConsumer | aio.PullConsumer,
+        work: Callable[["Member"], Coroutine[Any, Any, None]] | None,
+    ) -> None:
         self.consumer = consumer
         self.ending = False
         self._work = work
@@ -85,7 +92,11 @@ class Member:
     def held(self) -> list[MessageQueue]:
         """The queues that it has, without the retry topic's."""
         found = self.consumer.assignment
-        queues = found if isinstance(found, list) else [queue for queues in found.values() for queue in queues]
+        queues = (
+            found
+            if isinstance(found, list)
+            else [queue for queues in found.values() for queue in queues]
+        )
         return [queue for queue in queues if not queue.topic.startswith(RETRY_PREFIX)]
 
     async def __aenter__(self) -> None:
@@ -120,25 +131,43 @@ class Scene:
     _idle_s: list[float] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    # --- members -----------------------------------------------------------------------------------------------------
+    # --- members ----------------------------------------------------------------------------------
 
     def member(self) -> Member:
         if self.kind == "pull":
-            # It hears of what it has lost at its next poll, later than others of what they have taken.
-            pull = aio.PullConsumer(self.topic, group=self.group, start="earliest", name_server=self.server)
+            # It hears of what it has lost at its next poll, later than others of what they have
+            # taken.
+            pull = aio.PullConsumer(
+                self.topic, group=self.group, start="earliest", name_server=self.server
+            )
             return Member(pull, self._poll)
         if self.kind == "iterated":
-            push = aio.PushConsumer(self.topic, group=self.group, start="earliest", name_server=self.server, on_change=self._note_change)
+            push = aio.PushConsumer(
+                self.topic,
+                group=self.group,
+                start="earliest",
+                name_server=self.server,
+                on_change=self._note_change,
+            )
             return Member(push, self._iterate)
         orderly = self.kind == "orderly"
 
-        @ogive.listener(self.topic, group=self.group, start="earliest", threads=THREADS, orderly=orderly, **self.settings)
+        @ogive.listener(
+            self.topic,
+            group=self.group,
+            start="earliest",
+            threads=THREADS,
+            orderly=orderly,
+            **self.settings,
+        )
         def work(message: ogive.MessageExt) -> Any:
             time.sleep(self.listener_s)
             number = self._got(message)
             return ogive.later(1) if self.fails(number) else None
 
-        return Member(aio.PushConsumer(work, name_server=self.server, on_change=self._note_change), None)
+        return Member(
+            aio.PushConsumer(work, name_server=self.server, on_change=self._note_change), None
+        )
 
     async def _iterate(self, member: Member) -> None:
         assert isinstance(member.consumer, aio.PushConsumer)
@@ -165,14 +194,16 @@ class Scene:
         now = time.monotonic()
         with self._lock:
             self._free_since |= dict.fromkeys(given_up, now)
-            self._idle_s += [now - self._free_since.pop(queue) for queue in taken if queue in self._free_since]
+            self._idle_s += [
+                now - self._free_since.pop(queue) for queue in taken if queue in self._free_since
+            ]
 
     async def close(self, member: Member) -> None:
         held = member.held
         await member.__aexit__()
         self._note_change([], held)
 
-    # --- messages ----------------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     async def create(self) -> None:
         async with aio.Admin(self.server) as admin:
@@ -182,7 +213,12 @@ class Scene:
         async with aio.Producer(self.server) as producer:
             while count > 0:
                 part = range(self.sent, self.sent + min(count, 500))
-                await asyncio.gather(*(producer.send(self.topic, b"%d" % number, timeout_s=WAIT_S) for number in part))
+                await asyncio.gather(
+                    *(
+                        producer.send(self.topic, b"%d" % number, timeout_s=WAIT_S)
+                        for number in part
+                    )
+                )
                 self.sent += len(part)
                 count -= len(part)
 
@@ -197,7 +233,9 @@ class Scene:
     async def delivered(self, count: int, timeout_s: float = WAIT_S) -> None:
         """Until so many messages have come, or the time is up."""
         deadline = time.monotonic() + timeout_s
-        while time.monotonic() < deadline and len({number for number, _ in list(self.calls)}) < count:
+        while (
+            time.monotonic() < deadline and len({number for number, _ in list(self.calls)}) < count
+        ):
             await asyncio.sleep(0.1)
 
     async def tried(self, messages: Iterable[int], times: int) -> None:
@@ -207,7 +245,9 @@ class Scene:
 
     def outcome(self, name: str) -> Outcome:
         delivered = len({number for number, _ in self.calls})
-        return Outcome(name, self.sent, delivered, self.calls.total() - len(self.calls), tuple(self._idle_s))
+        return Outcome(
+            name, self.sent, delivered, self.calls.total() - len(self.calls), tuple(self._idle_s)
+        )
 
     async def dead_letters(self) -> list[int]:
         async with aio.PullConsumer(name_server=self.server, start="earliest") as reader:
@@ -229,7 +269,7 @@ async def start(stack: AsyncExitStack, members: Sequence[Member], apart_s: float
     await asyncio.gather(*(one(index, member) for index, member in enumerate(members)))
 
 
-# --- scenarios -------------------------------------------------------------------------------------------------------
+# --- scenarios ------------------------------------------------------------------------------------
 
 
 async def together(
@@ -253,10 +293,14 @@ async def together(
         filling = asyncio.create_task(scene.fill(messages if made_by_message else 0))
         await start(stack, [scene.member() for _ in range(members)], apart_s)
         await filling
-        await scene.delivered(messages, WAIT_S if listener_s < 1 or kind != "listener" else 4 * listener_s)
+        await scene.delivered(
+            messages, WAIT_S if listener_s < 1 or kind != "listener" else 4 * listener_s
+        )
         await asyncio.sleep(AFTER_S)
     made = ", first message" if made_by_message else ""
-    return scene.outcome(f"{kind}: {members} together, {listener_s * 1000:g} ms, {apart_s * 1000:g} ms apart{made}")
+    return scene.outcome(
+        f"{kind}: {members} together, {listener_s * 1000:g} ms, {apart_s * 1000:g} ms apart{made}"
+    )
 
 
 def slow_enough(kind: Kind, listener_s: float, quick: float, slow: float) -> float:
@@ -308,8 +352,12 @@ async def rolling(server: str, *, listener_s: float, kind: Kind = "listener") ->
 
 
 async def failing(server: str, *, messages: int, retries: int = 2) -> Outcome:
-    """One of five messages fails always, while four members start together, and one of them leaves."""
-    scene = Scene(server, 0.002, fails=lambda number: number % 5 == 0, settings={"max_retries": retries})
+    """One of five messages fails always, while four members start together, and one of them
+    leaves.
+    """
+    scene = Scene(
+        server, 0.002, fails=lambda number: number % 5 == 0, settings={"max_retries": retries}
+    )
     await scene.create()
     await scene.fill(messages)
     bad = range(0, messages, 5)
@@ -322,9 +370,15 @@ async def failing(server: str, *, messages: int, retries: int = 2) -> Outcome:
         await scene.tried(bad, 1 + retries)
         await asyncio.sleep(AFTER_S)
     letters = await scene.dead_letters()
-    early = sum((number, retries) not in scene.calls for number in letters) + len(letters) - len(set(letters))
+    early = (
+        sum((number, retries) not in scene.calls for number in letters)
+        + len(letters)
+        - len(set(letters))
+    )
     row = scene.outcome("failing listener")
-    return Outcome(row.scenario, row.sent, row.delivered, row.twice, row.idle_s, len(letters), early)
+    return Outcome(
+        row.scenario, row.sent, row.delivered, row.twice, row.idle_s, len(letters), early
+    )
 
 
 Run = partial[Coroutine[Any, Any, Outcome]]
@@ -335,9 +389,21 @@ def scenarios(*, whole: bool, kinds: Sequence[str] = KINDS) -> list[Run]:
     for members in (2, 4, 8):
         for listener_s, messages in ((0.0, 20_000), (0.002, 20_000), (3.0, 400)):
             apart = (0.0, 0.01, 0.05, 0.1, 0.3, 0.5, 1.0) if whole else (0.0, 0.1)
-            runs += [partial(together, members=members, messages=messages, listener_s=listener_s, apart_s=s) for s in apart]
             runs += [
-                partial(together, members=members, messages=messages, listener_s=listener_s, apart_s=s, made_by_message=True)
+                partial(
+                    together, members=members, messages=messages, listener_s=listener_s, apart_s=s
+                )
+                for s in apart
+            ]
+            runs += [
+                partial(
+                    together,
+                    members=members,
+                    messages=messages,
+                    listener_s=listener_s,
+                    apart_s=s,
+                    made_by_message=True,
+                )
                 for s in ((0.0, 0.1, 0.5, 1.0) if whole else (0.1,))
             ]
     runs += [partial(join_and_leave, listener_s=listener_s) for listener_s in (0.0, 0.002, 3.0)]
@@ -345,7 +411,16 @@ def scenarios(*, whole: bool, kinds: Sequence[str] = KINDS) -> list[Run]:
     runs.append(partial(failing, messages=1000))
     for kind in KINDS[1:]:
         for listener_s, messages in ((0.0, 20_000), (0.002, 4_000), (3.0, 12)):
-            runs.append(partial(together, members=4, messages=messages, listener_s=listener_s, apart_s=0.1, kind=kind))
+            runs.append(
+                partial(
+                    together,
+                    members=4,
+                    messages=messages,
+                    listener_s=listener_s,
+                    apart_s=0.1,
+                    kind=kind,
+                )
+            )
             runs.append(partial(join_and_leave, listener_s=listener_s, kind=kind))
             runs.append(partial(rolling, listener_s=listener_s, kind=kind))
     return [run for run in runs if run.keywords.get("kind", "listener") in kinds]
@@ -360,13 +435,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.hand_overs", description=__doc__)
     parser.add_argument("--apache", action="store_true", help="on Apache's broker")
     parser.add_argument("--whole", action="store_true", help="more distances between the starts")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS, help="only these kinds of members")
+    parser.add_argument(
+        "--kinds", nargs="+", choices=KINDS, default=KINDS, help="only these kinds of members"
+    )
     options = parser.parse_args()
     with ExitStack() as stack:
         if options.apache:
             from tests.interop import apache
 
-            server = stack.enter_context(apache.Apache(Path(stack.enter_context(tempfile.TemporaryDirectory())))).name_server
+            server = stack.enter_context(
+                apache.Apache(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+            ).name_server
         else:
             server = stack.enter_context(Broker(flush="async")).name_server
         asyncio.run(table(server, scenarios(whole=options.whole, kinds=options.kinds)))

@@ -1,14 +1,22 @@
-"""Texts in the form of java.util.Properties, and what Java 17 reads in them; None where it refuses them."""
+"""Texts in the form of java.util.Properties, and what Java 17 reads in them; None where it refuses
+them.
+"""
 
 from typing import Final
 
 SAMPLES: Final[list[tuple[bytes, dict[str, str] | None]]] = [
     (b"", {}),
     (b"listenPort=10921\nlistenPort = 10922", {"listenPort": "10922"}),
-    (b"listenPort 10921\r\nbrokerName\tbroker-b\rbrokerId:0", {"listenPort": "10921", "brokerName": "broker-b", "brokerId": "0"}),
+    (
+        b"listenPort 10921\r\nbrokerName\tbroker-b\rbrokerId:0",
+        {"listenPort": "10921", "brokerName": "broker-b", "brokerId": "0"},
+    ),
     ("# 端口\nlistenPort=10921\n! 名字\n".encode("gbk"), {"listenPort": "10921"}),
     (b"  # comment with a backslash at its end \\\nlistenPort=10921", {"listenPort": "10921"}),
-    (b"namesrvAddr=10.0.0.1:9876;\\\n    10.0.0.2:9876", {"namesrvAddr": "10.0.0.1:9876;10.0.0.2:9876"}),
+    (
+        b"namesrvAddr=10.0.0.1:9876;\\\n    10.0.0.2:9876",
+        {"namesrvAddr": "10.0.0.1:9876;10.0.0.2:9876"},
+    ),
     (b"a=one \\\r\n\ttwo\\\n# not a comment\nb=3", {"a": "one two# not a comment", "b": "3"}),
     (b"a=one\\\\\nb=two\\\\\\\nthree", {"a": "one\\", "b": "two\\three"}),
     (b"a=one\\\n\nb=two", {"a": "one", "b": "two"}),

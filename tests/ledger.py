@@ -1,4 +1,6 @@
-"""Who sent, got and committed what: the book that tests of delivery keep, and the questions they ask of it."""
+"""Who sent, got and committed what: the book that tests of delivery keep, and the questions they
+ask of it.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -20,9 +22,12 @@ class Delivery:
 
 @dataclass(slots=True)
 class Ledger:
-    """Bodies name messages: each is sent once. Kept in the test's own process, which is never killed.
+    """Bodies name messages: each is sent once.
 
-    An attempt whose outcome is unknown stands in *attempted* and not in *acknowledged*: it may be received, and need not be.
+    Kept in the test's own process, which is never killed.
+
+    An attempt whose outcome is unknown stands in *attempted* and not in *acknowledged*: it may be
+    received, and need not be.
     """
 
     attempted: set[bytes] = field(default_factory=set)
@@ -31,7 +36,7 @@ class Ledger:
     committed: dict[MessageQueue, list[int]] = field(default_factory=dict)
     """What the group told of a queue's progress, in order."""
 
-    # --- entries -----------------------------------------------------------------------------------------------------
+    # --- entries ----------------------------------------------------------------------------------
 
     def sent(self, bodies: Iterable[bytes]) -> None:
         """Tried, and acknowledged."""
@@ -45,7 +50,7 @@ class Ledger:
     def commit(self, queue: MessageQueue, offset: int) -> None:
         self.committed.setdefault(queue, []).append(offset)
 
-    # --- questions ---------------------------------------------------------------------------------------------------
+    # --- questions --------------------------------------------------------------------------------
 
     @property
     def received(self) -> set[bytes]:
@@ -68,7 +73,11 @@ class Ledger:
 
     @property
     def more_than_once(self) -> set[bytes]:
-        return {body for body, count in Counter(delivery.body for delivery in self.deliveries).items() if count > 1}
+        return {
+            body
+            for body, count in Counter(delivery.body for delivery in self.deliveries).items()
+            if count > 1
+        }
 
     @property
     def reused(self) -> list[tuple[MessageQueue, int]]:
@@ -94,7 +103,9 @@ class Ledger:
 
     @property
     def skipped(self) -> list[tuple[MessageQueue, int]]:
-        """Offsets that the group's progress passed in a queue although no listener had got them by the end."""
+        """Offsets that the group's progress passed in a queue although no listener had got them by
+        the end.
+        """
         got: dict[MessageQueue, set[int]] = {}
         for delivery in self.deliveries:
             got.setdefault(delivery.queue, set()).add(delivery.offset)
@@ -108,7 +119,12 @@ class Ledger:
     @property
     def went_back(self) -> list[tuple[MessageQueue, int, int]]:
         """(queue, from, to) where progress was told that lies before what had been told."""
-        return [(queue, before, after) for queue, told in self.committed.items() for before, after in pairwise(told) if after < before]
+        return [
+            (queue, before, after)
+            for queue, told in self.committed.items()
+            for before, after in pairwise(told)
+            if after < before
+        ]
 
     def check(self) -> None:
         """Nothing lost, nothing invented, no offset that names two messages."""

@@ -1,4 +1,6 @@
-"""Child processes of the tests: started with their output in a file or a pipe, always stopped, never waited for without a limit."""
+"""Child processes of the tests: started with their output in a file or a pipe, always stopped,
+never waited for without a limit.
+"""
 
 import contextlib
 import itertools
@@ -21,7 +23,10 @@ class StartFailed(AssertionError):
 
 
 def stop(process: subprocess.Popen[bytes], sign: signal.Signals = signal.SIGTERM) -> int:
-    """Send *sign*, wait, kill after STOP_S. Returns the exit code; harmless when the process has ended."""
+    """Send *sign*, wait, kill after STOP_S.
+
+    Returns the exit code; harmless when the process has ended.
+    """
     if process.poll() is None:
         process.send_signal(sign)
     try:
@@ -31,7 +36,13 @@ def stop(process: subprocess.Popen[bytes], sign: signal.Signals = signal.SIGTERM
         return process.wait(STOP_S)
 
 
-def wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path, what: str, limit_s: float = 60.0) -> None:
+def wait_until(
+    ready: Callable[[], bool],
+    process: subprocess.Popen[bytes],
+    log: Path,
+    what: str,
+    limit_s: float = 60.0,
+) -> None:
     """Ask *ready* every 50 ms. Raises StartFailed when *process* ends first or the limit passes."""
     give_up = time.monotonic() + limit_s
     while not ready():
@@ -43,7 +54,9 @@ def wait_until(ready: Callable[[], bool], process: subprocess.Popen[bytes], log:
 
 
 def tail(log: Path, lines: int = 30) -> str:
-    """The last lines of *log*, without what Java's logging library says about itself ("... |-INFO in ...")."""
+    """The last lines of *log*, without what Java's logging library says about itself ("... |-INFO
+    in ...").
+    """
     said = log.read_text("utf-8", "replace").splitlines() if log.exists() else []
     return "\n".join([line for line in said if " |-" not in line][-lines:])
 
@@ -51,8 +64,8 @@ def tail(log: Path, lines: int = 30) -> str:
 def _blocks() -> Iterator[int]:
     """The first ports of blocks of BLOCK, again and again, in an order of this process's own.
 
-    Between the choice of a port and its use lie seconds of a JVM's start. So no process is given a block twice before it has had
-    them all, and of pytest's workers each has blocks of its own.
+    Between the choice of a port and its use lie seconds of a JVM's start. So no process is given a
+    block twice before it has had them all, and of pytest's workers each has blocks of its own.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -65,7 +78,8 @@ _next_blocks = _blocks()
 
 
 def free_port(offsets: Iterable[int] = (0,)) -> int:
-    """A port that is free now, as are port + offset for each of *offsets*, which lie within BLOCK ports; no soon caller gets one of them.
+    """A port that is free now, as are port + offset for each of *offsets*, which lie within BLOCK
+    ports; no soon caller gets one of them.
 
     Below the range that the system gives out by itself.
     """
@@ -90,11 +104,16 @@ def is_free(port: int) -> bool:
 
 @contextlib.contextmanager
 def broker_process(folder: Path, program: str, *arguments: str) -> Iterator[str]:
-    """A Python *program* that runs a broker and prints its address, which this gives; killed at the end. Its errors go into *folder*."""
+    """A Python *program* that runs a broker and prints its address, which this gives; killed at the
+    end. Its errors go into *folder*.
+    """
     errors = folder / "broker.log"
     with errors.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL
+            [sys.executable, "-c", program, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
         )
     assert process.stdout is not None
     try:

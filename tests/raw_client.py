@@ -12,7 +12,13 @@ from ogive.errors import ResponseCode
 from ogive.model import MessageExt, MessageQueue
 from ogive.transport.connection import Connection, connect, split_address
 from ogive.wire.acl import Credentials
-from ogive.wire.bodies import ConsumerData, HeartbeatData, LockBatchBody, SubscriptionData, locked_queues_loads
+from ogive.wire.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    LockBatchBody,
+    SubscriptionData,
+    locked_queues_loads,
+)
 from ogive.wire.codes import Flag, LanguageCode, PullSysFlag, RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import BatchItem, decode_messages, encode_batch, encode_properties
@@ -27,11 +33,17 @@ def unique_key() -> str:
 
 
 class RawClient:
-    """One connection. *codec* is the header encoding of its requests; answers come in whatever the server chooses."""
+    """One connection.
 
-    def __init__(self, codec: SerializeType = SerializeType.JSON, language: LanguageCode = LanguageCode.JAVA) -> None:
+    *codec* is the header encoding of its requests; answers come in whatever the server chooses.
+    """
+
+    def __init__(
+        self, codec: SerializeType = SerializeType.JSON, language: LanguageCode = LanguageCode.JAVA
+    ) -> None:
         self.codec, self.language = codec, language
-        self.requests: asyncio.Queue[RemotingCommand] = asyncio.Queue()  # what the broker asks
+        # what the broker asks
+        self.requests: asyncio.Queue[RemotingCommand] = asyncio.Queue()
         self._connection: Connection | None = None
 
     @classmethod
@@ -46,7 +58,11 @@ class RawClient:
         client = cls(codec, language)
         host, port = split_address(address)
         client._connection = await connect(
-            host, port, on_request=lambda _, command: client.requests.put_nowait(command), credentials=credentials, ssl=context
+            host,
+            port,
+            on_request=lambda _, command: client.requests.put_nowait(command),
+            credentials=credentials,
+            ssl=context,
         )
         return client
 
@@ -58,13 +74,20 @@ class RawClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.connection.close()
         await self.connection.wait_closed()
 
-    # --- any request -------------------------------------------------------------------------------------------------
+    # --- any request ------------------------------------------------------------------------------
 
-    def start(self, code: int, body: bytes = b"", /, **fields: object) -> asyncio.Future[RemotingCommand]:
+    def start(
+        self, code: int, body: bytes = b"", /, **fields: object
+    ) -> asyncio.Future[RemotingCommand]:
         return self.connection.start_call(self._command(code, fields, body), TIMEOUT_S)
 
     async def call(self, code: int, body: bytes = b"", /, **fields: object) -> RemotingCommand:
@@ -82,10 +105,14 @@ class RawClient:
         self.connection.send_nowait(command)
 
     def _command(self, code: int, fields: dict[str, object], body: bytes) -> RemotingCommand:
-        text = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in fields.items() if value is not None}
+        text = {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in fields.items()
+            if value is not None
+        }
         return RemotingCommand(code, text, body, language=self.language, serialize_type=self.codec)
 
-    # --- sends -------------------------------------------------------------------------------------------------------
+    # --- sends ------------------------------------------------------------------------------------
 
     def start_send(
         self,
@@ -99,29 +126,58 @@ class RawClient:
     ) -> asyncio.Future[RemotingCommand]:
         """*changed*: header fields by their short names."""
         own = {"UNIQ_KEY": unique_key()} if properties is None else properties
-        return self.start(code, body, **(self.send_fields(topic, queue, encode_properties(own).decode()) | changed))
+        return self.start(
+            code,
+            body,
+            **(self.send_fields(topic, queue, encode_properties(own).decode()) | changed),
+        )
 
     @staticmethod
     def send_fields(topic: str, queue: int, properties: str) -> dict[str, object]:
         return {
-            "a": "raw-producer", "b": topic, "c": "TBW102", "d": 4, "e": queue, "f": 0, "g": 1_795_230_231_293, "h": 0, "i": properties,
-            "j": 0, "k": False, "m": False,
-        }  # fmt: skip
+            "a": "raw-producer",
+            "b": topic,
+            "c": "TBW102",
+            "d": 4,
+            "e": queue,
+            "f": 0,
+            "g": 1_795_230_231_293,
+            "h": 0,
+            "i": properties,
+            "j": 0,
+            "k": False,
+            "m": False,
+        }
 
     async def send(
-        self, topic: str, body: bytes = b"x", properties: dict[str, str] | None = None, *, queue: int = 0, **changed: object
+        self,
+        topic: str,
+        body: bytes = b"x",
+        properties: dict[str, str] | None = None,
+        *,
+        queue: int = 0,
+        **changed: object,
     ) -> RemotingCommand:
         """The answer, if it is SUCCESS."""
-        answer = await self.start_send(topic, body, properties, queue=queue, **changed)  # type: ignore[arg-type]
+        changed["queue"] = queue
+        answer = await self.start_send(topic, body, properties, **changed)  # type: ignore[arg-type]
         assert answer.code == ResponseCode.SUCCESS, answer
         return answer
 
-    async def send_batch(self, topic: str, bodies: Iterable[bytes], *, queue: int = 0, **own: str) -> RemotingCommand:
+    async def send_batch(
+        self, topic: str, bodies: Iterable[bytes], *, queue: int = 0, **own: str
+    ) -> RemotingCommand:
         """*own*: properties of the batch itself."""
-        items = encode_batch(BatchItem(0, body, encode_properties({"UNIQ_KEY": unique_key()})) for body in bodies)
-        return await self.call(320, items, **(self.send_fields(topic, queue, encode_properties(own).decode()) | {"m": True}))
+        items = encode_batch(
+            BatchItem(0, body, encode_properties({"UNIQ_KEY": unique_key()})) for body in bodies
+        )
+        return await self.call(
+            320,
+            items,
+            **(self.send_fields(topic, queue, encode_properties(own).decode()) | {"m": True}),
+        )
 
-    # --- pulls and groups --------------------------------------------------------------------------------------------
+    # --- pulls and groups -------------------------------------------------------------------------
 
     def start_pull(
         self,
@@ -159,12 +215,22 @@ class RawClient:
         return await self.start_pull(group, topic, offset, **options)  # type: ignore[arg-type]
 
     async def heartbeat(
-        self, client_id: str, group: str, *topics: str, expression: str = "*", model: str = "CLUSTERING", version: int = 0
+        self,
+        client_id: str,
+        group: str,
+        *topics: str,
+        expression: str = "*",
+        model: str = "CLUSTERING",
+        version: int = 0,
     ) -> RemotingCommand:
-        subscriptions = tuple(SubscriptionData.of_tags(topic, expression, version) for topic in topics)
+        subscriptions = tuple(
+            SubscriptionData.of_tags(topic, expression, version) for topic in topics
+        )
         data = HeartbeatData(
             client_id=client_id,
-            consumers=(ConsumerData(group=group, message_model=model, subscriptions=subscriptions),),
+            consumers=(
+                ConsumerData(group=group, message_model=model, subscriptions=subscriptions),
+            ),
             producers=("raw",),
         )
         return await self.ok(RequestCode.HEART_BEAT, data.encode())
@@ -172,10 +238,16 @@ class RawClient:
     async def lock(self, client_id: str, group: str, *queues: MessageQueue) -> list[int]:
         """The ids of the queues that were locked."""
         body = LockBatchBody(group=group, client_id=client_id, queues=queues).encode()
-        return sorted(queue.queue_id for queue in locked_queues_loads((await self.ok(RequestCode.LOCK_BATCH_MQ, body)).body))
+        return sorted(
+            queue.queue_id
+            for queue in locked_queues_loads((await self.ok(RequestCode.LOCK_BATCH_MQ, body)).body)
+        )
 
     async def unlock(self, client_id: str, group: str, *queues: MessageQueue) -> None:
-        await self.ok(RequestCode.UNLOCK_BATCH_MQ, LockBatchBody(group=group, client_id=client_id, queues=queues).encode())
+        await self.ok(
+            RequestCode.UNLOCK_BATCH_MQ,
+            LockBatchBody(group=group, client_id=client_id, queues=queues).encode(),
+        )
 
     async def next_request(self, code: int) -> RemotingCommand:
         """The next request of the broker with that code; others are passed over."""

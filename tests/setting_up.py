@@ -21,7 +21,9 @@ def setup_command(clone: Path, what: str) -> list[str]:
 def set_up(clone: Path, what: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run tools/setup in an empty clone."""
     command = setup_command(clone, what)
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 def only(folder: Path, *programs: str) -> str:
@@ -45,7 +47,9 @@ def make_empty_clone(folder: Path) -> None:
 
 
 def make_interpreter(folder: Path, first: str = "", last: str = "") -> Path:
-    """A program that is new enough and makes environments of itself, and does nothing else but the code *first* and *last*."""
+    """A program that is new enough and makes environments of itself, and does nothing else but the
+    code *first* and *last*.
+    """
     program = folder / "python"
     program.write_text(_INTERPRETER.format(python=sys.executable, first=first, last=last))
     program.chmod(0o755)

@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from ogive.errors import OgiveError
-from ogive.store import Fs, GetStatus, MessageStore, NewBatch, NewMessage, OsFs, PutResult, StoreConfig
+from ogive.store import (
+    Fs,
+    GetStatus,
+    MessageStore,
+    NewBatch,
+    NewMessage,
+    OsFs,
+    PutResult,
+    StoreConfig,
+)
 from ogive.store.writer import Group, GroupWriter, Job, WriterThread
 from ogive.wire.message import StoredMessage, decode_stored
 
@@ -33,7 +42,14 @@ def small(root: Path, **changes: Any) -> StoreConfig:
     return StoreConfig(root=root, **(sizes | changes))
 
 
-def message(body: bytes | str = b"body", topic: str = "T", queue_id: int = 0, *, tag: str = "", **fields: Any) -> NewMessage:
+def message(
+    body: bytes | str = b"body",
+    topic: str = "T",
+    queue_id: int = 0,
+    *,
+    tag: str = "",
+    **fields: Any,
+) -> NewMessage:
     properties = f"UNIQ_KEY\x01ABC\x02TAGS\x01{tag}\x02".encode() if tag else b"UNIQ_KEY\x01ABC\x02"
     fields = {"properties": properties, "born_host": HOST, "store_host": HOST} | fields
     return NewMessage(topic, queue_id, body.encode() if isinstance(body, str) else body, **fields)
@@ -99,14 +115,27 @@ class OneByOne:
 class Driver:
     """A running store whose owner is the test: reports of the writer run in wait() and settle()."""
 
-    def __init__(self, config: StoreConfig, fs: Fs | None = None, *, clock: Callable[[], int] | None = None, threaded: bool = True) -> None:
+    def __init__(
+        self,
+        config: StoreConfig,
+        fs: Fs | None = None,
+        *,
+        clock: Callable[[], int] | None = None,
+        threaded: bool = True,
+    ) -> None:
         self.fs = fs or OsFs()
         self.store = MessageStore.open(config, fs=self.fs, clock_ms=clock or Clock())
         self._reports: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.store.start(self._reports.put if threaded else run_now, writer=WriterThread if threaded else InlineWriter)
+        self.store.start(
+            self._reports.put if threaded else run_now,
+            writer=WriterThread if threaded else InlineWriter,
+        )
 
     def put(self, *messages: NewMessage) -> list[PutResult]:
-        """Store one message or several and wait for the answer. Raises the error that the answer is."""
+        """Store one message or several and wait for the answer.
+
+        Raises the error that the answer is.
+        """
         return self._answer(self.post(*messages))
 
     def put_batch(self, batch: NewBatch) -> list[PutResult]:
@@ -124,7 +153,9 @@ class Driver:
         """Store without waiting; the answer appears in the list."""
         return self._post(messages)
 
-    def _post(self, messages: Sequence[NewMessage] | NewBatch) -> list[list[PutResult] | OgiveError]:
+    def _post(
+        self, messages: Sequence[NewMessage] | NewBatch
+    ) -> list[list[PutResult] | OgiveError]:
         answers: list[list[PutResult] | OgiveError] = []
         self.store.put(messages, answers.append)
         self.store.submit()

@@ -1,4 +1,6 @@
-"""Topics for tests of the Spark bridge: filled over the wire, read by queries that keep what they saw."""
+"""Topics for tests of the Spark bridge: filled over the wire, read by queries that keep what they
+saw.
+"""
 
 import asyncio
 import time
@@ -50,8 +52,18 @@ class Wire:
     def delete_in_name_server(self, topic: str) -> None:
         self._run(lambda pool: api.delete_topic_in_name_server(pool, self.name_server, topic))
 
-    def send(self, topic: str, queue_id: int, bodies: Sequence[bytes], sys_flag: int = 0, **properties: str) -> None:
-        """Each body as a message with *properties*, where {i} stands for its position. Returns when all can be read."""
+    def send(
+        self,
+        topic: str,
+        queue_id: int,
+        bodies: Sequence[bytes],
+        sys_flag: int = 0,
+        **properties: str,
+    ) -> None:
+        """Each body as a message with *properties*, where {i} stands for its position.
+
+        Returns when all can be read.
+        """
 
         def header(text: str, *, batch: bool) -> SendMessageRequestV2:
             return SendMessageRequestV2(
@@ -64,19 +76,32 @@ class Wire:
                 batch=batch,
             )
 
-        texts = [{name: value.format(i=i) for name, value in properties.items()} for i in range(len(bodies))]
+        texts = [
+            {name: value.format(i=i) for name, value in properties.items()}
+            for i in range(len(bodies))
+        ]
 
         async def go(pool: ConnectionPool) -> None:
             if len(bodies) == 1:
                 text = encode_properties(texts[0]).decode()
-                sent = await api.send_message(pool, self._address, header(text, batch=False), bodies[0], broker_name="broker-a")
+                sent = await api.send_message(
+                    pool,
+                    self._address,
+                    header(text, batch=False),
+                    bodies[0],
+                    broker_name="broker-a",
+                )
                 await self._shown(pool, sent.queue, sent.queue_offset + 1)
                 return
             for at in range(0, len(bodies), 500):
                 rows = zip(bodies[at : at + 500], texts[at : at + 500], strict=True)
-                batch = encode_batch(BatchItem(0, body, encode_properties(text)) for body, text in rows)
+                batch = encode_batch(
+                    BatchItem(0, body, encode_properties(text)) for body, text in rows
+                )
                 wait = header("WAIT\x01true\x02", batch=True)
-                sent = await api.send_message(pool, self._address, wait, batch, broker_name="broker-a", batch=True)
+                sent = await api.send_message(
+                    pool, self._address, wait, batch, broker_name="broker-a", batch=True
+                )
                 await self._shown(pool, sent.queue, sent.queue_offset + len(bodies[at : at + 500]))
 
         self._run(go)
@@ -89,30 +114,47 @@ class Wire:
 
     def messages(self, queue: MessageQueue, count: int) -> Sequence[MessageExt]:
         """The first ones, as any client sees them."""
-        return self._run(lambda pool: api.read_messages(pool, self._address, queue, 0, count)).messages
+        return self._run(
+            lambda pool: api.read_messages(pool, self._address, queue, 0, count)
+        ).messages
 
     def count(self, topic: str) -> int:
         """Messages in all queues."""
-        return sum(span.max_offset for span in self._run(lambda pool: api.topic_stats(pool, self._address, topic)).values())
+        return sum(
+            span.max_offset
+            for span in self._run(lambda pool: api.topic_stats(pool, self._address, topic)).values()
+        )
 
     def progress(self, group: str, queue: MessageQueue) -> int | None:
-        return self._run(lambda pool: api.query_consumer_offset(pool, self._address, group, queue, zero_if_young=False))
+        return self._run(
+            lambda pool: api.query_consumer_offset(
+                pool, self._address, group, queue, zero_if_young=False
+            )
+        )
 
     def broker_name(self, topic: str) -> str:
         """Of the only broker."""
-        return next(iter(self._run(lambda pool: api.topic_stats(pool, self._address, topic)))).broker_name
+        return next(
+            iter(self._run(lambda pool: api.topic_stats(pool, self._address, topic)))
+        ).broker_name
 
 
 def wait_until_shown(name_server: str, topic: str, count: int) -> None:
-    """Until *count* messages of *topic* can be read: Apache's broker acknowledges before it dispatches."""
+    """Until *count* messages of *topic* can be read: Apache's broker acknowledges before it
+    dispatches.
+    """
     with ogive.Admin(name_server) as admin:
-        assert eventually(lambda: sum(row.max_offset for row in admin.offsets(topic)) >= count or None)
+        assert eventually(
+            lambda: sum(row.max_offset for row in admin.offsets(topic)) >= count or None
+        )
 
 
 class Stream:
     """A stream over one topic that keeps what its batches hold."""
 
-    def __init__(self, spark: "SparkSession", name_server: str, topic: str, checkpoint: Path) -> None:
+    def __init__(
+        self, spark: "SparkSession", name_server: str, topic: str, checkpoint: Path
+    ) -> None:
         self._spark = spark
         self._options = {"nameServer": name_server, "subscribe": topic}
         self._checkpoint = checkpoint
@@ -120,9 +162,17 @@ class Stream:
 
     def start(self, options: Mapping[str, str], *, available_now: bool = True) -> "StreamingQuery":
         """With *available_now* the query reads what is there, then ends."""
-        stream = self._spark.readStream.format("rocketmq").options(**{**self._options, **options}).load()
-        writer = stream.writeStream.foreachBatch(self._keep).option("checkpointLocation", str(self._checkpoint))
-        return (writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")).start()
+        stream = (
+            self._spark.readStream.format("rocketmq").options(**{**self._options, **options}).load()
+        )
+        writer = stream.writeStream.foreachBatch(self._keep).option(
+            "checkpointLocation", str(self._checkpoint)
+        )
+        return (
+            writer.trigger(availableNow=True)
+            if available_now
+            else writer.trigger(processingTime="0 seconds")
+        ).start()
 
     @property
     def offsets(self) -> list[int]:
@@ -137,11 +187,18 @@ class Stream:
         return self.batches
 
     def _keep(self, frame: "DataFrame", _: int) -> None:
-        self.batches.append(sorted((row.queueId, row.queueOffset) for row in frame.select("queueId", "queueOffset").collect()))
+        self.batches.append(
+            sorted(
+                (row.queueId, row.queueOffset)
+                for row in frame.select("queueId", "queueOffset").collect()
+            )
+        )
 
 
 def eventually(look: Callable[[], T | None], timeout_s: float = 60.0) -> T | None:
-    """What *look* finds; the stream's process may still be telling the broker when the query has ended."""
+    """What *look* finds; the stream's process may still be telling the broker when the query has
+    ended.
+    """
     deadline = time.monotonic() + timeout_s
     while (found := look()) is None and time.monotonic() < deadline:
         time.sleep(0.05)

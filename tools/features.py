@@ -2,8 +2,8 @@
 
 python tools/features.py               check that the file is what the tests say
 python tools/features.py --write       write it
-python tools/features.py --ran FILE    check also that the tests passed. FILE holds a test id a line:
-                                       OGIVE_RAN=FILE makes pytest write it.
+python tools/features.py --ran FILE    check also that the tests passed. FILE holds a test id
+                                       a line: OGIVE_RAN=FILE makes pytest write it.
 
 The features are listed in tests/checklist.toml. A test shows those that the marker
 `pytest.mark.feature(NUMBER, ...)` names, on the test, its class or its module. Markers are read

@@ -1,25 +1,36 @@
 #!/usr/bin/env python3
-"""Write the tables of results in docs/reliability.md from the JSON lines that a run of the reliability tests left.
+"""Write the tables of results in docs/reliability.md from the JSON lines that a run of the
+reliability tests left.
 
     make test-slow    # does so at its end; after its parts, run one by one:
     tools/reliability.py .cache/figures/*.jsonl
 
-Tests write the lines with tests/figures.py. A test that ran more than once counts in sum; nothing in the tables is
-written by hand.
+Tests write the lines with tests/figures.py. A test that ran more than once counts in sum; nothing
+in the tables is written by hand.
 """
 
 import json
 import sys
+from collections.abc import Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs" / "reliability.md"
 BEGIN, END = "<!-- results: written by tools/reliability.py -->", "<!-- end of results -->"
-NEEDED = ("T2", "T4", "T9", "T10", "T11")  # no page without them: tests/rel/conftest.py fails where one is skipped
+# no page without them: tests/rel/conftest.py fails where one is skipped
+NEEDED = ("T2", "T4", "T9", "T10", "T11")
 COUNTS = ("faults", "attempts", "acknowledged", "received", "lost", "duplicates")
 NO_MEASURE = (*COUNTS, "seconds", "peak_rss_kib", "seed")
-UNITS = {"kib_a_minute": "KiB a minute", "ms": "ms", "s": "s", "kib": "KiB", "mib": "MiB", "percent": "%", "a_second": "a second"}
+UNITS = {
+    "kib_a_minute": "KiB a minute",
+    "ms": "ms",
+    "s": "s",
+    "kib": "KiB",
+    "mib": "MiB",
+    "percent": "%",
+    "a_second": "a second",
+}
 
 
 def number(test: str) -> tuple[int, str]:
@@ -42,11 +53,19 @@ def rows(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         (test, size), _ = item
         return *number(test), size
 
-    return [{"test": test, "size": size, **row} for (test, size), row in sorted(found.items(), key=order)]
+    return [
+        {"test": test, "size": size, **row}
+        for (test, size), row in sorted(found.items(), key=order)
+    ]
 
 
 def table(lines: list[dict[str, Any]], day: str) -> str:
-    text = [f"Results of the run of {day}:", "", "| test | size | runs | " + " | ".join(COUNTS) + " | s |", "|---" * 10 + "|"]
+    text = [
+        f"Results of the run of {day}:",
+        "",
+        "| test | size | runs | " + " | ".join(COUNTS) + " | s |",
+        "|---" * 10 + "|",
+    ]
     for row in rows(lines):
         counts = [f"{row[name]:,}" if name in row else "" for name in COUNTS]
         cells = [row["test"], row["size"], str(row["runs"]), *counts, f"{row['seconds']:.0f}"]
@@ -55,26 +74,39 @@ def table(lines: list[dict[str, Any]], day: str) -> str:
 
 
 def named(field: str) -> tuple[str, str]:
-    """What a field measures, and in what: "send_p99_alone_ms" is ("send p99 alone", "ms"). In nothing where it counts."""
+    """What a field measures, and in what: "send_p99_alone_ms" is ("send p99 alone", "ms").
+
+    In nothing where it counts.
+    """
     unit = next((unit for unit in UNITS if field.endswith(f"_{unit}")), "")
     return field.removesuffix(f"_{unit}").replace("_", " "), UNITS.get(unit, "")
 
 
 def measures(lines: list[dict[str, Any]]) -> str:
-    """What the long sizes of the tests measure beside the counts; from the least to the most, where it was measured more than once."""
+    """What the long sizes of the tests measure beside the counts; from the least to the most, where
+    it was measured more than once.
+    """
     found: dict[str, dict[str, list[float]]] = {}
     for line in sorted(lines, key=lambda line: number(line["test"])):
         for field, value in line.items():
-            if line["size"] == "nightly" and field not in NO_MEASURE and isinstance(value, int | float):
+            if (
+                line["size"] == "nightly"
+                and field not in NO_MEASURE
+                and isinstance(value, int | float)
+            ):
                 found.setdefault(line["test"], {}).setdefault(field, []).append(value)
     text = ["| test | measured |", "|---|---|"]
     for test, fields in found.items():
         cells = []
         for field, values in fields.items():
             what, unit = named(field)
-            cells.append(f"{what} {' to '.join(f'{value:,}' for value in sorted({min(values), max(values)}))} {unit}".rstrip())
+            cells.append(f"{what} {_span(values)} {unit}".rstrip())
         text.append(f"| {test} | {'; '.join(cells)} |")
     return "\n".join(text)
+
+
+def _span(values: Collection[int | float]) -> str:
+    return " to ".join(f"{value:,}" for value in sorted({min(values), max(values)}))
 
 
 def replaced(page: str, new: str) -> str:
@@ -94,12 +126,23 @@ def missing(lines: list[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     files = [Path(name) for name in sys.argv[1:]]
-    lines = [json.loads(line) for file in files if file.exists() for line in file.read_text("utf-8").splitlines()]
+    lines = [
+        json.loads(line)
+        for file in files
+        if file.exists()
+        for line in file.read_text("utf-8").splitlines()
+    ]
     if gone := missing(lines):
-        sys.exit(f"{DOCS.name} stays as it is: there are no figures of {', '.join(gone)}. Only a whole `make test-slow` writes it.")
+        sys.exit(
+            f"{DOCS.name} stays as it is: there are no figures of {', '.join(gone)}. Only a whole "
+            "`make test-slow` writes it."
+        )
     if losing := [line["test"] for line in lines if line.get("lost")]:
         sys.exit(f"{DOCS.name} stays as it is: messages were lost in {', '.join(losing)}.")
-    new = f"{table(lines, f'{datetime.now(UTC):%Y-%m-%d}')}\n\nWhat they measured beside it:\n\n{measures(lines)}"
+    new = (
+        f"{table(lines, f'{datetime.now(UTC):%Y-%m-%d}')}\n\nWhat they measured beside "
+        f"it:\n\n{measures(lines)}"
+    )
     DOCS.write_text(replaced(DOCS.read_text("utf-8"), new), "utf-8")
     print(f"{DOCS.name}: {len(lines)} lines of figures")
 

@@ -20,7 +20,10 @@ def refund(message: ogive.MessageExt) -> ogive.ConsumeResult:
 def main(spark: SparkSession, name_server: str) -> None:
     with ogive.Producer(name_server) as producer:
         for number in range(20):
-            body = {"origin": ("EWR", "JFK")[number % 2], "tail": f"N{number}" if number % 4 else None}
+            body = {
+                "origin": ("EWR", "JFK")[number % 2],
+                "tail": f"N{number}" if number % 4 else None,
+            }
             producer.send(TOPIC, json.dumps(body).encode(), keys=str(number), tag=body["origin"])
     with ogive.PushConsumer(refund, name_server=name_server), ogive.Admin(name_server) as admin:
         while len(admin.dead_letters(GROUP)) < 5:
@@ -30,7 +33,8 @@ def main(spark: SparkSession, name_server: str) -> None:
     found = spark.sql("""
         SELECT properties['RETRY_TOPIC'] AS topic, tags AS origin, count(*) AS letters,
                array_join(sort_array(collect_list(keys)), ' ') AS flights
-        FROM letters WHERE get_json_object(CAST(body AS STRING), '$.tail') IS NULL GROUP BY ALL ORDER BY letters DESC""")
+        FROM letters WHERE get_json_object(CAST(body AS STRING), '$.tail') IS NULL
+        GROUP BY ALL ORDER BY letters DESC""")
     for row in found.collect():
         print(f"{row.topic} from {row.origin}: {row.letters} without a tail number ({row.flights})")
 

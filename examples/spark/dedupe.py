@@ -1,4 +1,6 @@
-"""A topic without its duplicates, by key, into another topic: a stream that remembers the keys of the last hour."""
+"""A topic without its duplicates, by key, into another topic: a stream that remembers the keys of
+the last hour.
+"""
 
 import argparse
 import tempfile
@@ -15,11 +17,25 @@ def main(spark: SparkSession, name_server: str, folder: Path) -> None:
     with ogive.Producer(name_server) as producer:
         for number in (1, 2, 1, 3, 2, 1, 4):
             producer.send(source, b"payment %d" % number, keys=f"payment-{number}")
-    messages = spark.readStream.format("rocketmq").options(nameServer=name_server, startingOffsets="earliest").load(source)
-    unique = messages.withWatermark("bornTimestamp", "1 hour").dropDuplicatesWithinWatermark(["keys"])
-    writer = unique.select("body", "keys").writeStream.format("rocketmq").options(nameServer=name_server, topic=target)
-    writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
-    for row in ogive.spark.read(target, name_server=name_server, spark=spark).orderBy("keys").collect():
+    messages = (
+        spark.readStream.format("rocketmq")
+        .options(nameServer=name_server, startingOffsets="earliest")
+        .load(source)
+    )
+    unique = messages.withWatermark("bornTimestamp", "1 hour").dropDuplicatesWithinWatermark(
+        ["keys"]
+    )
+    writer = (
+        unique.select("body", "keys")
+        .writeStream.format("rocketmq")
+        .options(nameServer=name_server, topic=target)
+    )
+    writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    for row in (
+        ogive.spark.read(target, name_server=name_server, spark=spark).orderBy("keys").collect()
+    ):
         print(f"{row['keys']}: {bytes(row.body).decode()}")
 
 

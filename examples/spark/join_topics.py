@@ -1,4 +1,7 @@
-"""Payments joined with the orders that they pay, from two topics: as tables, by key. What has no partner shows."""
+"""Payments joined with the orders that they pay, from two topics: as tables, by key.
+
+What has no partner shows.
+"""
 
 import argparse
 import json
@@ -26,11 +29,17 @@ class Payment:
 def main(spark: SparkSession, name_server: str) -> None:
     with ogive.Producer(name_server) as producer:
         for number in range(1, 6):
-            producer.send("JoinOrders", json.dumps({"number": number, "total": 10.0 * number}).encode())
+            producer.send(
+                "JoinOrders", json.dumps({"number": number, "total": 10.0 * number}).encode()
+            )
         for number, amount in ((1, 10.0), (2, 15.0), (4, 40.0), (9, 1.0)):
             producer.send("JoinPayments", json.dumps({"order": number, "amount": amount}).encode())
-    orders, _ = parse_json(ogive.spark.read("JoinOrders", name_server=name_server, spark=spark), Order)
-    payments, _ = parse_json(ogive.spark.read("JoinPayments", name_server=name_server, spark=spark), Payment)
+    orders, _ = parse_json(
+        ogive.spark.read("JoinOrders", name_server=name_server, spark=spark), Order
+    )
+    payments, _ = parse_json(
+        ogive.spark.read("JoinPayments", name_server=name_server, spark=spark), Payment
+    )
     orders.select("value.*").createOrReplaceTempView("orders")
     payments.select("value.*").createOrReplaceTempView("payments")
     found = spark.sql("""

@@ -17,22 +17,40 @@ def main(spark: SparkSession, name_server: str, folder: Path) -> None:
     with ogive.Admin(name_server) as admin, ogive.Producer(name_server) as producer:
         for topic in (source, target):
             admin.create_topic(topic, queues=2)
-        for minute in range(0, 240, 5):  # four hours from 2013-01-01T05:00Z
-            body = {"origin": ("EWR", "JFK", "LGA")[minute // 5 % 3], "at": 1_357_016_400 + 60 * minute}
+        # four hours from 2013-01-01T05:00Z
+        for minute in range(0, 240, 5):
+            body = {
+                "origin": ("EWR", "JFK", "LGA")[minute // 5 % 3],
+                "at": 1_357_016_400 + 60 * minute,
+            }
             producer.submit(source, json.dumps(body).encode())
-    messages = spark.readStream.format("rocketmq").options(nameServer=name_server, startingOffsets="earliest").load(source)
-    events = messages.select(f.from_json(f.col("body").cast("string"), "origin STRING, at BIGINT").alias("event")).select("event.*")
+    messages = (
+        spark.readStream.format("rocketmq")
+        .options(nameServer=name_server, startingOffsets="earliest")
+        .load(source)
+    )
+    events = messages.select(
+        f.from_json(f.col("body").cast("string"), "origin STRING, at BIGINT").alias("event")
+    ).select("event.*")
     timed = events.withColumn("at", f.timestamp_seconds("at")).withWatermark("at", "30 minutes")
     hours = timed.groupBy("origin", f.window("at", "1 hour")).count()
     rows = hours.select(
-        f.to_json(f.struct("origin", f.col("window.start").alias("hour"), "count")).alias("body"), f.col("origin").alias("tags")
+        f.to_json(f.struct("origin", f.col("window.start").alias("hour"), "count")).alias("body"),
+        f.col("origin").alias("tags"),
     )
-    writer = rows.writeStream.format("rocketmq").options(nameServer=name_server, topic=target).outputMode("append")
-    writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
+    writer = (
+        rows.writeStream.format("rocketmq")
+        .options(nameServer=name_server, topic=target)
+        .outputMode("append")
+    )
+    writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(
+        availableNow=True
+    ).start().awaitTermination()
     counted = ogive.spark.read(target, name_server=name_server, spark=spark)
     for row in counted.select(f.col("body").cast("string").alias("body")).orderBy("body").collect():
         print(row.body)
-    # the last hour is not there yet: the watermark, 30 minutes behind the last event, has not passed its end
+    # the last hour is not there yet: the watermark, 30 minutes behind the last event, has not
+    # passed its end
 
 
 if __name__ == "__main__":

@@ -16,7 +16,18 @@ if TYPE_CHECKING:
     from ogive.client.consumer.intercept import ListenerCall
     from ogive.client.consumer.push import run
     from ogive.client.hooks import SendHook
-    from ogive.client.listener import COMMIT, DEAD_LETTER, LATER, ROLLBACK, ConsumeResult, Listener, Reply, later, listener, suspend
+    from ogive.client.listener import (
+        COMMIT,
+        DEAD_LETTER,
+        LATER,
+        ROLLBACK,
+        ConsumeResult,
+        Listener,
+        Reply,
+        later,
+        listener,
+        suspend,
+    )
     from ogive.client.serialize import to_json
     from ogive.client.sync.admin import Admin
     from ogive.client.sync.consumers import PullConsumer, PushConsumer
@@ -40,7 +51,16 @@ if TYPE_CHECKING:
         TopicNotExist,
         TransportError,
     )
-    from ogive.model import Message, MessageExt, MessageQueue, PullResult, PullStatus, RecallResult, SendResult, SendStatus
+    from ogive.model import (
+        Message,
+        MessageExt,
+        MessageQueue,
+        PullResult,
+        PullStatus,
+        RecallResult,
+        SendResult,
+        SendStatus,
+    )
     from ogive.wire.acl import Credentials
 
 __all__ = [
@@ -146,7 +166,8 @@ _HOME: Final = {
     "suspend": "ogive.client.listener",
     "to_json": "ogive.client.serialize",
 }
-_SUBMODULES: Final = frozenset({"aio", "errors", "testing"})  # the last is no part of the face: it stands above the client
+# the last is no part of the face: it stands above the client
+_SUBMODULES: Final = frozenset({"aio", "errors", "testing"})
 
 
 # hidden from type checkers: to them a misspelt name would be of type Any
@@ -159,7 +180,11 @@ if not TYPE_CHECKING:
             rarer = getattr(importlib.import_module("ogive.errors"), name, None)
             where = f": use ogive.errors.{name}" if isinstance(rarer, type) else ""
             # with these two a traceback suggests the nearest name
-            raise AttributeError(f"module 'ogive' has no attribute {name!r}{where}", name=name, obj=sys.modules[__name__])
+            raise AttributeError(
+                f"module 'ogive' has no attribute {name!r}{where}",
+                name=name,
+                obj=sys.modules[__name__],
+            )
         value = getattr(importlib.import_module(_HOME[name]), name)
         globals()[name] = value
         return value

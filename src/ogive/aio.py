@@ -9,4 +9,13 @@ from ogive.client.consumer.push import serve as run
 from ogive.client.producer import Producer
 from ogive.client.transaction import Transaction
 
-__all__ = ["Admin", "ConsumerConfig", "IncomingMessage", "Producer", "PullConsumer", "PushConsumer", "Transaction", "run"]
+__all__ = [
+    "Admin",
+    "ConsumerConfig",
+    "IncomingMessage",
+    "Producer",
+    "PullConsumer",
+    "PushConsumer",
+    "Transaction",
+    "run",
+]

@@ -1,4 +1,7 @@
-"""Plots as inline SVG. Colours are CSS classes and variables, so that the page decides about light and dark."""
+"""Plots as inline SVG.
+
+Colours are CSS classes and variables, so that the page decides about light and dark.
+"""
 
 import colorsys
 import itertools
@@ -7,11 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
-Points = list[tuple[float, float]]  # (place on the level axis, value), places rising
+# (place on the level axis, value), places rising
+Points = list[tuple[float, float]]
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 42
-_TICK_ROOM = 46  # between two numbers of the upright axis
-_LETTER_ROOM = 12  # of a phase's name where the page is narrow
+# between two numbers of the upright axis
+_TICK_ROOM = 46
+# of a phase's name where the page is narrow
+_LETTER_ROOM = 12
 _CELL_WIDTH, _CELL_HEIGHT, _HEAT_LEFT, _HEAT_TOP = 36, 40, 56, 22
 
 
@@ -57,14 +63,18 @@ def line_chart(
     columns: int = 10,
     place: Callable[[float], str] = seconds,
 ) -> str:
-    """Curves over a level axis from 0 to *end* (None: to the last point) with about *columns* ticks, which *place* names.
+    """Curves over a level axis from 0 to *end* (None: to the last point) with about *columns*
+    ticks, which *place* names.
 
     Lines of one label are pieces of one curve.
     """
     points = [point for line in lines for point in line.points]
     end = end or max([at for at, _ in points] + [band.end for band in bands], default=1.0) or 1.0
     rows = (height - _TOP - _BOTTOM) // _TICK_ROOM
-    x_ticks, y_ticks = ticks(end, columns), ticks(max((value for _, value in points), default=1.0), rows)
+    x_ticks, y_ticks = (
+        ticks(end, columns),
+        ticks(max((value for _, value in points), default=1.0), rows),
+    )
     top = y_ticks[-1]
 
     def x(at: float) -> float:
@@ -77,7 +87,10 @@ def line_chart(
     for index, band in enumerate(bands):
         left, right = x(band.start), x(band.end)
         size = f'width="{right - left:.1f}" height="{height - _TOP - _BOTTOM}"'
-        parts.append(f'<rect class="band{index % 2}" x="{left:.1f}" y="{_TOP}" {size}><title>{escape(band.label)}</title></rect>')
+        parts.append(
+            f'<rect class="band{index % 2}" x="{left:.1f}" y="{_TOP}" '
+            f"{size}><title>{escape(band.label)}</title></rect>"
+        )
         if right - left > _LETTER_ROOM * len(band.label):
             parts.append(_text(left + 6, _TOP + 18, band.label, "phase", "start"))
     for value in y_ticks:
@@ -85,34 +98,70 @@ def line_chart(
         parts.append(_text(_LEFT - 8, y(value) + 4, short(value), "tick", "end"))
     parts += [_text(x(at), height - 10, place(at), "tick") for at in x_ticks if at <= end]
     for line in lines:
-        ends = line.points * 2 if len(line.points) == 1 else line.points  # a line from a point to itself is drawn as a dot
+        # a line from a point to itself is drawn as a dot
+        ends = line.points * 2 if len(line.points) == 1 else line.points
         path = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in ends)
-        parts.append(f'<polyline class="curve {line.style}" points="{path}"><title>{escape(line.label)}</title></polyline>')
-    several = len({line.label for line in lines}) > 1  # one alone is what the title says
+        parts.append(
+            f'<polyline class="curve {line.style}" '
+            f'points="{path}"><title>{escape(line.label)}</title></polyline>'
+        )
+    # one alone is what the title says
+    several = len({line.label for line in lines}) > 1
     return "".join((*parts, "</svg>", legend(lines) if several else ""))
 
 
 def legend(lines: Sequence[Line]) -> str:
     styles = {line.label: line.style for line in lines}
-    entries = "".join(f'<span><i class="{style}"></i>{escape(label)}</span>' for label, style in styles.items())
+    entries = "".join(
+        f'<span><i class="{style}"></i>{escape(label)}</span>' for label, style in styles.items()
+    )
     return f'<p class="legend">{entries}</p>'
 
 
-def heat_map(title: str, rows: Sequence[HeatRow], columns: Sequence[str], *, hue: int, low: float, high: float, digits: int) -> str:
-    """Rows of coloured cells with their numbers; *low* and *high* are the ends of the scale, pale and strong.
+def heat_map(
+    title: str,
+    rows: Sequence[HeatRow],
+    columns: Sequence[str],
+    *,
+    hue: int,
+    low: float,
+    high: float,
+    digits: int,
+) -> str:
+    """Rows of coloured cells with their numbers; *low* and *high* are the ends of the scale, pale
+    and strong.
 
     In two halves, which the page puts side by side where it is wide enough.
     """
     cuts = (0, (len(columns) + 1) // 2, len(columns))
-    halves = (_heat_map(title, rows, columns, range(first, last), hue, low, high, digits) for first, last in itertools.pairwise(cuts))
+    halves = (
+        _heat_map(title, rows, columns, range(first, last), hue, low, high, digits)
+        for first, last in itertools.pairwise(cuts)
+    )
     return f'<div class="halves">{"".join(halves)}</div>'
 
 
 def _heat_map(
-    title: str, rows: Sequence[HeatRow], columns: Sequence[str], shown: range, hue: int, low: float, high: float, digits: int
+    title: str,
+    rows: Sequence[HeatRow],
+    columns: Sequence[str],
+    shown: range,
+    hue: int,
+    low: float,
+    high: float,
+    digits: int,
 ) -> str:
-    parts = [_open(_HEAT_LEFT + _CELL_WIDTH * len(shown) + 2, _HEAT_TOP + _CELL_HEIGHT * len(rows) + 2, title)]
-    parts += [_text(_HEAT_LEFT + _CELL_WIDTH * (at + 0.5), 14, columns[index], "hour") for at, index in enumerate(shown)]
+    parts = [
+        _open(
+            _HEAT_LEFT + _CELL_WIDTH * len(shown) + 2,
+            _HEAT_TOP + _CELL_HEIGHT * len(rows) + 2,
+            title,
+        )
+    ]
+    parts += [
+        _text(_HEAT_LEFT + _CELL_WIDTH * (at + 0.5), 14, columns[index], "hour")
+        for at, index in enumerate(shown)
+    ]
     for row_index, row in enumerate(rows):
         top = _HEAT_TOP + row_index * _CELL_HEIGHT
         parts.append(_text(0, top + _CELL_HEIGHT / 2 + 5, row.label, "row", "start"))
@@ -120,7 +169,9 @@ def _heat_map(
             value = row.cells[index]
             if value is not None:
                 strength = min(1.0, max(0.0, (value - low) / (high - low)))
-                cell = _cell(_HEAT_LEFT + at * _CELL_WIDTH, top, f"{value:z.{digits}f}", hue, strength)
+                cell = _cell(
+                    _HEAT_LEFT + at * _CELL_WIDTH, top, f"{value:z.{digits}f}", hue, strength
+                )
                 parts.append(f"<g><title>{escape(row.details[index])}</title>{cell}</g>")
     return "".join((*parts, "</svg>"))
 
@@ -136,12 +187,16 @@ def _cell(left: float, top: float, text: str, hue: int, strength: float) -> str:
 
 
 _MIDDLE = math.sqrt(1.05 * 0.05) - 0.05
-"""The luminance on which black and white can be read equally well: 4.6 : 1, where 4.5 : 1 is asked for (WCAG 2, AA)."""
+"""The luminance on which black and white can be read equally well: 4.6 : 1, where 4.5 : 1 is asked
+for (WCAG 2, AA).
+"""
 
 
 def luminance(colour: tuple[float, float, float]) -> float:
     """Relative luminance of an sRGB colour whose parts are 0 to 1 (WCAG 2)."""
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour)
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -150,7 +205,10 @@ def _open(width: float, height: float, title: str) -> str:
 
 
 def _text(x: float, y: float, text: str, style: str, anchor: str = "middle") -> str:
-    return f'<text class="{style}" text-anchor="{anchor}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+    return (
+        f'<text class="{style}" text-anchor="{anchor}" x="{x:.1f}" '
+        f'y="{y:.1f}">{escape(text)}</text>'
+    )
 
 
 def ticks(highest: float, about: int) -> list[float]:

@@ -1,6 +1,7 @@
 """The exceptions that ogive raises, and the answer codes behind them.
 
-A class exists only where a caller would act differently; what to do about it is in the attributes of OgiveError.
+A class exists only where a caller would act differently; what to do about it is in the attributes
+of OgiveError.
 """
 
 import enum
@@ -84,9 +85,12 @@ class ResponseCode(enum.IntEnum):
 class OgiveError(Exception):
     """Base class of ogive's exceptions."""
 
-    retry_other_broker: ClassVar[bool] = False  # the same call may succeed at another broker
-    refresh_route: ClassVar[bool] = False  # the route may be out of date: fetch it again before the next try
-    outcome_unknown: ClassVar[bool] = False  # the request may or may not have been carried out
+    # the same call may succeed at another broker
+    retry_other_broker: ClassVar[bool] = False
+    # the route may be out of date: fetch it again before the next try
+    refresh_route: ClassVar[bool] = False
+    # the request may or may not have been carried out
+    outcome_unknown: ClassVar[bool] = False
 
 
 class InvalidOption(OgiveError, ValueError):
@@ -94,12 +98,18 @@ class InvalidOption(OgiveError, ValueError):
 
 
 class InvalidExpression(InvalidOption):
-    """An SQL92 filter that cannot be parsed. *at* is the position in *text*, in characters from 0."""
+    """An SQL92 filter that cannot be parsed.
+
+    *at* is the position in *text*, in characters from 0.
+    """
 
     def __init__(self, message: str, text: str, at: int) -> None:
         start = max(0, at - 30)
         around = text[start : at + 30].replace("\n", " ")
-        super().__init__(f"{message}, at character {at + 1}: {'...' if start else ''}{around[: at - start]} >>> {around[at - start :]}")
+        super().__init__(
+            f"{message}, at character {at + 1}: {'...' if start else ''}{around[: at - start]} >>> "
+            f"{around[at - start :]}"
+        )
         self.text = text
         self.at = at
 
@@ -114,7 +124,9 @@ class Refused(OgiveError):
 
 
 class IllegalStateError(OgiveError):
-    """An object was used before its start or after its end, or an internal state machine was asked for an impossible step."""
+    """An object was used before its start or after its end, or an internal state machine was asked
+    for an impossible step.
+    """
 
 
 class ProtocolError(OgiveError):
@@ -125,7 +137,7 @@ class CompressionUnavailable(OgiveError):
     """The library for this compression is not installed."""
 
 
-# --- transport -------------------------------------------------------------------------------------------------------
+# --- transport ------------------------------------------------------------------------------------
 
 
 class TransportError(OgiveError):
@@ -145,7 +157,9 @@ class ConnectError(TransportError):
 
 
 class ConnectionLost(TransportError):
-    """The connection broke while a request was in flight: it may or may not have been carried out."""
+    """The connection broke while a request was in flight: it may or may not have been carried
+    out.
+    """
 
     outcome_unknown = True
     refresh_route = True
@@ -161,7 +175,7 @@ class TooManyRequests(TransportError):
     """Too many requests to this peer are in flight; this one was never sent."""
 
 
-# --- name server and routes ------------------------------------------------------------------------------------------
+# --- name server and routes -----------------------------------------------------------------------
 
 
 class NoNameServer(OgiveError):
@@ -169,11 +183,17 @@ class NoNameServer(OgiveError):
 
 
 class NotANameServer(NoNameServer):
-    """Something else answers at the name server's address, usually a broker. Waiting does not help."""
+    """Something else answers at the name server's address, usually a broker.
+
+    Waiting does not help.
+    """
 
 
 class NoRoute(OgiveError):
-    """The name server answered, but knows no broker for the topic. *fact* is the text without advice on how to create it."""
+    """The name server answered, but knows no broker for the topic.
+
+    *fact* is the text without advice on how to create it.
+    """
 
     refresh_route = True
 
@@ -182,7 +202,7 @@ class NoRoute(OgiveError):
         self.fact = fact
 
 
-# --- brokers ---------------------------------------------------------------------------------------------------------
+# --- brokers --------------------------------------------------------------------------------------
 
 
 _GROUP_DISABLED: Final = re.compile(r"subscription group no permission, (\S+)")
@@ -190,27 +210,38 @@ _TIMER_TOO_LONG: Final = re.compile(r"should not be bigger than the max delay (\
 
 
 def _way_out(remark: str) -> str:
-    """What to do about a remark of Apache's broker, or ours, that does not say it; empty for any other."""
+    """What to do about a remark of Apache's broker, or ours, that does not say it; empty for any
+    other.
+    """
     if found := _GROUP_DISABLED.search(remark):
         return f" (the group is disabled: `ogive group update {found[1]} --enable`)"
     if found := _TIMER_TOO_LONG.search(remark):
         days = int(found[1]) / 86_400_000
-        return f" ({days:g} day{'' if days == 1 else 's'}; `ogive up --max-timer-delay SECONDS`, or Apache's timerMaxDelaySec, allows more)"
+        return (
+            f" ({days:g} day{'' if days == 1 else 's'}; `ogive up --max-timer-delay SECONDS`, "
+            "or Apache's timerMaxDelaySec, allows more)"
+        )
     return ""
 
 
 class BrokerError(OgiveError):
-    """A broker or name server answered with an error code; subclasses stand for codes that callers treat differently.
+    """A broker or name server answered with an error code; subclasses stand for codes that callers
+    treat differently.
 
-    *address* is empty where the client itself refused what every broker would refuse with that code.
+    *address* is empty where the client itself refused what every broker would refuse with that
+    code.
     """
 
     codes: ClassVar[tuple[int, ...]] = ()
 
     def __init__(self, code: int, remark: str | None, address: str = "") -> None:
-        name = ResponseCode(code).name if code in ResponseCode._value2member_map_ else "unknown code"
+        name = (
+            ResponseCode(code).name if code in ResponseCode._value2member_map_ else "unknown code"
+        )
         said = (remark or "no remark") + _way_out(remark or "")
-        super().__init__(f"{address} answered {code} {name}: {said}" if address else f"{said} ({code} {name})")
+        super().__init__(
+            f"{address} answered {code} {name}: {said}" if address else f"{said} ({code} {name})"
+        )
         self.code = code
         self.remark = remark or ""
         self.address = address
@@ -237,13 +268,18 @@ class NotSupported(BrokerError):
 
 
 class MessageIllegal(BrokerError):
-    """The message itself is invalid: too large, or with an invalid name or property. Retrying does not help."""
+    """The message itself is invalid: too large, or with an invalid name or property.
+
+    Retrying does not help.
+    """
 
     codes = (ResponseCode.MESSAGE_ILLEGAL, ResponseCode.INVALID_PARAMETER)
 
 
 class ServiceNotAvailable(BrokerError):
-    """The broker takes no writes: its disk is full or failed, it is shutting down, or it is a slave."""
+    """The broker takes no writes: its disk is full or failed, it is shutting down, or it is a
+    slave.
+    """
 
     codes = (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.GO_AWAY)
     retry_other_broker = True
@@ -329,7 +365,7 @@ class BodyUnreadable(OgiveError, ValueError):
     """The body of a message cannot be read as what the listener asked for (``as_=``)."""
 
 
-# --- sending ---------------------------------------------------------------------------------------------------------
+# --- sending --------------------------------------------------------------------------------------
 
 
 class SendFailed(OgiveError):
@@ -337,13 +373,18 @@ class SendFailed(OgiveError):
 
 
 class SendTimeout(OgiveError):
-    """The time budget ran out, or the last answer never came: the message may or may not have been stored."""
+    """The time budget ran out, or the last answer never came: the message may or may not have been
+    stored.
+    """
 
     outcome_unknown = True
 
 
 class ReplyTimeout(OgiveError):
-    """No reply came in time: the request may or may not be carried out, now or later. A late reply is dropped."""
+    """No reply came in time: the request may or may not be carried out, now or later.
+
+    A late reply is dropped.
+    """
 
     outcome_unknown = True
 
@@ -352,14 +393,16 @@ class ReplyTimeout(OgiveError):
         self.correlation_id = correlation_id
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading --------------------------------------------------------------------------------------
 
 
 class DataLoss(OgiveError):
-    """Messages to be read are gone from their queue: they were deleted, or the queue is shorter than it was."""
+    """Messages to be read are gone from their queue: they were deleted, or the queue is shorter
+    than it was.
+    """
 
 
-# --- store -----------------------------------------------------------------------------------------------------------
+# --- store ----------------------------------------------------------------------------------------
 
 
 class StoreError(OgiveError):
@@ -371,15 +414,22 @@ class StoreLocked(StoreError):
 
 
 class StoreUnusable(StoreError):
-    """The path cannot hold a store: it is no directory, cannot be written to, or its disk is full."""
+    """The path cannot hold a store: it is no directory, cannot be written to, or its disk is
+    full.
+    """
 
 
 class StoreCorrupt(StoreError):
-    """The directory holds something other than a store, or damage that recovery must not guess about."""
+    """The directory holds something other than a store, or damage that recovery must not guess
+    about.
+    """
 
 
 class StoreFailed(StoreError):
-    """A write or sync failed. That is final for this process: nothing more is written or acknowledged."""
+    """A write or sync failed.
+
+    That is final for this process: nothing more is written or acknowledged.
+    """
 
 
 class StoreFull(StoreError):

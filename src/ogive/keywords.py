@@ -27,42 +27,52 @@ _SAME: Final = {
     "check": "checker local_checker transaction_check transaction_checker transaction_listener",
     "compression": "compress_type compression_type",
     "consume_timeout_s": "consume_timeout timeout timeout_ms timeout_s visibility_timeout",
-    "credentials": "access_key acl auth password sasl_plain_password sasl_plain_username secret_key token user username",
+    "credentials": "access_key acl auth password sasl_plain_password sasl_plain_username "
+    "secret_key token user username",
     "delay_level": "delay delay_time_level level",
-    "delay_s": "countdown delay delay_ms delay_seconds delay_time delay_time_ms delay_time_sec delay_timeout",
+    "delay_s": "countdown delay delay_ms delay_seconds delay_time delay_time_ms delay_time_sec "
+    "delay_timeout",
     "deliver_at": "deliver_time deliver_time_ms delivery_time delivery_timestamp eta not_before",
     "end": "end_time to until",
-    "group": "consumer_group consumer_group_name group_id group_name name producer_group producer_group_name subscription_name",
+    "group": "consumer_group consumer_group_name group_id group_name name producer_group "
+    "producer_group_name subscription_name",
     "instance_name": "client_id instance",
     "keys": "key message_key message_keys msg_key unique_key",
     "limit": "count max_messages max_num max_records",
     "max_cached_messages": "prefetch prefetch_count pull_threshold_for_queue",
-    "max_in_flight": "max_in_flight_requests max_in_flight_requests_per_connection max_pending_messages",
+    "max_in_flight": "max_in_flight_requests max_in_flight_requests_per_connection "
+    "max_pending_messages",
     "max_messages": "batch_size limit max_message_num max_msg_nums max_num max_number_of_messages "
     "max_poll_records max_records num_messages size",
-    "max_retries": "max_attempts max_reconsume_times max_redeliveries retries retry_max_times retry_times",
+    "max_retries": "max_attempts max_reconsume_times max_redeliveries retries retry_max_times "
+    "retry_times",
     "message_id": "id key msg_id unique_key",
     "messages": "batch bodies body data msgs payloads records values",
     "name": "user user_name username",
-    "name_server": "address addr addrs addresses bootstrap_server bootstrap_servers broker brokers endpoint "
+    "name_server": "address addr addrs addresses bootstrap_server bootstrap_servers broker brokers "
+    "endpoint "
     "endpoint_url endpoints host hosts name_server_addr name_server_address name_servers name_srv "
-    "name_srv_addr nameserver nameserver_address nameservers namesrv namesrv_addr server server_address "
+    "name_srv_addr nameserver nameserver_address nameservers namesrv namesrv_addr server "
+    "server_address "
     "servers service_url url",
     "offsets": "offset positions",
     "on_change": "on_assign on_partitions_assigned on_rebalance rebalance_listener",
     "orderly": "fifo order ordered",
-    "properties": "attributes header headers message_attributes metadata props user_properties user_property",
+    "properties": "attributes header headers message_attributes metadata props user_properties "
+    "user_property",
     "pull_batch_size": "max_poll_records",
     "queue": "message_queue mq partition partition_id queue_id",
     "queue_id": "partition partition_id queue",
-    "queues": "num_partitions num_queues partitions queue queue_num queue_nums read_queue_nums read_queues "
+    "queues": "num_partitions num_queues partitions queue queue_num queue_nums read_queue_nums "
+    "read_queues "
     "topic_partitions write_queue_nums write_queues",
     "retries": "max_retries retry retry_times retry_times_when_send_failed",
     "seconds": "delay delay_s seconds_s suspend_s time_s",
     "secret_key": "pass password secret sk",
     "send_timeout_s": "send_msg_timeout send_timeout timeout timeout_ms timeout_s",
     "serializer": "encoder key_serializer value_serializer",
-    "sharding_key": "hash_key key message_group message_group_id ordering_key partition_key routing_key shard_key shardingkey",
+    "sharding_key": "hash_key key message_group message_group_id ordering_key partition_key "
+    "routing_key shard_key shardingkey",
     "source": "from_group source_group src src_group",
     "sql": "expression filter filter_expression selector sql92 sub_expression subscription",
     "ssl": "security_protocol ssl_context tls use_tls",
@@ -73,8 +83,10 @@ _SAME: Final = {
     "tag": "tags",
     "tags": "expression filter filter_expression selector sub_expression tag",
     "target": "destination dst dst_group target_group to to_group",
-    "threads": "concurrency consume_thread_max consume_thread_min consume_thread_nums max_workers thread_count workers",
-    "timeout_s": "block_timeout_ms max_wait request_timeout send_timeout suspend_timeout timeout timeout_millis "
+    "threads": "concurrency consume_thread_max consume_thread_min consume_thread_nums max_workers "
+    "thread_count workers",
+    "timeout_s": "block_timeout_ms max_wait request_timeout send_timeout suspend_timeout timeout "
+    "timeout_millis "
     "timeout_ms timeout_seconds wait_time_seconds",
     "to": "offset position timestamp timestamp_ms",
     "topic": "destination exchange name queue_name queue_url subject topic_name topics",
@@ -83,7 +95,17 @@ _SAME: Final = {
     "listeners": "handler handlers listener topic topic_name topics",
 }
 """Words of other clients and of other systems, by our argument."""
-OF_LISTENERS: Final = ("as_", "auto_commit", "batch", "group", "orderly", "sql", "start", "tags", "threads")
+OF_LISTENERS: Final = (
+    "as_",
+    "auto_commit",
+    "batch",
+    "group",
+    "orderly",
+    "sql",
+    "start",
+    "tags",
+    "threads",
+)
 _NEAR: Final = 0.75
 
 
@@ -109,7 +131,8 @@ def explained(function: F, name: str = "") -> F:
 
     is_async = inspect.iscoroutinefunction(function)
     # It is called like the function.
-    return functools.wraps(function)(call_and_await if is_async else call)  # type: ignore[return-value]
+    wrapper = call_and_await if is_async else call
+    return functools.wraps(function)(wrapper)  # type: ignore[return-value]
 
 
 def explains(cls: C) -> C:
@@ -126,7 +149,10 @@ def _explain(function: Callable[..., Any], name: str, given: dict[str, Any]) -> 
     ours = inspect.signature(function).parameters
     for word in given:
         if word not in ours or ours[word].kind is inspect.Parameter.VAR_POSITIONAL:
-            raise TypeError(f"{name}() got an unexpected keyword argument {word!r}: {_advice(word, ours.values())}") from None
+            raise TypeError(
+                f"{name}() got an unexpected keyword argument {word!r}: "
+                f"{_advice(word, ours.values())}"
+            ) from None
 
 
 def _advice(word: str, parameters: Any) -> str:
@@ -138,7 +164,12 @@ def _advice(word: str, parameters: Any) -> str:
         return "there are no arguments"
     # namesrvAddr is namesrv_addr
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", word).lower().replace("-", "_")
-    nested = [(way, kind, field.name) for way in ways.values() for kind in _settings_of(way) for field in fields(kind)]
+    nested = [
+        (way, kind, field.name)
+        for way in ways.values()
+        for kind in _settings_of(way)
+        for field in fields(kind)
+    ]
     if plain in ways:
         return f"use {_way(ways[plain])}"
     if meant := [way for name, way in ways.items() if _is_same(plain, name)]:
@@ -174,4 +205,8 @@ def _settings_of(parameter: inspect.Parameter) -> list[type]:
     """The dataclasses of settings that an argument takes."""
     if parameter.name not in ("config", "client"):
         return []
-    return [kind for kind in get_args(parameter.annotation) if is_dataclass(kind) and isinstance(kind, type)]
+    return [
+        kind
+        for kind in get_args(parameter.annotation)
+        if is_dataclass(kind) and isinstance(kind, type)
+    ]

@@ -16,11 +16,13 @@ from ogive.errors import InvalidOption, MessageIllegal, ResponseCode
 from ogive.keywords import explains
 
 MAX_BODY_BYTES: Final = 4 * 1024 * 1024
-MAX_DELAY_S: Final = 40 * 365 * 86_400  # brokers have a limit of their own, three days by default (timerMaxDelaySec)
+# brokers have a limit of their own, three days by default (timerMaxDelaySec)
+MAX_DELAY_S: Final = 40 * 365 * 86_400
 MAX_OFFSET: Final = 2**63 - 1
 MAX_TOPIC_LENGTH: Final = 127
 MAX_GROUP_LENGTH: Final = 120
-MAX_RESOURCE_LENGTH: Final = 255  # %RETRY% and %DLQ% topics
+# %RETRY% and %DLQ% topics
+MAX_RESOURCE_LENGTH: Final = 255
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
@@ -29,32 +31,63 @@ HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP_HALF_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECKED_TOO_OFTEN_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
-"""The group under which a broker keeps its own progress in the topics of half messages. Source: MixAll.java, 5.3."""
+"""The group under which a broker keeps its own progress in the topics of half messages.
+
+Source: MixAll.java, 5.3.
+"""
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
 NO_SEND_TOPICS: Final = frozenset(
-    {SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECKED_TOO_OFTEN_TOPIC, "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT"}
+    {
+        SCHEDULE_TOPIC,
+        TIMER_TOPIC,
+        HALF_TOPIC,
+        OP_HALF_TOPIC,
+        CHECKED_TOO_OFTEN_TOPIC,
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
 )
 """Only the broker itself writes to these. Source: TopicValidator.java, 5.3."""
-SYSTEM_TOPICS: Final = NO_SEND_TOPICS | {AUTO_CREATE_TOPIC, "BenchmarkTest", TRACE_TOPIC, "CHECKPOINT_TOPIC"}
-"""The broker's own, as are those that begin with SYSTEM_TOPIC_PREFIX. Source: TopicValidator.java, 5.3."""
+SYSTEM_TOPICS: Final = NO_SEND_TOPICS | {
+    AUTO_CREATE_TOPIC,
+    "BenchmarkTest",
+    TRACE_TOPIC,
+    "CHECKPOINT_TOPIC",
+}
+"""The broker's own, as are those that begin with SYSTEM_TOPIC_PREFIX.
+
+Source: TopicValidator.java, 5.3.
+"""
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
-WAITING_TOPICS: Final = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECKED_TOO_OFTEN_TOPIC})
-"""Here messages of all topics wait, what was decided about them, and those about which nobody decided."""
+WAITING_TOPICS: Final = frozenset(
+    {SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, CHECKED_TOO_OFTEN_TOPIC}
+)
+"""Here messages of all topics wait, what was decided about them, and those about which nobody
+decided.
+"""
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """A group that every broker has, for reading without leaving a trace. Source: MixAll.java, 5.3."""
 
-_SYSTEM_GROUPS: Final = frozenset({TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_DefaultHeartBeatSyncerTopic"})
+_SYSTEM_GROUPS: Final = frozenset(
+    {TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_DefaultHeartBeatSyncerTopic"}
+)
 _SYSTEM_GROUP_PREFIXES: Final = ("CID_ONS-", "CID_ONSAPI_", "CID_RMQ_SYS_", "CID_SYS_RMQ_")
 
 MessageType = Literal["UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"]
-"""The kind of messages that a topic is for; UNSPECIFIED takes all. Source: TopicMessageType.java, 5.5."""
+"""The kind of messages that a topic is for; UNSPECIFIED takes all.
+
+Source: TopicMessageType.java, 5.5.
+"""
 
 _EARLIEST_MS: Final = -62_135_596_800_000
 _LATEST_MS: Final = 253_402_300_799_000
 QUEUE_TYPE: Final = "queue.type"
 BATCHES: Final = "BatchCQ"
-"""As queue.type of a topic: a batch stays whole, as one record. Source: QueueTypeUtils.java, 5.5."""
+"""As queue.type of a topic: a batch stays whole, as one record.
+
+Source: QueueTypeUtils.java, 5.5.
+"""
 
 NAME_CHARACTER: Final = "[%|a-zA-Z0-9_-]"
 """As a regular expression: what names of topics and groups are made of."""
@@ -142,20 +175,32 @@ def reply_topic(cluster: str) -> str:
 
 
 def instant(milliseconds: int) -> datetime:
-    """*milliseconds* since 1970 as a UTC datetime; clamped to the years 1 to 9999, as a message may claim any time."""
+    """*milliseconds* since 1970 as a UTC datetime; clamped to the years 1 to 9999, as a message may
+    claim any time.
+    """
     return datetime.fromtimestamp(min(max(milliseconds, _EARLIEST_MS), _LATEST_MS) / 1000, UTC)
 
 
 @functools.lru_cache(4096)
 def validate_topic(topic: str) -> str:
-    """Return *topic* if it is a valid name. Raises InvalidOption. Source: TopicValidator.java, 5.3."""
-    limit = MAX_RESOURCE_LENGTH if str(topic).startswith((RETRY_PREFIX, DLQ_PREFIX)) else MAX_TOPIC_LENGTH
+    """Return *topic* if it is a valid name.
+
+    Raises InvalidOption. Source: TopicValidator.java, 5.3.
+    """
+    limit = (
+        MAX_RESOURCE_LENGTH
+        if str(topic).startswith((RETRY_PREFIX, DLQ_PREFIX))
+        else MAX_TOPIC_LENGTH
+    )
     return _validate_name("topic", topic, limit)
 
 
 @functools.lru_cache(4096)
 def validate_group(group: str) -> str:
-    """Return *group* if it is a valid name of a producer or consumer group. Raises InvalidOption. Source: Validators.java, 5.3."""
+    """Return *group* if it is a valid name of a producer or consumer group.
+
+    Raises InvalidOption. Source: Validators.java, 5.3.
+    """
     return _validate_name("group", group, MAX_GROUP_LENGTH)
 
 
@@ -183,30 +228,43 @@ def check_tag(tag: str) -> None:
     """Raises InvalidOption for a tag that no subscription can select."""
     if not can_be_selected(tag):
         raise InvalidOption(
-            f"tag {tag!r}: no consumer could select it; a message has one tag, without |, which separates the tags of a "
+            f"tag {tag!r}: no consumer could select it; a message has one tag, without |, which "
+            "separates the tags of a "
             "subscription, without a blank at its ends, and not *"
         )
 
 
 def parse_tags(expression: str) -> tuple[str, ...]:
-    """The tags in ``paid || refunded``; none for ``*``, which means every message. Raises InvalidOption for what is neither.
+    """The tags in ``paid || refunded``; none for ``*``, which means every message.
 
-    Java drops empty places, and takes a tag with ``|`` or ``*`` in it literally: it matches nothing that was meant.
+    Raises InvalidOption for what is neither.
+
+    Java drops empty places, and takes a tag with ``|`` or ``*`` in it literally: it matches nothing
+    that was meant.
     """
     if not isinstance(expression, str):
-        raise TypeError(f"tags must be str, several separated by || ('paid || refunded'), not {type(expression).__name__}")
+        raise TypeError(
+            "tags must be str, several separated by || ('paid || refunded'), not "
+            f"{type(expression).__name__}"
+        )
     tags = tuple(dict.fromkeys(word.strip(_TRIMMED) for word in expression.split("||")))
     if tags == ("*",):
         return ()
     if not all(tags) or any("|" in tag for tag in tags) or "*" in tags:
-        raise InvalidOption(f"tags {expression!r}: expected a tag, several separated by || ('paid || refunded'), or * for all")
+        raise InvalidOption(
+            f"tags {expression!r}: expected a tag, several separated by || ('paid || refunded'), "
+            "or * for all"
+        )
     return tags
 
 
 @explains
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
-    """One queue of a topic on one broker. The order (topic, broker name, queue id) is the one that allocation relies on."""
+    """One queue of a topic on one broker.
+
+    The order (topic, broker name, queue id) is the one that allocation relies on.
+    """
 
     topic: str
     broker_name: str
@@ -221,10 +279,11 @@ class MessageQueue:
 class Message:
     """A message to send.
 
-    Consumers filter by *tag*; operators look messages up by *keys*. Messages with equal *sharding_key* go to one queue, in order.
-    *properties* are the application's own; names that RocketMQ reserves are refused. At most one of these delays delivery: *delay_level*
-    n >= 1, by the broker's n-th delay; *deliver_at*, until a time; *delay_s*, by so many seconds (the latter two need brokers from 5.0 on).
-    Raises MessageIllegal for a message that no broker would store.
+    Consumers filter by *tag*; operators look messages up by *keys*. Messages with equal
+    *sharding_key* go to one queue, in order. *properties* are the application's own; names that
+    RocketMQ reserves are refused. At most one of these delays delivery: *delay_level* n >= 1, by
+    the broker's n-th delay; *deliver_at*, until a time; *delay_s*, by so many seconds (the latter
+    two need brokers from 5.0 on). Raises MessageIllegal for a message that no broker would store.
     """
 
     topic: str
@@ -241,16 +300,24 @@ class Message:
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
-            raise TypeError(f"body must be bytes, not {type(self.body).__name__}: encode text first")
+            raise TypeError(
+                f"body must be bytes, not {type(self.body).__name__}: encode text first"
+            )
         if not self.topic:
             raise InvalidOption("a message needs a topic")
         if len(self.body) > MAX_BODY_BYTES:
-            raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(self.body)} bytes is over the limit of {MAX_BODY_BYTES}")
+            raise MessageIllegal(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"a body of {len(self.body)} bytes is over the limit of {MAX_BODY_BYTES}",
+            )
         if type(self.keys) is not tuple:
             object.__setattr__(self, "keys", as_keys(self.keys))
         if self.properties is not _NO_PROPERTIES:
             if not isinstance(self.properties, Mapping):
-                raise TypeError(f"properties must be a mapping of str to str, not {type(self.properties).__name__}")
+                raise TypeError(
+                    "properties must be a mapping of str to str, not "
+                    f"{type(self.properties).__name__}"
+                )
             object.__setattr__(self, "properties", MappingProxyType(dict(self.properties)))
         if not isinstance(self.flag, int):
             raise TypeError(f"flag must be int, not {type(self.flag).__name__}")
@@ -268,11 +335,16 @@ class Message:
         for key in self.keys:
             _check_text("key", key)
             if " " in key:
-                raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"key {key!r} holds a space: keys are stored separated by spaces")
+                raise MessageIllegal(
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"key {key!r} holds a space: keys are stored separated by spaces",
+                )
         for name, value in self.properties.items():
             if name in RESERVED_PROPERTIES:
                 raise MessageIllegal(
-                    ResponseCode.MESSAGE_ILLEGAL, f"property {name!r} is reserved: ogive sets it, from an argument where there is one"
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"property {name!r} is reserved: ogive sets it, from an argument where there "
+                    "is one",
                 )
             _check_text("property", name)
             _check_text(f"property {name!r}", value)
@@ -281,15 +353,27 @@ class Message:
         if self.delay_level != 0 or type(self.delay_level) is not int:
             check_delay_level(self.delay_level)
         if (self.delay_level > 0) + (self.deliver_at is not None) + (self.delay_s is not None) > 1:
-            raise InvalidOption("a message is delivered after a delay level, at a time or after some seconds: give one of them")
+            raise InvalidOption(
+                "a message is delivered after a delay level, at a time or after some seconds: give "
+                "one of them"
+            )
         if self.deliver_at is not None and not isinstance(self.deliver_at, datetime):
-            raise TypeError(f"deliver_at must be a datetime with a time zone, not {type(self.deliver_at).__name__}")
+            raise TypeError(
+                "deliver_at must be a datetime with a time zone, not "
+                f"{type(self.deliver_at).__name__}"
+            )
         if self.deliver_at is not None and self.deliver_at.tzinfo is None:
             raise InvalidOption("deliver_at needs a time zone: datetime(..., tzinfo=UTC)")
-        if self.delay_s is not None and (isinstance(self.delay_s, bool) or not isinstance(self.delay_s, int | float)):
-            raise TypeError(f"delay_s must be a number of seconds, not {type(self.delay_s).__name__}")
+        if self.delay_s is not None and (
+            isinstance(self.delay_s, bool) or not isinstance(self.delay_s, int | float)
+        ):
+            raise TypeError(
+                f"delay_s must be a number of seconds, not {type(self.delay_s).__name__}"
+            )
         if self.delay_s is not None and not 0 <= self.delay_s <= MAX_DELAY_S:
-            raise InvalidOption(f"delay_s is {self.delay_s}: 0 to {MAX_DELAY_S:,} seconds are possible")
+            raise InvalidOption(
+                f"delay_s is {self.delay_s}: 0 to {MAX_DELAY_S:,} seconds are possible"
+            )
 
     @property
     def is_delayed(self) -> bool:
@@ -301,21 +385,29 @@ _NO_PROPERTIES: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def _check_text(what: str, text: str) -> None:
-    """Properties are stored as name 0x01 value 0x02: neither separator may occur, and an empty value would vanish."""
+    """Properties are stored as name 0x01 value 0x02: neither separator may occur, and an empty
+    value would vanish.
+    """
     if not isinstance(text, str):
         raise TypeError(f"{what} must be str, not {type(text).__name__}")
     if not text:
-        raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"{what} is empty: it would be lost on the way")
+        raise MessageIllegal(
+            ResponseCode.MESSAGE_ILLEGAL, f"{what} is empty: it would be lost on the way"
+        )
     if "\x01" in text or "\x02" in text:
-        raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"{what} holds the control character 1 or 2, which separate properties")
+        raise MessageIllegal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"{what} holds the control character 1 or 2, which separate properties",
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class MessageExt:
     """A message as a broker delivered it.
 
-    *queue_offset* is its number in the queue, *commitlog_offset* its position in the broker's log, in bytes. *topic* is the one subscribed
-    to, even if this delivery came through the group's retry topic.
+    *queue_offset* is its number in the queue, *commitlog_offset* its position in the broker's log,
+    in bytes. *topic* is the one subscribed to, even if this delivery came through the group's retry
+    topic.
     """
 
     topic: str
@@ -343,7 +435,10 @@ class MessageExt:
     def offset_id(self) -> str:
         """The broker's id: its address and the commit-log offset, in upper-case hex."""
         host, _, port = self.store_host.rpartition(":")
-        return f"{ip_address(host.strip('[]')).packed.hex()}{int(port):08x}{self.commitlog_offset:016x}".upper()
+        return (
+            f"{ip_address(host.strip('[]')).packed.hex()}{int(port):08x}"
+            f"{self.commitlog_offset:016x}"
+        ).upper()
 
     @property
     def tag(self) -> str | None:
@@ -362,9 +457,11 @@ class MessageExt:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether the body is still compressed: it is damaged, or in a format that cannot be read here.
+        """Whether the body is still compressed: it is damaged, or in a format that cannot be read
+        here.
 
-        Listeners never see such a message, it goes to the dead-letter topic; a pull consumer gets it as it is.
+        Listeners never see such a message, it goes to the dead-letter topic; a pull consumer gets
+        it as it is.
         """
         return bool(self.sys_flag & 1)  # MessageSysFlag.COMPRESSED_FLAG
 
@@ -395,7 +492,10 @@ class MessageExt:
 
 
 class SendStatus(enum.Enum):
-    """How safely a message is stored; all four mean that it *is* stored. Source: SendStatus.java."""
+    """How safely a message is stored; all four mean that it *is* stored.
+
+    Source: SendStatus.java.
+    """
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 10
@@ -405,9 +505,12 @@ class SendStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Where a message was stored. *recall_handle* cancels one that is to be delivered later, see ``Producer.recall``.
+    """Where a message was stored.
 
-    For a batch *id* and *offset_id* hold those of all messages, separated by commas, and *queue_offset* is that of the first.
+    *recall_handle* cancels one that is to be delivered later, see ``Producer.recall``.
+
+    For a batch *id* and *offset_id* hold those of all messages, separated by commas, and
+    *queue_offset* is that of the first.
     """
 
     status: SendStatus
@@ -484,7 +587,11 @@ _TEXT_METHODS: Final = frozenset(name for name in dir(str) if not name.startswit
 
 
 def _warn_of_text() -> None:
-    warnings.warn("recall() returns a RecallResult: take its id, use as text ends with the next release", DeprecationWarning, stacklevel=3)
+    warnings.warn(
+        "recall() returns a RecallResult: take its id, use as text ends with the next release",
+        DeprecationWarning,
+        stacklevel=3,
+    )
 
 
 class PullStatus(enum.Enum):
@@ -515,7 +622,9 @@ _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 @dataclass(frozen=True, slots=True)
 class DelayLevels:
-    """messageDelayLevel: level n (from 1) waits delays_ms[n - 1] in queue n - 1 of SCHEDULE_TOPIC_XXXX."""
+    """messageDelayLevel: level n (from 1) waits delays_ms[n - 1] in queue n - 1 of
+    SCHEDULE_TOPIC_XXXX.
+    """
 
     delays_ms: tuple[int, ...]
 
@@ -527,13 +636,21 @@ class DelayLevels:
         words = text.split()
         for word in words:
             if not _DELAY.fullmatch(word):
-                raise InvalidOption(f"delay levels {text[:200]!r}: a list of numbers with a unit is expected, for example '1s 5s 2m 1h 1d'")
+                raise InvalidOption(
+                    f"delay levels {text[:200]!r}: a list of numbers with a unit is expected, for "
+                    "example '1s 5s 2m 1h 1d'"
+                )
         delays = tuple(int(word[:-1]) * _UNIT_MS[word[-1]] for word in words)
         if not delays:
-            raise InvalidOption("delay levels are empty: at least one is needed, for example '1s 5s 2m 1h 1d'")
+            raise InvalidOption(
+                "delay levels are empty: at least one is needed, for example '1s 5s 2m 1h 1d'"
+            )
         if max(delays) > MAX_DELAY_S * 1000:
             word = words[delays.index(max(delays))]
-            raise InvalidOption(f"delay level {word[:40]} is too long: at most {MAX_DELAY_S // 86_400}d (40 years) are possible")
+            raise InvalidOption(
+                f"delay level {word[:40]} is too long: at most {MAX_DELAY_S // 86_400}d (40 years) "
+                "are possible"
+            )
         return cls(delays)
 
     def clamp(self, level: int) -> int:

@@ -1,7 +1,8 @@
 """The compiled part, or None where it was not built or OGIVE_NATIVE=0 says to do without.
 
-It is a few functions in C (native/ in the repository), each the twin of one in Python that is tested to do the same. The twin is the rule:
-it does the work wherever this is None, and whenever a compiled function returns None, which it does for all that is unusual or wrong.
+It is a few functions in C (native/ in the repository), each the twin of one in Python that is
+tested to do the same. The twin is the rule: it does the work wherever this is None, and whenever a
+compiled function returns None, which it does for all that is unusual or wrong.
 """
 
 import importlib
@@ -20,17 +21,22 @@ Named = TypeVar("Named", bound=tuple[Any, ...])
 Wanted = tuple[int, int, int]
 """a record that a queue speaks of: commit-log offset, size, queue offset"""
 Texts = tuple[bool, int, Any, Any, Any]
-"""An Arrow column of texts: whether they are UTF-8, where its first row is in the buffers; validity or None, ends, data or None."""
+"""An Arrow column of texts: whether they are UTF-8, where its first row is in the buffers; validity
+or None, ends, data or None.
+"""
 
 
 class Native(Protocol):
     """What the compiled part holds."""
 
-    def columns(self, records: bytes, names: tuple[str, ...], /) -> tuple[int, list[Buffers]] | None:
+    def columns(
+        self, records: bytes, names: tuple[str, ...], /
+    ) -> tuple[int, list[Buffers]] | None:
         """How many stored messages *records* holds, and these columns of them.
 
-        Hosts are numbers. Properties are five buffers: where each row's entries end, where each name ends, the names, where each value
-        ends, the values. None where a record is not in the plain form or has irregular properties.
+        Hosts are numbers. Properties are five buffers: where each row's entries end, where each
+        name ends, the names, where each value ends, the values. None where a record is not in the
+        plain form or has irregular properties.
 
         Twin: RecordDecoder in ogive.spark.decode.
         """
@@ -47,26 +53,44 @@ class Native(Protocol):
         most_rows: int,
         /,
     ) -> list[tuple[int, bytes]] | None:
-        """The *rows* as batches of messages: how many rows, and the body of the request. *first* is the first row's number.
+        """The *rows* as batches of messages: how many rows, and the body of the request.
 
-        None where a row has no body, or one that is too long for a batch, or a tag or keys that are not stored as they are. Twin: form() in
-        ogive.spark.rows, then split_by_size() and encode_batch().
+        *first* is the first row's number.
+
+        None where a row has no body, or one that is too long for a batch, or a tag or keys that are
+        not stored as they are. Twin: form() in ogive.spark.rows, then split_by_size() and
+        encode_batch().
         """
 
     def crc32(self, data: Buffer, before: int = 0, /) -> int:
         """zlib.crc32()"""
 
     def frames(self, data: bytes, limit: int, /) -> tuple[list[bytes], int]:
-        """The whole frames at the beginning of *data*, and where they end. Twin: FrameDecoder in ogive.wire.frame."""
+        """The whole frames at the beginning of *data*, and where they end.
 
-    def binary_command(self, frame: bytes, /) -> tuple[int, dict[str, str], bytes, int, int, None, int, int, int] | None:
-        """The fields of a RemotingCommand, from a frame with a binary header. Twin: decode_command() in ogive.wire.command."""
+        Twin: FrameDecoder in ogive.wire.frame.
+        """
+
+    def binary_command(
+        self, frame: bytes, /
+    ) -> tuple[int, dict[str, str], bytes, int, int, None, int, int, int] | None:
+        """The fields of a RemotingCommand, from a frame with a binary header.
+
+        Twin: decode_command() in ogive.wire.command.
+        """
 
     def index_items(
-        self, keyed: list[tuple[bytes, bytes, int, int]], slots: "array[int]", begin_ms: int, item: int, limit: int, /
+        self,
+        keyed: list[tuple[bytes, bytes, int, int]],
+        slots: "array[int]",
+        begin_ms: int,
+        item: int,
+        limit: int,
+        /,
     ) -> tuple[bytes, int, int, int] | None:
-        """The items that records add to a file of the index of keys, and how many slots they are the first of; commit-log offset and store
-        timestamp of the last. Changes *slots*. Twin: KeyIndex.build() in ogive.store.index.
+        """The items that records add to a file of the index of keys, and how many slots they are
+        the first of; commit-log offset and store timestamp of the last. Changes *slots*. Twin:
+        KeyIndex.build() in ogive.store.index.
         """
 
     def properties(self, raw: Buffer, /) -> dict[str, str] | None:
@@ -78,12 +102,19 @@ class Native(Protocol):
     def usual_send(
         self, fields: dict[str, str], names: tuple[str, ...], own_properties: str, /
     ) -> tuple[str, int, int, int, int, int, bytes, str] | None:
-        """Topic, queue id, sysFlag, born timestamp, flag, reconsume times, properties to store and unique key of a single send.
-        Twin: handle() in ogive.broker.handlers.send.
+        """Topic, queue id, sysFlag, born timestamp, flag, reconsume times, properties to store and
+        unique key of a single send. Twin: handle() in ogive.broker.handlers.send.
         """
 
     def send_answer(
-        self, template: bytes, queue_id: int, key: str, commitlog_offset: int, queue_offset: int, opaque: int, /
+        self,
+        template: bytes,
+        queue_id: int,
+        key: str,
+        commitlog_offset: int,
+        queue_offset: int,
+        opaque: int,
+        /,
     ) -> bytes | None:
         """The frame of a send's answer. Twin: framed() in ogive.broker.handlers.send_answer."""
 
@@ -100,18 +131,31 @@ class Native(Protocol):
         message: type[Named],
         /,
     ) -> tuple[list[Named], list[str], list[int], list[tuple[str, int]]] | None:
-        """The plain sends from frames[at] on as NewMessages; the unique key and the opaque of each; their topics and queues, whose objects
-        they share. *queues_of* says how many queues a topic has for such messages. Twin: handle() in ogive.broker.handlers.send.
+        """The plain sends from frames[at] on as NewMessages; the unique key and the opaque of each;
+        their topics and queues, whose objects they share. *queues_of* says how many queues a topic
+        has for such messages. Twin: handle() in ogive.broker.handlers.send.
         """
 
     def send_answers(
-        self, template: bytes, messages: Sequence[Named], keys: list[str], results: Sequence[tuple[Any, ...]], opaques: list[int], /
+        self,
+        template: bytes,
+        messages: Sequence[Named],
+        keys: list[str],
+        results: Sequence[tuple[Any, ...]],
+        opaques: list[int],
+        /,
     ) -> bytes | None:
-        """The frames of these sends' answers. Twin: framed() in ogive.broker.handlers.send_answer."""
+        """The frames of these sends' answers.
 
-    def half_properties(self, text: str, topic: str, queue_id: int, own_properties: str, /) -> tuple[str, str, bytes, bytes] | None:
-        """Of a half message for this queue: unique key, producer group, its properties as they are stored, and those of its commit.
-        Twin: redirect_half() and for_consumers() in ogive.broker.half_messages.
+        Twin: framed() in ogive.broker.handlers.send_answer.
+        """
+
+    def half_properties(
+        self, text: str, topic: str, queue_id: int, own_properties: str, /
+    ) -> tuple[str, str, bytes, bytes] | None:
+        """Of a half message for this queue: unique key, producer group, its properties as they are
+        stored, and those of its commit. Twin: redirect_half() and for_consumers() in
+        ogive.broker.half_messages.
         """
 
     def transaction_steps(
@@ -127,9 +171,12 @@ class Native(Protocol):
         message: type[Named],
         /,
     ) -> list[tuple[Any, ...]] | None:
-        """What the frames from frames[at] on ask for, as far as they are half messages and ends. Of a half message: opaque, producer group,
-        unique key, itself as a NewMessage, and the one for consumers. Of an end: opaque, or None where no answer is wanted, producer group,
-        place, commit-log offset, decision. Twins: handle() in ogive.broker.handlers.send, end() in ogive.broker.handlers.transaction.
+        """What the frames from frames[at] on ask for, as far as they are half messages and ends.
+
+        Of a half message: opaque, producer group, unique key, itself as a NewMessage, and the one
+        for consumers. Of an end: opaque, or None where no answer is wanted, producer group, place,
+        commit-log offset, decision. Twins: handle() in ogive.broker.handlers.send, end() in
+        ogive.broker.handlers.transaction.
         """
 
     def chosen(
@@ -144,33 +191,74 @@ class Native(Protocol):
         log_start: int,
         /,
     ) -> tuple[int, int, bool, bool] | None:
-        """Which records of consume-queue entries are read. Twin: _choose() in ogive.store.reading."""
+        """Which records of consume-queue entries are read.
 
-    def messages(self, buffer: bytes, at: int, checked: bool, into: list[Any], broker_name: str, forms: tuple[Any, ...], /) -> int:
-        """Adds the usual messages from *at* on, and says where the first unusual one, or the end, is.
+        Twin: _choose() in ogive.store.reading.
+        """
+
+    def messages(
+        self,
+        buffer: bytes,
+        at: int,
+        checked: bool,
+        into: list[Any],
+        broker_name: str,
+        forms: tuple[Any, ...],
+        /,
+    ) -> int:
+        """Adds the usual messages from *at* on, and says where the first unusual one, or the end,
+        is.
 
         Twin: decode_some() in ogive.wire.message.
         """
 
-    def near(self, wanted: list[Wanted], at: int, limit: int, gap: int, /) -> tuple[int, int, int] | None:
+    def near(
+        self, wanted: list[Wanted], at: int, limit: int, gap: int, /
+    ) -> tuple[int, int, int] | None:
         """What follows wanted[at] near by in the log. Twin: _near() in ogive.store.commitlog."""
 
     def inside(self, wanted: list[Wanted], at: int, start: int, end: int, /) -> int | None:
-        """One past the last of wanted[at] and its followers between start and end. Twin: _end_inside() in ogive.store.commitlog."""
+        """One past the last of wanted[at] and its followers between start and end.
 
-    def picked(self, wanted: list[Wanted], start: int, data: bytes, /) -> tuple[list[memoryview], int] | None:
-        """Views of these records in data, neighbours in one, and their bytes. Twin: _pick() in ogive.store.commitlog."""
+        Twin: _end_inside() in ogive.store.commitlog.
+        """
+
+    def picked(
+        self, wanted: list[Wanted], start: int, data: bytes, /
+    ) -> tuple[list[memoryview], int] | None:
+        """Views of these records in data, neighbours in one, and their bytes.
+
+        Twin: _pick() in ogive.store.commitlog.
+        """
 
     def whole_records(
         self, block: bytes, at: int, position: int, limit: int, most: int, record: type[Named], /
     ) -> tuple[list[tuple[int, Named, bytes, int]], int] | None:
-        """The plainly whole records from *at* on, and where they end in the log. Twin: read_record() in ogive.store.record."""
+        """The plainly whole records from *at* on, and where they end in the log.
 
-    def doubtful(self, data: bytes, base: int, wanted: list[Wanted], queue_id: int, field: bytes, sound: bool, /) -> list[Wanted] | None:
-        """Those of wanted that are not plainly the records meant: the twin looks at these. Twin: not_standing() in ogive.store.record."""
+        Twin: read_record() in ogive.store.record.
+        """
+
+    def doubtful(
+        self,
+        data: bytes,
+        base: int,
+        wanted: list[Wanted],
+        queue_id: int,
+        field: bytes,
+        sound: bool,
+        /,
+    ) -> list[Wanted] | None:
+        """Those of wanted that are not plainly the records meant: the twin looks at these.
+
+        Twin: not_standing() in ogive.store.record.
+        """
 
     def batch_items(self, body: bytes, most: int, item: type[Named], /) -> list[Named] | None:
-        """The BatchItems that the body of a batch holds. Twin: decode_batch() in ogive.wire.message."""
+        """The BatchItems that the body of a batch holds.
+
+        Twin: decode_batch() in ogive.wire.message.
+        """
 
     def batch_body(self, items: list[tuple[int, bytes, bytes]], /) -> bytes | None:
         """The body of a batch. Twin: encode_batch() in ogive.wire.message."""
@@ -178,8 +266,9 @@ class Native(Protocol):
     def plain_batch(self, body: bytes, starts: tuple[bytes, ...], most: int, /) -> int | None:
         """How many messages the body of a batch holds.
 
-        None where it holds none or more than *most*, where lengths do not add up, and where properties fit no record or one begins with
-        one of *starts*. Twin: _checked() in ogive.broker.handlers.send_batch.
+        None where it holds none or more than *most*, where lengths do not add up, and where
+        properties fit no record or one begins with one of *starts*. Twin: _checked() in
+        ogive.broker.handlers.send_batch.
         """
 
     def plain_batches(
@@ -196,21 +285,35 @@ class Native(Protocol):
         message: type[Named],
         /,
     ) -> list[tuple[Named, int, int, str | None, int]] | None:
-        """Of each plain batch from frames[at] on: the NewMessage that its messages share, where its body begins, how many they are, its
-        unique key and its opaque. See plain_sends() for *queues_of*, plain_batch() for *starts*.
+        """Of each plain batch from frames[at] on: the NewMessage that its messages share, where its
+        body begins, how many they are, its unique key and its opaque. See plain_sends() for
+        *queues_of*, plain_batch() for *starts*.
 
-        Twins: handle() in ogive.broker.handlers.send, put_batch() in ogive.broker.handlers.send_batch.
+        Twins: handle() in ogive.broker.handlers.send, put_batch() in
+        ogive.broker.handlers.send_batch.
         """
 
     def batch_answer(
-        self, template: bytes, queue_id: int, key: str | None, store_host: bytes, results: Sequence[tuple[Any, ...]], opaque: int, /
+        self,
+        template: bytes,
+        queue_id: int,
+        key: str | None,
+        store_host: bytes,
+        results: Sequence[tuple[Any, ...]],
+        opaque: int,
+        /,
     ) -> bytes | None:
-        """The frame of a batch's answer, by the PutResults of its messages. Where there is no key, the template has no place for it. Twin:
-        reply_to_batch() in ogive.broker.handlers.send_answer.
+        """The frame of a batch's answer, by the PutResults of its messages.
+
+        Where there is no key, the template has no place for it. Twin: reply_to_batch() in
+        ogive.broker.handlers.send_answer.
         """
 
     def message_ids(self, store_host: bytes, offsets: list[int], /) -> str | None:
-        """The broker's ids of messages, with commas between them. Twin: offset_message_ids() in ogive.wire.message."""
+        """The broker's ids of messages, with commas between them.
+
+        Twin: offset_message_ids() in ogive.wire.message.
+        """
 
     def records(
         self,
@@ -227,8 +330,9 @@ class Native(Protocol):
         result: type[Named],
         /,
     ) -> tuple[bytes, bytes, list[tuple[bytes, bytes, int, int]], list[Named]] | None:
-        """The records of a NewMessage, or of the messages in batch[start:] that share it; their consume-queue entries; what the index needs
-        of each; and a PutResult of each. None also where they need more than *room* bytes. Twin: Appender.append() in ogive.store.appender.
+        """The records of a NewMessage, or of the messages in batch[start:] that share it; their
+        consume-queue entries; what the index needs of each; and a PutResult of each. None also
+        where they need more than *room* bytes. Twin: Appender.append() in ogive.store.appender.
         """
 
     def joined_records(
@@ -242,9 +346,10 @@ class Native(Protocol):
         result: type[Named],
         /,
     ) -> tuple[bytes, list[bytes], list[tuple[bytes, bytes, int, int]], list[Named]] | None:
-        """The records of NewMessages that queues hold, one behind the other, and of each its consume-queue entry, what the index needs,
-        and a PutResult. *queues*: of each message topic field, topic, and its offset in the queue. None also where the records need more
-        than *room* bytes. Twin: Appender.append() in ogive.store.appender.
+        """The records of NewMessages that queues hold, one behind the other, and of each its
+        consume-queue entry, what the index needs, and a PutResult. *queues*: of each message topic
+        field, topic, and its offset in the queue. None also where the records need more than *room*
+        bytes. Twin: Appender.append() in ogive.store.appender.
         """
 
     def run_records(
@@ -258,8 +363,9 @@ class Native(Protocol):
         result: type[Named],
         /,
     ) -> tuple[bytes, list[bytes], list[tuple[bytes, bytes, int, int]], list[Named]] | None:
-        """records() of the first of these NewMessages, as many as are usual and fit *room* bytes; entries by place. A place is topic,
-        queue id, field, topic's bytes and next queue offset. Twin: Appender.append() in ogive.store.appender, for each.
+        """records() of the first of these NewMessages, as many as are usual and fit *room* bytes;
+        entries by place. A place is topic, queue id, field, topic's bytes and next queue offset.
+        Twin: Appender.append() in ogive.store.appender, for each.
         """
 
 
@@ -275,12 +381,17 @@ def _found() -> tuple[Native | None, str]:
     except (ImportError, OSError) as exc:
         return None, f"pure Python, as the compiled part cannot be loaded: {exc}"
     if sources is not None and sources != getattr(found, "sources", None):
-        return None, "pure Python, as the compiled part is not of these sources: install ogive again"
+        return (
+            None,
+            "pure Python, as the compiled part is not of these sources: install ogive again",
+        )
     return cast(Native, found), "with its compiled part"
 
 
 def _sources() -> int | None:
-    """What hatch_build.py made of native/ here, in a clone, where it may have been changed since; None in an installed package."""
+    """What hatch_build.py made of native/ here, in a clone, where it may have been changed since;
+    None in an installed package.
+    """
     files = sorted((Path(__file__).parent.parent.parent / "native").glob("*.[ch]"))
     if "module.c" not in [path.name for path in files]:
         return None

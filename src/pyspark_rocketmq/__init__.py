@@ -1,7 +1,8 @@
-"""Makes `format("rocketmq")` known to Spark, which imports every package called pyspark_* and looks for a DefaultSource.
+"""Makes `format("rocketmq")` known to Spark, which imports every package called pyspark_* and looks
+for a DefaultSource.
 
-That happens in every session of an environment, also for people who never read a topic: this module imports next to nothing and must not
-fail. What it offers is in ogive.spark.
+That happens in every session of an environment, also for people who never read a topic: this module
+imports next to nothing and must not fail. What it offers is in ogive.spark.
 """
 
 from typing import TYPE_CHECKING
@@ -46,4 +47,5 @@ class DefaultSource(DataSource):
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamSink":  # noqa: N802
         from ogive.spark import source
 
-        return source.stream_sink(self.options, schema)  # in complete mode every batch is the whole result: appended as well
+        # in complete mode every batch is the whole result: appended as well
+        return source.stream_sink(self.options, schema)

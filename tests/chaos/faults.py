@@ -11,7 +11,10 @@ from ogive.store.fs import Data
 
 
 class FaultyFs(OsFs):
-    """Real files; *fault* (call, path) is asked before each change and raises or returns. "zero" is a call that makes room."""
+    """Real files; *fault* (call, path) is asked before each change and raises or returns.
+
+    "zero" is a call that makes room.
+    """
 
     def __init__(self, fault: Callable[[str, Path], None]) -> None:
         self.fault = fault
@@ -50,14 +53,19 @@ class FaultyFs(OsFs):
 
 
 class BadSectors(OsFs):
-    """Real files, some blocks of which the disk cannot read: whatever needs their bytes is answered EIO, so is a write to a part of one."""
+    """Real files, some blocks of which the disk cannot read: whatever needs their bytes is answered
+    EIO, so is a write to a part of one.
+    """
 
     BLOCK = 4096
 
     def __init__(self) -> None:
-        self.bad: set[tuple[Path, int]] = set()  # file and number of a block
-        self.gone: tuple[str, ...] = ()  # parts of the paths of files of which nothing can be read
-        self.times: int | None = None  # after so many failures everything can be read
+        # file and number of a block
+        self.bad: set[tuple[Path, int]] = set()
+        # parts of the paths of files of which nothing can be read
+        self.gone: tuple[str, ...] = ()
+        # after so many failures everything can be read
+        self.times: int | None = None
         self.failures = 0
         self.code = errno.EIO
         self._paths: dict[int, Path] = {}
@@ -82,17 +90,28 @@ class BadSectors(OsFs):
     def pwrite(self, handle: int, data: Data, offset: int) -> None:
         path, end = self._paths[handle], offset + len(data)
         for block in self._blocks(len(data), offset):
-            if (path, block) in self.bad and (offset > block * self.BLOCK or end < (block + 1) * self.BLOCK):
+            if (path, block) in self.bad and (
+                offset > block * self.BLOCK or end < (block + 1) * self.BLOCK
+            ):
                 self._fail()
         super().pwrite(handle, data, offset)
         self.bad.difference_update((path, block) for block in self._blocks(len(data), offset))
 
     def truncate(self, handle: int, size: int) -> None:
         path = self._paths[handle]
-        if size < self.size(handle) and size % self.BLOCK and (path, size // self.BLOCK) in self.bad:
-            self._fail()  # the rest of the block is filled with zeros
+        if (
+            size < self.size(handle)
+            and size % self.BLOCK
+            and (path, size // self.BLOCK) in self.bad
+        ):
+            # the rest of the block is filled with zeros
+            self._fail()
         super().truncate(handle, size)
-        self.bad = {(other, block) for other, block in self.bad if other != path or block * self.BLOCK < size}
+        self.bad = {
+            (other, block)
+            for other, block in self.bad
+            if other != path or block * self.BLOCK < size
+        }
 
     def unlink(self, path: Path) -> None:
         super().unlink(path)
@@ -100,13 +119,19 @@ class BadSectors(OsFs):
 
     def rename(self, source: Path, target: Path) -> None:
         super().rename(source, target)
-        self.bad = {(target if other == source else other, block) for other, block in self.bad if other != target}
+        self.bad = {
+            (target if other == source else other, block)
+            for other, block in self.bad
+            if other != target
+        }
 
     def _hits(self, handle: int, size: int, offset: int) -> bool:
         if self.times is not None and self.failures >= self.times:
             return False
         path, size = self._paths[handle], min(size, max(0, self.size(handle) - offset))
-        return any(part in str(path) for part in self.gone) or any((path, block) in self.bad for block in self._blocks(size, offset))
+        return any(part in str(path) for part in self.gone) or any(
+            (path, block) in self.bad for block in self._blocks(size, offset)
+        )
 
     def _blocks(self, size: int, offset: int) -> range:
         return range(offset // self.BLOCK, -(-(offset + size) // self.BLOCK))

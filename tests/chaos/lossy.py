@@ -1,7 +1,8 @@
-"""A file system whose power can be cut: what a process did not sync may be gone, as in tests/chaos/recorder.py, whatever way it wrote.
+"""A file system whose power can be cut: what a process did not sync may be gone, as in
+tests/chaos/recorder.py, whatever way it wrote.
 
-The kernel's own FUSE protocol, spoken on /dev/fuse by a thread of the test: no library, no helper program. Needs root (mount).
-Source of the layouts: include/uapi/linux/fuse.h, 7.31.
+The kernel's own FUSE protocol, spoken on /dev/fuse by a thread of the test: no library, no helper
+program. Needs root (mount). Source of the layouts: include/uapi/linux/fuse.h, 7.31.
 """
 
 import ctypes
@@ -17,24 +18,41 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from tests.chaos.recorder import Disk, Inode, MemoryFs, Name, Operation, Sync, SyncDir, Truncate, Write, resize, write_into
+from tests.chaos.recorder import (
+    Disk,
+    Inode,
+    MemoryFs,
+    Name,
+    Operation,
+    Sync,
+    SyncDir,
+    Truncate,
+    Write,
+    resize,
+    write_into,
+)
 
-_IN: Final = struct.Struct("<IIQQIIIHH")  # length, opcode, unique, node, uid, gid, pid, ...
-_OUT: Final = struct.Struct("<IiQ")  # length, error, unique
+# length, opcode, unique, node, uid, gid, pid, ...
+_IN: Final = struct.Struct("<IIQQIIIHH")
+# length, error, unique
+_OUT: Final = struct.Struct("<IiQ")
 _ATTR: Final = struct.Struct("<6Q10I")
 _ENTRY: Final = struct.Struct("<QQQQII")
 _ATTR_HEAD: Final = struct.Struct("<QII")
 _OPEN: Final = struct.Struct("<QII")
 _SETATTR: Final = struct.Struct("<II6Q8I")
-_RANGE: Final = struct.Struct("<QQIIQII")  # file handle, offset, size, ...: of a read and of a write
+# file handle, offset, size, ...: of a read and of a write
+_RANGE: Final = struct.Struct("<QQIIQII")
 _INIT_OUT: Final = struct.Struct("<IIIIHHIIHHI28x")
 _STATFS: Final = struct.Struct("<5Q4I24x")
 _MAX_WRITE: Final = 1024 * 1024
 _BIG_WRITES, _MAX_PAGES = 1 << 5, 1 << 22
-_SIZE: Final = 1 << 3  # of the fields of a setattr
+# of the fields of a setattr
+_SIZE: Final = 1 << 3
 _ROOT: Final = 1
 _TOP: Final = Path("/")
-_UNANSWERED: Final = (2, 36, 42)  # FORGET, INTERRUPT, BATCH_FORGET
+# FORGET, INTERRUPT, BATCH_FORGET
+_UNANSWERED: Final = (2, 36, 42)
 _MS_NOSUID, _MS_NODEV = 2, 4
 _FORCE, _DETACH = 1, 2
 
@@ -43,8 +61,13 @@ class _Kept(MemoryFs):
     """Files with the disk beneath them."""
 
     def __init__(self, base: MemoryFs) -> None:
-        super().__init__({path: inode.data for path, inode in base.names.items()}, base.directories | {_TOP})
-        self.disk = Disk({inode: bytearray(inode.data) for inode in self.names.values()}, {**self.names, **dict.fromkeys(self.directories)})
+        super().__init__(
+            {path: inode.data for path, inode in base.names.items()}, base.directories | {_TOP}
+        )
+        self.disk = Disk(
+            {inode: bytearray(inode.data) for inode in self.names.values()},
+            {**self.names, **dict.fromkeys(self.directories)},
+        )
 
     def record(self, operation: Operation) -> None:
         self.disk.apply(operation)
@@ -59,7 +82,8 @@ class LossyMount:
         self._nodes: dict[int, Path | Inode] = {_ROOT: _TOP}
         self._numbers: dict[Path | Inode, int] = {_TOP: _ROOT}
         self._next = itertools.count(_ROOT + 1)
-        self._lock = threading.Lock()  # a request is carried out and answered, or the power is off before
+        # a request is carried out and answered, or the power is off before
+        self._lock = threading.Lock()
         self._off = False
         self._device = -1
         self._thread = threading.Thread(target=self._serve, name="lossy-disk", daemon=True)
@@ -70,7 +94,9 @@ class LossyMount:
         self._device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
         options = f"fd={self._device},rootmode=40000,user_id={os.getuid()},group_id={os.getgid()}"
         libc = ctypes.CDLL(None, use_errno=True)
-        if libc.mount(b"lossy", bytes(self.directory), b"fuse", _MS_NOSUID | _MS_NODEV, options.encode()):
+        if libc.mount(
+            b"lossy", bytes(self.directory), b"fuse", _MS_NOSUID | _MS_NODEV, options.encode()
+        ):
             code = ctypes.get_errno()
             os.close(self._device)
             raise OSError(code, os.strerror(code), str(self.directory))
@@ -85,7 +111,10 @@ class LossyMount:
         return image
 
     def stop(self) -> None:
-        """Take the file system away from whoever uses it: what they wait for fails. A second call does nothing."""
+        """Take the file system away from whoever uses it: what they wait for fails.
+
+        A second call does nothing.
+        """
         with self._lock:
             self._off = True
         if self._device < 0:
@@ -95,7 +124,7 @@ class LossyMount:
         os.close(self._device)
         self._device = -1
 
-    # --- the conversation ----------------------------------------------------------------------------------------------
+    # --- the conversation -------------------------------------------------------------------------
 
     def _serve(self) -> None:
         try:
@@ -125,13 +154,26 @@ class LossyMount:
                     code, body = 0, handle(self, node, request[_IN.size :])
                 except OSError as exc:
                     code = exc.errno or errno.EIO
-            with suppress(FileNotFoundError):  # who asked is gone
+            # who asked is gone
+            with suppress(FileNotFoundError):
                 os.write(self._device, _OUT.pack(_OUT.size + len(body), -code, unique) + body)
 
-    # --- requests: (node, what follows the header) -> what follows the answer's header ------------------------------------
+    # --- requests: (node, what follows the header) -> what follows the answer's header ------------
 
     def _init(self, _node: int, _data: bytes) -> bytes:
-        return _INIT_OUT.pack(7, 31, 128 * 1024, _BIG_WRITES | _MAX_PAGES, 16, 12, _MAX_WRITE, 1, _MAX_WRITE // 4096, 0, 0)
+        return _INIT_OUT.pack(
+            7,
+            31,
+            128 * 1024,
+            _BIG_WRITES | _MAX_PAGES,
+            16,
+            12,
+            _MAX_WRITE,
+            1,
+            _MAX_WRITE // 4096,
+            0,
+            0,
+        )
 
     def _look_up(self, node: int, data: bytes) -> bytes:
         return self._entry(self._path(node, data))
@@ -220,7 +262,8 @@ class LossyMount:
         out = b""
         for at, name in enumerate(self._fs.list(directory)[offset:], offset + 1):
             if not name:
-                continue  # the top is its own parent
+                # the top is its own parent
+                continue
             kind = stat.S_IFDIR if directory / name in self._fs.directories else stat.S_IFREG
             raw = name.encode()
             entry = struct.pack("<QQII", 1 << 32, at, len(raw), kind >> 12) + raw
@@ -236,7 +279,7 @@ class LossyMount:
     def _nothing(self, _node: int, _data: bytes) -> bytes:
         return b""
 
-    # --- what requests speak of ------------------------------------------------------------------------------------------
+    # --- what requests speak of -------------------------------------------------------------------
 
     def _path(self, node: int, name: bytes) -> Path:
         directory = self._nodes[node]
@@ -267,7 +310,24 @@ class LossyMount:
         size = len(target.data) if isinstance(target, Inode) else 0
         mode = stat.S_IFREG | 0o644 if isinstance(target, Inode) else stat.S_IFDIR | 0o755
         number = self._numbers[target]
-        return _ATTR.pack(number, size, (size + 511) // 512, 0, 0, 0, 0, 0, 0, mode, 1, os.getuid(), os.getgid(), 0, 4096, 0)
+        return _ATTR.pack(
+            number,
+            size,
+            (size + 511) // 512,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            mode,
+            1,
+            os.getuid(),
+            os.getgid(),
+            0,
+            4096,
+            0,
+        )
 
 
 _HANDLERS: Final[dict[int, Callable[[LossyMount, int, bytes], bytes]]] = {

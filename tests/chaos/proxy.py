@@ -9,7 +9,8 @@ from typing import Final, Literal, Self
 
 Kind = Literal["delay", "drip", "slow", "cut", "reset", "hole", "half", "garbage", "refuse"]
 
-DRIPPED: Final = 1000  # bytes that go one by one
+# bytes that go one by one
+DRIPPED: Final = 1000
 SLOW_BYTES: Final = 512
 SLOW_S: Final = 0.01  # 50 KB/s
 READ_BYTES: Final = 64 * 1024
@@ -19,26 +20,34 @@ READ_BYTES: Final = 64 * 1024
 class Fault:
     """What happens to bytes from now on.
 
-    delay: they come *seconds* later. drip: one by one. slow: 50 KB/s. cut, reset: after *after_bytes* of one direction the connection ends,
-    cleanly or with RST. hole: from then on both directions swallow everything, for as long as the connection lasts; half: only this one.
-    garbage: answers are replaced by bytes that are no frame. refuse: connections end, and new ones do at once.
+    delay: they come *seconds* later. drip: one by one. slow: 50 KB/s. cut, reset: after
+    *after_bytes* of one direction the connection ends, cleanly or with RST. hole: from then on both
+    directions swallow everything, for as long as the connection lasts; half: only this one.
+    garbage: answers are replaced by bytes that are no frame. refuse: connections end, and new ones
+    do at once.
     """
 
     kind: Kind
-    up: bool = False  # towards the server
+    # towards the server
+    up: bool = False
     after_bytes: int = 0
     seconds: float = 0.0
 
 
 class FaultProxy:
-    """``async with FaultProxy("127.0.0.1:9876") as proxy``; clients use ``proxy.address``. Set *fault*, or None, at any time."""
+    """``async with FaultProxy("127.0.0.1:9876") as proxy``; clients use ``proxy.address``.
+
+    Set *fault*, or None, at any time.
+    """
 
     def __init__(self, target: str) -> None:
         self.target = target
         self.address = ""
-        self.connections = 0  # that ever were
+        # that ever were
+        self.connections = 0
         self._fault: Fault | None = None
-        self._seen = {True: 0, False: 0}  # bytes of each direction since the fault was set
+        # bytes of each direction since the fault was set
+        self._seen = {True: 0, False: 0}
         self._server: asyncio.Server | None = None
         self._links: set[asyncio.Task[None]] = set()
 
@@ -80,7 +89,8 @@ class FaultProxy:
             host, _, port = self.target.rpartition(":")
             there_reader, there_writer = await asyncio.open_connection(host, int(port))
             writers.append(there_writer)
-            dead: set[bool] = set()  # directions that swallow
+            # directions that swallow
+            dead: set[bool] = set()
             pumps = [
                 asyncio.create_task(self._pump(reader, there_writer, writers, dead, up=True)),
                 asyncio.create_task(self._pump(there_reader, writer, writers, dead, up=False)),
@@ -91,7 +101,8 @@ class FaultProxy:
                 for pump in pumps:
                     pump.cancel()
                 await asyncio.gather(*pumps, return_exceptions=True)
-        except (OSError, asyncio.CancelledError):  # the server is away, or the proxy ends: either way this connection does
+        except (OSError, asyncio.CancelledError):
+            # the server is away, or the proxy ends: either way this connection does
             pass
         finally:
             for one in writers:
@@ -101,7 +112,13 @@ class FaultProxy:
                     await one.wait_closed()
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, both: list[asyncio.StreamWriter], dead: set[bool], *, up: bool
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        both: list[asyncio.StreamWriter],
+        dead: set[bool],
+        *,
+        up: bool,
     ) -> None:
         """Until the connection ends, by itself or by a fault."""
         with contextlib.suppress(OSError):
@@ -112,7 +129,13 @@ class FaultProxy:
                     return
 
     async def _pass(
-        self, data: bytes, writer: asyncio.StreamWriter, both: list[asyncio.StreamWriter], dead: set[bool], *, up: bool
+        self,
+        data: bytes,
+        writer: asyncio.StreamWriter,
+        both: list[asyncio.StreamWriter],
+        dead: set[bool],
+        *,
+        up: bool,
     ) -> bool:
         """False when the connection is at its end."""
         fault, before = self._fault, self._seen[up]
@@ -147,7 +170,9 @@ async def _in_pieces(data: bytes, writer: asyncio.StreamWriter, kind: Kind) -> N
 def _end(kind: Kind, both: list[asyncio.StreamWriter], dead: set[bool], *, up: bool) -> bool:
     if kind == "reset":
         for one in both:
-            one.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            one.get_extra_info("socket").setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
             one.transport.abort()
         return False
     if kind == "cut":

@@ -1,7 +1,9 @@
-"""Files in memory that remember every call, and the disks that a power cut could have left behind.
+"""Files in memory that remember every call, and the disks that a power cut could have left
+behind.
 
-A power cut keeps what was synced. Of the rest, each 512-byte sector of a write may have landed or not, the last one may hold garbage
-or zeros, size changes land in order up to some point, and of the changes to a directory's names some first part survives.
+A power cut keeps what was synced. Of the rest, each 512-byte sector of a write may have landed or
+not, the last one may hold garbage or zeros, size changes land in order up to some point, and of the
+changes to a directory's names some first part survives.
 """
 
 import errno
@@ -67,7 +69,9 @@ Operation = Write | Truncate | Sync | Name | SyncDir | Ack
 class MemoryFs:
     """The store's file interface over a dictionary."""
 
-    def __init__(self, files: dict[Path, bytearray] | None = None, directories: set[Path] | None = None) -> None:
+    def __init__(
+        self, files: dict[Path, bytearray] | None = None, directories: set[Path] | None = None
+    ) -> None:
         self.names = {path: Inode(data) for path, data in (files or {}).items()}
         self.directories = set(directories or ())
         self._handles: dict[int, Inode] = {}
@@ -130,8 +134,13 @@ class MemoryFs:
         return len(self._handles[handle].data)
 
     def list(self, directory: Path) -> list[str]:
-        begins = f"{str(directory).rstrip('/')}/"  # texts, which paths keep: a parent is made anew each time
-        below = {str(path).removeprefix(begins) for path in (*self.names, *self.directories) if str(path).startswith(begins)}
+        # texts, which paths keep: a parent is made anew each time
+        begins = f"{str(directory).rstrip('/')}/"
+        below = {
+            str(path).removeprefix(begins)
+            for path in (*self.names, *self.directories)
+            if str(path).startswith(begins)
+        }
         return sorted(name for name in below if name and "/" not in name)
 
     def make_dirs(self, directory: Path) -> Sequence[Path]:
@@ -172,21 +181,33 @@ class MemoryFs:
 
     def copy(self) -> "MemoryFs":
         """The same files, unlocked and not open."""
-        return MemoryFs({path: bytearray(inode.data) for path, inode in self.names.items()}, self.directories)
+        return MemoryFs(
+            {path: bytearray(inode.data) for path, inode in self.names.items()}, self.directories
+        )
 
 
 class RecorderFs(MemoryFs):
-    """A MemoryFs with its history, from an empty disk or from *base*, all of which counts as synced."""
+    """A MemoryFs with its history, from an empty disk or from *base*, all of which counts as
+    synced.
+    """
 
     def __init__(self, base: MemoryFs | None = None) -> None:
-        super().__init__({path: inode.data for path, inode in base.names.items()} if base else None, base.directories if base else None)
+        super().__init__(
+            {path: inode.data for path, inode in base.names.items()} if base else None,
+            base.directories if base else None,
+        )
         self.operations: list[Operation] = []
         self._base = {inode: bytes(inode.data) for inode in self.names.values()}
-        self._base_names: dict[Path, Inode | None] = {**self.names, **dict.fromkeys(self.directories)}
+        self._base_names: dict[Path, Inode | None] = {
+            **self.names,
+            **dict.fromkeys(self.directories),
+        }
 
     def disk(self) -> "Disk":
         """As it was before the first operation."""
-        return Disk({inode: bytearray(data) for inode, data in self._base.items()}, dict(self._base_names))
+        return Disk(
+            {inode: bytearray(data) for inode, data in self._base.items()}, dict(self._base_names)
+        )
 
     def record(self, operation: Operation) -> None:
         self.operations.append(operation)
@@ -200,7 +221,8 @@ class Disk:
 
     def __init__(self, stable: dict[Inode, bytearray], names: dict[Path, Inode | None]) -> None:
         self._stable = stable
-        self._names = names  # None: a directory
+        # None: a directory
+        self._names = names
         self._unsynced: dict[Inode, list[Write | Truncate]] = {}
         self._unsynced_names: dict[Path, list[Name]] = {}
         self.acked: list[Any] = []
@@ -226,10 +248,18 @@ class Disk:
         odds = rng.choice((0.0, 0.1, 0.5, 0.5, 0.9, 1.0))
         names = dict(self._names)
         for changes in self._unsynced_names.values():
-            for name in changes[: rng.randint(0, len(changes)) if odds not in (0.0, 1.0) else len(changes) * int(odds)]:
+            for name in changes[
+                : rng.randint(0, len(changes))
+                if odds not in (0.0, 1.0)
+                else len(changes) * int(odds)
+            ]:
                 _rename(names, name)
         directories = {path for path, inode in names.items() if inode is None}
-        reachable = {path for path in directories if all(parent in directories for parent in path.parents if parent != parent.parent)}
+        reachable = {
+            path
+            for path in directories
+            if all(parent in directories for parent in path.parents if parent != parent.parent)
+        }
         reachable.add(Path("/"))
         images: dict[Inode, bytearray] = {}
         files: dict[Path, bytearray] = {}
@@ -260,7 +290,9 @@ class Disk:
 
 
 def images(fs: RecorderFs, count: int, rng: random.Random) -> Iterator[tuple[MemoryFs, list[Any]]]:
-    """*count* disks after power cuts at random points of the history, each with what had been acknowledged by then."""
+    """*count* disks after power cuts at random points of the history, each with what had been
+    acknowledged by then.
+    """
     cuts = sorted(rng.randint(0, len(fs.operations)) for _ in range(count))
     disk = fs.disk()
     done = 0

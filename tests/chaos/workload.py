@@ -1,8 +1,11 @@
-"""A script of mixed work for a recorded store, and the judgement of what a start finds after a power cut."""
+"""A script of mixed work for a recorded store, and the judgement of what a start finds after a
+power cut.
+"""
 
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +49,12 @@ def config(flush: Any = "sync") -> StoreConfig:
     return small(ROOT, flush=flush, async_window_bytes=6 * 1024, async_window_s=3600.0)
 
 
-def run_script(fs: RecorderFs, flush: Any, seed: int, steps: int, store_type: type[MessageStore] = MessageStore) -> History:
-    """Puts, batches, table saves, deletes of nothing and clean restarts, all in one order of events."""
+def run_script(
+    fs: RecorderFs, flush: Any, seed: int, steps: int, store_type: type[MessageStore] = MessageStore
+) -> History:
+    """Puts, batches, table saves, deletes of nothing and clean restarts, all in one order of
+    events.
+    """
     rng = random.Random(seed)
     history = History()
     clock = Clock()
@@ -58,8 +65,11 @@ def run_script(fs: RecorderFs, flush: Any, seed: int, steps: int, store_type: ty
         clock.now_ms += rng.randint(0, 5)
         choice = rng.random()
         if choice < 0.90:
-            batch = [_message(rng, history) for _ in range(1 if rng.random() < 0.8 else rng.randint(2, 6))]
-            store.put(batch, lambda answer, batch=batch: _acknowledge(fs, batch, answer))  # type: ignore[misc]
+            batch = [
+                _message(rng, history)
+                for _ in range(1 if rng.random() < 0.8 else rng.randint(2, 6))
+            ]
+            store.put(batch, partial(_acknowledge, fs, batch))
             if rng.random() < 0.5:
                 store.submit()
         elif choice < 0.99:
@@ -73,7 +83,9 @@ def run_script(fs: RecorderFs, flush: Any, seed: int, steps: int, store_type: ty
     return history
 
 
-def _started(store_type: type[MessageStore], fs: MemoryFs, flush: Any, clock: Clock) -> MessageStore:
+def _started(
+    store_type: type[MessageStore], fs: MemoryFs, flush: Any, clock: Clock
+) -> MessageStore:
     store = store_type.open(config(flush), fs=fs, clock_ms=clock)
     store.start(run_now, writer=InlineWriter)
     return store
@@ -91,7 +103,16 @@ def _acknowledge(fs: RecorderFs, batch: list[NewMessage], answer: Any) -> None:
     results: list[PutResult] = answer
     for message, result in zip(batch, results, strict=True):
         end = result.commitlog_offset + result.size
-        fs.ack(Stored(message.topic, message.queue_id, result.queue_offset, result.commitlog_offset, end, message.body))
+        fs.ack(
+            Stored(
+                message.topic,
+                message.queue_id,
+                result.queue_offset,
+                result.commitlog_offset,
+                end,
+                message.body,
+            )
+        )
 
 
 @dataclass(slots=True)
@@ -107,7 +128,9 @@ class Verdict:
 
 
 def judge(image: MemoryFs, acked: Iterable[Any], history: History, flush: Any = "sync") -> Verdict:
-    """Start a store on *image* and compare everything it serves with what was acknowledged and tried."""
+    """Start a store on *image* and compare everything it serves with what was acknowledged and
+    tried.
+    """
     verdict = Verdict()
     stored = [ack for ack in acked if isinstance(ack, Stored)]
     store = MessageStore.open(config(flush), fs=image, clock_ms=Clock())
@@ -118,10 +141,16 @@ def judge(image: MemoryFs, acked: Iterable[Any], history: History, flush: Any = 
                 if history.attempts.get(record.body) != (topic, queue_id):
                     verdict.phantom.append(record.body)
                 if (record.topic, record.queue_id) != (topic, queue_id):
-                    verdict.damaged.append(f"{topic}@{queue_id} served {record.topic}@{record.queue_id}")
+                    verdict.damaged.append(
+                        f"{topic}@{queue_id} served {record.topic}@{record.queue_id}"
+                    )
                 found[topic, queue_id, record.queue_offset] = record.body, record.commitlog_offset
         end = store.stats().commitlog_end
-        missing = [ack for ack in stored if found.get((ack.topic, ack.queue_id, ack.queue_offset), (b"", 0))[0] != ack.body]
+        missing = [
+            ack
+            for ack in stored
+            if found.get((ack.topic, ack.queue_id, ack.queue_offset), (b"", 0))[0] != ack.body
+        ]
         if flush == "sync":
             verdict.lost = missing
         else:
@@ -131,7 +160,11 @@ def judge(image: MemoryFs, acked: Iterable[Any], history: History, flush: Any = 
             last: dict[tuple[str, int], int] = {}
             for (topic, queue_id, _), (_, commitlog_offset) in found.items():
                 last[topic, queue_id] = max(commitlog_offset, last.get((topic, queue_id), 0))
-            verdict.holes = [ack for ack in missing if ack.commitlog_offset < last.get((ack.topic, ack.queue_id), 0)]
+            verdict.holes = [
+                ack
+                for ack in missing
+                if ack.commitlog_offset < last.get((ack.topic, ack.queue_id), 0)
+            ]
         if end < max((ack.end for ack in stored), default=0) and flush == "sync":
             verdict.damaged.append("the log ends before an acknowledged record")
     finally:
@@ -140,7 +173,9 @@ def judge(image: MemoryFs, acked: Iterable[Any], history: History, flush: Any = 
 
 
 def judge_table(image: MemoryFs, acked: Iterable[Any], history: History) -> list[str]:
-    """What is wrong with the table after a power cut: older than acknowledged, or something that was never saved."""
+    """What is wrong with the table after a power cut: older than acknowledged, or something that
+    was never saved.
+    """
     versions = [ack.version for ack in acked if isinstance(ack, Saved)]
     value = JsonTable(image, ROOT / "config" / "consumerOffset.json").load()
     if value is None:

@@ -1,1 +1,3 @@
-"""T34: every decoder under mutated input. ``python -m tests.fuzz DECODER SECONDS`` searches; tests/rel/test_fuzz.py replays the corpus."""
+"""T34: every decoder under mutated input. ``python -m tests.fuzz DECODER SECONDS`` searches;
+tests/rel/test_fuzz.py replays the corpus.
+"""

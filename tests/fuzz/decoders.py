@@ -1,6 +1,8 @@
-"""Everything that reads bytes from elsewhere, as functions of bytes: each returns, or raises what is a fault of ours.
+"""Everything that reads bytes from elsewhere, as functions of bytes: each returns, or raises what
+is a fault of ours.
 
-What a decoder may raise for bad input is caught here; where it has an inverse, what was read is written and read again.
+What a decoder may raise for bad input is caught here; where it has an inverse, what was read is
+written and read again.
 """
 
 import json
@@ -74,7 +76,8 @@ def command(data: bytes) -> None:
     """A frame without its length, and the header that its code declares."""
     with suppress(ProtocolError):
         read = decode_command(data)
-        with suppress(ProtocolError):  # what was read leniently may be too long to be written
+        # what was read leniently may be too long to be written
+        with suppress(ProtocolError):
             assert decode_command(encode_command(read)[4:]) == read
         for kind in REQUESTS.get(read.code, ()):
             header = decode_header(kind, read.ext_fields)
@@ -109,7 +112,9 @@ def columns(data: bytes) -> None:
 
 
 def put(data: bytes) -> None:
-    """Messages with these properties, stored with others, found by key and read again; without a checksum of another record."""
+    """Messages with these properties, stored with others, found by key and read again; without a
+    checksum of another record.
+    """
     with Driver(small(ROOT, **SIZES), MemoryFs(None, {Path("/"), ROOT}), threaded=False) as driver:
         for run in ((b"KEYS\x01k\x02", data), (data,)):
             driver.put(*(message(b"body", properties=one) for one in run))
@@ -143,7 +148,9 @@ def bodies_of_all_kinds(data: bytes) -> None:
 def registration(data: bytes) -> None:
     for compressed in (False, True):
         with suppress(ProtocolError):
-            bodies.RegisterBrokerBody.decode(data, compressed=compressed, max_inflated_bytes=MAX_INFLATED)
+            bodies.RegisterBrokerBody.decode(
+                data, compressed=compressed, max_inflated_bytes=MAX_INFLATED
+            )
 
 
 def json_of_java(data: bytes) -> None:
@@ -154,7 +161,10 @@ def json_of_java(data: bytes) -> None:
 def inflate(data: bytes) -> None:
     """The first byte chooses the compression."""
     with suppress(ProtocolError):
-        assert len(decompress(data[1:], (data[0] if data else 0) % 8 << 8 | 1, MAX_INFLATED)) <= MAX_INFLATED
+        assert (
+            len(decompress(data[1:], (data[0] if data else 0) % 8 << 8 | 1, MAX_INFLATED))
+            <= MAX_INFLATED
+        )
 
 
 def sql92(data: bytes) -> None:
@@ -167,7 +177,10 @@ def sql92(data: bytes) -> None:
 
 def tags(data: bytes) -> None:
     subscription = bodies.SubscriptionData.of_tags("T", data.decode("utf-8", "replace"))
-    assert bodies.SubscriptionData.from_json(json.loads(json.dumps(subscription.to_json()))).tags == subscription.tags
+    assert (
+        bodies.SubscriptionData.from_json(json.loads(json.dumps(subscription.to_json()))).tags
+        == subscription.tags
+    )
 
 
 def words(data: bytes) -> None:
@@ -196,17 +209,25 @@ def page(data: bytes) -> None:
     answer = b""
     try:
         PAGES._answer(data).send(None)
-    except StopIteration as done:  # at once: it waits for nothing
+    except StopIteration as done:
+        # at once: it waits for nothing
         answer = done.value
     assert answer.startswith(b"HTTP/1.1 ")
 
 
 def access_file(data: bytes) -> None:
-    JsonTable(MemoryFs({ROOT / "access.json": bytearray(data)}, {ROOT}), ROOT / "access.json", valid=_is_access_table, now=lambda: 0).load()
+    JsonTable(
+        MemoryFs({ROOT / "access.json": bytearray(data)}, {ROOT}),
+        ROOT / "access.json",
+        valid=_is_access_table,
+        now=lambda: 0,
+    ).load()
 
 
 def settings_of_name_server(data: bytes) -> None:
-    KvConfig(ROOT / "kv.json", fs=MemoryFs({ROOT / "kv.json": bytearray(data)}, {ROOT})).namespace("x")
+    KvConfig(ROOT / "kv.json", fs=MemoryFs({ROOT / "kv.json": bytearray(data)}, {ROOT})).namespace(
+        "x"
+    )
 
 
 def local_offsets(data: bytes) -> None:
@@ -216,7 +237,9 @@ def local_offsets(data: bytes) -> None:
 
 
 def store_files(data: bytes) -> None:
-    """The first byte chooses a file of a broker's directory; what follows stands in it, or is laid over it where the next bytes say."""
+    """The first byte chooses a file of a broker's directory; what follows stands in it, or is laid
+    over it where the next bytes say.
+    """
     if len(data) < 4:
         return
     path = FILES[data[0] % len(FILES)]
@@ -238,31 +261,63 @@ def store_files(data: bytes) -> None:
 
 
 def _store() -> MemoryFs:
-    """What a broker left that was killed: messages with keys, delays, transactions, tables, a topic of batches."""
+    """What a broker left that was killed: messages with keys, delays, transactions, tables, a topic
+    of batches.
+    """
     fs = MemoryFs(None, {Path("/"), ROOT})
     clock = Clock()
-    batched = {"B": {"topicName": "B", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "attributes": {"queue.type": "BatchCQ"}}}
+    batched = {
+        "B": {
+            "topicName": "B",
+            "readQueueNums": 1,
+            "writeQueueNums": 1,
+            "perm": 6,
+            "attributes": {"queue.type": "BatchCQ"},
+        }
+    }
     topics = {"T": {"topicName": "T", "readQueueNums": 4, "writeQueueNums": 4, "perm": 6}}
     JsonTable(fs, ROOT / "config" / "topics.json").save({"topicConfigTable": topics | batched})
     store = MessageStore.open(small(ROOT, segment_bytes=4096, **SIZES), fs=fs, clock_ms=clock)
     store.start(run_now, writer=InlineWriter)
     for number in range(40):
         clock.now_ms += 10
-        store.put([message(b"%d" % number * 40, "TU"[number % 2], properties=b"UNIQ_KEY\x01%d\x02KEYS\x01k\x02" % number)], lambda _: None)
+        store.put(
+            [
+                message(
+                    b"%d" % number * 40,
+                    "TU"[number % 2],
+                    properties=b"UNIQ_KEY\x01%d\x02KEYS\x01k\x02" % number,
+                )
+            ],
+            lambda _: None,
+        )
     waits = b"UNIQ_KEY\x01a\x02DELAY\x013\x02REAL_TOPIC\x01T\x02REAL_QID\x010\x02"
     timed = b"TIMER_OUT_MS\x011800000000000\x02" + waits.replace(b"DELAY\x013\x02", b"")
     half = b"PGROUP\x01P\x02TRAN_MSG\x01true\x02" + waits.replace(b"DELAY\x013\x02", b"")
-    for topic, text in (("SCHEDULE_TOPIC_XXXX", waits), ("rmq_sys_wheel_timer", timed), ("RMQ_SYS_TRANS_HALF_TOPIC", half)):
+    for topic, text in (
+        ("SCHEDULE_TOPIC_XXXX", waits),
+        ("rmq_sys_wheel_timer", timed),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", half),
+    ):
         store.put([message(b"waits", topic, properties=text)], lambda _: None)
     for number in range(20):
         whole = encode_batch([(0, b"%d" % each, b"") for each in range(1 + number % 4)])
         text = b"UNIQ_KEY\x01%d\x02INNER_NUM\x01%d\x02" % (number, 1 + number % 4)
-        store.put([message(whole, "B", properties=text, sys_flag=SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP)], lambda _: None)
+        store.put(
+            [
+                message(
+                    whole, "B", properties=text, sys_flag=SysFlag.INNER_BATCH | SysFlag.NEED_UNWRAP
+                )
+            ],
+            lambda _: None,
+        )
     store.close()
     tables: dict[str, dict[str, Any]] = {
         "consumerOffset": {"dataVersion": {}, "offsetTable": {"T@G": {"0": 5, "1": 7}}},
         "delayOffset": {"offsetTable": {"3": 1}},
-        "subscriptionGroup": {"subscriptionGroupTable": {"G": {"groupName": "G", "retryMaxTimes": 16}}},
+        "subscriptionGroup": {
+            "subscriptionGroupTable": {"G": {"groupName": "G", "retryMaxTimes": 16}}
+        },
         "queueLocks": {"locks": {"G": {"T@0": {"client": "c", "until": 5.0}}}},
         "retention": {"boot": "b", "at": 1.0, "elapsed": 2.0, "fullAt": {"0": 1.0}},
         "timerProgress": {"low": 0, "end": 1, "settledMs": 5, "timercheck": "00"},
@@ -275,7 +330,12 @@ def _store() -> MemoryFs:
 def _requests() -> dict[int, list[type[Header]]]:
     found: dict[int, list[type[Header]]] = {}
     for kind in vars(headers).values():
-        if isinstance(kind, type) and issubclass(kind, Header) and kind is not Header and hasattr(kind, "code"):
+        if (
+            isinstance(kind, type)
+            and issubclass(kind, Header)
+            and kind is not Header
+            and hasattr(kind, "code")
+        ):
             found.setdefault(int(kind.code), []).append(kind)
     return found
 
@@ -297,7 +357,11 @@ def _from_json(kind: Any, raw: bytes) -> None:
 
 REQUESTS: Final = _requests()
 BODIES: Final = (*_loaders(bodies), *_loaders(running_info))
-PROPERTIES: Final[tuple[Mapping[str, str], ...]] = ({}, {"a": "1", "b": "2.5", "c": "x", "TAGS": "t"}, {"a": "", "b": "9" * 30})
+PROPERTIES: Final[tuple[Mapping[str, str], ...]] = (
+    {},
+    {"a": "1", "b": "2.5", "c": "x", "TAGS": "t"},
+    {"a": "", "b": "9" * 30},
+)
 SIZES: Final[dict[str, Any]] = {"index_slots": 16, "consume_queue_file_bytes": 20 * 8}
 CONFIG: Final = BrokerConfig(data=ROOT, segment_bytes=4096)
 BASE: Final = _store()

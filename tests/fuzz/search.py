@@ -1,4 +1,6 @@
-"""The two ways to look for inputs that break a decoder: led by coverage where atheris is installed, else blind."""
+"""The two ways to look for inputs that break a decoder: led by coverage where atheris is installed,
+else blind.
+"""
 
 import base64
 import hashlib
@@ -16,14 +18,46 @@ from typing import Final
 from tests.fuzz import corpus
 
 FOUND: Final = Path(__file__).parents[2] / ".cache" / "fuzz"
-SLOW_S: Final = 1.0  # of one input; the machine may be busy, so a second look decides
+# of one input; the machine may be busy, so a second look decides
+SLOW_S: Final = 1.0
 MAX_BYTES: Final = 8192
 RSS_MIB: Final = 512
 WORDS: Final = (
-    b"\x00", b"\xff", b"\x01", b"\x02", b'"', b"{", b"}", b"[", b"]", b":", b",", b"\\u00", b"\\ud8", b"-", b"9" * 40, b"9" * 5000, b"null",
-    b"true", b"1e999", b"NaN", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00\x00\x00\x00", b"\xff" * 8, b"{}", b"[]", b'{"$ref":"$"}',
-    b"\xed\xa0\x80", "\u0663".encode(), b"\n", b" ", b"=", b"%", b"../",
-)  # fmt: skip
+    b"\x00",
+    b"\xff",
+    b"\x01",
+    b"\x02",
+    b'"',
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b":",
+    b",",
+    b"\\u00",
+    b"\\ud8",
+    b"-",
+    b"9" * 40,
+    b"9" * 5000,
+    b"null",
+    b"true",
+    b"1e999",
+    b"NaN",
+    b"\x7f\xff\xff\xff",
+    b"\x80\x00\x00\x00",
+    b"\x00\x00\x00\x00",
+    b"\xff" * 8,
+    b"{}",
+    b"[]",
+    b'{"$ref":"$"}',
+    b"\xed\xa0\x80",
+    "\u0663".encode(),
+    b"\n",
+    b" ",
+    b"=",
+    b"%",
+    b"../",
+)
 
 
 def names() -> list[str]:
@@ -38,7 +72,8 @@ def run(name: str, seconds: float) -> int:
         import atheris
     except ImportError:
         return blind(name, seconds)
-    os.environ["OGIVE_NATIVE"] = "0"  # atheris sees Python only: what it is led to there is replayed with the compiled part, too
+    # atheris sees Python only: what it is led to there is replayed with the compiled part, too
+    os.environ["OGIVE_NATIVE"] = "0"
     with atheris.instrument_imports(include=["ogive"]):
         from tests.fuzz.decoders import DECODERS
     folder = FOUND / name
@@ -53,7 +88,17 @@ def run(name: str, seconds: float) -> int:
             f"-rss_limit_mb={RSS_MIB}",
             f"-timeout={SLOW_S * 10:.0f}",
         ]
-        atheris.Setup([sys.argv[0], *limits, f"-artifact_prefix={folder}/", "-print_final_stats=1", str(folder), seeds], DECODERS[name])
+        atheris.Setup(
+            [
+                sys.argv[0],
+                *limits,
+                f"-artifact_prefix={folder}/",
+                "-print_final_stats=1",
+                str(folder),
+                seeds,
+            ],
+            DECODERS[name],
+        )
         atheris.Fuzz()
     return 0
 
@@ -73,7 +118,10 @@ def blind(name: str, seconds: float, seed: int | None = None) -> int:
         if problem is not None:
             FOUND.mkdir(parents=True, exist_ok=True)
             (FOUND / f"{name}-{hashlib.sha256(data).hexdigest()[:12]}").write_bytes(data)
-            print(f"{name}: seed {seed}, input {count}: {base64.b64encode(data).decode()}\n{problem}", file=sys.stderr)
+            print(
+                f"{name}: seed {seed}, input {count}: {base64.b64encode(data).decode()}\n{problem}",
+                file=sys.stderr,
+            )
             return 1
     print(f"{name}: seed {seed}, nothing found; inputs: {count}")
     return 0
@@ -95,7 +143,9 @@ def failure(decode: Callable[[bytes], object], data: bytes) -> str | None:
 
 
 def mutated(dice: random.Random, known: list[bytes]) -> bytes:
-    """One of *known* with some bytes changed, cut, doubled, replaced by words that decoders stumble over, or by a piece of another."""
+    """One of *known* with some bytes changed, cut, doubled, replaced by words that decoders stumble
+    over, or by a piece of another.
+    """
     out = bytearray(dice.choice(known))
     for _ in range(dice.choice((1, 1, 2, 3, 8))):
         at = dice.randrange(len(out) + 1)

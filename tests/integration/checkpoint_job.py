@@ -1,4 +1,6 @@
-"""A driver that reads a topic to its end and notes the rows. Its checkpoint may come from another release, of Spark or of ogive.
+"""A driver that reads a topic to its end and notes the rows.
+
+Its checkpoint may come from another release, of Spark or of ogive.
 
 checkpoint_job.py NAME_SERVER TOPIC FOLDER [OPTION=VALUE ...]: with fail=N the batch of that number
 fails when it has its rows, and stays open.
@@ -23,7 +25,9 @@ def load(stream: DataStreamReader, topic: str, options: Mapping[str, str]) -> Da
 
 
 def note(frame: DataFrame, batch: int, folder: Path) -> None:
-    rows = sorted((row.queueId, row.queueOffset, bytes(row.body).decode()) for row in frame.collect())
+    rows = sorted(
+        (row.queueId, row.queueOffset, bytes(row.body).decode()) for row in frame.collect()
+    )
     with (folder / "rows.jsonl").open("a") as file:
         print(json.dumps({"batch": batch, "rows": rows}), file=file)
 
@@ -39,9 +43,15 @@ def main(name_server: str, topic: str, folder: str, *options: str) -> None:
             raise RuntimeError("it is to fail")
         note(frame, batch, Path(folder))
 
-    stream = spark.readStream.format("rocketmq").options(nameServer=name_server, startingOffsets="earliest", **given)
+    stream = spark.readStream.format("rocketmq").options(
+        nameServer=name_server, startingOffsets="earliest", **given
+    )
     writer = load(stream, topic, given).writeStream.foreachBatch(write)
-    query = writer.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start()
+    query = (
+        writer.option("checkpointLocation", f"{folder}/checkpoint")
+        .trigger(availableNow=True)
+        .start()
+    )
     try:
         query.awaitTermination()
     except StreamingQueryException:

@@ -1,8 +1,10 @@
-"""A driver that reads a topic and writes it to others, as batches and as streams, on whatever runs Spark.
+"""A driver that reads a topic and writes it to others, as batches and as streams, on whatever runs
+Spark.
 
     python -m tests.integration.cluster_job MASTER NAME_SERVER TOPIC DIRECTORY
 
-Copies TOPIC to TOPIC_batch and TOPIC_stream. Writes DIRECTORY/result.json: which processes ran the tasks that read, with how many rows.
+Copies TOPIC to TOPIC_batch and TOPIC_stream. Writes DIRECTORY/result.json: which processes ran the
+tasks that read, with how many rows.
 """
 
 import json
@@ -19,12 +21,14 @@ def session(master: str) -> "SparkSession":
     if master.startswith("sc://"):
         from pyspark.sql import SparkSession
 
-        return SparkSession.builder.remote(master).getOrCreate()  # nothing of ogive is on this side
+        # nothing of ogive is on this side
+        return SparkSession.builder.remote(master).getOrCreate()
     import ogive.spark
 
     config = {
         "spark.executor.memory": "512m",
-        "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # no task before both executors are there
+        # no task before both executors are there
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
         "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
     }
     return ogive.spark.session("cluster", master=master, memory="512m", config=config)
@@ -41,13 +45,29 @@ def main(master: str, name_server: str, topic: str, directory: Path) -> None:
 
     spark = session(master)
     server = {"nameServer": name_server}
-    table = spark.read.format("rocketmq").options(**server, minPartitions="2").schema("body binary").load(topic)
+    table = (
+        spark.read.format("rocketmq")
+        .options(**server, minPartitions="2")
+        .schema("body binary")
+        .load(topic)
+    )
     where = udf(lambda _: executor(), "int")
     places = table.select(where("body").alias("executor")).groupBy("executor").count().collect()
     table.write.format("rocketmq").options(**server, topic=f"{topic}_batch").mode("append").save()
-    source = spark.readStream.format("rocketmq").options(**server, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="600")
-    writer = source.load().selectExpr("body").writeStream.format("rocketmq").options(**server, topic=f"{topic}_stream")
-    query = writer.option("checkpointLocation", str(directory / "checkpoint")).trigger(availableNow=True).start()
+    source = spark.readStream.format("rocketmq").options(
+        **server, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="600"
+    )
+    writer = (
+        source.load()
+        .selectExpr("body")
+        .writeStream.format("rocketmq")
+        .options(**server, topic=f"{topic}_stream")
+    )
+    query = (
+        writer.option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     (directory / "result.json").write_text(json.dumps({str(row[0]): row[1] for row in places}))
     spark.stop()

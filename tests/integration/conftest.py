@@ -1,4 +1,7 @@
-"""What the tests on a real broker share. One Spark session a process, because a start takes about 5 s."""
+"""What the tests on a real broker share.
+
+One Spark session a process, because a start takes about 5 s.
+"""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -28,7 +31,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
     config = {
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        "spark.python.authenticate.socketTimeout": "60s",  # until a Python process takes what the JVM has for it; 15 s by itself
+        # until a Python process takes what the JVM has for it; 15 s by itself
+        "spark.python.authenticate.socketTimeout": "60s",
     }
     session = ogive.spark.session("ogive tests", master="local[2]", memory="512m", config=config)
     session.sparkContext.setLogLevel("ERROR")
@@ -38,7 +42,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
 @pytest.fixture
 def admission() -> bool:
-    """Return True if Spark bounds the batches of trigger(availableNow=True) and reports its last one: docs/spark.md has the rules."""
+    """Return True if Spark bounds the batches of trigger(availableNow=True) and reports its last
+    one: docs/spark.md has the rules.
+    """
     from ogive.spark.compat import ADMISSION_CONTROL
 
     return ADMISSION_CONTROL
@@ -55,7 +61,9 @@ def load(spark: "SparkSession", wire: Wire, topic: str) -> Callable[..., "DataFr
 
     def table(schema: str | None = None, **options: str | None) -> "DataFrame":
         given = {"nameServer": wire.name_server, "subscribe": topic, **options}
-        reader = spark.read.format("rocketmq").options(**{name: text for name, text in given.items() if text is not None})
+        reader = spark.read.format("rocketmq").options(
+            **{name: text for name, text in given.items() if text is not None}
+        )
         return (reader.schema(schema) if schema else reader).load()
 
     return table
@@ -71,6 +79,8 @@ def write(wire: Wire, topic: str) -> Callable[..., None]:
     """Writes a frame to the test's topic."""
 
     def append(frame: "DataFrame", mode: str = "append", **options: str) -> None:
-        frame.write.format("rocketmq").options(nameServer=wire.name_server, topic=topic, **options).mode(mode).save()
+        frame.write.format("rocketmq").options(
+            nameServer=wire.name_server, topic=topic, **options
+        ).mode(mode).save()
 
     return append

@@ -1,4 +1,5 @@
-"""A driver with a SparkSession of its own: reads a topic, and says what it is told where Spark runs a Python without ogive.
+"""A driver with a SparkSession of its own: reads a topic, and says what it is told where Spark runs
+a Python without ogive.
 
 plain_session.py NAME_SERVER TOPIC before|after: when it imports ogive.spark.
 """
@@ -13,15 +14,23 @@ def main(name_server: str, topic: str, moment: str) -> None:
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.driver.memory", "512m").config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    spark = (
+        builder.config("spark.driver.memory", "512m")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
     from ogive.errors import OgiveError
     from ogive.spark import read, register
 
     try:
         if moment == "before":
-            rows = spark.read.format("rocketmq").option("nameServer", name_server).load(topic).count()
+            rows = (
+                spark.read.format("rocketmq").option("nameServer", name_server).load(topic).count()
+            )
             register(spark)
-            again = spark.read.format("rocketmq").option("nameServer", name_server).load(topic).count()
+            again = (
+                spark.read.format("rocketmq").option("nameServer", name_server).load(topic).count()
+            )
             print(rows, again)
             return
         try:

@@ -1,9 +1,11 @@
-"""A driver that keeps state of a topic's messages with transformWithState, under trigger(availableNow=True), which is to end by itself.
+"""A driver that keeps state of a topic's messages with transformWithState, under
+trigger(availableNow=True), which is to end by itself.
 
     python -m tests.integration.state_job NAME_SERVER TOPIC DIRECTORY
 
-Writes DIRECTORY/result.json: for the time modes None and ProcessingTime (there with a TTL) whether the query has ended, how many rows it
-read, and how many batches without rows it ran; a query is stopped when these are PATIENCE.
+Writes DIRECTORY/result.json: for the time modes None and ProcessingTime (there with a TTL) whether
+the query has ended, how many rows it read, and how many batches without rows it ran; a query is
+stopped when these are PATIENCE.
 """
 
 import json
@@ -30,7 +32,12 @@ def main(name_server: str, topic: str, directory: Path) -> None:
         def init(self, handle: StatefulProcessorHandle) -> None:
             self._count = handle.getValueState("count", "count int", self._ttl_ms)
 
-        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        def handleInputRows(  # noqa: N802
+            self,
+            key: Any,
+            rows: Iterator[Row],
+            timerValues: Any,  # noqa: N803
+        ) -> Iterator[Row]:
             before = self._count.get()
             count = (before[0] if before else 0) + sum(1 for _ in rows)
             self._count.update((count,))
@@ -40,9 +47,19 @@ def main(name_server: str, topic: str, directory: Path) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     result = {}
     for mode, ttl_ms in (("None", None), ("ProcessingTime", 3_600_000)):
-        source = spark.readStream.format("rocketmq").options(nameServer=name_server, subscribe=topic, startingOffsets="earliest")
-        counted = source.load().groupBy("queueId").transformWithState(Counting(ttl_ms), "queue int, count int", "Update", mode)
-        writer = counted.writeStream.format("noop").outputMode("update").option("checkpointLocation", str(directory / mode))
+        source = spark.readStream.format("rocketmq").options(
+            nameServer=name_server, subscribe=topic, startingOffsets="earliest"
+        )
+        counted = (
+            source.load()
+            .groupBy("queueId")
+            .transformWithState(Counting(ttl_ms), "queue int, count int", "Update", mode)
+        )
+        writer = (
+            counted.writeStream.format("noop")
+            .outputMode("update")
+            .option("checkpointLocation", str(directory / mode))
+        )
         query = writer.trigger(availableNow=True).start()
         give_up = time.monotonic() + TIMEOUT_S
         while query.isActive and time.monotonic() < give_up:

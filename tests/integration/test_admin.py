@@ -31,7 +31,9 @@ async def admin(broker: RunningBroker) -> AsyncIterator[aio.Admin]:
 
 
 @pytest.fixture
-async def producer(broker: RunningBroker, admin: aio.Admin, topic: str) -> AsyncIterator[aio.Producer]:
+async def producer(
+    broker: RunningBroker, admin: aio.Admin, topic: str
+) -> AsyncIterator[aio.Producer]:
     """The topic has two queues."""
     await admin.create_topic(topic, queues=2)
     async with aio.Producer(broker.name_server) as made:
@@ -43,12 +45,14 @@ async def fill(producer: aio.Producer, topic: str, count: int) -> list[MessageQu
     queues = list(await producer.client.routes.publish_queues(topic))
     for queue in queues:
         for i in range(count):
-            await producer.send(topic, b"%d" % i, queue=queue, keys=f"k{queue.queue_id}-{i}", timeout_s=WAIT_S)
+            await producer.send(
+                topic, b"%d" % i, queue=queue, keys=f"k{queue.queue_id}-{i}", timeout_s=WAIT_S
+            )
     await read_all(producer.client, topic, count * len(queues))
     return queues
 
 
-# --- topics and brokers ----------------------------------------------------------------------------------------------
+# --- topics and brokers ---------------------------------------------------------------------------
 
 
 async def test_a_topic_is_made_shown_changed_and_deleted(admin: aio.Admin, topic: str) -> None:
@@ -79,7 +83,9 @@ async def test_a_topic_keeps_its_message_type(admin: aio.Admin, topic: str) -> N
 async def test_a_topic_and_a_group_that_are_there_with_other_settings_keep_them(
     broker: RunningBroker, admin: aio.Admin, topic: str, group: str
 ) -> None:
-    """What a program says at its start must not take the last queues away, with the messages in them."""
+    """What a program says at its start must not take the last queues away, with the messages in
+    them.
+    """
     await admin.create_topic(topic, queues=8)
     await admin.create_group(group, max_retries=3)
     async with aio.Producer(broker.name_server) as producer:
@@ -87,9 +93,16 @@ async def test_a_topic_and_a_group_that_are_there_with_other_settings_keep_them(
     for _ in range(2):
         await admin.create_topic(topic)
         await admin.create_group(group, max_retries=3)
-    with pytest.raises(InvalidOption, match=f"topic {topic} exists already on broker-a, with read queues 8, write queues 8: update_topic"):
+    with pytest.raises(
+        InvalidOption,
+        match=f"topic {topic} exists already on broker-a, with read queues 8, write queues 8: "
+        "update_topic",
+    ):
         await admin.create_topic(topic, queues=4)
-    with pytest.raises(InvalidOption, match=f"group {group} exists already on broker-a, with max retries 3: update_group"):
+    with pytest.raises(
+        InvalidOption,
+        match=f"group {group} exists already on broker-a, with max retries 3: update_group",
+    ):
         await admin.create_group(group)
     assert [(row.min_offset, row.max_offset) for row in await admin.offsets(topic)] == [(0, 1)] * 8
     assert (await admin.group(group)).max_retries == 3
@@ -101,17 +114,21 @@ async def test_brokers_show_their_version_and_figures(
     await fill(producer, topic, 1)
     (row,) = await admin.brokers()
     async with asyncio.timeout(WAIT_S):
-        while row.trouble and release < (5,):  # one of 4.9 that has just started trips over its figures, until the first are there
+        # one of 4.9 that has just started trips over its figures, until the first are there
+        while row.trouble and release < (5,):
             await asyncio.sleep(0.1)
             (row,) = await admin.brokers()
     assert (row.name, row.broker_id, row.trouble) == ("broker-a", 0, None)
-    assert row.version == {"ogive": f"ogive {ogive.__version__}", "apache": ".".join(map(str, release))}[flavour]
+    assert (
+        row.version
+        == {"ogive": f"ogive {ogive.__version__}", "apache": ".".join(map(str, release))}[flavour]
+    )
     assert (row.puts_today or 0) >= 2
     assert row.disk_used is not None
     assert 0 <= row.disk_used <= 1
 
 
-# --- groups ----------------------------------------------------------------------------------------------------------
+# --- groups ---------------------------------------------------------------------------------------
 
 
 async def test_a_group_is_made_shown_changed_and_deleted(admin: aio.Admin, group: str) -> None:
@@ -119,7 +136,12 @@ async def test_a_group_is_made_shown_changed_and_deleted(admin: aio.Admin, group
     assert group in {row.name for row in await admin.groups()}
     await admin.update_group(group, max_retries=5)
     shown = await admin.group(group)
-    assert (shown.retry_queues, shown.max_retries, shown.broadcast, shown.enabled) == (2, 5, False, True)
+    assert (shown.retry_queues, shown.max_retries, shown.broadcast, shown.enabled) == (
+        2,
+        5,
+        False,
+        True,
+    )
     assert (shown.members, shown.lag, dict(shown.subscriptions)) == ((), 0, {})
     await admin.update_group(group, enabled=False)
     assert [row.enabled for row in await admin.groups() if row.name == group] == [False]
@@ -143,30 +165,38 @@ async def test_members_are_shown_with_what_they_hold_and_keep_their_group(
                 await asyncio.sleep(0.1)
         shown = await admin.group(group)
         (member,) = shown.members
-        assert (member.client_id, member.language, member.version) == (consumer.client_id, "PYTHON", "5.3.3")
+        assert (member.client_id, member.language, member.version) == (
+            consumer.client_id,
+            "PYTHON",
+            "5.3.3",
+        )
         assert (shown.subscriptions[topic], shown.message_model) == ("*", "CLUSTERING")
         info = await admin.running_info(group, consumer.client_id)
         assert set(info.queues) >= set(queues)
         with pytest.raises(InvalidOption, match="members online"):
             await admin.delete_group(group)
         async with asyncio.timeout(WAIT_S):
-            while len(rows := await admin.lag(group, topic)) < len(queues):  # the first commit comes with the next persist
+            # the first commit comes with the next persist
+            while len(rows := await admin.lag(group, topic)) < len(queues):
                 await asyncio.sleep(0.2)
         assert {row.queue: row.member for row in rows} == dict.fromkeys(queues, consumer.client_id)
 
 
-# --- offsets ---------------------------------------------------------------------------------------------------------
+# --- offsets --------------------------------------------------------------------------------------
 
 
 async def test_a_group_without_members_is_reset_skipped_and_cloned(
     admin: aio.Admin, producer: aio.Producer, topic: str, group: str, release: tuple[int, ...]
 ) -> None:
     queues = await fill(producer, topic, 3)
-    nowhere = None if release >= (5,) else 0  # 4.9 says that a new group on a young topic stands at its beginning
+    # 4.9 says that a new group on a young topic stands at its beginning
+    nowhere = None if release >= (5,) else 0
     for name in (group, f"{group}-b"):
         await admin.create_group(name)
     planned = await admin.reset_offsets(group, topic, "latest", dry_run=True)
-    assert [(row.queue, row.before, row.after) for row in planned] == [(queue, nowhere, 3) for queue in queues]
+    assert [(row.queue, row.before, row.after) for row in planned] == [
+        (queue, nowhere, 3) for queue in queues
+    ]
     assert set((await admin.positions(group, topic)).values()) == {nowhere}
     await admin.skip_backlog(group, topic)
     assert set((await admin.positions(group, topic)).values()) == {3}
@@ -181,13 +211,19 @@ async def test_a_group_without_members_is_reset_skipped_and_cloned(
 
 
 async def test_the_last_of_several_resets_is_where_a_group_goes_on_that_was_away(
-    broker: RunningBroker, admin: aio.Admin, producer: aio.Producer, topic: str, group: str, release: tuple[int, ...]
+    broker: RunningBroker,
+    admin: aio.Admin,
+    producer: aio.Producer,
+    topic: str,
+    group: str,
+    release: tuple[int, ...],
 ) -> None:
     """The members have not heard of the first when the second comes."""
     first, second = await fill(producer, topic, 3)
     await admin.create_group(group)
     if release >= (5,):
-        await api.reset_offset_by_time(admin.client.pool, broker.address, group, topic, -1)  # as mqadmin does
+        # as mqadmin does
+        await api.reset_offset_by_time(admin.client.pool, broker.address, group, topic, -1)
     await admin.reset_offsets(group, topic, {first: 1, second: 2})
     assert await admin.positions(group, topic) == {first: 1, second: 2}
     seen: asyncio.Queue[tuple[MessageQueue, int]] = asyncio.Queue()
@@ -196,23 +232,42 @@ async def test_the_last_of_several_resets_is_where_a_group_goes_on_that_was_away
     async def note(message: MessageExt) -> None:
         seen.put_nowait((message.queue, message.queue_offset))
 
-    async with aio.PushConsumer(note, name_server=broker.name_server, config=QUICK), asyncio.timeout(WAIT_S):
+    async with (
+        aio.PushConsumer(note, name_server=broker.name_server, config=QUICK),
+        asyncio.timeout(WAIT_S),
+    ):
         assert {await seen.get() for _ in range(3)} == {(first, 1), (first, 2), (second, 2)}
     assert seen.empty()
 
 
 @pytest.mark.since("5.0.0", what="refusing offsets of a group that it does not know")
-async def test_a_reset_of_an_unknown_group_says_what_to_do(admin: aio.Admin, producer: aio.Producer, topic: str, group: str) -> None:
+async def test_a_reset_of_an_unknown_group_says_what_to_do(
+    admin: aio.Admin, producer: aio.Producer, topic: str, group: str
+) -> None:
     await fill(producer, topic, 1)
     with pytest.raises(GroupNotExist, match=f"ogive group create {group}"):
         await admin.reset_offsets(group, topic, "latest")
 
 
 @pytest.mark.parametrize(
-    "by_offset", [False, pytest.param(True, marks=pytest.mark.since("5.0.0", what="members that are sent to an offset, not to a time"))]
+    "by_offset",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.since(
+                "5.0.0", what="members that are sent to an offset, not to a time"
+            ),
+        ),
+    ],
 )
 async def test_members_go_on_where_their_group_was_reset_to(
-    broker: RunningBroker, admin: aio.Admin, producer: aio.Producer, topic: str, group: str, by_offset: bool
+    broker: RunningBroker,
+    admin: aio.Admin,
+    producer: aio.Producer,
+    topic: str,
+    group: str,
+    by_offset: bool,
 ) -> None:
     queues = await fill(producer, topic, 3)
     seen: asyncio.Queue[tuple[MessageQueue, int]] = asyncio.Queue()
@@ -229,9 +284,12 @@ async def test_members_go_on_where_their_group_was_reset_to(
     async with aio.PushConsumer(note, name_server=broker.name_server, config=QUICK):
         assert await take(6) == everything
         async with asyncio.timeout(WAIT_S):
-            while set((await admin.positions(group, topic)).values()) != {3}:  # a broker of 4.9 resets only what was committed
+            # a broker of 4.9 resets only what was committed
+            while set((await admin.positions(group, topic)).values()) != {3}:
                 await asyncio.sleep(0.1)
-        plan = await admin.reset_offsets(group, topic, dict.fromkeys(queues, 1) if by_offset else "earliest")
+        plan = await admin.reset_offsets(
+            group, topic, dict.fromkeys(queues, 1) if by_offset else "earliest"
+        )
         assert {row.after for row in plan} == {1 if by_offset else 0}
         again = {place for place in everything if place[1] >= (1 if by_offset else 0)}
         assert await take(len(again)) == again
@@ -242,7 +300,9 @@ async def test_members_go_on_where_their_group_was_reset_to(
 async def test_a_backlog_is_skipped_though_its_member_has_read_all_of_it(
     broker: RunningBroker, admin: aio.Admin, producer: aio.Producer, topic: str, group: str
 ) -> None:
-    """The member is sent to where it reads already: what it has and has not begun is what was to be skipped."""
+    """The member is sent to where it reads already: what it has and has not begun is what was to be
+    skipped.
+    """
     queue, _ = await fill(producer, topic, 20)
     seen: list[bytes] = []
     came = asyncio.Event()
@@ -265,31 +325,48 @@ async def test_a_backlog_is_skipped_though_its_member_has_read_all_of_it(
     assert b"19" not in seen
 
 
-# --- messages --------------------------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
-async def test_messages_are_found_by_place_time_and_the_brokers_id(admin: aio.Admin, producer: aio.Producer, topic: str) -> None:
+async def test_messages_are_found_by_place_time_and_the_brokers_id(
+    admin: aio.Admin, producer: aio.Producer, topic: str
+) -> None:
     before = datetime.now(UTC) - timedelta(seconds=1)
-    queues = await fill(producer, topic, 40)  # more than one pull gives
+    # more than one pull gives
+    queues = await fill(producer, topic, 40)
     sent = await producer.send(topic, b"last", queue=queues[0])
     await read_all(producer.client, topic, 81)
     found = await admin.message(sent.offset_id)
-    assert (found.body, found.id, found.queue, found.queue_offset) == (b"last", sent.id, sent.queue, 40)
+    assert (found.body, found.id, found.queue, found.queue_offset) == (
+        b"last",
+        sent.id,
+        sent.queue,
+        40,
+    )
     assert (await admin.message_at(sent.queue, 40)).id == sent.id
-    with pytest.raises(QueryNotFound, match="holds no message at 41; it has 0 up to, not including, 41"):
+    with pytest.raises(
+        QueryNotFound, match="holds no message at 41; it has 0 up to, not including, 41"
+    ):
         await admin.message_at(sent.queue, 41)
     everything = await admin.messages(topic, limit=1000)
     assert len(everything) == 81
-    assert [m.store_timestamp_ms for m in everything] == sorted(m.store_timestamp_ms for m in everything)
-    assert [m.body for m in await admin.messages(topic, limit=3)] == [m.body for m in everything[:3]]
+    assert [m.store_timestamp_ms for m in everything] == sorted(
+        m.store_timestamp_ms for m in everything
+    )
+    assert [m.body for m in await admin.messages(topic, limit=3)] == [
+        m.body for m in everything[:3]
+    ]
     assert await admin.messages(topic, end=before) == []
     assert len(await admin.messages(topic, start=before, limit=1000)) == 81
 
 
-async def test_messages_are_found_by_key(admin: aio.Admin, producer: aio.Producer, topic: str) -> None:
+async def test_messages_are_found_by_key(
+    admin: aio.Admin, producer: aio.Producer, topic: str
+) -> None:
     sent = await producer.send(topic, b"x", keys=("4711", "other"))
     async with asyncio.timeout(WAIT_S):
-        while not (found := await admin.messages(topic, key="4711")):  # indexed a moment after it is stored
+        # indexed a moment after it is stored
+        while not (found := await admin.messages(topic, key="4711")):
             await asyncio.sleep(0.1)
     assert [message.id for message in found] == [sent.id]
     assert (await admin.message(sent.id)).queue == sent.queue
@@ -299,13 +376,18 @@ async def test_messages_are_found_by_key(admin: aio.Admin, producer: aio.Produce
         await admin.message("0" * 32, topic=topic)
 
 
-async def test_a_message_is_found_by_the_id_of_a_broker_that_is_listed_by_a_name(flavour: Flavour, topic: str, tmp_path: Path) -> None:
+async def test_a_message_is_found_by_the_id_of_a_broker_that_is_listed_by_a_name(
+    flavour: Flavour, topic: str, tmp_path: Path
+) -> None:
     if flavour == "apache":
         started: RunningBroker = Apache(tmp_path, {"brokerIP1": "localhost"})
     else:
         started = Broker(data=tmp_path / "store", options=("--advertised-host", "localhost"))
     with started as broker:
-        async with aio.Producer(broker.name_server) as producer, aio.Admin(broker.name_server) as admin:
+        async with (
+            aio.Producer(broker.name_server) as producer,
+            aio.Admin(broker.name_server) as admin,
+        ):
             (listed,) = (await admin.cluster_info()).brokers.values()
             assert listed.addresses[0].startswith("localhost:")
             sent = await producer.send(topic, b"here", timeout_s=WAIT_S)
@@ -318,7 +400,10 @@ async def test_all_of_a_cluster_can_have_ipv6_addresses(topic: str, tmp_path: Pa
     with Broker(data=tmp_path / "store", options=("--host", "[::1]")) as broker:
         assert broker.name_server.startswith("[::1]:")
         assert broker.address.startswith("[::1]:")
-        async with aio.Producer(broker.name_server) as producer, aio.Admin(broker.name_server) as admin:
+        async with (
+            aio.Producer(broker.name_server) as producer,
+            aio.Admin(broker.name_server) as admin,
+        ):
             sent = await producer.send(topic, b"here", timeout_s=WAIT_S)
             found = await admin.message(sent.offset_id)
             assert (found.body, found.queue) == (b"here", sent.queue)
@@ -336,11 +421,15 @@ async def test_a_message_is_found_by_each_of_thousands_of_keys(
             assert [one.id for one in await admin.messages(topic, key=key)] == [sent.id]
 
 
-async def test_each_of_thousands_of_keys_is_found_after_a_crash_and_without_the_old_index(topic: str, tmp_path: Path) -> None:
+async def test_each_of_thousands_of_keys_is_found_after_a_crash_and_without_the_old_index(
+    topic: str, tmp_path: Path
+) -> None:
     keys = [f"{n:x}" for n in range(6_000)]
     with Broker(data=tmp_path) as broker:
         async with aio.Producer(broker.name_server) as producer:
-            sent = [await producer.send(topic, b"x", keys=keys, timeout_s=WAIT_S) for _ in range(20)]
+            sent = [
+                await producer.send(topic, b"x", keys=keys, timeout_s=WAIT_S) for _ in range(20)
+            ]
         for lost in (False, True):
             broker.kill()
             if lost:
@@ -352,7 +441,9 @@ async def test_each_of_thousands_of_keys_is_found_after_a_crash_and_without_the_
                     assert {one.id for one in found} == {one.id for one in sent}
 
 
-async def test_only_a_space_separates_keys(broker: RunningBroker, admin: aio.Admin, topic: str) -> None:
+async def test_only_a_space_separates_keys(
+    broker: RunningBroker, admin: aio.Admin, topic: str
+) -> None:
     keys = ("a\u00a0b", "c\u3000d", "e\tf", "g\nh", "\u2028i", "j\x1ck\x85l", "plain")
     await admin.create_topic(topic, queues=2)
     settings = ogive.ProducerConfig(trace=True, send_timeout_s=WAIT_S)
@@ -394,10 +485,17 @@ async def test_dead_letters_are_shown_and_given_to_their_group_again(
         async with asyncio.timeout(WAIT_S):
             while not (dead := await admin.dead_letters(group)):
                 await asyncio.sleep(0.1)
-            assert [(message.body, message.queue.topic) for message in dead] == [(b"poison", dlq_topic(group))]
+            assert [(message.body, message.queue.topic) for message in dead] == [
+                (b"poison", dlq_topic(group))
+            ]
             healed.set()
             await admin.send_again(group, dead[0])
             again = await eaten.get()
-    assert (again.topic, again.body, again.keys, again.reconsume_times) == (topic, b"poison", ("4711",), 0)
+    assert (again.topic, again.body, again.keys, again.reconsume_times) == (
+        topic,
+        b"poison",
+        ("4711",),
+        0,
+    )
     assert again.properties["colour"] == "red"
     assert again.id == dead[0].id

@@ -39,11 +39,18 @@ def browser(broker: RunningBroker) -> Iterator[Browser]:
 
 
 @pytest.mark.since("5.0.0", what="topics of batches")
-def test_a_topic_of_batches_is_named_and_its_messages_stand_one_by_one(broker: RunningBroker, browser: Browser, topic: str) -> None:
+def test_a_topic_of_batches_is_named_and_its_messages_stand_one_by_one(
+    broker: RunningBroker, browser: Browser, topic: str
+) -> None:
     whole = ogive.ProducerConfig(whole_batches=True)
-    with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server, config=whole) as producer:
+    with (
+        ogive.Admin(broker.name_server) as admin,
+        ogive.Producer(broker.name_server, config=whole) as producer,
+    ):
         admin.create_topic(topic, queues=1, whole_batches=True)
-        producer.send_batch(topic, [ogive.Message(topic, b"cup", keys=(f"k{n}",)) for n in range(3)])
+        producer.send_batch(
+            topic, [ogive.Message(topic, b"cup", keys=(f"k{n}",)) for n in range(3)]
+        )
         wait_until_shown(broker.name_server, topic, 3)
     shown = browser.get(f"/topics/{topic}").words
     assert "Batches kept whole" in shown
@@ -51,26 +58,42 @@ def test_a_topic_of_batches_is_named_and_its_messages_stand_one_by_one(broker: R
 
 
 @pytest.mark.since("5.0.0", what="topics of batches")
-def test_the_newest_message_is_there_behind_batches_that_come_whole(broker: RunningBroker, browser: Browser, topic: str) -> None:
+def test_the_newest_message_is_there_behind_batches_that_come_whole(
+    broker: RunningBroker, browser: Browser, topic: str
+) -> None:
     """A pull of the last 20 begins inside a batch: the broker gives all of that, and counts it."""
     whole = ogive.ProducerConfig(whole_batches=True)
-    with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server, config=whole) as producer:
+    with (
+        ogive.Admin(broker.name_server) as admin,
+        ogive.Producer(broker.name_server, config=whole) as producer,
+    ):
         admin.create_topic(topic, queues=1, whole_batches=True)
         for _ in range(4):
             producer.send_batch(topic, [ogive.Message(topic, b"cup") for _ in range(20)])
         producer.send(topic, b"the last one")
         wait_until_shown(broker.name_server, topic, 81)
-    assert re.search(r"The newest first .*?/0/80 .*?the last one", browser.get(f"/topics/{topic}").words)
+    assert re.search(
+        r"The newest first .*?/0/80 .*?the last one", browser.get(f"/topics/{topic}").words
+    )
 
 
-def test_pages_show_what_is_there(broker: RunningBroker, browser: Browser, topic: str, group: str) -> None:
+def test_pages_show_what_is_there(
+    broker: RunningBroker, browser: Browser, topic: str, group: str
+) -> None:
     with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server) as producer:
         admin.create_topic(topic, queues=2)
         admin.create_group(group, max_retries=7)
-        sent = [producer.send(topic, JSON, tag="paid", keys=("4711", f"k{i}"), properties={"region": "eu"}) for i in range(5)]
+        sent = [
+            producer.send(
+                topic, JSON, tag="paid", keys=("4711", f"k{i}"), properties={"region": "eu"}
+            )
+            for i in range(5)
+        ]
         wait_until_shown(broker.name_server, topic, 5)
         queue = sent[0].queue
-        with ogive.PullConsumer(topic, group=group, name_server=broker.name_server, start="earliest") as consumer:
+        with ogive.PullConsumer(
+            topic, group=group, name_server=broker.name_server, start="earliest"
+        ) as consumer:
             taken = 0
             while taken < 5:
                 taken += len(consumer.poll(timeout_s=60))
@@ -109,10 +132,14 @@ def test_pages_show_what_is_there(broker: RunningBroker, browser: Browser, topic
     soon, before = (datetime.now(UTC) + timedelta(minutes=minutes) for minutes in (5, -5))
     window = f"from={before:%Y-%m-%dT%H:%M}&to={soon:%Y-%m-%dT%H:%M}"
     assert "6 messages, the oldest first" in browser.get(f"/messages?topic={topic}&{window}").words
-    assert "Nothing found" in browser.get(f"/messages?topic={topic}&to={before:%Y-%m-%dT%H:%M}").words
+    assert (
+        "Nothing found" in browser.get(f"/messages?topic={topic}&to={before:%Y-%m-%dT%H:%M}").words
+    )
 
 
-def test_white_space_other_than_a_space_belongs_to_a_key(broker: RunningBroker, browser: Browser, topic: str) -> None:
+def test_white_space_other_than_a_space_belongs_to_a_key(
+    broker: RunningBroker, browser: Browser, topic: str
+) -> None:
     with ogive.Producer(broker.name_server) as producer:
         producer.send(topic, JSON, keys=("\u3000k1", "k2"))
     deadline = time.monotonic() + WAIT_S
@@ -122,19 +149,25 @@ def test_white_space_other_than_a_space_belongs_to_a_key(broker: RunningBroker, 
         time.sleep(0.2)
 
 
-def test_more_messages_of_a_key_than_a_page_shows_are_told(broker: RunningBroker, browser: Browser, topic: str) -> None:
+def test_more_messages_of_a_key_than_a_page_shows_are_told(
+    broker: RunningBroker, browser: Browser, topic: str
+) -> None:
     with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server) as producer:
         admin.create_topic(topic, queues=2)
         for _ in range(messages.LIMIT + 1):
             producer.send(topic, JSON, keys="often")
     deadline = time.monotonic() + WAIT_S
-    while "; there are more" not in (page := browser.get(f"/messages?topic={topic}&key=often").words):
+    while "; there are more" not in (
+        page := browser.get(f"/messages?topic={topic}&key=often").words
+    ):
         assert time.monotonic() < deadline, page
         time.sleep(0.2)
     assert f"{messages.LIMIT} messages, " in page
 
 
-def test_a_member_and_its_dead_letters_are_shown(broker: RunningBroker, browser: Browser, topic: str, group: str) -> None:
+def test_a_member_and_its_dead_letters_are_shown(
+    broker: RunningBroker, browser: Browser, topic: str, group: str
+) -> None:
     @ogive.listener(topic, group=group, start="earliest")
     def give_up(message: ogive.MessageExt) -> Any:
         return ogive.DEAD_LETTER
@@ -155,7 +188,9 @@ def test_a_member_and_its_dead_letters_are_shown(broker: RunningBroker, browser:
     assert f"ogive dead-letter send {group} {sent.id}" in letters.words
 
 
-def test_every_command_that_a_page_shows_is_one(broker: RunningBroker, browser: Browser, topic: str, group: str) -> None:
+def test_every_command_that_a_page_shows_is_one(
+    broker: RunningBroker, browser: Browser, topic: str, group: str
+) -> None:
     with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server) as producer:
         admin.create_topic(topic, queues=2)
         admin.create_group(group)
@@ -173,7 +208,11 @@ def test_every_command_that_a_page_shows_is_one(broker: RunningBroker, browser: 
         message,
         "/nowhere",
     ]
-    shown = [html.unescape(line) for place in places for line in re.findall(r"<code>(ogive .*?)</code>", browser.get(place).text)]
+    shown = [
+        html.unescape(line)
+        for place in places
+        for line in re.findall(r"<code>(ogive .*?)</code>", browser.get(place).text)
+    ]
     assert len(shown) > 2 * len(places)
     parser = build_parser()
     for line in shown:
@@ -185,7 +224,11 @@ def test_every_command_that_a_page_shows_is_one(broker: RunningBroker, browser: 
 @contextlib.contextmanager
 def running(*words: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
-        [sys.executable, "-m", "ogive", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        [sys.executable, "-m", "ogive", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
+        text=True,
     )
     try:
         yield process
@@ -202,7 +245,9 @@ def address_of(process: subprocess.Popen[str]) -> str:
     raise AssertionError(process.communicate()[1])
 
 
-def ended(process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM) -> tuple[int, str]:
+def ended(
+    process: subprocess.Popen[str], number: signal.Signals = signal.SIGTERM
+) -> tuple[int, str]:
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     return process.returncode, errors
@@ -212,7 +257,9 @@ UP = ("up", "--name-server-port", "0", "--broker-port", "0", "--console-port", "
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_up_serves_a_console_beside_its_broker_and_ends_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+def test_up_serves_a_console_beside_its_broker_and_ends_cleanly(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     with running(*UP, "--data", str(tmp_path)) as process:
         browser = Browser(address_of(process))
         assert "broker-a master up" in browser.get("/").words
@@ -223,7 +270,9 @@ def test_with_access_control_the_console_asks_for_the_same_credentials(tmp_path:
     root = tmp_path / "root.yml"
     root.write_text("accessKey: root\nsecretKey: much-secret\n")
     root.chmod(0o600)
-    with running(*UP, "--data", str(tmp_path / "data"), "--acl", "--credentials", str(root)) as process:
+    with running(
+        *UP, "--data", str(tmp_path / "data"), "--acl", "--credentials", str(root)
+    ) as process:
         address = address_of(process)
         assert Browser(address).get("/").status == 401
         answer = Browser(address, Credentials(access_key="root", secret_key="much-secret")).get("/")
@@ -237,7 +286,9 @@ def test_a_console_for_any_cluster(broker: RunningBroker, tmp_path: Path) -> Non
         assert ended(process) == (0, "")
 
 
-def test_beside_a_broker_with_tls_the_console_has_its_certificate_and_follows_it(tmp_path: Path) -> None:
+def test_beside_a_broker_with_tls_the_console_has_its_certificate_and_follows_it(
+    tmp_path: Path,
+) -> None:
     """The certificate is for another name than the address at which the console asks the broker."""
     authority = trustme.CA()
     trusting = ssl.create_default_context()
@@ -251,15 +302,21 @@ def test_beside_a_broker_with_tls_the_console_has_its_certificate_and_follows_it
         cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
 
     def own(chain: Path) -> bytes:
-        return ssl.PEM_cert_to_DER_cert(chain.read_text().partition("-----END")[0] + "-----END CERTIFICATE-----")
+        return ssl.PEM_cert_to_DER_cert(
+            chain.read_text().partition("-----END")[0] + "-----END CERTIFICATE-----"
+        )
 
     def look(address: str) -> str:
-        with urllib.request.urlopen(f"https://{address}/", context=trusting, timeout=WAIT_S) as answer:
+        with urllib.request.urlopen(
+            f"https://{address}/", context=trusting, timeout=WAIT_S
+        ) as answer:
             text: str = answer.read().decode()
             return text
 
     issue("one.example")
-    with running(*UP, "--data", str(tmp_path / "data"), "--tls-cert", str(cert), "--tls-key", str(key), "-v") as process:
+    with running(
+        *UP, "--data", str(tmp_path / "data"), "--tls-cert", str(cert), "--tls-key", str(key), "-v"
+    ) as process:
         address = address_of(process)
         assert '<span class="state good">up</span>' in look(address)
         issue("two.example")

@@ -1,4 +1,6 @@
-"""Consuming from a real broker, ours or Apache's: nothing lost, order kept, retries and dead letters as promised."""
+"""Consuming from a real broker, ours or Apache's: nothing lost, order kept, retries and dead
+letters as promised.
+"""
 
 import asyncio
 import signal
@@ -34,19 +36,25 @@ QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1)
 
 
 async def send(producer: aio.Producer, topic: str, numbers: range, *, tags: int = 1) -> None:
-    """Bodies are the numbers; every queue gets its own in order: one after the other, as Apache's broker may reorder a pipeline."""
+    """Bodies are the numbers; every queue gets its own in order: one after the other, as Apache's
+    broker may reorder a pipeline.
+    """
     queues = await producer.client.routes.publish_queues(topic)
 
     async def fill(queue: MessageQueue) -> None:
         for i in numbers:
             if queues[i % len(queues)] == queue:
-                await send_one(producer, topic, b"%d" % i, queue=queue, tag=f"t{i % tags}", keys=f"k{i}")
+                await send_one(
+                    producer, topic, b"%d" % i, queue=queue, tag=f"t{i % tags}", keys=f"k{i}"
+                )
 
     await asyncio.gather(*map(fill, queues))
 
 
 async def send_one(producer: aio.Producer, topic: str, body: bytes, **settings: Any) -> None:
-    """Try again while a broker that has just started says that it is busy: a send to a chosen queue is not repeated by itself."""
+    """Try again while a broker that has just started says that it is busy: a send to a chosen queue
+    is not repeated by itself.
+    """
     async with asyncio.timeout(WAIT_S):
         while True:
             try:
@@ -75,7 +83,11 @@ async def dead_letters(broker: RunningBroker, group: str, count: int) -> list[Me
     async with (
         asyncio.timeout(WAIT_S),
         aio.PushConsumer(
-            dlq_topic(group), group=f"{group}-dead", start="earliest", name_server=broker.name_server, config=QUICK
+            dlq_topic(group),
+            group=f"{group}-dead",
+            start="earliest",
+            name_server=broker.name_server,
+            config=QUICK,
         ) as letters,
     ):
         async for message in letters:
@@ -91,7 +103,9 @@ async def dead_letters(broker: RunningBroker, group: str, count: int) -> list[Me
 async def test_every_message_is_delivered_once_and_never_again(
     broker: RunningBroker, orders: aio.Producer, topic: str, group: str, kind: str
 ) -> None:
-    """Progress is at the broker after a clean close: the next member starts behind the last message."""
+    """Progress is at the broker after a clean close: the next member starts behind the last
+    message.
+    """
     seen: list[MessageExt] = []
 
     def bill(message: MessageExt) -> None:
@@ -101,7 +115,9 @@ async def test_every_message_is_delivered_once_and_never_again(
         await asyncio.sleep(0)
         seen.append(message)
 
-    listener = ogive.listener(topic, group=group, start="earliest")(bill if kind == "plain" else bill_async)
+    listener = ogive.listener(topic, group=group, start="earliest")(
+        bill if kind == "plain" else bill_async
+    )
     await send(orders, topic, range(3000))
     async with consumer(broker, listener) as running:
         await until(lambda: len(seen) >= 3000)
@@ -121,7 +137,9 @@ async def test_only_the_wanted_tags_arrive_and_the_others_are_no_lag(
 ) -> None:
     seen: list[MessageExt] = []
     await send(orders, topic, range(200), tags=4)
-    async with consumer(broker, ogive.listener(topic, group=group, start="earliest", tags="t1 || t3")(seen.append)) as running:
+    async with consumer(
+        broker, ogive.listener(topic, group=group, start="earliest", tags="t1 || t3")(seen.append)
+    ) as running:
         await until(lambda: len(seen) >= 100)
         async with asyncio.timeout(WAIT_S):
             while set((await running.lag()).values()) != {0}:
@@ -230,7 +248,8 @@ async def test_no_two_calls_of_a_queue_overlap_while_a_member_comes_and_goes_twe
     async with member(0):
         for turn in range(1, 21):
             async with member(turn):
-                await until(lambda turn=turn: any(by == turn for by, _ in seen))  # type: ignore[misc]
+                wanted = turn
+                await until(lambda: any(by == wanted for by, _ in seen))  # noqa: B023
         over.set()
         sent = await flowing
         await until(lambda: len(seen) >= sent)
@@ -243,7 +262,9 @@ async def test_no_two_calls_of_a_queue_overlap_while_a_member_comes_and_goes_twe
 
 
 @pytest.mark.feature(94)
-async def test_a_topic_with_one_queue_is_in_order_as_a_whole(broker: RunningBroker, topic: str, group: str) -> None:
+async def test_a_topic_with_one_queue_is_in_order_as_a_whole(
+    broker: RunningBroker, topic: str, group: str
+) -> None:
     """Whoever sends: what one producer has had confirmed comes before what another sends then."""
     seen: list[MessageExt] = []
     async with (
@@ -252,7 +273,9 @@ async def test_a_topic_with_one_queue_is_in_order_as_a_whole(broker: RunningBrok
         aio.Producer(broker.name_server) as other,
     ):
         await admin.create_topic(topic, queues=1)
-        async with consumer(broker, ogive.listener(topic, group=group, start="earliest", orderly=True)(seen.append)):
+        async with consumer(
+            broker, ogive.listener(topic, group=group, start="earliest", orderly=True)(seen.append)
+        ):
             for i in range(200):
                 await (one, other)[i % 2].send(topic, b"%d" % i)
             await until(lambda: len(seen) >= 200)
@@ -263,18 +286,23 @@ async def test_a_topic_with_one_queue_is_in_order_as_a_whole(broker: RunningBrok
 async def test_the_progress_told_last_is_the_one_that_a_broker_keeps(
     broker: RunningBroker, orders: aio.Producer, topic: str, group: str
 ) -> None:
-    """Apache's broker may apply two updates of one connection the other way round: no two of a queue are on their way together."""
+    """Apache's broker may apply two updates of one connection the other way round: no two of a
+    queue are on their way together.
+    """
     async with consumer(broker, ogive.listener(topic, group=group)(print)):
-        pass  # now the broker has the group
+        # now the broker has the group
+        pass
     queues = list(await orders.client.routes.publish_queues(topic))
     for queue in queues:
-        await orders.send_batch(topic, [b""] * 400, queue=queue)  # beyond the end of a queue there is no progress
+        # beyond the end of a queue there is no progress
+        await orders.send_batch(topic, [b""] * 400, queue=queue)
     store = RemoteOffsetStore(GroupCalls(orders.client, group))
     for offset in range(1, 200):
         for queue in queues:
             store.update(queue, 2 * offset)
         periodic = asyncio.create_task(store.persist(queues))
-        for _ in range(5):  # turns of the loop until the requests are on their way
+        # turns of the loop until the requests are on their way
+        for _ in range(5):
             await asyncio.sleep(0)
         for queue in queues:
             store.update(queue, 2 * offset + 1)
@@ -283,11 +311,15 @@ async def test_the_progress_told_last_is_the_one_that_a_broker_keeps(
         assert [await store.fetch(queue) for queue in queues] == [2 * offset + 1] * len(queues)
 
 
-async def test_an_orderly_listener_gives_up_in_order(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
+async def test_an_orderly_listener_gives_up_in_order(
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
     """The failing message holds back those behind it until it goes to the dead letters."""
     seen: dict[int, list[int]] = defaultdict(list)
 
-    @ogive.listener(topic, group=group, start="earliest", orderly=True, max_retries=2, suspend_s=0.05)
+    @ogive.listener(
+        topic, group=group, start="earliest", orderly=True, max_retries=2, suspend_s=0.05
+    )
     def ship(message: MessageExt) -> None:
         seen[message.queue.queue_id].append(int(message.body))
         if int(message.body) == 9:
@@ -298,11 +330,18 @@ async def test_an_orderly_listener_gives_up_in_order(broker: RunningBroker, orde
         letters = await dead_letters(broker, group, 1)
         await until(lambda: sum(map(len, seen.values())) == 26)
     assert numbers(letters) == [9]
-    assert sorted(seen.values()) == [[0, 4, 8, 12, 16, 20], [1, 5, 9, 9, 9, 13, 17, 21], [2, 6, 10, 14, 18, 22], [3, 7, 11, 15, 19, 23]]
+    assert sorted(seen.values()) == [
+        [0, 4, 8, 12, 16, 20],
+        [1, 5, 9, 9, 9, 13, 17, 21],
+        [2, 6, 10, 14, 18, 22],
+        [3, 7, 11, 15, 19, 23],
+    ]
 
 
 @pytest.mark.feature(10, 155)
-async def test_members_share_the_queues_of_a_topic(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
+async def test_members_share_the_queues_of_a_topic(
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
     """Between them every queue once; whoever stays gets the rest back."""
     seen: list[MessageExt] = []
     listener = ogive.listener(topic, group=group, start="earliest")(seen.append)
@@ -313,7 +352,12 @@ async def test_members_share_the_queues_of_a_topic(broker: RunningBroker, orders
     async with consumer(broker, listener) as first:
         async with consumer(broker, listener) as second, consumer(broker, listener) as third:
             members = (first, second, third)
-            await until(lambda: sorted(len(mine(m)) for m in members) == [1, 1, 2] and len(set.union(*map(mine, members))) == 4)
+            await until(
+                lambda: (
+                    sorted(len(mine(m)) for m in members) == [1, 1, 2]
+                    and len(set.union(*map(mine, members))) == 4
+                )
+            )
             await send(orders, topic, range(400))
             await until(lambda: len(seen) >= 400)
         await until(lambda: len(mine(first)) == 4)
@@ -326,7 +370,9 @@ async def test_members_share_the_queues_of_a_topic(broker: RunningBroker, orders
 async def test_broadcasting_members_get_everything_and_remember_it(
     broker: RunningBroker, orders: aio.Producer, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Each of them every message once, the failing ones too, over a restart; nothing is sent back."""
+    """Each of them every message once, the failing ones too, over a restart; nothing is sent
+    back.
+    """
     seen: dict[str, list[MessageExt]] = {"left": [], "right": []}
 
     def member(name: str) -> aio.PushConsumer:
@@ -350,13 +396,17 @@ async def test_broadcasting_members_get_everything_and_remember_it(
         assert {row.max_offset for row in await admin.offsets(retry_topic(group))} == {0}
 
 
-async def test_iteration_with_retries(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
+async def test_iteration_with_retries(
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
     good: list[int] = []
     failed: set[int] = set()
     await send(orders, topic, range(50))
     async with (
         asyncio.timeout(WAIT_S),
-        aio.PushConsumer(topic, group=group, start="earliest", name_server=broker.name_server, config=QUICK) as messages,
+        aio.PushConsumer(
+            topic, group=group, start="earliest", name_server=broker.name_server, config=QUICK
+        ) as messages,
     ):
         async for message in messages:
             async with message.process():
@@ -372,8 +422,12 @@ async def test_iteration_with_retries(broker: RunningBroker, orders: aio.Produce
 
 
 @pytest.mark.feature(179)
-async def test_topics_come_and_go_while_the_consumer_runs(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
-    """The broker learns of a new topic at once, and nothing is lost or repeated of one that is given up and taken again."""
+async def test_topics_come_and_go_while_the_consumer_runs(
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
+    """The broker learns of a new topic at once, and nothing is lost or repeated of one that is
+    given up and taken again.
+    """
     first: list[MessageExt] = []
     second: list[MessageExt] = []
     held: set[MessageQueue] = set()
@@ -387,7 +441,9 @@ async def test_topics_come_and_go_while_the_consumer_runs(broker: RunningBroker,
         await admin.create_topic(other, queues=2)
     one = ogive.listener(topic, group=group, start="earliest")(first.append)
     two = ogive.listener(other, group=group, start="earliest", tags="t1")(second.append)
-    async with aio.PushConsumer(one, on_change=note, name_server=broker.name_server, config=QUICK) as running:
+    async with aio.PushConsumer(
+        one, on_change=note, name_server=broker.name_server, config=QUICK
+    ) as running:
         await until(lambda: len(held) == 4)
         await send(orders, other, range(20), tags=2)
         await running.subscribe(two)
@@ -405,19 +461,25 @@ async def test_topics_come_and_go_while_the_consumer_runs(broker: RunningBroker,
 
 
 @pytest.mark.feature(12)
-async def test_a_new_group_begins_where_it_says(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
+async def test_a_new_group_begins_where_it_says(
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
     """By time: the first message stored at or after it."""
     await send(orders, topic, range(8))
-    start = datetime.now(UTC) + timedelta(milliseconds=2)  # brokers note the time in ms
+    # brokers note the time in ms
+    start = datetime.now(UTC) + timedelta(milliseconds=2)
     await until(lambda: datetime.now(UTC) > start)
     await send(orders, topic, range(8, 16))
     seen: list[MessageExt] = []
-    # Brokers answer 0 instead of "no offset" while a young topic's first message is in memory; a start by time is for groups on old topics.
+    # Brokers answer 0 instead of "no offset" while a young topic's first message is in memory; a
+    # start by time is for groups on old topics.
     async with consumer(broker, ogive.listener(topic, group=group, start=start)(seen.append)):
         await until(lambda: {int(m.body) for m in seen} >= set(range(8, 16)))
 
 
-async def test_a_restarted_broker_is_found_again(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
+async def test_a_restarted_broker_is_found_again(
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
     """kill -9 and start: consumption goes on, at least once, in the same consumer."""
     seen: list[MessageExt] = []
     await send(orders, topic, range(100))
@@ -432,13 +494,21 @@ async def test_a_restarted_broker_is_found_again(broker: RunningBroker, orders: 
 
 @pytest.mark.since("5.1.0", what="heartbeats without subscriptions")
 async def test_heartbeats_without_subscriptions_keep_a_member_whole(
-    broker: RunningBroker, orders: aio.Producer, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+    broker: RunningBroker,
+    orders: aio.Producer,
+    topic: str,
+    group: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The broker goes on filtering and counting us as a member, however often it is only told that nothing changed."""
+    """The broker goes on filtering and counting us as a member, however often it is only told that
+    nothing changed.
+    """
     short: list[HeartbeatData] = []
     send_it = api.heartbeat
 
-    async def note(pool: ConnectionPool, address: str, data: HeartbeatData, *, timeout_s: float) -> api.HeartbeatAnswer:
+    async def note(
+        pool: ConnectionPool, address: str, data: HeartbeatData, *, timeout_s: float
+    ) -> api.HeartbeatAnswer:
         answer = await send_it(pool, address, data, timeout_s=timeout_s)
         if data.without_sub and answer.subscription_changed is False:
             short.append(data)
@@ -448,7 +518,10 @@ async def test_heartbeats_without_subscriptions_keep_a_member_whole(
     seen: list[MessageExt] = []
     listener = ogive.listener(topic, group=group, tags="t1", start="earliest")(seen.append)
     client = ogive.ClientConfig(name_server=broker.name_server, heartbeat_period_s=0.1)
-    async with aio.PushConsumer(listener, client=client, config=QUICK), aio.Admin(broker.name_server) as admin:
+    async with (
+        aio.PushConsumer(listener, client=client, config=QUICK),
+        aio.Admin(broker.name_server) as admin,
+    ):
         await until(lambda: len(short) >= 5)
         assert not any(consumer.subscriptions for data in short for consumer in data.consumers)
         await send(orders, topic, range(100), tags=2)
@@ -457,7 +530,7 @@ async def test_heartbeats_without_subscriptions_keep_a_member_whole(
         assert (len(shown.members), shown.subscriptions[topic]) == (1, "t1")
 
 
-# --- the blocking face -----------------------------------------------------------------------------------------------
+# --- the blocking face ----------------------------------------------------------------------------
 
 
 def test_the_blocking_consumer(broker: RunningBroker, topic: str, group: str) -> None:
@@ -476,7 +549,10 @@ def test_the_blocking_consumer(broker: RunningBroker, topic: str, group: str) ->
 
     with ogive.Admin(broker.name_server) as admin:
         admin.create_topic(topic, queues=4)
-    with ogive.Producer(broker.name_server) as producer, ogive.PushConsumer(bill, name_server=broker.name_server, config=QUICK) as running:
+    with (
+        ogive.Producer(broker.name_server) as producer,
+        ogive.PushConsumer(bill, name_server=broker.name_server, config=QUICK) as running,
+    ):
         for i in range(100):
             producer.send(topic, b"%d" % i)
         assert all_seen.wait(WAIT_S)
@@ -501,8 +577,12 @@ print("left", flush=True)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_run_until_a_signal(broker: RunningBroker, topic: str, group: str, number: signal.Signals, tmp_path: Path) -> None:
-    """Ctrl-C and SIGTERM leave the group in good order: exit code 0, and nothing is delivered twice to the next."""
+def test_run_until_a_signal(
+    broker: RunningBroker, topic: str, group: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    """Ctrl-C and SIGTERM leave the group in good order: exit code 0, and nothing is delivered twice
+    to the next.
+    """
     program = tmp_path / "app.py"
     program.write_text(PROGRAM)
     with ogive.Admin(broker.name_server) as admin:

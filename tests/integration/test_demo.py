@@ -1,4 +1,6 @@
-"""The demo as a program: it agrees with the files, a single wrong figure makes it fail, and Ctrl-C leaves nothing behind."""
+"""The demo as a program: it agrees with the files, a single wrong figure makes it fail, and Ctrl-C
+leaves nothing behind.
+"""
 
 import importlib.metadata
 import importlib.util
@@ -18,7 +20,9 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(importlib.util.find_spec("pyspark") is None, reason="Spark is not installed"),
+    pytest.mark.skipif(
+        importlib.util.find_spec("pyspark") is None, reason="Spark is not installed"
+    ),
 ]
 
 # Runs `ogive demo` with one figure of the pipeline changed just before the comparison.
@@ -60,10 +64,14 @@ def folder(tmp_path: Path) -> Iterator[dict[str, str]]:
     assert left == []
 
 
-def test_every_figure_of_a_short_run_agrees_with_the_files(folder: dict[str, str], tmp_path: Path) -> None:
+def test_every_figure_of_a_short_run_agrees_with_the_files(
+    folder: dict[str, str], tmp_path: Path
+) -> None:
     report = tmp_path / "report.html"
     command = [sys.executable, "-m", "ogive", "demo", "--events", EVENTS, "--report", str(report)]
-    ended = subprocess.run(command, env=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    ended = subprocess.run(
+        command, env=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "DIFFERS" not in ended.stdout
     assert "figures agree with the files" in ended.stdout
@@ -74,7 +82,9 @@ def test_every_figure_of_a_short_run_agrees_with_the_files(folder: dict[str, str
 def test_one_planted_wrong_figure_makes_it_fail(folder: dict[str, str], tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     command = [sys.executable, "-c", PLANTED, "demo", "--events", "3000", "--report", str(report)]
-    ended = subprocess.run(command, env=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    ended = subprocess.run(
+        command, env=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert ended.stdout.count("DIFFERS") == 1
     assert "1 of " in ended.stdout.splitlines()[-1]
@@ -84,7 +94,9 @@ def test_one_planted_wrong_figure_makes_it_fail(folder: dict[str, str], tmp_path
 def test_ctrl_c_leaves_no_process_and_says_so(folder: dict[str, str], tmp_path: Path) -> None:
     """Interrupted as a terminal does it, while events are on their way."""
     command = [sys.executable, "-m", "ogive", "demo", "--report", str(tmp_path / "report.html")]
-    with subprocess.Popen(command, env=folder, stdout=subprocess.PIPE, text=True, start_new_session=True) as demo:
+    with subprocess.Popen(
+        command, env=folder, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
             if "sent" in line:
@@ -97,9 +109,13 @@ def test_ctrl_c_leaves_no_process_and_says_so(folder: dict[str, str], tmp_path: 
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the system has no /proc")
-def test_a_broker_that_dies_ends_the_run_with_a_sentence(folder: dict[str, str], tmp_path: Path) -> None:
+def test_a_broker_that_dies_ends_the_run_with_a_sentence(
+    folder: dict[str, str], tmp_path: Path
+) -> None:
     command = [sys.executable, "-m", "ogive", "demo", "--report", str(tmp_path / "report.html")]
-    with subprocess.Popen(command, env=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+    with subprocess.Popen(
+        command, env=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as demo:
         assert demo.stdout is not None
         assert demo.stderr is not None
         for line in demo.stdout:

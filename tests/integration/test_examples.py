@@ -27,8 +27,21 @@ def test_the_web_example_passes_its_own_test(tmp_path: Path) -> None:
     for file in WEB.glob("*.py"):
         (tmp_path / file.name).write_text(file.read_text("utf-8"), "utf-8")
     (tmp_path / "pytest.ini").write_text("[pytest]\n", "utf-8")
-    command = [sys.executable, "-W", "error", "-m", "pytest", "-q", "-p", "no:asyncio", "-p", "no:cacheprovider"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:asyncio",
+        "-p",
+        "no:cacheprovider",
+    ]
+    result = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
     assert result.returncode == 0, result.stdout
     assert "1 passed" in result.stdout
 

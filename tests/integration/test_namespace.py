@@ -1,4 +1,6 @@
-"""Namespaces on both brokers: of 4.x with every kind of call, of 5.x as fields that no broker minds."""
+"""Namespaces on both brokers: of 4.x with every kind of call, of 5.x as fields that no broker
+minds.
+"""
 
 import asyncio
 
@@ -13,8 +15,12 @@ pytestmark = pytest.mark.client_suite
 
 
 @pytest.mark.feature(5)
-async def test_a_namespace_holds_from_send_to_dead_letter(broker: RunningBroker, topic: str, group: str) -> None:
-    """Producer, transaction, request, listener, retries, pull and admin: bare names here, prefixed ones there."""
+async def test_a_namespace_holds_from_send_to_dead_letter(
+    broker: RunningBroker, topic: str, group: str
+) -> None:
+    """Producer, transaction, request, listener, retries, pull and admin: bare names here, prefixed
+    ones there.
+    """
     config = ClientConfig(name_server=broker.name_server, namespace="shop")
     seen: list[tuple[str, bytes, int]] = []
     more = asyncio.Event()
@@ -31,7 +37,10 @@ async def test_a_namespace_holds_from_send_to_dead_letter(broker: RunningBroker,
             raise ValueError("poison")
         return ogive.Reply(b"2.20") if message.body == b"price?" else None
 
-    async with aio.Admin(client=config) as admin, aio.Producer(group="sellers", check=was_paid, client=config) as producer:
+    async with (
+        aio.Admin(client=config) as admin,
+        aio.Producer(group="sellers", check=was_paid, client=config) as producer,
+    ):
         await admin.create_topic(topic, queues=1)
         sent = await producer.send(topic, b"plain", keys="k1")
         assert sent.queue.topic == topic
@@ -40,16 +49,25 @@ async def test_a_namespace_holds_from_send_to_dead_letter(broker: RunningBroker,
             pass
         transaction = producer.transaction(topic, b"checked")
         async with transaction:
-            transaction.leave_open()  # the broker asks
+            # the broker asks
+            transaction.leave_open()
         async with aio.PushConsumer(take, client=config) as consumer:
             assert (await producer.request(topic, b"price?", timeout_s=60)).body == b"2.20"
             async with asyncio.timeout(60):
-                while not {(topic, b"plain", 0), (topic, b"poison", 1), (topic, b"committed", 0), (topic, b"checked", 0)} <= set(seen):
+                while not {
+                    (topic, b"plain", 0),
+                    (topic, b"poison", 1),
+                    (topic, b"committed", 0),
+                    (topic, b"checked", 0),
+                } <= set(seen):
                     more.clear()
                     await more.wait()
                 while not await admin.dead_letters(group):
                     await asyncio.sleep(0.05)
-            assert {queue.topic for queue in consumer.assignment[group]} == {topic, f"%RETRY%{group}"}
+            assert {queue.topic for queue in consumer.assignment[group]} == {
+                topic,
+                f"%RETRY%{group}",
+            }
             (member,) = (await admin.group(group)).members
             info = await admin.running_info(group, member.client_id)
             assert {one.topic for one in info.subscriptions} == {topic, f"%RETRY%{group}"}
@@ -70,11 +88,15 @@ async def test_a_namespace_holds_from_send_to_dead_letter(broker: RunningBroker,
         assert f"shop%{topic}" in names
         assert topic not in names
         assert f"shop%{group}" in {row.name for row in await outside.groups()}
-    async with aio.Admin(client=ClientConfig(name_server=broker.name_server, namespace="desk")) as elsewhere:
+    async with aio.Admin(
+        client=ClientConfig(name_server=broker.name_server, namespace="desk")
+    ) as elsewhere:
         assert [row for row in await elsewhere.topics() if row.name == topic] == []
 
 
-async def test_the_fields_of_5_do_not_disturb_any_broker(broker: RunningBroker, topic: str, group: str) -> None:
+async def test_the_fields_of_5_do_not_disturb_any_broker(
+    broker: RunningBroker, topic: str, group: str
+) -> None:
     config = ClientConfig(name_server=broker.name_server, namespace_v2="shop")
     done = asyncio.Event()
 

@@ -17,12 +17,17 @@ def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, object]]:
 
 
 def test_brokers_are_listed_and_shown(
-    broker: RunningBroker, flavour: Flavour, release: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+    broker: RunningBroker,
+    flavour: Flavour,
+    release: tuple[int, ...],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["broker", "list", "-n", broker.name_server, "--json"]) == 0
     (row,) = rows(capsys)
     assert (row["broker"], row["address"], row["trouble"]) == ("broker-a", broker.address, None)
-    assert row["version"] == (f"ogive {ogive.__version__}" if flavour == "ogive" else ".".join(map(str, release)))
+    assert row["version"] == (
+        f"ogive {ogive.__version__}" if flavour == "ogive" else ".".join(map(str, release))
+    )
     assert main(["broker", "list", "-n", broker.name_server]) == 0
     assert broker.address in capsys.readouterr().out
     assert main(["broker", "show", broker.address, "-n", broker.name_server, "--json"]) == 0
@@ -33,10 +38,22 @@ def test_brokers_are_listed_and_shown(
     assert "there is no broker none" in capsys.readouterr().err
 
 
-def test_what_bench_sends_comes_back(broker: RunningBroker, topic: str, group: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_bench_sends_comes_back(
+    broker: RunningBroker, topic: str, group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with ogive.Admin(broker.name_server) as admin:
         admin.create_topic(topic, queues=4)
-    common = ["-n", broker.name_server, "--topic", topic, "--count", "200", "--for", "60s", "--json"]
+    common = [
+        "-n",
+        broker.name_server,
+        "--topic",
+        topic,
+        "--count",
+        "200",
+        "--for",
+        "60s",
+        "--json",
+    ]
     assert main(["bench", "produce", *common, "--size", "100", "--in-flight", "4"]) == 0
     sent = rows(capsys)[-1]
     assert sent["last"] is True
@@ -46,11 +63,29 @@ def test_what_bench_sends_comes_back(broker: RunningBroker, topic: str, group: s
     assert received["messages"] == 200
 
 
-def test_a_bench_that_cannot_send_says_why_and_ends(broker: RunningBroker, topic: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bench_that_cannot_send_says_why_and_ends(
+    broker: RunningBroker, topic: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with ogive.Admin(broker.name_server) as admin:
         admin.create_topic(topic, queues=1)
         admin.update_topic(topic, perm="r")
-    assert main(["bench", "produce", "-n", broker.name_server, "--topic", topic, "--for", "60s", "--in-flight", "1"]) == 1
+    assert (
+        main(
+            [
+                "bench",
+                "produce",
+                "-n",
+                broker.name_server,
+                "--topic",
+                topic,
+                "--for",
+                "60s",
+                "--in-flight",
+                "1",
+            ]
+        )
+        == 1
+    )
     assert "1 sends failed, the first with: " in capsys.readouterr().err
 
 
@@ -61,9 +96,14 @@ def test_wrong_measures_are_said(words: list[str], capsys: pytest.CaptureFixture
 
 
 def test_a_group_skips_what_waits(
-    broker: RunningBroker, topic: str, group: str, release: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+    broker: RunningBroker,
+    topic: str,
+    group: str,
+    release: tuple[int, ...],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    nowhere = None if release >= (5,) else 0  # 4.9 says that a new group on a young topic stands at its beginning
+    # 4.9 says that a new group on a young topic stands at its beginning
+    nowhere = None if release >= (5,) else 0
     with ogive.Admin(broker.name_server) as admin:
         admin.create_topic(topic, queues=1)
         admin.create_group(group)

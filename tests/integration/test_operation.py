@@ -1,4 +1,6 @@
-"""`ogive up` as an operator runs it: settings from a file, lines of JSON, pages for machines that watch."""
+"""`ogive up` as an operator runs it: settings from a file, lines of JSON, pages for machines that
+watch.
+"""
 
 import json
 import re
@@ -23,15 +25,28 @@ def page(port: int, path: str) -> tuple[int, str]:
 
 def test_a_broker_from_a_file_can_be_watched_and_stops_cleanly(tmp_path: Path) -> None:
     (tmp_path / "ogive.toml").write_text(
-        f'data = "{tmp_path / "store"}"\nname-server-port = 0\nbroker-port = 0\nmetrics-port = 0\nlog-format = "json"\n'
+        f'data = "{tmp_path / "store"}"\nname-server-port = 0\nbroker-port = 0\nmetrics-port = '
+        '0\nlog-format = "json"\n'
         'cluster = "C7"\nflush = "async"\n'
     )
-    command = [sys.executable, "-m", "ogive", "up", "--config", str(tmp_path / "ogive.toml"), "-v", "--flush", "sync"]
+    command = [
+        sys.executable,
+        "-m",
+        "ogive",
+        "up",
+        "--config",
+        str(tmp_path / "ogive.toml"),
+        "-v",
+        "--flush",
+        "sync",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         ready = process.stdout.readline().split()
-        shown = re.fullmatch(r"metrics http://127\.0\.0\.1:(\d+)/metrics\n", process.stdout.readline())
+        shown = re.fullmatch(
+            r"metrics http://127\.0\.0\.1:(\d+)/metrics\n", process.stdout.readline()
+        )
         assert shown is not None
         port = int(shown[1])
         with ogive.Producer(ready[1].partition("=")[2]) as producer:
@@ -42,7 +57,11 @@ def test_a_broker_from_a_file_can_be_watched_and_stops_cleanly(tmp_path: Path) -
         assert page(port, "/x")[0] == 404
         status, text = page(port, "/metrics")
         assert status == 200
-        [line] = [line for line in text.splitlines() if line.startswith("rocketmq_messages_in_total") and 'topic="Orders"' in line]
+        [line] = [
+            line
+            for line in text.splitlines()
+            if line.startswith("rocketmq_messages_in_total") and 'topic="Orders"' in line
+        ]
         assert line.endswith(" 3")
         assert 'cluster="C7"' in line
     finally:
@@ -69,15 +88,33 @@ def test_who_administers_a_broker_is_in_its_log_without_being_asked_for(tmp_path
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
     lines = [json.loads(line) for line in errors.splitlines()]
-    assert [line.get("topic", line.get("group")) for line in lines] == [*(f"T{number}" for number in range(20)), "G", "T0"]
+    assert [line.get("topic", line.get("group")) for line in lines] == [
+        *(f"T{number}" for number in range(20)),
+        "G",
+        "T0",
+    ]
     assert {line["at"] for line in lines} == {"broker broker-a"}
     assert lines[-1]["changes"] == {"T0/0": [None, 0]}
 
 
 def test_a_log_of_json_holds_what_a_file_of_apaches_says_too_much(tmp_path: Path) -> None:
-    (tmp_path / "broker.conf").write_text(f"storePathRootDir={tmp_path / 'store'}\nhaListenPort=10912\nlistenPort=0\n")
-    words = ["--config", str(tmp_path / "broker.conf"), "--log-format", "json", "--name-server-port", "0"]
-    process = subprocess.Popen([sys.executable, "-m", "ogive", "up", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    (tmp_path / "broker.conf").write_text(
+        f"storePathRootDir={tmp_path / 'store'}\nhaListenPort=10912\nlistenPort=0\n"
+    )
+    words = [
+        "--config",
+        str(tmp_path / "broker.conf"),
+        "--log-format",
+        "json",
+        "--name-server-port",
+        "0",
+    ]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ogive", "up", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert process.stdout is not None
         process.stdout.readline()

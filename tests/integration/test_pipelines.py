@@ -1,4 +1,6 @@
-"""The ready pipelines on a real broker: what they copy, how they stop and go on, and what a crash leaves."""
+"""The ready pipelines on a real broker: what they copy, how they stop and go on, and what a crash
+leaves.
+"""
 
 import json
 import shutil
@@ -49,7 +51,9 @@ def said() -> list[str]:
 
 @pytest.fixture
 def send(broker: RunningBroker, topic: str) -> Any:
-    """Sends *count* messages like the demo's flights: key, tag, property and, for most, a sharding key."""
+    """Sends *count* messages like the demo's flights: key, tag, property and, for most, a sharding
+    key.
+    """
 
     def go(count: int, first: int = 0, name: str = topic, queues: int = 4) -> None:
         with ogive.Admin(broker.name_server) as admin:
@@ -58,7 +62,12 @@ def send(broker: RunningBroker, topic: str) -> Any:
             for i in range(first, first + count):
                 tail = f"N{i % 7}" if i % 5 else None
                 producer.send(
-                    name, b"event %d" % i, tag=("departed", "arrived")[i % 2], keys=f"f{i}", properties={"n": str(i)}, sharding_key=tail
+                    name,
+                    b"event %d" % i,
+                    tag=("departed", "arrived")[i % 2],
+                    keys=f"f{i}",
+                    properties={"n": str(i)},
+                    sharding_key=tail,
                 )
         wait_until_shown(broker.name_server, name, first + count)
 
@@ -71,7 +80,9 @@ def table(spark: SparkSession, broker: RunningBroker, topic: str) -> DataFrame:
 
 def content(rows: DataFrame) -> Counter[tuple[Any, ...]]:
     """What a copy must keep."""
-    return Counter((bytes(row.body), row.keys, row.tags, row.properties["n"]) for row in rows.collect())
+    return Counter(
+        (bytes(row.body), row.keys, row.tags, row.properties["n"]) for row in rows.collect()
+    )
 
 
 def order(rows: DataFrame) -> dict[str, list[int]]:
@@ -89,17 +100,29 @@ def order(rows: DataFrame) -> dict[str, list[int]]:
 class Lake:
     """An archive and how to bring it up to date."""
 
-    def __init__(self, spark: SparkSession, broker: RunningBroker, topic: str, folder: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, broker: RunningBroker, topic: str, folder: Path
+    ) -> None:
         self.spark, self.broker, self.topic, self.folder = spark, broker, topic, folder
 
     def run(self, stop: Stop | None = None, **options: Any) -> Any:
         return archive(
-            self.spark, name_server=self.broker.name_server, topics=[self.topic], to=self.folder, stop=stop or Stop(),
-            say=lambda _: None, **options,
-        )  # fmt: skip
+            self.spark,
+            name_server=self.broker.name_server,
+            topics=[self.topic],
+            to=self.folder,
+            stop=stop or Stop(),
+            say=lambda _: None,
+            **options,
+        )
 
     def offsets(self) -> list[Place]:
-        rows = self.spark.read.schema(SCHEMA).parquet(str(self.folder)).select("topic", "queueId", "queueOffset").collect()
+        rows = (
+            self.spark.read.schema(SCHEMA)
+            .parquet(str(self.folder))
+            .select("topic", "queueId", "queueOffset")
+            .collect()
+        )
         return sorted((row.topic, row.queueId, row.queueOffset) for row in rows)
 
 
@@ -109,13 +132,17 @@ def lake(spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path)
 
 
 def all_of(spark: SparkSession, broker: RunningBroker, topic: str) -> list[Place]:
-    return sorted((row.topic, row.queueId, row.queueOffset) for row in table(spark, broker, topic).collect())
+    return sorted(
+        (row.topic, row.queueId, row.queueOffset) for row in table(spark, broker, topic).collect()
+    )
 
 
-# --- archive ---------------------------------------------------------------------------------------------------------
+# --- archive --------------------------------------------------------------------------------------
 
 
-def test_an_archive_holds_every_message_once_and_goes_on(spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any) -> None:
+def test_an_archive_holds_every_message_once_and_goes_on(
+    spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any
+) -> None:
     send(100)
     assert lake.run(dry_run=True).written == 100
     assert not lake.folder.exists()
@@ -127,12 +154,17 @@ def test_an_archive_holds_every_message_once_and_goes_on(spark: SparkSession, br
     assert lake.offsets() == all_of(spark, broker, lake.topic)
     stored = spark.read.schema(SCHEMA).parquet(str(lake.folder))
     assert content(stored) == content(table(spark, broker, lake.topic))
-    hour = stored.selectExpr("date = date_format(storeTimestamp, 'yyyy-MM-dd') and hour = date_format(storeTimestamp, 'HH') as right")
+    hour = stored.selectExpr(
+        "date = date_format(storeTimestamp, 'yyyy-MM-dd') and hour = date_format(storeTimestamp, "
+        "'HH') as right"
+    )
     assert {row.right for row in hour.collect()} == {True}
 
 
 @pytest.mark.nightly
-def test_hours_that_are_over_become_one_file_each(spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any) -> None:
+def test_hours_that_are_over_become_one_file_each(
+    spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any
+) -> None:
     send(60)
     lake.run(max_rows=20)
     before = lake.offsets()
@@ -142,14 +174,19 @@ def test_hours_that_are_over_become_one_file_each(spark: SparkSession, broker: R
     assert lake.offsets() == before == all_of(spark, broker, lake.topic)
 
 
-def test_a_batch_that_spark_repeats_is_not_doubled(spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any) -> None:
-    """The checkpoint lost its last commit: before compaction the batch replaces itself, after it the archive knows the batch."""
+def test_a_batch_that_spark_repeats_is_not_doubled(
+    spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any
+) -> None:
+    """The checkpoint lost its last commit: before compaction the batch replaces itself, after it
+    the archive knows the batch.
+    """
     send(60)
     lake.run(max_rows=20)
     commits = lake.folder / "_checkpoint" / "commits"
     last = max(int(file.name) for file in commits.glob("[0-9]*"))
     shutil.copytree(lake.folder, lake.folder.with_name("crashed"))
-    (lake.folder / "_archive.json").unlink()  # as when the process died inside the last batch
+    # as when the process died inside the last batch
+    (lake.folder / "_archive.json").unlink()
     (commits / str(last)).unlink()
     lake.run()
     assert lake.offsets() == all_of(spark, broker, lake.topic)
@@ -163,7 +200,9 @@ def test_a_batch_that_spark_repeats_is_not_doubled(spark: SparkSession, broker: 
 def test_which_messages_a_batch_has_is_on_stable_storage_before_its_parts(
     lake: Lake, send: Any, monkeypatch: pytest.MonkeyPatch, admission: bool
 ) -> None:
-    """Else a power cut takes Spark's note back, and what came since is taken for archived with the batch of that number."""
+    """Else a power cut takes Spark's note back, and what came since is taken for archived with the
+    batch of that number.
+    """
     kept: list[tuple[int, list[Path]]] = []
 
     def noted(checkpoint: Path) -> None:
@@ -179,14 +218,20 @@ def test_which_messages_a_batch_has_is_on_stable_storage_before_its_parts(
 
 
 @pytest.mark.nightly
-def test_a_compaction_that_was_cut_anywhere_is_finished(spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any) -> None:
+def test_a_compaction_that_was_cut_anywhere_is_finished(
+    spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any
+) -> None:
     send(60)
     lake.run(max_rows=20)
     hour = next(lake.folder.glob("topic=*/date=*/hour=*"))
     parts = sorted(part.name for part in hour.glob("part=*"))
     place = str(hour.relative_to(lake.folder))
     journal = {"hour": place, "parts": parts, "into": "part=c000000009-1"}
-    whole = spark.read.schema(SCHEMA).parquet(*(str(hour / part) for part in parts)).drop("topic", "date", "hour", "part")
+    whole = (
+        spark.read.schema(SCHEMA)
+        .parquet(*(str(hour / part) for part in parts))
+        .drop("topic", "date", "hour", "part")
+    )
     copy = lake
     for removed in range(len(parts) + 1):
         copy = Lake(spark, broker, lake.topic, lake.folder.with_name(f"cut{removed}"))
@@ -199,13 +244,16 @@ def test_a_compaction_that_was_cut_anywhere_is_finished(spark: SparkSession, bro
         recover(copy.folder)
         assert copy.offsets() == lake.offsets()
         assert [file.name for file in (copy.folder / place).iterdir()] == ["part=c000000009-1"]
-    (copy.folder / "_compacting.json").write_text(json.dumps(journal))  # cut after the last rename
+    # cut after the last rename
+    (copy.folder / "_compacting.json").write_text(json.dumps(journal))
     recover(copy.folder)
     assert copy.offsets() == lake.offsets()
 
 
 @pytest.mark.nightly
-def test_a_stop_ends_after_the_batch_under_way(spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any) -> None:
+def test_a_stop_ends_after_the_batch_under_way(
+    spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any
+) -> None:
     send(60)
     stop = Stop()
 
@@ -236,18 +284,24 @@ def test_an_archive_without_its_checkpoint_is_refused(lake: Lake, send: Any) -> 
         lake.run()
 
 
-# --- replay ----------------------------------------------------------------------------------------------------------
+# --- replay ---------------------------------------------------------------------------------------
 
 
-def test_an_archive_is_replayed_with_its_keys_in_order(spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any) -> None:
+def test_an_archive_is_replayed_with_its_keys_in_order(
+    spark: SparkSession, broker: RunningBroker, lake: Lake, send: Any
+) -> None:
     send(120)
     lake.run()
     again, state = lake.topic + "_2", lake.folder.with_name("state")
     with ogive.Admin(broker.name_server) as admin:
         admin.create_topic(again, queues=3)
     options: dict[str, Any] = {
-        "source": f"archive:{lake.folder}", "name_server": broker.name_server, "target": broker.name_server, "to": again, "state": state,
-    }  # fmt: skip
+        "source": f"archive:{lake.folder}",
+        "name_server": broker.name_server,
+        "target": broker.name_server,
+        "to": again,
+        "state": state,
+    }
 
     class AfterOne(Stop):
         def wait(self, timeout_s: float) -> bool:
@@ -261,12 +315,18 @@ def test_an_archive_is_replayed_with_its_keys_in_order(spark: SparkSession, brok
     assert (second.written, dict(second.skipped)) == (70, {"sent by an earlier run": 50})
     copied = table(spark, broker, again)
     assert content(copied) == content(table(spark, broker, lake.topic))
-    assert all(numbers == sorted(numbers) for numbers in order(copied.where("properties['__SHARDINGKEY'] like 'N%'")).values())
+    assert all(
+        numbers == sorted(numbers)
+        for numbers in order(copied.where("properties['__SHARDINGKEY'] like 'N%'")).values()
+    )
     with pytest.raises(InvalidOption, match="another replay"):
         replay(spark, **{**options, "where": "tags = 'arrived'"}, stop=Stop(), say=lambda _: None)
     done = json.loads((state / "replay.json").read_text())
-    away = done["known"].pop()  # as when its broker was away in the first run
-    (state / "replay.json").write_text(json.dumps({**done, "hour": f"{datetime.now(UTC) + timedelta(hours=2):{HOUR}}"}))
+    # as when its broker was away in the first run
+    away = done["known"].pop()
+    (state / "replay.json").write_text(
+        json.dumps({**done, "hour": f"{datetime.now(UTC) + timedelta(hours=2):{HOUR}}"})
+    )
     count = sum(place[1] == int(away.split("\n")[2]) for place in lake.offsets())
     third = replay(spark, **options, stop=Stop(), say=lambda _: None)
     assert dict(third.skipped) == {"sent by an earlier run": 120 - count, UNSEEN: count}
@@ -279,7 +339,12 @@ def test_a_time_range_of_a_topic_is_replayed_at_a_rate(
 ) -> None:
     """The rate is held by pauses, which a test counts instead of waiting."""
     send(30)
-    stored = table(spark, broker, topic).selectExpr("unix_millis(storeTimestamp) as at", "tags").orderBy("at").collect()
+    stored = (
+        table(spark, broker, topic)
+        .selectExpr("unix_millis(storeTimestamp) as at", "tags")
+        .orderBy("at")
+        .collect()
+    )
     since = datetime.fromtimestamp(stored[15].at / 1000, UTC)
     pauses: list[float] = []
 
@@ -289,9 +354,18 @@ def test_a_time_range_of_a_topic_is_replayed_at_a_rate(
             return False
 
     summary = replay(
-        spark, source=topic, name_server=broker.name_server, target=broker.name_server, to=topic + "_2", state=tmp_path / "state",
-        since=since, where="tags = 'arrived'", rate=4, stop=Counting(), say=lambda _: None,
-    )  # fmt: skip
+        spark,
+        source=topic,
+        name_server=broker.name_server,
+        target=broker.name_server,
+        to=topic + "_2",
+        state=tmp_path / "state",
+        since=since,
+        where="tags = 'arrived'",
+        rate=4,
+        stop=Counting(),
+        say=lambda _: None,
+    )
     wanted = sum(row.at >= stored[15].at and row.tags == "arrived" for row in stored)
     assert summary.written == wanted > 0
     assert table(spark, broker, topic + "_2").where("tags = 'arrived'").count() == wanted
@@ -300,31 +374,52 @@ def test_a_time_range_of_a_topic_is_replayed_at_a_rate(
 
 @pytest.mark.nightly
 def test_both_hours_that_local_time_calls_two_in_autumn_are_replayed(
-    spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    broker: RunningBroker,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A message at half past two before the clocks go back, and one at half past two behind it."""
     with ogive.Admin(broker.name_server) as admin:
         admin.create_topic(topic, queues=1)
     first = int(datetime(2025, 10, 26, 0, 30, tzinfo=UTC).timestamp())
     rows = spark.range(2).selectExpr(
-        "'broker-a' as brokerName", "0 as queueId", "id as queueOffset", "'key' as keys", "'tag' as tags", "cast('body' as binary) as body",
-        "map('n', string(id)) as properties", f"timestamp_seconds({first} + 3600 * id) as bornTimestamp",
-        f"timestamp_seconds({first} + 3600 * id) as storeTimestamp", "'T' as topic", "'2025-10-26' as date", "lpad(id, 2, '0') as hour",
+        "'broker-a' as brokerName",
+        "0 as queueId",
+        "id as queueOffset",
+        "'key' as keys",
+        "'tag' as tags",
+        "cast('body' as binary) as body",
+        "map('n', string(id)) as properties",
+        f"timestamp_seconds({first} + 3600 * id) as bornTimestamp",
+        f"timestamp_seconds({first} + 3600 * id) as storeTimestamp",
+        "'T' as topic",
+        "'2025-10-26' as date",
+        "lpad(id, 2, '0') as hour",
         "'b' as part",
-    )  # fmt: skip
+    )
     rows.write.partitionBy("topic", "date", "hour", "part").parquet(str(tmp_path / "lake"))
     with local_zone("CET-1CEST,M3.5.0,M10.5.0/3", monkeypatch):
         summary = replay(
-            spark, source=f"archive:{tmp_path}/lake", name_server=broker.name_server, target=broker.name_server, to=topic,
-            state=tmp_path / "state", stop=Stop(), say=lambda _: None,
-        )  # fmt: skip
+            spark,
+            source=f"archive:{tmp_path}/lake",
+            name_server=broker.name_server,
+            target=broker.name_server,
+            to=topic,
+            state=tmp_path / "state",
+            stop=Stop(),
+            say=lambda _: None,
+        )
     assert (summary.written, table(spark, broker, topic).count()) == (2, 2)
 
 
-# --- redrive ---------------------------------------------------------------------------------------------------------
+# --- redrive --------------------------------------------------------------------------------------
 
 
-def test_dead_letters_go_back_once(spark: SparkSession, broker: RunningBroker, topic: str, group: str, send: Any, tmp_path: Path) -> None:
+def test_dead_letters_go_back_once(
+    spark: SparkSession, broker: RunningBroker, topic: str, group: str, send: Any, tmp_path: Path
+) -> None:
     send(10)
 
     @ogive.listener(topic, group=group, start="earliest", max_retries=0)
@@ -334,14 +429,24 @@ def test_dead_letters_go_back_once(spark: SparkSession, broker: RunningBroker, t
     with ogive.PushConsumer(fail, name_server=broker.name_server):
         letters = wait_for(lambda: safe_count(spark, broker, dlq_topic(group)), 10)
     assert letters == 10
-    options: dict[str, Any] = {"name_server": broker.name_server, "group": group, "state": tmp_path, "stop": Stop(), "say": lambda _: None}
+    options: dict[str, Any] = {
+        "name_server": broker.name_server,
+        "group": group,
+        "state": tmp_path,
+        "stop": Stop(),
+        "say": lambda _: None,
+    }
     plan = redrive(spark, **options, where="tags = 'departed'")
     assert (plan.dry_run, plan.written, dict(plan.skipped)) == (True, 5, {"not chosen": 5})
     assert table(spark, broker, topic).count() == 10
     stop = Stop()
     first = redrive(
-        spark, **{**options, "stop": stop, "say": lambda _: stop.ask()}, where="tags = 'departed'", chunk=2, dry_run=False
-    )  # fmt: skip
+        spark,
+        **{**options, "stop": stop, "say": lambda _: stop.ask()},
+        where="tags = 'departed'",
+        chunk=2,
+        dry_run=False,
+    )
     assert (first.written, first.stopped) == (2, True)
     sent = redrive(spark, **options, where="tags = 'departed'", chunk=2, dry_run=False)
     assert (sent.written, dict(sent.skipped)) == (3, {"not chosen": 5, "sent by an earlier run": 2})
@@ -349,9 +454,12 @@ def test_dead_letters_go_back_once(spark: SparkSession, broker: RunningBroker, t
     assert (rest.written, dict(rest.skipped)) == (5, {"sent by an earlier run": 5})
     assert redrive(spark, **options, dry_run=False).written == 0
     ledger = spark.read.parquet(str(tmp_path / group))
-    ledger.withColumn("msgId", concat("msgId", lit("0"))).write.parquet(str(tmp_path / "made anew" / group))
+    ledger.withColumn("msgId", concat("msgId", lit("0"))).write.parquet(
+        str(tmp_path / "made anew" / group)
+    )
     ledger.drop("msgId").write.parquet(str(tmp_path / "of before" / group))
-    assert redrive(spark, **{**options, "state": tmp_path / "made anew"}).written == 10  # other letters stood at those places
+    # other letters stood at those places
+    assert redrive(spark, **{**options, "state": tmp_path / "made anew"}).written == 10
     assert redrive(spark, **{**options, "state": tmp_path / "of before"}).written == 0
     back = content(table(spark, broker, topic))
     assert set(back.values()) == {2}
@@ -373,19 +481,30 @@ def safe_count(spark: SparkSession, broker: RunningBroker, topic: str) -> int:
             return 0
 
 
-def test_a_group_without_dead_letters_is_told_so(spark: SparkSession, broker: RunningBroker, group: str, tmp_path: Path) -> None:
-    summary = redrive(spark, name_server=broker.name_server, group=group, state=tmp_path, stop=Stop(), say=lambda _: None)
+def test_a_group_without_dead_letters_is_told_so(
+    spark: SparkSession, broker: RunningBroker, group: str, tmp_path: Path
+) -> None:
+    summary = redrive(
+        spark,
+        name_server=broker.name_server,
+        group=group,
+        state=tmp_path,
+        stop=Stop(),
+        say=lambda _: None,
+    )
     assert summary.notes == [f"group {group} has no dead letters"]
 
 
-# --- what nobody can read, or send again -----------------------------------------------------------------------------
+# --- what nobody can read, or send again ----------------------------------------------------------
 
 
 def test_messages_that_cannot_be_sent_again_are_passed_over_and_counted(
     spark: SparkSession, broker: RunningBroker, wire: Wire, topic: str, group: str, tmp_path: Path
 ) -> None:
-    """Marked as compressed by their sender, and not; inflated larger than a message may be; without room for another unique key.
-    A value with the separator that stands behind names is none of them: it comes through as Apache's clients read it."""
+    """Marked as compressed by their sender, and not; inflated larger than a message may be; without
+    room for another unique key. A value with the separator that stands behind names is none of
+    them: it comes through as Apache's clients read it.
+    """
     letters, zlibbed = dlq_topic(group), SysFlag.COMPRESSED | SysFlag.ZLIB
     for name in (topic, letters):
         origin: dict[str, Any] = {"RETRY_TOPIC": f"{topic}_again"}
@@ -409,23 +528,46 @@ def test_messages_that_cannot_be_sent_again_are_passed_over_and_counted(
         return sorted((bytes(row.body), row.tags, row["keys"], row.properties["n"]) for row in rows)
 
     common: dict[str, Any] = {"stop": Stop(), "say": lambda _: None}
-    clusters: dict[str, Any] = {"source": broker.name_server, "target": broker.name_server, "topics": [topic]}
+    clusters: dict[str, Any] = {
+        "source": broker.name_server,
+        "target": broker.name_server,
+        "topics": [topic],
+    }
     ways = {
         "mirror-": mirror(spark, **clusters, **common, state=tmp_path / "mirror", prefix="mirror-"),
-        "once-": mirror(spark, **clusters, **common, state=tmp_path / "once", prefix="once-", idempotent=True),
+        "once-": mirror(
+            spark, **clusters, **common, state=tmp_path / "once", prefix="once-", idempotent=True
+        ),
         "replay-": replay(
-            spark, source=topic, name_server=broker.name_server, target=broker.name_server, to=f"replay-{topic}", state=tmp_path, **common
+            spark,
+            source=topic,
+            name_server=broker.name_server,
+            target=broker.name_server,
+            to=f"replay-{topic}",
+            state=tmp_path,
+            **common,
         ),
     }
     for prefix, summary in ways.items():
-        assert (prefix, summary.read, summary.written, dict(summary.skipped)) == (prefix, 7, 3, skipped)
+        assert (prefix, summary.read, summary.written, dict(summary.skipped)) == (
+            prefix,
+            7,
+            3,
+            skipped,
+        )
         assert copied(prefix + topic) == copies
-    redriven = redrive(spark, name_server=broker.name_server, group=group, state=tmp_path, dry_run=False, **common)
-    assert (redriven.read, redriven.written, dict(redriven.skipped)) == (9, 3, {**skipped, NO_TOPIC: 2})
+    redriven = redrive(
+        spark, name_server=broker.name_server, group=group, state=tmp_path, dry_run=False, **common
+    )
+    assert (redriven.read, redriven.written, dict(redriven.skipped)) == (
+        9,
+        3,
+        {**skipped, NO_TOPIC: 2},
+    )
     assert copied(f"{topic}_again") == copies
 
 
-# --- mirror and reconcile --------------------------------------------------------------------------------------------
+# --- mirror and reconcile -------------------------------------------------------------------------
 
 
 def test_a_mirror_keeps_everything_and_reconcile_agrees(
@@ -434,9 +576,13 @@ def test_a_mirror_keeps_everything_and_reconcile_agrees(
     send(80)
     with our_broker(tmp_path / "other") as other:
         options: dict[str, Any] = {
-            "source": broker.name_server, "target": other.name_server, "topics": [topic], "state": tmp_path / "state", "stop": Stop(),
+            "source": broker.name_server,
+            "target": other.name_server,
+            "topics": [topic],
+            "state": tmp_path / "state",
+            "stop": Stop(),
             "say": lambda _: None,
-        }  # fmt: skip
+        }
         assert mirror(spark, **options, dry_run=True).written == 80
         first = mirror(spark, **options, max_rows=30)
         assert (first.written, first.figures["lag"]) == (80, 0)
@@ -447,7 +593,9 @@ def test_a_mirror_keeps_everything_and_reconcile_agrees(
         assert all(numbers == sorted(numbers) for numbers in order(copied).values())
         assert len({row.queueId for row in copied.select("queueId").collect()}) > 1
         there = f"{topic}@{other.name_server}"
-        same = reconcile(spark, left=topic, right=there, name_server=broker.name_server, say=lambda _: None)
+        same = reconcile(
+            spark, left=topic, right=there, name_server=broker.name_server, say=lambda _: None
+        )
         assert (same.figures["same"], same.figures["keys"]["equal"], same.read) == (True, 100, 200)
     with pytest.raises(InvalidOption, match="one cluster"):
         mirror(spark, **{**options, "target": broker.name_server})
@@ -456,7 +604,13 @@ def test_a_mirror_keeps_everything_and_reconcile_agrees(
 @pytest.mark.nightly
 @pytest.mark.parametrize(("idempotent", "twice"), [(False, 20), (True, 0)])
 def test_of_a_batch_that_spark_repeats_an_idempotent_mirror_copies_what_is_missing(
-    idempotent: bool, twice: int, spark: SparkSession, broker: RunningBroker, topic: str, send: Any, tmp_path: Path
+    idempotent: bool,
+    twice: int,
+    spark: SparkSession,
+    broker: RunningBroker,
+    topic: str,
+    send: Any,
+    tmp_path: Path,
 ) -> None:
     """As after a crash between the last message of a batch and Spark's note that it is done."""
     with our_broker(tmp_path / "other") as other:
@@ -464,9 +618,15 @@ def test_of_a_batch_that_spark_repeats_an_idempotent_mirror_copies_what_is_missi
 
         def copy() -> Any:
             return mirror(
-                spark, source=broker.name_server, target=other.name_server, topics=[topic], state=state, stop=stop, say=lambda _: None,
+                spark,
+                source=broker.name_server,
+                target=other.name_server,
+                topics=[topic],
+                state=state,
+                stop=stop,
+                say=lambda _: None,
                 idempotent=idempotent,
-            )  # fmt: skip
+            )
 
         send(60)
         assert copy().written == 60
@@ -494,15 +654,24 @@ def test_an_idempotent_mirror_that_was_stopped_in_a_batch_goes_on(
                 stop.ask()
 
             summary = mirror(
-                spark, source=broker.name_server, target=other.name_server, topics=[topic], state=tmp_path / "state", stop=stop, say=ask,
-                idempotent=True, max_rows=400,
-            )  # fmt: skip
+                spark,
+                source=broker.name_server,
+                target=other.name_server,
+                topics=[topic],
+                state=tmp_path / "state",
+                stop=stop,
+                say=ask,
+                idempotent=True,
+                max_rows=400,
+            )
             runs += 1
             if not summary.figures["lag"]:
                 break
         assert runs > 1
         assert content(table(spark, other, topic)) == content(table(spark, broker, topic))
-        assert all(numbers == sorted(numbers) for numbers in order(table(spark, other, topic)).values())
+        assert all(
+            numbers == sorted(numbers) for numbers in order(table(spark, other, topic)).values()
+        )
 
 
 def test_reconcile_finds_what_is_missing_extra_and_different(
@@ -524,24 +693,46 @@ def test_reconcile_finds_what_is_missing_extra_and_different(
     wait_until_shown(broker.name_server, topic + "_2", 6)
     out = tmp_path / "differences"
     tried = reconcile(
-        spark, left=topic, right=topic + "_2", name_server=broker.name_server, out=out, say=lambda _: None, dry_run=True
-    )  # fmt: skip
+        spark,
+        left=topic,
+        right=topic + "_2",
+        name_server=broker.name_server,
+        out=out,
+        say=lambda _: None,
+        dry_run=True,
+    )
     assert (tried.read, tried.written, tried.figures, out.exists()) == (13, 0, {}, False)
     found = reconcile(
-        spark, left=topic, right=topic + "_2", name_server=broker.name_server, out=out, say=lambda _: None,
+        spark,
+        left=topic,
+        right=topic + "_2",
+        name_server=broker.name_server,
+        out=out,
+        say=lambda _: None,
         body="if(body = binary('unread'), null, body)",
-    )  # fmt: skip
-    assert found.figures == {"keys": {"equal": 1, "missing": 1, "extra": 1, "different": 3}, "same": False}
+    )
+    assert found.figures == {
+        "keys": {"equal": 1, "missing": 1, "extra": 1, "different": 3},
+        "same": False,
+    }
     assert dict(found.skipped) == {"without a key": 1}
     verdicts = {row.key: row.verdict for row in spark.read.parquet(str(out)).collect()}
-    assert verdicts == {"b": "different", "c": "different", "d": "missing", "e": "extra", "f": "different"}
+    assert verdicts == {
+        "b": "different",
+        "c": "different",
+        "d": "missing",
+        "e": "extra",
+        "f": "different",
+    }
     assert positions(tmp_path / "nothing") == {}
 
 
-# --- trace report ----------------------------------------------------------------------------------------------------
+# --- trace report ---------------------------------------------------------------------------------
 
 
-def test_a_trace_report_names_groups_and_queues(spark: SparkSession, broker: RunningBroker, topic: str, group: str, tmp_path: Path) -> None:
+def test_a_trace_report_names_groups_and_queues(
+    spark: SparkSession, broker: RunningBroker, topic: str, group: str, tmp_path: Path
+) -> None:
     seen: list[str] = []
 
     @ogive.listener(topic, group=group, start="earliest")
@@ -555,13 +746,24 @@ def test_a_trace_report_names_groups_and_queues(spark: SparkSession, broker: Run
         with ogive.PushConsumer(note, name_server=broker.name_server, config=config):
             assert wait_for(lambda: len(seen), 20) == 20
     page = tmp_path / "out" / "traces.html"
-    tried = trace_report(spark, name_server=broker.name_server, to=page, say=lambda _: None, dry_run=True)
+    tried = trace_report(
+        spark, name_server=broker.name_server, to=page, say=lambda _: None, dry_run=True
+    )
     assert (tried.read > 0, tried.written, page.exists()) == (True, 0, False)
     summary = trace_report(spark, name_server=broker.name_server, to=page, say=lambda _: None)
     report = summary.figures["report"]
-    ours = [row for row in report["Delivery by group and topic"] if row["name"] == f"{group} · {topic}"]
+    ours = [
+        row for row in report["Delivery by group and topic"] if row["name"] == f"{group} · {topic}"
+    ]
     assert [(row["count"], row["failed"]) for row in ours] == [(20, 0)]
-    assert sum(row["count"] for row in report["Delivery by group and queue"] if f"{group} · {topic}/" in row["name"]) == 20
+    assert (
+        sum(
+            row["count"]
+            for row in report["Delivery by group and queue"]
+            if f"{group} · {topic}/" in row["name"]
+        )
+        == 20
+    )
     assert [row["count"] for row in report["Sends by topic"] if row["name"] == topic] == [20]
     html = page.read_text("utf-8")
     assert f"{group} · {topic}" in html
@@ -575,7 +777,23 @@ def test_a_trace_report_passes_over_what_no_client_of_ours_writes(
     """Times in other units, bytes that are no text, and topics that are gone."""
 
     def record(at: object) -> str:
-        sent = ["Pub", str(at), "r", "g", "Gone", f"id{at}", "", "k", "s", "10", "5", "0", "o", "true", "h"]
+        sent = [
+            "Pub",
+            str(at),
+            "r",
+            "g",
+            "Gone",
+            f"id{at}",
+            "",
+            "k",
+            "s",
+            "10",
+            "5",
+            "0",
+            "o",
+            "true",
+            "h",
+        ]
         begun = ["SubBefore", str(at), "r", "listeners", "request", f"id{at}", "0", "k"]
         return "\x01".join(sent) + "\x02" + "\x01".join(begun) + "\x02"
 
@@ -585,8 +803,12 @@ def test_a_trace_report_passes_over_what_no_client_of_ours_writes(
             producer.send(topic, record(at).encode())
         producer.send(topic, b"Pub\x01\xc3\x28\x02")
     page = tmp_path / "traces.html"
-    summary = trace_report(spark, name_server=broker.name_server, to=page, say=lambda _: None, trace_topic=topic)
+    summary = trace_report(
+        spark, name_server=broker.name_server, to=page, say=lambda _: None, trace_topic=topic
+    )
     report = summary.figures["report"]
     assert [(row["name"], row["count"]) for row in report["Sends by topic"]] == [("Gone", 7)]
-    assert [(row["name"], row["count"]) for row in report["Delivery by group and topic"]] == [("listeners \u00b7 Gone", 7)]
+    assert [(row["name"], row["count"]) for row in report["Delivery by group and topic"]] == [
+        ("listeners \u00b7 Gone", 7)
+    ]
     assert "the queues of Gone are not known: the topic cannot be read" in summary.notes

@@ -1,4 +1,6 @@
-"""Sending to a real broker, ours or Apache's: what was acknowledged can be read back, as it was and in its order."""
+"""Sending to a real broker, ours or Apache's: what was acknowledged can be read back, as it was and
+in its order.
+"""
 
 import asyncio
 import time
@@ -45,29 +47,52 @@ async def read(client: ClientInstance, queue: MessageQueue) -> list[MessageExt]:
     return messages
 
 
-async def read_all(client: ClientInstance, topic: str, count: int) -> dict[MessageQueue, list[MessageExt]]:
-    """Every queue's messages, once *count* are visible: Apache's broker acknowledges before it dispatches."""
+async def read_all(
+    client: ClientInstance, topic: str, count: int
+) -> dict[MessageQueue, list[MessageExt]]:
+    """Every queue's messages, once *count* are visible: Apache's broker acknowledges before it
+    dispatches.
+    """
     async with asyncio.timeout(60):
         while True:
             try:
                 await client.routes.refresh(topic)
-                stored = {queue: await read(client, queue) for queue in await client.routes.subscribe_queues(topic)}
+                stored = {
+                    queue: await read(client, queue)
+                    for queue in await client.routes.subscribe_queues(topic)
+                }
                 if sum(map(len, stored.values())) >= count:
                     return stored
             except NoRoute:
-                pass  # a broker of 4.9 tells the name server of a new topic after it has answered the send
+                # a broker of 4.9 tells the name server of a new topic after it has answered the
+                # send
+                pass
             await asyncio.sleep(0.02)
 
 
 async def test_a_message_is_read_back_as_it_was_sent(broker: RunningBroker, topic: str) -> None:
     async with aio.Producer(broker.name_server) as producer:
         sent = await producer.send(
-            topic, b"4711: 2 x espresso", tag="paid", keys=("4711", "x"), properties={"größe": "XL €"}, sharding_key="7"
+            topic,
+            b"4711: 2 x espresso",
+            tag="paid",
+            keys=("4711", "x"),
+            properties={"größe": "XL €"},
+            sharding_key="7",
         )
         [message] = (await read_all(producer.client, topic, 1))[sent.queue]
-    assert (message.topic, message.body, message.tag, message.keys) == (topic, b"4711: 2 x espresso", "paid", ("4711", "x"))
+    assert (message.topic, message.body, message.tag, message.keys) == (
+        topic,
+        b"4711: 2 x espresso",
+        "paid",
+        ("4711", "x"),
+    )
     assert (message.properties["größe"], message.sharding_key) == ("XL €", "7")
-    assert (message.id, message.offset_id, message.queue_offset) == (sent.id, sent.offset_id, sent.queue_offset)
+    assert (message.id, message.offset_id, message.queue_offset) == (
+        sent.id,
+        sent.offset_id,
+        sent.queue_offset,
+    )
     assert (message.queue, sent.status) == (sent.queue, SendStatus.SEND_OK)
     assert abs(message.stored_at.timestamp() - message.born_at.timestamp()) < 60
 
@@ -90,53 +115,87 @@ async def test_blocking_sends_past_the_loop_are_stored_like_any_other(
         with ogive.Producer(broker.name_server) as producer:
             while past_the_loop < 50:
                 assert time.monotonic() < give_up
-                results.append(producer.send(topic, b"%d" % len(results), tag="paid", properties={"größe": "XL €"}))
+                results.append(
+                    producer.send(
+                        topic, b"%d" % len(results), tag="paid", properties={"größe": "XL €"}
+                    )
+                )
         return results
 
     monkeypatch.setattr(Line, "ask", count)
     results = await asyncio.to_thread(send)
     async with aio.Producer(broker.name_server) as producer:
         stored = await read_all(producer.client, topic, len(results))
-    found = {(m.id, m.offset_id, m.queue, m.queue_offset): m for rows in stored.values() for m in rows}
+    found = {
+        (m.id, m.offset_id, m.queue, m.queue_offset): m for rows in stored.values() for m in rows
+    }
     messages = [found.pop((r.id, r.offset_id, r.queue, r.queue_offset)) for r in results]
     assert not found
     assert [message.body for message in messages] == [b"%d" % i for i in range(len(results))]
-    assert {(message.tag, message.properties["größe"]) for message in messages} == {("paid", "XL €")}
+    assert {(message.tag, message.properties["größe"]) for message in messages} == {
+        ("paid", "XL €")
+    }
     assert all(stored.values())
 
 
 async def test_bodies_of_every_length_arrive_whole(broker: RunningBroker, topic: str) -> None:
     sizes = [1, 4095, 4096, 100_000, 3 * 1024 * 1024]
-    async with aio.Producer(broker.name_server, config=ogive.ProducerConfig(send_timeout_s=20)) as producer:
-        bodies = [bytes(i * 31 & 0xFF for i in range(min(size, 257))) * (size // 257 + 1) for size in sizes]
+    async with aio.Producer(
+        broker.name_server, config=ogive.ProducerConfig(send_timeout_s=20)
+    ) as producer:
+        bodies = [
+            bytes(i * 31 & 0xFF for i in range(min(size, 257))) * (size // 257 + 1)
+            for size in sizes
+        ]
         for body in bodies:
             await producer.send(topic, body, sharding_key="one")
-        [stored] = [rows for rows in (await read_all(producer.client, topic, len(sizes))).values() if rows]
+        [stored] = [
+            rows for rows in (await read_all(producer.client, topic, len(sizes))).values() if rows
+        ]
         assert [message.body for message in stored] == bodies
 
 
-async def test_a_pipeline_without_keys_is_stored_whole_and_on_all_queues(broker: RunningBroker, topic: str) -> None:
+async def test_a_pipeline_without_keys_is_stored_whole_and_on_all_queues(
+    broker: RunningBroker, topic: str
+) -> None:
     """Merged on their way, the messages come out one by one, each where its result says."""
     async with (
         aio.Admin(broker.name_server) as admin,
-        aio.Producer(broker.name_server, config=ogive.ProducerConfig(send_timeout_s=20)) as producer,
+        aio.Producer(
+            broker.name_server, config=ogive.ProducerConfig(send_timeout_s=20)
+        ) as producer,
     ):
         await admin.create_topic(topic, queues=4)
-        futures = [await producer.submit(topic, b"%d" % i, tag="t", keys=f"k{i}") for i in range(2000)]
+        futures = [
+            await producer.submit(topic, b"%d" % i, tag="t", keys=f"k{i}") for i in range(2000)
+        ]
         results = await asyncio.gather(*futures)
         stored = await read_all(producer.client, topic, 2000)
-    places = {(queue, message.queue_offset): message for queue, messages in stored.items() for message in messages}
+    places = {
+        (queue, message.queue_offset): message
+        for queue, messages in stored.items()
+        for message in messages
+    }
     assert len(places) == 2000
     assert all(messages for messages in stored.values())
     for i, result in enumerate(results):
         message = places[result.queue, result.queue_offset]
-        assert (message.body, message.keys, message.id, message.offset_id) == (b"%d" % i, (f"k{i}",), result.id, result.offset_id)
+        assert (message.body, message.keys, message.id, message.offset_id) == (
+            b"%d" % i,
+            (f"k{i}",),
+            result.id,
+            result.offset_id,
+        )
 
 
 @pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
-async def test_compressed_bodies_arrive_whole(broker: RunningBroker, topic: str, kind: CompressionType) -> None:
+async def test_compressed_bodies_arrive_whole(
+    broker: RunningBroker, topic: str, kind: CompressionType
+) -> None:
     body = b"4711: 2 x espresso " * 1000
-    async with aio.Producer(broker.name_server, config=ogive.ProducerConfig(compression=kind)) as producer:
+    async with aio.Producer(
+        broker.name_server, config=ogive.ProducerConfig(compression=kind)
+    ) as producer:
         sent = await producer.send(topic, body)
         [message] = (await read_all(producer.client, topic, 1))[sent.queue]
     assert message.body == body
@@ -145,7 +204,9 @@ async def test_compressed_bodies_arrive_whole(broker: RunningBroker, topic: str,
 
 async def test_a_pipeline_keeps_the_order_of_each_key(broker: RunningBroker, topic: str) -> None:
     keys = [f"N{i}" for i in range(17)]
-    async with aio.Producer(broker.name_server, config=ogive.ProducerConfig(send_timeout_s=20)) as producer:
+    async with aio.Producer(
+        broker.name_server, config=ogive.ProducerConfig(send_timeout_s=20)
+    ) as producer:
         for i in range(3000):
             await producer.submit(topic, b"%d" % i, sharding_key=keys[i % len(keys)])
         await producer.flush()
@@ -160,11 +221,20 @@ async def test_a_batch_is_stored_message_by_message(broker: RunningBroker, topic
     async with aio.Producer(broker.name_server) as producer:
         bodies = [b"%d" % i for i in range(300)]
         results = await producer.send_batch(topic, bodies, tag="many")
-        stored = {(m.queue, m.queue_offset): m for rows in (await read_all(producer.client, topic, 300)).values() for m in rows}
+        stored = {
+            (m.queue, m.queue_offset): m
+            for rows in (await read_all(producer.client, topic, 300)).values()
+            for m in rows
+        }
     assert len(stored) == 300
     for body, result in zip(bodies, results, strict=True):
         message = stored[result.queue, result.queue_offset]
-        assert (message.body, message.tag, message.id, message.offset_id) == (body, "many", result.id, result.offset_id)
+        assert (message.body, message.tag, message.id, message.offset_id) == (
+            body,
+            "many",
+            result.id,
+            result.offset_id,
+        )
 
 
 async def test_one_way_messages_arrive(broker: RunningBroker, topic: str) -> None:
@@ -175,7 +245,9 @@ async def test_one_way_messages_arrive(broker: RunningBroker, topic: str) -> Non
         assert sum(map(len, (await read_all(producer.client, topic, 21)).values())) == 21
 
 
-async def test_a_topic_that_nobody_creates_is_reported_by_name(broker: RunningBroker, topic: str, flavour: Flavour) -> None:
+async def test_a_topic_that_nobody_creates_is_reported_by_name(
+    broker: RunningBroker, topic: str, flavour: Flavour
+) -> None:
     async with aio.Producer(broker.name_server) as producer:
         with pytest.raises(NoRoute, match=f'"%RETRY%{topic}" has no route on {broker.name_server}'):
             await producer.send(f"%RETRY%{topic}", b"")

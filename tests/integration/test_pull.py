@@ -25,7 +25,9 @@ async def send(producer: aio.Producer, topic: str, numbers: range, *, tags: int 
     queues = await producer.client.routes.publish_queues(topic)
     messages: dict[MessageQueue, list[ogive.Message]] = defaultdict(list)
     for i in numbers:
-        messages[queues[i % len(queues)]].append(ogive.Message(topic, b"%d" % i, tag=f"t{i % tags}"))
+        messages[queues[i % len(queues)]].append(
+            ogive.Message(topic, b"%d" % i, tag=f"t{i % tags}")
+        )
     for queue, ours in messages.items():
         results = await producer.send_batch(topic, ours, queue=queue, timeout_s=WAIT_S)
         await shown(producer, queue, results[-1].queue_offset + 1)
@@ -40,7 +42,10 @@ async def shown(producer: aio.Producer, queue: MessageQueue, end: int) -> None:
 
 
 def consumer(broker: RunningBroker, *topics: str, **settings: Any) -> aio.PullConsumer:
-    return aio.PullConsumer(*topics, **{"name_server": broker.name_server, "config": QUICK, "start": "earliest", **settings})
+    return aio.PullConsumer(
+        *topics,
+        **{"name_server": broker.name_server, "config": QUICK, "start": "earliest", **settings},
+    )
 
 
 async def collect(running: aio.PullConsumer, count: int) -> list[MessageExt]:
@@ -75,7 +80,9 @@ async def test_every_message_is_handed_out_once_and_never_again_after_a_clean_cl
         assert sum(row.lag for row in await admin.lag(group) if row.queue.topic == topic) == 0
 
 
-async def test_each_queue_keeps_its_order(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
+async def test_each_queue_keeps_its_order(
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
     await send(orders, topic, range(1000))
     by_queue: dict[int, list[int]] = defaultdict(list)
     async with consumer(broker, topic, group=group) as running:
@@ -99,7 +106,9 @@ async def test_only_the_wanted_tags_are_handed_out_and_the_others_are_no_lag(
 async def test_an_application_commits_by_itself(
     broker: RunningBroker, orders: aio.Producer, topic: str, group: str, flavour: Flavour
 ) -> None:
-    """What it commits is what the broker has when commit returns; what it does not commit comes again."""
+    """What it commits is what the broker has when commit returns; what it does not commit comes
+    again.
+    """
     await send(orders, topic, range(100))
     async with consumer(broker, topic, group=group, auto_commit=False) as running:
         await collect(running, 100)
@@ -114,10 +123,14 @@ async def test_an_application_commits_by_itself(
             assert await running.committed(queues[0]) == 25
         await running.commit(dict.fromkeys(queues, 20))
     async with consumer(broker, topic, group=group) as running:
-        assert sorted(message.queue_offset for message in await collect(running, 20)) == sorted([20, 21, 22, 23, 24] * 4)
+        assert sorted(message.queue_offset for message in await collect(running, 20)) == sorted(
+            [20, 21, 22, 23, 24] * 4
+        )
 
 
-async def test_a_seek_goes_to_offsets_ends_and_times(broker: RunningBroker, orders: aio.Producer, topic: str) -> None:
+async def test_a_seek_goes_to_offsets_ends_and_times(
+    broker: RunningBroker, orders: aio.Producer, topic: str
+) -> None:
     await send(orders, topic, range(40))
     between = datetime.now(UTC) + timedelta(milliseconds=50)
     while datetime.now(UTC) < between + timedelta(milliseconds=50):
@@ -128,9 +141,15 @@ async def test_a_seek_goes_to_offsets_ends_and_times(broker: RunningBroker, orde
         await running.assign([queue])
         assert len(await collect(running, 20)) == 20
         for where, first in ((7, 7), ("earliest", 0), (between, 10)):
-            await (running.seek(queue, at=where) if isinstance(where, datetime) else running.seek(queue, where))  # type: ignore[arg-type]
+            await (
+                running.seek(queue, at=where)
+                if isinstance(where, datetime)
+                else running.seek(queue, where)  # type: ignore[arg-type]
+            )
             assert await running.position(queue) == first
-            assert [m.queue_offset for m in await collect(running, 20 - first)] == list(range(first, 20))
+            assert [m.queue_offset for m in await collect(running, 20 - first)] == list(
+                range(first, 20)
+            )
         assert await running.offset_at(queue, between) == 10
         assert (await running.beginning_offset(queue), await running.end_offset(queue)) == (0, 20)
         await running.seek(queue, "latest")
@@ -139,7 +158,9 @@ async def test_a_seek_goes_to_offsets_ends_and_times(broker: RunningBroker, orde
             await running.seek(queue, 21)
 
 
-async def test_members_come_and_go_and_nothing_is_lost(broker: RunningBroker, orders: aio.Producer, topic: str, group: str) -> None:
+async def test_members_come_and_go_and_nothing_is_lost(
+    broker: RunningBroker, orders: aio.Producer, topic: str, group: str
+) -> None:
     """What was in hand at a hand-over is repeated, at most."""
     seen: Counter[int] = Counter()
 
@@ -167,18 +188,31 @@ async def test_members_come_and_go_and_nothing_is_lost(broker: RunningBroker, or
 
 
 @pytest.mark.feature(115, 116)
-async def test_a_raw_pull_says_what_the_broker_answered(broker: RunningBroker, orders: aio.Producer, topic: str) -> None:
+async def test_a_raw_pull_says_what_the_broker_answered(
+    broker: RunningBroker, orders: aio.Producer, topic: str
+) -> None:
     await send(orders, topic, range(40), tags=4)
     async with consumer(broker) as running:
         queue = (await running.queues(topic))[1]
         found = await running.pull(queue, 3, max_messages=4)
-        assert (found.status, found.next_offset, found.min_offset, found.max_offset) == (PullStatus.FOUND, 7, 0, 10)
-        assert [(m.queue, m.queue_offset) for m in found.messages] == [(queue, i) for i in (3, 4, 5, 6)]
+        assert (found.status, found.next_offset, found.min_offset, found.max_offset) == (
+            PullStatus.FOUND,
+            7,
+            0,
+            10,
+        )
+        assert [(m.queue, m.queue_offset) for m in found.messages] == [
+            (queue, i) for i in (3, 4, 5, 6)
+        ]
         assert (await running.pull(queue, 10)).status is PullStatus.NO_NEW_MSG
         illegal = await running.pull(queue, 99)
         assert (illegal.status, illegal.next_offset) == (PullStatus.OFFSET_ILLEGAL, 10)
         no_match = await running.pull(queue, 0, tags="no such tag")
-        assert (no_match.status, no_match.next_offset, no_match.messages) == (PullStatus.NO_MATCHED_MSG, 10, ())
+        assert (no_match.status, no_match.next_offset, no_match.messages) == (
+            PullStatus.NO_MATCHED_MSG,
+            10,
+            (),
+        )
         waiting = asyncio.create_task(running.pull(queue, 10, suspend_s=WAIT_S))
         await send(orders, topic, range(41, 42))
         assert numbers(list((await waiting).messages)) == [41]
@@ -190,7 +224,9 @@ def test_threads_poll_too(broker: RunningBroker, topic: str, group: str) -> None
         for i in range(10):
             producer.send(topic, b"%d" % i, timeout_s=WAIT_S)
     seen: list[MessageExt] = []
-    with ogive.PullConsumer(topic, group=group, start="earliest", name_server=broker.name_server, config=QUICK) as consumer:
+    with ogive.PullConsumer(
+        topic, group=group, start="earliest", name_server=broker.name_server, config=QUICK
+    ) as consumer:
         for batch in consumer.batches(max_messages=3):
             seen += batch
             if len(seen) == 10:

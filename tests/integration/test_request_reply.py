@@ -24,16 +24,25 @@ async def prices(broker: RunningBroker, topic: str) -> str:
     return topic
 
 
-async def test_requests_are_answered_by_a_listener(broker: RunningBroker, prices: str, group: str) -> None:
+async def test_requests_are_answered_by_a_listener(
+    broker: RunningBroker, prices: str, group: str
+) -> None:
     @ogive.listener(prices, group=group, start="earliest")
     def price(request: ogive.MessageExt) -> ogive.Reply:
-        return ogive.Reply(b"re " + request.body, tag="price", keys=request.keys, properties={"größe": "XL €"})
+        return ogive.Reply(
+            b"re " + request.body, tag="price", keys=request.keys, properties={"größe": "XL €"}
+        )
 
     async with (
         aio.PushConsumer(price, name_server=broker.name_server, config=QUICK) as consumer,
         aio.Producer(broker.name_server) as producer,
     ):
-        replies = await asyncio.gather(*(producer.request(prices, b"%d" % i, keys=f"k{i}", timeout_s=WAIT_S) for i in range(50)))
+        replies = await asyncio.gather(
+            *(
+                producer.request(prices, b"%d" % i, keys=f"k{i}", timeout_s=WAIT_S)
+                for i in range(50)
+            )
+        )
         assert [reply.body for reply in replies] == [b"re %d" % i for i in range(50)]
         assert {(reply.tag, reply.properties["größe"]) for reply in replies} == {("price", "XL €")}
         assert [reply.keys for reply in replies] == [(f"k{i}",) for i in range(50)]
@@ -45,7 +54,9 @@ async def test_requests_are_answered_by_a_listener(broker: RunningBroker, prices
 async def test_a_request_that_nobody_answers_ends_in_time_and_is_consumed_later(
     broker: RunningBroker, prices: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The reply comes when whoever asked has gone: it is lost with a line in the log, and the request is finished."""
+    """The reply comes when whoever asked has gone: it is lost with a line in the log, and the
+    request is finished.
+    """
 
     @ogive.listener(prices, group=group, start="earliest")
     async def price(request: ogive.MessageExt) -> ogive.Reply:
@@ -55,7 +66,10 @@ async def test_a_request_that_nobody_answers_ends_in_time_and_is_consumed_later(
         with pytest.raises(ReplyTimeout, match=f"to {prices} within 3.0 s: it is stored") as caught:
             await producer.request(prices, b"anybody?", timeout_s=3.0)
     with caplog.at_level(logging.WARNING, "ogive.client.consumer.reply"):
-        async with aio.PushConsumer(price, name_server=broker.name_server, config=QUICK), asyncio.timeout(WAIT_S):
+        async with (
+            aio.PushConsumer(price, name_server=broker.name_server, config=QUICK),
+            asyncio.timeout(WAIT_S),
+        ):
             while f"request {caught.value.correlation_id}, is lost" not in caplog.text:
                 await asyncio.sleep(0.02)
 

@@ -45,7 +45,9 @@ class Shape:
 
 SHAPES = st.builds(
     Shape,
-    name=st.sampled_from(["baggage", "KEYS", "TAGS", "UNIQ_KEY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "n" * 15_000]),
+    name=st.sampled_from(
+        ["baggage", "KEYS", "TAGS", "UNIQ_KEY", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID", "n" * 15_000]
+    ),
     missing=st.one_of(st.integers(0, 400), st.integers(0, 16_000)),
     body=st.one_of(st.integers(1, 2_000), st.sampled_from([MAX_BODY_BYTES - 1, MAX_BODY_BYTES])),
     small=st.sampled_from([0, 0, 10, 400]),
@@ -76,25 +78,40 @@ def properties_of(shape: Shape, number: int) -> dict[str, str]:
 )
 @given(st.lists(SHAPES, min_size=8, max_size=24))
 @example(WORST)
-def test_each_rests_in_the_dead_letters_after_its_retries_and_progress_reaches_the_end(broker: RunningBroker, shapes: list[Shape]) -> None:
+def test_each_rests_in_the_dead_letters_after_its_retries_and_progress_reaches_the_end(
+    broker: RunningBroker, shapes: list[Shape]
+) -> None:
     asyncio.run(both_ways(broker, shapes))
 
 
 async def both_ways(broker: RunningBroker, shapes: list[Shape]) -> None:
     """Concurrent and orderly, of one topic."""
     topic = f"Full{os.getpid()}x{next(_numbers)}"
-    async with aio.Admin(broker.name_server) as admin, await RawClient.open(broker.address) as sender:
+    async with (
+        aio.Admin(broker.name_server) as admin,
+        await RawClient.open(broker.address) as sender,
+    ):
         await admin.create_topic(topic, queues=1)
         for number, shape in enumerate(shapes):
             body, flag = bytes(shape.body), 0
             if shape.inflated:
                 body, flag = compress(body)
-            answer = await sender.start_send(topic, body, properties_of(shape, number), f=flag & ~SysFlag.MULTI_TAGS, j=shape.tries)
+            answer = await sender.start_send(
+                topic,
+                body,
+                properties_of(shape, number),
+                f=flag & ~SysFlag.MULTI_TAGS,
+                j=shape.tries,
+            )
             assert answer.code == ResponseCode.SUCCESS, (shape, answer)
-        await asyncio.gather(*(one_way(broker, admin, topic, shapes, orderly) for orderly in (False, True)))
+        await asyncio.gather(
+            *(one_way(broker, admin, topic, shapes, orderly) for orderly in (False, True))
+        )
 
 
-async def one_way(broker: RunningBroker, admin: aio.Admin, topic: str, shapes: list[Shape], orderly: bool) -> None:
+async def one_way(
+    broker: RunningBroker, admin: aio.Admin, topic: str, shapes: list[Shape], orderly: bool
+) -> None:
     group = f"{topic}-{'orderly' if orderly else 'concurrent'}"
     tried: dict[str, list[int]] = {}
 
@@ -106,9 +123,14 @@ async def one_way(broker: RunningBroker, admin: aio.Admin, topic: str, shapes: l
         return ogive.LATER
 
     async with aio.PushConsumer(refuse, name_server=broker.name_server), asyncio.timeout(WAIT_S):
-        while sum([row.lag for row in await admin.lag(group)]) or await held(admin, group) < len(shapes):
+        while sum([row.lag for row in await admin.lag(group)]) or await held(admin, group) < len(
+            shapes
+        ):
             await asyncio.sleep(0.2)
-    letters = {letter.properties["number"]: letter for letter in await admin.dead_letters(group, limit=1_000)}
+    letters = {
+        letter.properties["number"]: letter
+        for letter in await admin.dead_letters(group, limit=1_000)
+    }
     assert len(letters) == len(shapes)
     for number, shape in enumerate(shapes):
         letter = letters[str(number)]
@@ -118,7 +140,10 @@ async def one_way(broker: RunningBroker, admin: aio.Admin, topic: str, shapes: l
         removed = letter.properties.get("OGIVE_REMOVED_PROPERTIES")
         if removed and shape.name not in ("RETRY_TOPIC", "ORIGIN_MESSAGE_ID"):
             original = await admin.message(letter.properties["ORIGIN_MESSAGE_ID"])
-            assert (original.properties["number"], shape.name in original.properties) == (str(number), True)
+            assert (original.properties["number"], shape.name in original.properties) == (
+                str(number),
+                True,
+            )
 
 
 async def held(admin: aio.Admin, group: str) -> int:
@@ -134,19 +159,37 @@ KINDS: dict[str, tuple[dict[str, str], str, int]] = {
     "delay level": ({"DELAY": "5"}, REAL, 0),
     "timer": ({"TIMER_DELAY_SEC": "60"}, REAL + "TIMER_OUT_MS\x011795230231000\x02", 0),
     "time": ({"TIMER_DELIVER_MS": "{soon}"}, REAL + "TIMER_OUT_MS\x011795230231000\x02", 0),
-    "half message": ({"TRAN_MSG": "true", "PGROUP": "shop"}, REAL + "__transactionId__\x01{key}\x02", SysFlag.TRANSACTION_PREPARED),
+    "half message": (
+        {"TRAN_MSG": "true", "PGROUP": "shop"},
+        REAL + "__transactionId__\x01{key}\x02",
+        SysFlag.TRANSACTION_PREPARED,
+    ),
 }
 """Everything that makes it one, that brokers add to it, and its flag."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_broker_takes_as_many_bytes_of_properties_as_apaches(broker: RunningBroker, topic: str, kind: str) -> None:
+async def test_a_broker_takes_as_many_bytes_of_properties_as_apaches(
+    broker: RunningBroker, topic: str, kind: str
+) -> None:
     """And not one more, however often a property is given."""
     given, added, flag = KINDS[kind]
     key = unique_key()
-    own = {"UNIQ_KEY": key} | {name: value.format(soon=time.time_ns() // 1_000_000 + 60_000) for name, value in given.items()}
-    room = 32_767 - ADDED - len(encode_properties(own)) - len(added.format(topic=topic, key=key)) - len("bag\x01\x02")
-    async with aio.Admin(broker.name_server) as admin, await RawClient.open(broker.address) as sender:
+    own = {"UNIQ_KEY": key} | {
+        name: value.format(soon=time.time_ns() // 1_000_000 + 60_000)
+        for name, value in given.items()
+    }
+    room = (
+        32_767
+        - ADDED
+        - len(encode_properties(own))
+        - len(added.format(topic=topic, key=key))
+        - len("bag\x01\x02")
+    )
+    async with (
+        aio.Admin(broker.name_server) as admin,
+        await RawClient.open(broker.address) as sender,
+    ):
         await admin.create_topic(topic, queues=1)
         too_many = await sender.start_send(topic, b"x", own | {"bag": "v" * (room + 1)}, f=flag)
         assert too_many.code == ResponseCode.MESSAGE_ILLEGAL, too_many

@@ -1,4 +1,7 @@
-"""``ogive run`` as a shell runs it: found, running, stopped by a signal, nothing lost. Our broker only, as for the other commands."""
+"""``ogive run`` as a shell runs it: found, running, stopped by a signal, nothing lost.
+
+Our broker only, as for the other commands.
+"""
 
 import os
 import queue
@@ -47,8 +50,16 @@ def show(message: ogive.MessageExt) -> None:
 def running(directory: Path, name_server: str, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     (directory / "shop_app.py").write_text(APP)
     command = [sys.executable, "-m", "ogive", "run", *words, "-n", name_server]
-    environment = os.environ | {"PYTHONSAFEPATH": "1"}  # without the working directory, as for the installed script
-    with subprocess.Popen(command, cwd=directory, env=environment, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    # without the working directory, as for the installed script
+    environment = os.environ | {"PYTHONSAFEPATH": "1"}
+    with subprocess.Popen(
+        command,
+        cwd=directory,
+        env=environment,
+        bufsize=0,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
         try:
             yield process
         finally:
@@ -59,16 +70,26 @@ def line(process: subprocess.Popen[bytes]) -> str:
     assert process.stdout is not None
     ready, _, _ = select.select([process.stdout], [], [], 60)
     assert ready, "nothing was printed"
-    return process.stdout.readline().decode().strip()  # unbuffered: what select sees is all that there is
+    # unbuffered: what select sees is all that there is
+    return process.stdout.readline().decode().strip()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_listeners_run_until_a_signal_and_what_runs_then_is_finished_and_counted(number: int, tmp_path: Path) -> None:
-    with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
+def test_listeners_run_until_a_signal_and_what_runs_then_is_finished_and_counted(
+    number: int, tmp_path: Path
+) -> None:
+    with (
+        Broker() as broker,
+        ogive.Producer(broker.name_server) as producer,
+        ogive.Admin(broker.name_server) as admin,
+    ):
         for topic in ("Work", "News"):
             admin.create_topic(topic, queues=1)
         with running(tmp_path, broker.name_server, "shop_app:work", "shop_app:read") as process:
-            assert [line(process), line(process)] == ["work: Work for group workers", "read: News for group readers"]
+            assert [line(process), line(process)] == [
+                "work: Work for group workers",
+                "read: News for group readers",
+            ]
             producer.send("News", b"one")
             assert line(process) == "read one"
             producer.send("Work", b"slow")
@@ -95,7 +116,11 @@ def test_a_signal_ends_the_search_for_a_name_server(number: int, tmp_path: Path)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_waits_for_no_call(number: int, tmp_path: Path) -> None:
-    with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
+    with (
+        Broker() as broker,
+        ogive.Producer(broker.name_server) as producer,
+        ogive.Admin(broker.name_server) as admin,
+    ):
         admin.create_topic("Work", queues=1)
         with running(tmp_path, broker.name_server, "shop_app:work", "--wait", "600") as process:
             assert line(process) == "work: Work for group workers"
@@ -111,7 +136,11 @@ def test_a_second_signal_waits_for_no_call(number: int, tmp_path: Path) -> None:
 
 def test_one_signal_of_each_kind_is_one_wish_to_end(tmp_path: Path) -> None:
     """Ctrl-C under --reload: SIGINT from the terminal, SIGTERM from the parent."""
-    with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
+    with (
+        Broker() as broker,
+        ogive.Producer(broker.name_server) as producer,
+        ogive.Admin(broker.name_server) as admin,
+    ):
         admin.create_topic("Work", queues=1)
         with running(tmp_path, broker.name_server, "shop_app:work", "--wait", "600") as process:
             assert line(process) == "work: Work for group workers"
@@ -136,14 +165,21 @@ def complaint(process: subprocess.Popen[bytes], word: str) -> str:
             return said.strip()
 
 
-def test_a_save_starts_the_listeners_again_when_what_runs_is_finished_and_counted(tmp_path: Path) -> None:
+def test_a_save_starts_the_listeners_again_when_what_runs_is_finished_and_counted(
+    tmp_path: Path,
+) -> None:
     """And one that cannot be imported is shown, and the next save awaited."""
-    with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
+    with (
+        Broker() as broker,
+        ogive.Producer(broker.name_server) as producer,
+        ogive.Admin(broker.name_server) as admin,
+    ):
         admin.create_topic("Work", queues=1)
         app = tmp_path / "shop_app.py"
         with running(tmp_path, broker.name_server, "shop_app:work", "--reload") as process:
             assert complaint(process, "watching") == (
-                f"ogive: watching 1 Python file in {tmp_path}; a save starts the listeners again, Ctrl-C ends this"
+                f"ogive: watching 1 Python file in {tmp_path}; a save starts the listeners again, "
+                "Ctrl-C ends this"
             )
             assert line(process) == "work: Work for group workers"
             producer.send("Work", b"one")
@@ -155,11 +191,18 @@ def test_a_save_starts_the_listeners_again_when_what_runs_is_finished_and_counte
 
             app.write_text("def broken(:\n")
             assert complaint(process, "SyntaxError") != ""
-            assert complaint(process, "waiting") == "ogive: the listeners ended with exit code 1; waiting for the next save"
+            assert (
+                complaint(process, "waiting")
+                == "ogive: the listeners ended with exit code 1; waiting for the next save"
+            )
             producer.send("Work", b"three")
             app.write_text(APP)
             assert complaint(process, "changed") == "ogive: shop_app.py changed, starting again"
-            assert [line(process) for _ in range(3)] == ["work: Work for group workers", "begun three", "ended three"]
+            assert [line(process) for _ in range(3)] == [
+                "work: Work for group workers",
+                "begun three",
+                "ended three",
+            ]
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
         assert [(row.consumer_offset, row.lag) for row in admin.lag("workers", "Work")] == [(3, 0)]
@@ -170,7 +213,11 @@ def test_members_of_a_broadcasting_group_on_one_machine_have_a_name_each(tmp_pat
     shown = tmp_path / "progress"
     (tmp_path / "screen_app.py").write_text(SHOW)
     words = ("screen_app", "--offsets-dir", str(shown))
-    with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
+    with (
+        Broker() as broker,
+        ogive.Producer(broker.name_server) as producer,
+        ogive.Admin(broker.name_server) as admin,
+    ):
         admin.create_topic("Prices", queues=1)
         with running(tmp_path, broker.name_server, *words, "--instance-name", "left") as left:
             assert line(left) == "show: Prices for group screens"
@@ -178,7 +225,9 @@ def test_members_of_a_broadcasting_group_on_one_machine_have_a_name_each(tmp_pat
                 assert line(right) == "show: Prices for group screens"
                 producer.send("Prices", b"12.50")
                 assert [line(left), line(right)] == ["12.50", "12.50"]
-                with running(tmp_path, broker.name_server, *words, "--instance-name", "left") as third:
+                with running(
+                    tmp_path, broker.name_server, *words, "--instance-name", "left"
+                ) as third:
                     _, said = third.communicate(timeout=60)
                 assert b"`ogive run --instance-name NAME`" in said
                 for process in (left, right):
@@ -210,13 +259,21 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_an_asyncio_program_finishes_what_runs_at_a_signal_and_goes_on(number: int, tmp_path: Path) -> None:
+def test_an_asyncio_program_finishes_what_runs_at_a_signal_and_goes_on(
+    number: int, tmp_path: Path
+) -> None:
     (tmp_path / "service.py").write_text(ASYNC_APP)
-    with Broker() as broker, ogive.Producer(broker.name_server) as producer, ogive.Admin(broker.name_server) as admin:
+    with (
+        Broker() as broker,
+        ogive.Producer(broker.name_server) as producer,
+        ogive.Admin(broker.name_server) as admin,
+    ):
         admin.create_topic("Work", queues=1)
         producer.send("Work", b"one")
         command = [sys.executable, "service.py", broker.name_server]
-        with subprocess.Popen(command, cwd=tmp_path, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        with subprocess.Popen(
+            command, cwd=tmp_path, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
             try:
                 assert line(process) == "begun"
                 process.send_signal(number)
@@ -231,7 +288,9 @@ def test_a_topic_beyond_the_limit_of_a_group_is_refused_and_the_others_go_on() -
     got: queue.SimpleQueue[bytes] = queue.SimpleQueue()
 
     def to(topic: str) -> ogive.Listener:
-        return ogive.listener(topic, group="billing", start="earliest")(lambda message: got.put(message.body))
+        return ogive.listener(topic, group="billing", start="earliest")(
+            lambda message: got.put(message.body)
+        )
 
     with Broker(flush="async") as broker, ogive.Producer(broker.name_server) as producer:
         producer.send("Orders", b"before")
@@ -244,6 +303,11 @@ def test_a_topic_beyond_the_limit_of_a_group_is_refused_and_the_others_go_on() -
             assert sorted(got.get(timeout=60) for _ in range(2)) == [b"after", b"before"]
         with (
             pytest.raises(ogive.MessageIllegal, match="1,001 topics"),
-            ogive.PullConsumer(*(f"Later{n}" for n in range(1_000)), "Orders", group="audit", name_server=broker.name_server),
+            ogive.PullConsumer(
+                *(f"Later{n}" for n in range(1_000)),
+                "Orders",
+                group="audit",
+                name_server=broker.name_server,
+            ),
         ):
             pass

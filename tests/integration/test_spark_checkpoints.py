@@ -1,4 +1,6 @@
-"""A query goes on from the checkpoint of an earlier release, of ogive and of Spark, and reads every row once."""
+"""A query goes on from the checkpoint of an earlier release, of ogive and of Spark, and reads every
+row once.
+"""
 
 import json
 import os
@@ -22,8 +24,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.bridge, pytest.mark.timeout(400)]
 
 ROOT: Final = Path(__file__).parents[2]
 GOLDEN: Final = ROOT / "tests" / "vectors" / "spark-checkpoints-0.1.0.zip"
-"""What checkpoint_job.py left with commit 4d913277 on Spark 4.3.0, for each of OPTIONS: read to the end of what fill() sends
-before, and then with a batch that failed of what it sends after."""
+"""What checkpoint_job.py left with commit 4d913277 on Spark 4.3.0, for each of OPTIONS: read to the
+end of what fill() sends before, and then with a batch that failed of what it sends after.
+"""
 
 OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "subscribe": {"maxOffsetsPerTrigger": "4", "consumerGroup": "Golden"},
@@ -53,11 +56,15 @@ def fill(wire: Wire, topic: str, when: Literal["before", "after"]) -> dict[Row, 
 def noted(folder: Path) -> list[Row]:
     """The rows of all batches, in the order of queues and offsets."""
     lines = map(json.loads, (folder / "rows.jsonl").read_text().splitlines())
-    return sorted((queue_id, offset, body) for line in lines for queue_id, offset, body in line["rows"])
+    return sorted(
+        (queue_id, offset, body) for line in lines for queue_id, offset, body in line["rows"]
+    )
 
 
 @pytest.mark.parametrize("kind", OPTIONS)
-def test_a_checkpoint_of_an_earlier_ogive_is_gone_on_with(spark: SparkSession, wire: Wire, kind: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_earlier_ogive_is_gone_on_with(
+    spark: SparkSession, wire: Wire, kind: str, tmp_path: Path
+) -> None:
     """Also in the batch that had failed, whose rows are planned."""
     topic, options = f"Golden_{kind}", OPTIONS[kind]
     with zipfile.ZipFile(GOLDEN) as file:
@@ -73,26 +80,53 @@ def test_a_checkpoint_of_an_earlier_ogive_is_gone_on_with(spark: SparkSession, w
     before = 0
     # Spark 4.0 and 4.1 end after the batch that had failed, and after one of the limit
     while before < (before := len(noted(folder))):
-        stream = spark.readStream.format("rocketmq").options(nameServer=wire.name_server, startingOffsets="earliest", **options)
+        stream = spark.readStream.format("rocketmq").options(
+            nameServer=wire.name_server, startingOffsets="earliest", **options
+        )
         query = checkpoint_job.load(stream, topic, options).writeStream.foreachBatch(note)
-        assert query.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start().awaitTermination(120)
+        assert (
+            query.option("checkpointLocation", str(folder / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination(120)
+        )
     assert noted(folder) == sorted(row for row, tag in sent.items() if tag in wanted)
 
 
 def run(release: str, wire: Wire, topic: str, folder: Path, *options: str) -> None:
     """Run checkpoint_job.py on that release of Spark."""
-    python = Path(sys.executable) if release == "43" else ROOT / ".cache" / f"spark{release}" / "bin" / "python"
+    python = (
+        Path(sys.executable)
+        if release == "43"
+        else ROOT / ".cache" / f"spark{release}" / "bin" / "python"
+    )
     if not python.exists():
         pytest.skip(f"Spark {release} is not installed: tools/setup slow")
-    environment = {name: text for name, text in os.environ.items() if not name.startswith(("PYSPARK_", "SPARK_"))}
-    command = [str(python), checkpoint_job.__file__, wire.name_server, topic, str(folder), "consumerGroup=moving", *options]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    environment = {
+        name: text
+        for name, text in os.environ.items()
+        if not name.startswith(("PYSPARK_", "SPARK_"))
+    }
+    command = [
+        str(python),
+        checkpoint_job.__file__,
+        wire.name_server,
+        topic,
+        str(folder),
+        "consumerGroup=moving",
+        *options,
+    ]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.nightly
 def test_a_query_moves_to_later_releases_of_spark(wire: Wire, topic: str, tmp_path: Path) -> None:
-    """Each release leaves a batch that failed, which the next one repeats, and then more to read."""
+    """Each release leaves a batch that failed, which the next one repeats, and then more to
+    read.
+    """
     wire.create(topic, 2)
     number = 0
     for release in ("40", "41", "43"):

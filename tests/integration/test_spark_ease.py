@@ -1,4 +1,6 @@
-"""Helpers, examples and the tutorial of Spark, in the session of the suite, on a broker of their own."""
+"""Helpers, examples and the tutorial of Spark, in the session of the suite, on a broker of their
+own.
+"""
 
 import importlib.util
 import inspect
@@ -52,7 +54,9 @@ class Parcel:
     by_shop: dict[str, Line] | None
 
 
-def test_each_read_sees_what_came_meanwhile(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
+def test_each_read_sees_what_came_meanwhile(
+    spark: SparkSession, broker: RunningBroker, topic: str
+) -> None:
     ogive.spark.register(spark)
     with ogive.Producer(broker.name_server) as producer:
         producer.send(topic, b"one", tag="a")
@@ -64,12 +68,16 @@ def test_each_read_sees_what_came_meanwhile(spark: SparkSession, broker: Running
     # the snapshot of its first action; Spark 4.0 looks again
     assert before.count() == (2 if pyspark.__version__.startswith("4.0.") else 1)
     assert ogive.spark.read(topic, name_server=broker.name_server, spark=spark).count() == 2
-    tagged = ogive.spark.read(topic, name_server=broker.name_server, spark=spark, schema="body binary", tags="b")
+    tagged = ogive.spark.read(
+        topic, name_server=broker.name_server, spark=spark, schema="body binary", tags="b"
+    )
     assert [bytes(row.body) for row in tagged.collect()] == [b"two"]
 
 
 def test_workers_import_the_pyspark_that_is_installed(spark: SparkSession) -> None:
-    """And not the zip of sources that Spark puts before it, which each Python process would compile anew."""
+    """And not the zip of sources that Spark puts before it, which each Python process would compile
+    anew.
+    """
 
     def where(_: int) -> str:
         import pyspark
@@ -79,8 +87,16 @@ def test_workers_import_the_pyspark_that_is_installed(spark: SparkSession) -> No
     assert spark.sparkContext.parallelize([0], 1).map(where).collect() == [pyspark.__file__]
 
 
-def test_bodies_that_do_not_fit_go_to_a_dead_letter_topic(spark: SparkSession, broker: RunningBroker, topic: str) -> None:
-    bodies = [b'{"number": 1, "note": "x"}', b'{"number": 2}', b'{"note": "no number"}', b"not json", b'{"number": "many"}']
+def test_bodies_that_do_not_fit_go_to_a_dead_letter_topic(
+    spark: SparkSession, broker: RunningBroker, topic: str
+) -> None:
+    bodies = [
+        b'{"number": 1, "note": "x"}',
+        b'{"number": 2}',
+        b'{"note": "no number"}',
+        b"not json",
+        b'{"number": "many"}',
+    ]
     with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server) as producer:
         admin.create_topic(topic, queues=1)
         for body in bodies:
@@ -88,10 +104,24 @@ def test_bodies_that_do_not_fit_go_to_a_dead_letter_topic(spark: SparkSession, b
     wait_until_shown(broker.name_server, topic, len(bodies))
     messages = ogive.spark.read(topic, name_server=broker.name_server, spark=spark)
     good, bad = parse_json(messages, Order)
-    assert sorted((row.number, row.note) for row in good.select("value.*").collect()) == [(1, "x"), (2, None)]
-    bad.write.format("rocketmq").options(nameServer=broker.name_server, topic=topic + "_BAD").mode("append").save()
-    letters = ogive.spark.read(topic + "_BAD", name_server=broker.name_server, spark=spark).collect()
-    reasons = {bytes(row.body): (row.properties["reason"], row.properties["from_queueOffset"], row.properties["shop"]) for row in letters}
+    assert sorted((row.number, row.note) for row in good.select("value.*").collect()) == [
+        (1, "x"),
+        (2, None),
+    ]
+    bad.write.format("rocketmq").options(nameServer=broker.name_server, topic=topic + "_BAD").mode(
+        "append"
+    ).save()
+    letters = ogive.spark.read(
+        topic + "_BAD", name_server=broker.name_server, spark=spark
+    ).collect()
+    reasons = {
+        bytes(row.body): (
+            row.properties["reason"],
+            row.properties["from_queueOffset"],
+            row.properties["shop"],
+        )
+        for row in letters
+    }
     assert reasons == {
         b'{"note": "no number"}': ("number is missing", "2", "a"),
         b"not json": ("the body is no JSON of the schema", "3", "a"),
@@ -105,7 +135,10 @@ def test_bodies_that_do_not_fit_go_to_a_dead_letter_topic(spark: SparkSession, b
 
 
 def test_what_is_missing_inside_a_body_is_named(spark: SparkSession) -> None:
-    good_ones = ['{"lines": []}', '{"lines": [{"item": "a", "note": null}], "to": null, "by_shop": {"x": {"item": "b"}}}']
+    good_ones = [
+        '{"lines": []}',
+        '{"lines": [{"item": "a", "note": null}], "to": null, "by_shop": {"x": {"item": "b"}}}',
+    ]
     bad_ones = {
         '{"to": {"item": "a"}}': "lines is missing",
         '{"lines": [{"item": "a"}, {"note": "b"}]}': "lines[].item is missing",
@@ -113,21 +146,33 @@ def test_what_is_missing_inside_a_body_is_named(spark: SparkSession) -> None:
         '{"lines": [], "to": {"note": "a"}}': "to.item is missing",
         '{"lines": [], "by_shop": {"x": {"item": null}}}': "by_shop[].item is missing",
     }
-    rows = spark.createDataFrame([(body.encode(),) for body in [*good_ones, *bad_ones]], "body binary")
+    rows = spark.createDataFrame(
+        [(body.encode(),) for body in [*good_ones, *bad_ones]], "body binary"
+    )
     good, bad = parse_json(rows, Parcel)
     assert [bytes(row.body).decode() for row in good.collect()] == good_ones
     assert {bytes(row.body).decode(): row.properties["reason"] for row in bad.collect()} == bad_ones
 
 
 @pytest.mark.releases
-def test_metrics_of_a_running_query(spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path, admission: bool) -> None:
+def test_metrics_of_a_running_query(
+    spark: SparkSession, broker: RunningBroker, topic: str, tmp_path: Path, admission: bool
+) -> None:
     with ogive.Producer(broker.name_server) as producer:
         for i in range(30):
             producer.send(topic, b"%d" % i)
     wait_until_shown(broker.name_server, topic, 30)
     with QueryMetrics(spark, port=0) as metrics:
-        stream = spark.readStream.format("rocketmq").options(nameServer=broker.name_server, startingOffsets="earliest").load(topic)
-        writer = stream.writeStream.format("noop").queryName(topic).option("checkpointLocation", str(tmp_path))
+        stream = (
+            spark.readStream.format("rocketmq")
+            .options(nameServer=broker.name_server, startingOffsets="earliest")
+            .load(topic)
+        )
+        writer = (
+            stream.writeStream.format("noop")
+            .queryName(topic)
+            .option("checkpointLocation", str(tmp_path))
+        )
         writer.trigger(availableNow=True).start().awaitTermination()
 
         def ended() -> list[str] | None:
@@ -144,7 +189,7 @@ def test_metrics_of_a_running_query(spark: SparkSession, broker: RunningBroker, 
     assert all(line.endswith(" 0") for line in lags)
 
 
-# --- examples and tutorial: topics have plain names, so a broker of their own ----------------------------------------
+# --- examples and tutorial: topics have plain names, so a broker of their own ---------------------
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +201,21 @@ def name_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 SHOWN = {
     "archive_to_parquet": ["100 orders in the archive, 50 paid"] * 2,
     "windowed_counts": [
-        json.dumps({"origin": origin, "hour": f"2013-01-01T0{hour}:00:00.000Z", "count": 4}, separators=(",", ":"))
+        json.dumps(
+            {"origin": origin, "hour": f"2013-01-01T0{hour}:00:00.000Z", "count": 4},
+            separators=(",", ":"),
+        )
         for origin in ("EWR", "JFK", "LGA")
         for hour in (5, 6, 7)
     ],
-    "join_topics": ["order 1: paid", "order 2: partly", "order 3: open", "order 4: paid", "order 5: open", "order 9: no order"],
+    "join_topics": [
+        "order 1: paid",
+        "order 2: partly",
+        "order 3: open",
+        "order 4: paid",
+        "order 5: open",
+        "order 9: no order",
+    ],
     "dedupe": [f"payment-{number}: payment {number}" for number in (1, 2, 3, 4)],
     "dead_letters": [
         "Cancellations from EWR: 5 without a tail number (0 12 16 4 8)",
@@ -192,12 +247,19 @@ def test_every_example_is_here() -> None:
 
 
 def test_the_page_of_pipelines_shows_what_its_example_prints() -> None:
-    assert "\n".join(["```text", *SHOWN["flights_pipelines"], "```"]) in (ROOT / "docs" / "pipelines.md").read_text("utf-8")
+    assert "\n".join(["```text", *SHOWN["flights_pipelines"], "```"]) in (
+        ROOT / "docs" / "pipelines.md"
+    ).read_text("utf-8")
 
 
 @pytest.mark.parametrize("name", [name for name in SHOWN if name != "flights_pipelines"])
 def test_an_example_shows_what_it_says(
-    name: str, spark: SparkSession, name_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], admission: bool
+    name: str,
+    spark: SparkSession,
+    name_server: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    admission: bool,
 ) -> None:
     main = load(ROOT / "examples" / "spark" / f"{name}.py").main
     main(*[spark, name_server, tmp_path][: len(inspect.signature(main).parameters)])
@@ -207,8 +269,15 @@ def test_an_example_shows_what_it_says(
 
 
 @pytest.mark.nightly
-def test_the_example_of_pipelines_shows_what_it_says_without_warnings_and_bars_of_spark(name_server: str) -> None:
-    command = [sys.executable, str(ROOT / "examples" / "spark" / "flights_pipelines.py"), "--name-server", name_server]
+def test_the_example_of_pipelines_shows_what_it_says_without_warnings_and_bars_of_spark(
+    name_server: str,
+) -> None:
+    command = [
+        sys.executable,
+        str(ROOT / "examples" / "spark" / "flights_pipelines.py"),
+        "--name-server",
+        name_server,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.stdout.splitlines() == SHOWN["flights_pipelines"]
     assert done.returncode == 0
@@ -224,8 +293,14 @@ def test_the_tutorial_runs_as_it_stands(
     capsys: pytest.CaptureFixture[str],
     admission: bool,
 ) -> None:
-    """Cell by cell; what a cell prints is what stands below it, but for the lag where the last batch is left to the next run."""
-    text = (ROOT / "docs" / "tutorial-spark.md").read_text("utf-8").replace("127.0.0.1:9876", name_server)
+    """Cell by cell; what a cell prints is what stands below it, but for the lag where the last
+    batch is left to the next run.
+    """
+    text = (
+        (ROOT / "docs" / "tutorial-spark.md")
+        .read_text("utf-8")
+        .replace("127.0.0.1:9876", name_server)
+    )
     cells = re.findall(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```)?", text, re.DOTALL)
     assert len(cells) > 5
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,6 @@
-"""Rows that no broker would take: the sink names them, drops them, or sends them to a dead-letter topic. On Apache's broker as well."""
+"""Rows that no broker would take: the sink names them, drops them, or sends them to a dead-letter
+topic. On Apache's broker as well.
+"""
 
 import json
 import logging
@@ -10,7 +12,16 @@ import pytest
 pytest.importorskip("pyspark")
 
 import pyarrow as pa
-from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from ogive.errors import InvalidOption, SendFailed
 from ogive.spark import source
@@ -42,13 +53,22 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "key with a space": ({"keys": ["a b"]}, "holds a space"),
     "empty property name": ({"properties": [("", "x")]}, "property is empty"),
     "empty property value": ({"properties": [("a", "")]}, "property 'a' is empty"),
-    "long properties": ({"properties": [("a", "x" * 40_000)]}, "bytes of properties are over the limit"),
+    "long properties": (
+        {"properties": [("a", "x" * 40_000)]},
+        "bytes of properties are over the limit",
+    ),
     "no topic": ({"topic": None}, "its topic is null"),
     "a word that is no topic": ({"topic": "a b"}, "a b"),
     "delay level that no broker has": ({"delayTimeLevel": 99}, "delay level 99 is above 18"),
     "negative delay": ({"delayTimeLevel": -1}, "delay level -1"),
-    "time of delivery that is too far away": ({"deliverAt": 4_000_000_000_000}, "the longest wait that the brokers of"),
-    "time of delivery that nobody can show": ({"deliverAt": 2**63 - 1}, "9999-12-31T23:59:59Z is more than"),
+    "time of delivery that is too far away": (
+        {"deliverAt": 4_000_000_000_000},
+        "the longest wait that the brokers of",
+    ),
+    "time of delivery that nobody can show": (
+        {"deliverAt": 2**63 - 1},
+        "9999-12-31T23:59:59Z is more than",
+    ),
     "topic of the brokers' own": ({"topic": "SCHEDULE_TOPIC_XXXX"}, "one of the brokers' own"),
 }
 
@@ -58,7 +78,9 @@ def sink(wire: Wire, columns: StructType, **options: str) -> Any:
 
 
 def rows(columns: StructType, values: list[Mapping[str, Any]]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([dict(value) for value in values], schema=arrow_schema(columns))
+    return pa.RecordBatch.from_pylist(
+        [dict(value) for value in values], schema=arrow_schema(columns)
+    )
 
 
 def bodies_in(wire: Wire, topic: str, count: int) -> list[bytes]:
@@ -68,7 +90,12 @@ def bodies_in(wire: Wire, topic: str, count: int) -> list[bytes]:
 
     def read() -> list[bytes] | None:
         reader = source.batch_reader(options, columns)
-        found = [row["body"] for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+        found = [
+            row["body"]
+            for part in reader.partitions()
+            for batch in reader.read(part)
+            for row in batch.to_pylist()
+        ]
         return found if len(found) >= count else None
 
     return sorted(eventually(read) or [])
@@ -81,21 +108,40 @@ ONLY_AT_LEAST_ONCE = {"topic", "delayTimeLevel", "deliverAt"}
 @pytest.mark.parametrize(
     ("delivery", "kind"),
     [("atLeastOnce", kind) for kind in INVALID]
-    + [("idempotent", kind) for kind, (bad, _) in INVALID.items() if not ONLY_AT_LEAST_ONCE & bad.keys()],
+    + [
+        ("idempotent", kind)
+        for kind, (bad, _) in INVALID.items()
+        if not ONLY_AT_LEAST_ONCE & bad.keys()
+    ],
 )
 def test_a_row_that_no_broker_takes_stops_nothing_where_the_user_says_so(
     wire: Wire, topic: str, kind: str, delivery: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     bad, why = INVALID[kind]
-    names = [name for name in COLUMNS.names if delivery == "atLeastOnce" or name not in ONLY_AT_LEAST_ONCE]
+    names = [
+        name
+        for name in COLUMNS.names
+        if delivery == "atLeastOnce" or name not in ONLY_AT_LEAST_ONCE
+    ]
     columns = StructType([column for column in COLUMNS if column.name in names])
     wire.create(topic)
     wire.create(f"{topic}_bad")
-    usual = {"topic": topic, "keys": ["k"], "tags": "t", "properties": [("p", "v")], "delayTimeLevel": None, "deliverAt": None}
+    usual = {
+        "topic": topic,
+        "keys": ["k"],
+        "tags": "t",
+        "properties": [("p", "v")],
+        "delayTimeLevel": None,
+        "deliverAt": None,
+    }
     given = [{**usual, "body": b"1"}, {**usual, "body": b"bad", **bad}, {**usual, "body": b"2"}]
-    batch = rows(columns, [{name: value for name, value in row.items() if name in names} for row in given])
+    batch = rows(
+        columns, [{name: value for name, value in row.items() if name in names} for row in given]
+    )
     own = {"delivery": delivery} | ({"topic": topic} if delivery == "idempotent" else {})
-    with pytest.raises(SendFailed, match=r"row 1 of partition 0 cannot be sent: .*invalidRows=drop") as failure:
+    with pytest.raises(
+        SendFailed, match=r"row 1 of partition 0 cannot be sent: .*invalidRows=drop"
+    ) as failure:
         sink(wire, columns, **own).write(iter([batch]))
     assert why in str(failure.value)
 
@@ -115,20 +161,39 @@ def test_a_row_that_no_broker_takes_stops_nothing_where_the_user_says_so(
     assert letter.get("cut", False) is (kind == "long body")
     for name, value in bad.items():
         held = letter["columns"].get(name)
-        assert held == ("x" * 32 * 1024 if kind == "long body" else json.loads(json.dumps(value, default=bytes.decode)))
+        assert held == (
+            "x" * 32 * 1024
+            if kind == "long body"
+            else json.loads(json.dumps(value, default=bytes.decode))
+        )
 
 
 def test_the_usual_columns_alone(wire: Wire, topic: str) -> None:
     """Those that the compiled part takes."""
     wire.create(topic)
     dropping = sink(wire, PLAIN, invalidRows="drop", topic=topic)
-    sent = dropping.write(iter([rows(PLAIN, [{"body": b"1", "tags": ""}, {"body": b"2", "tags": "t"}, {"body": None, "tags": None}])]))
+    sent = dropping.write(
+        iter(
+            [
+                rows(
+                    PLAIN,
+                    [
+                        {"body": b"1", "tags": ""},
+                        {"body": b"2", "tags": "t"},
+                        {"body": None, "tags": None},
+                    ],
+                )
+            ]
+        )
+    )
     dropping.commit([sent])
     assert (sent.rows, sent.invalid) == (1, 2)
     assert bodies_in(wire, topic, 1) == [b"2"]
 
 
-@pytest.mark.parametrize("options", [{"invalidRows": "deadLetter"}, {"deadLetterTopic": "Bad"}, {"invalidRows": "skip"}])
+@pytest.mark.parametrize(
+    "options", [{"invalidRows": "deadLetter"}, {"deadLetterTopic": "Bad"}, {"invalidRows": "skip"}]
+)
 def test_options_that_say_half_are_refused(options: dict[str, str]) -> None:
     with pytest.raises(InvalidOption, match="invalidRows"):
         source.batch_sink({"topic": "Orders", **options}, PLAIN, overwrite=False)

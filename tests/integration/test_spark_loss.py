@@ -1,6 +1,8 @@
-"""Messages, queues and topics that go before they were read: what a stream says of them, and how it goes on.
+"""Messages, queues and topics that go before they were read: what a stream says of them, and how it
+goes on.
 
-The readers do here, in this process, what Spark has them do in its own ones. Runs on Apache's broker as well.
+The readers do here, in this process, what Spark has them do in its own ones. Runs on Apache's
+broker as well.
 """
 
 import itertools
@@ -42,11 +44,16 @@ class Query:
         self.at: dict[str, Any] | None = None
 
     def process(self, **options: str) -> StreamReader:
-        """The reader of a process that Spark starts. Other credentials, which nobody asks for, keep it from sharing routes."""
+        """The reader of a process that Spark starts.
+
+        Other credentials, which nobody asks for, keep it from sharing routes.
+        """
         own = {"accessKey": f"process-{next(self._processes)}", "secretKey": "unused"}
         return source.stream_reader({**self._options, **own, **options}, MESSAGE_COLUMNS)
 
-    def run(self, *, rows: int = 1000, batches: int = 100, available_now: bool = False, **options: str) -> list[list[tuple[int, int]]]:
+    def run(
+        self, *, rows: int = 1000, batches: int = 100, available_now: bool = False, **options: str
+    ) -> list[list[tuple[int, int]]]:
         """Queue and offset of each message of the batches of one run, until there is no news."""
         reader = self.process(**options)
         if available_now:
@@ -61,7 +68,9 @@ class Query:
             self.at = end
         return read
 
-    def batch(self, reader: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[int, int]]:
+    def batch(
+        self, reader: StreamReader, start: dict[str, Any], end: dict[str, Any]
+    ) -> list[tuple[int, int]]:
         parts = reader.partitions(start, end)
         rows = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
         return sorted((row["queueId"], row["queueOffset"]) for row in rows)
@@ -94,7 +103,7 @@ def put_off(wire: Wire, topic: str, count: int) -> None:
         wire.send(topic, queue_id, bodies(count))
 
 
-# --- queues that are taken from their topic --------------------------------------------------------------------------
+# --- queues that are taken from their topic -------------------------------------------------------
 
 
 @pytest.mark.parametrize("available_now", [False, True])
@@ -108,14 +117,25 @@ def test_queues_taken_away_with_unread_messages_are_named(
     for queue_id in range(4):
         wire.send(topic, queue_id, bodies(3))
     wire.create(topic, 2)
-    with pytest.raises(DataLoss, match=rf"{topic}/.*/2 is not a queue of its topic any more, and its offsets 5 to 7 were not read"):
+    with pytest.raises(
+        DataLoss,
+        match=rf"{topic}/.*/2 is not a queue of its topic any more, and its offsets 5 to 7 were "
+        r"not read",
+    ):
         query.run(available_now=available_now)
     with caplog.at_level(logging.WARNING, "ogive"):
-        assert plain(query.run(available_now=available_now, **LENIENT)) == ended({0: range(5, 8), 1: range(5, 8)})
-    assert [caplog.text.count(f"/{queue_id} is not a queue of its topic any more") for queue_id in range(4)] == [0, 0, 1, 1]
+        assert plain(query.run(available_now=available_now, **LENIENT)) == ended(
+            {0: range(5, 8), 1: range(5, 8)}
+        )
+    assert [
+        caplog.text.count(f"/{queue_id} is not a queue of its topic any more")
+        for queue_id in range(4)
+    ] == [0, 0, 1, 1]
 
 
-def test_the_progress_of_a_group_goes_on_beside_queues_that_are_gone(wire: Wire, topic: str, group: str) -> None:
+def test_the_progress_of_a_group_goes_on_beside_queues_that_are_gone(
+    wire: Wire, topic: str, group: str
+) -> None:
     """Brokers take no position of those, and would be asked for them first."""
     other = f"{topic}_other"
     put_off(wire, topic, 4)
@@ -133,7 +153,9 @@ def test_the_progress_of_a_group_goes_on_beside_queues_that_are_gone(wire: Wire,
 
 
 @pytest.mark.parametrize("assigned", [False, True])
-def test_an_open_batch_of_queues_that_are_gone_names_its_offsets(wire: Wire, topic: str, assigned: bool) -> None:
+def test_an_open_batch_of_queues_that_are_gone_names_its_offsets(
+    wire: Wire, topic: str, assigned: bool
+) -> None:
     """Spark repeats the batch as it was planned, in a new process."""
     queues = {"subscribe": "", "assign": f'{{"{topic}": [0, 1, 2, 3]}}'} if assigned else {}
     query = Query(wire, topic, **queues)
@@ -144,7 +166,11 @@ def test_an_open_batch_of_queues_that_are_gone_names_its_offsets(wire: Wire, top
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxRows(1000))
     wire.create(topic, 2)
-    with pytest.raises(DataLoss, match=rf"{topic}/.*/[23] is not a queue of its topic any more, and its offsets 0 to 4 were not read"):
+    with pytest.raises(
+        DataLoss,
+        match=rf"{topic}/.*/[23] is not a queue of its topic any more, and its offsets 0 to 4 were "
+        r"not read",
+    ):
         query.batch(query.process(), start, end)
     assert query.batch(query.process(**LENIENT), start, end) == ended({0: range(5), 1: range(5)})
     query.at = end
@@ -152,7 +178,7 @@ def test_an_open_batch_of_queues_that_are_gone_names_its_offsets(wire: Wire, top
     assert plain(query.run(**LENIENT)) == [(0, 5), (0, 6)]
 
 
-# --- topics that are deleted -----------------------------------------------------------------------------------------
+# --- topics that are deleted ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("available_now", [False, True])
@@ -162,13 +188,21 @@ def test_a_deleted_topic_is_named_and_goes_on_when_it_is_made_again(
     wire: Wire, topic: str, everywhere: bool, available_now: bool, selection: str
 ) -> None:
     """At each restart, until the user says that what is lost does not matter."""
-    given = {"subscribe": topic, "subscribePattern": f"{topic}.*", "assign": f'{{"{topic}": [0, 1]}}'}[selection]
+    given = {
+        "subscribe": topic,
+        "subscribePattern": f"{topic}.*",
+        "assign": f'{{"{topic}": [0, 1]}}',
+    }[selection]
     query = Query(wire, topic, **{"subscribe": "", selection: given})
     put_off(wire, topic, 4)
     assert len(plain(query.run())) == 8
     delete(wire, topic, everywhere=everywhere)
     for _ in range(2):
-        with pytest.raises(DataLoss, match=rf"topic {topic} was deleted from broker .*: {topic}/.*/0 was read up to offset 4"):
+        with pytest.raises(
+            DataLoss,
+            match=rf"topic {topic} was deleted from broker .*: {topic}/.*/0 was read up to offset "
+            r"4",
+        ):
             query.run(available_now=available_now)
     assert plain(query.run(available_now=available_now, **LENIENT)) == []
     put_off(wire, topic, 3)
@@ -176,7 +210,9 @@ def test_a_deleted_topic_is_named_and_goes_on_when_it_is_made_again(
     assert found == ended({0: range(3), 1: range(3)})
 
 
-def test_an_open_batch_of_a_deleted_topic_names_its_offsets(wire: Wire, topic: str, query: Query) -> None:
+def test_an_open_batch_of_a_deleted_topic_names_its_offsets(
+    wire: Wire, topic: str, query: Query
+) -> None:
     put_off(wire, topic, 4)
     reader = query.process()
     start = reader.initialOffset()
@@ -186,7 +222,8 @@ def test_an_open_batch_of_a_deleted_topic_names_its_offsets(wire: Wire, topic: s
         query.batch(query.process(), start, end)
     assert query.batch(query.process(**LENIENT), start, end) == []
     query.at = end
-    assert query.run(**LENIENT) == [[]]  # the batch that leaves the queues out
+    # the batch that leaves the queues out
+    assert query.run(**LENIENT) == [[]]
 
 
 def test_a_topic_is_deleted_under_a_running_query(wire: Wire, topic: str, query: Query) -> None:
@@ -194,7 +231,9 @@ def test_a_topic_is_deleted_under_a_running_query(wire: Wire, topic: str, query:
     reader = query.process(**LENIENT)
     at = reader.latestOffset(reader.initialOffset(), ReadMaxRows(1000))
     delete(wire, topic, everywhere=True)
-    without = eventually(lambda: end if (end := reader.latestOffset(at, ReadMaxRows(1000))) != at else None)
+    without = eventually(
+        lambda: end if (end := reader.latestOffset(at, ReadMaxRows(1000))) != at else None
+    )
     assert without is not None
     assert without["q"] == {}
 
@@ -205,7 +244,7 @@ def test_a_topic_that_never_was_is_no_loss(wire: Wire, topic: str, query: Query)
             query.run(available_now=available_now, **LENIENT)
 
 
-# --- topics that are made again --------------------------------------------------------------------------------------
+# --- topics that are made again -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("available_now", [False, True])
@@ -220,9 +259,15 @@ def test_a_topic_that_was_made_again_is_told_from_the_one_that_was_read(
     delete(wire, topic, everywhere=True)
     put_off(wire, topic, after)
     for _ in range(2):
-        with pytest.raises(DataLoss, match=rf"{topic}/.*/0 was read up to offset \d, and its topic was deleted and made again since"):
+        with pytest.raises(
+            DataLoss,
+            match=rf"{topic}/.*/0 was read up to offset \d, and its topic was deleted and made "
+            r"again since",
+        ):
             query.run(available_now=available_now)
-    assert plain(query.run(available_now=available_now, **LENIENT)) == ended({0: range(after), 1: range(after)})
+    assert plain(query.run(available_now=available_now, **LENIENT)) == ended(
+        {0: range(after), 1: range(after)}
+    )
     assert query.run(available_now=available_now) == []
 
 
@@ -237,4 +282,9 @@ def test_a_checkpoint_without_times_is_read(wire: Wire, topic: str, query: Query
     assert query.at == before
     wire.send(topic, 0, bodies(2))
     assert plain(query.run()) == [(0, 4), (0, 5)]
-    assert {queue_id for brokers in query.at["t"].values() for queues in brokers.values() for queue_id in queues} == {"0", "1"}
+    assert {
+        queue_id
+        for brokers in query.at["t"].values()
+        for queues in brokers.values()
+        for queue_id in queues
+    } == {"0", "1"}

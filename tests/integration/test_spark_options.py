@@ -1,6 +1,8 @@
-"""What options make of a read, on a real broker of either kind: which queues, from where to where, which messages, which columns.
+"""What options make of a read, on a real broker of either kind: which queues, from where to where,
+which messages, which columns.
 
-The readers do here, in this process, what Spark has them do in its own ones; with Spark around them they run in test_spark.py.
+The readers do here, in this process, what Spark has them do in its own ones; with Spark around them
+they run in test_spark.py.
 """
 
 import json
@@ -78,7 +80,16 @@ class Query:
         batches = []
         while (end := reader.latestOffset(at, ReadMaxRows(1000))) != at:
             parts = reader.partitions(at, end)
-            batches.append(places([row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]))
+            batches.append(
+                places(
+                    [
+                        row
+                        for part in parts
+                        for batch in reader.read(part)
+                        for row in batch.to_pylist()
+                    ]
+                )
+            )
             at = end
         self._at = at
         return batches
@@ -94,7 +105,12 @@ def test_queues_are_chosen_by_pattern_and_by_name(wire: Wire, table: Topic, topi
     matched = table.rows(subscribe=None, subscribePattern=f"{topic}.*")
     assert sorted({row["topic"] for row in matched}) == [topic, f"{topic}_more"]
     assert len(matched) == 12
-    assert table.read(subscribe=None, assign=json.dumps({topic: [0, 2]})) == [(0, 0), (0, 1), (2, 0), (2, 1)]
+    assert table.read(subscribe=None, assign=json.dumps({topic: [0, 2]})) == [
+        (0, 0),
+        (0, 1),
+        (2, 0),
+        (2, 1),
+    ]
     assert table.read(queues="1") == [(1, 0), (1, 1)]
 
 
@@ -102,7 +118,9 @@ def test_a_namespace_is_on_the_wire_only(wire: Wire, table: Topic, topic: str) -
     for name in (f"shop%{topic}", topic):
         wire.create(name)
     wire.send(f"shop%{topic}", 0, bodies(3))
-    assert {(row["topic"], row["queueOffset"]) for row in table.rows(namespace="shop")} == {(topic, offset) for offset in range(3)}
+    assert {(row["topic"], row["queueOffset"]) for row in table.rows(namespace="shop")} == {
+        (topic, offset) for offset in range(3)
+    }
     pattern = {"subscribe": None, "subscribePattern": f"{topic}.*"}
     assert table.read(namespace="shop", **pattern) == [(0, 0), (0, 1), (0, 2)]
     assert table.read(**pattern) == []
@@ -113,19 +131,34 @@ def test_a_read_starts_and_ends_at_times(wire: Wire, table: Topic, topic: str) -
     wire.create(topic, 2)
     wire.send(topic, 0, bodies(5))
     wire.send(topic, 1, bodies(3))
-    time.sleep(0.02)  # the clocks of messages count in ms
+    # the clocks of messages count in ms
+    time.sleep(0.02)
     between = time.time_ns() // 1_000_000
     time.sleep(0.02)
     wire.send(topic, 0, bodies(4))
     late = [(0, offset) for offset in range(5, 9)]
     early = [(0, offset) for offset in range(5)] + [(1, offset) for offset in range(3)]
     assert table.read(startingTimestamp=str(between)) == late
-    assert table.read(endingTimestamp=datetime.fromtimestamp(between / 1000, UTC).isoformat()) == early
+    assert (
+        table.read(endingTimestamp=datetime.fromtimestamp(between / 1000, UTC).isoformat()) == early
+    )
     assert table.read(startingTimestamp="-1h") == early[:5] + late + early[5:]
-    assert table.read(startingOffsetsByTimestamp=json.dumps({topic: {"0": between, "1": 0}})) == late + early[5:]
-    assert table.read(endingOffsetsByTimestamp=json.dumps({topic: {"0": between, "1": between}})) == early
+    assert (
+        table.read(startingOffsetsByTimestamp=json.dumps({topic: {"0": between, "1": 0}}))
+        == late + early[5:]
+    )
+    assert (
+        table.read(endingOffsetsByTimestamp=json.dumps({topic: {"0": between, "1": between}}))
+        == early
+    )
     assert table.read(startingOffsets="latest-2") == [(0, 7), (0, 8), (1, 1), (1, 2)]
-    assert table.read(startingOffsets="latest-6", endingOffsets="latest-2") == [(0, 3), (0, 4), (0, 5), (0, 6), (1, 0)]
+    assert table.read(startingOffsets="latest-6", endingOffsets="latest-2") == [
+        (0, 3),
+        (0, 4),
+        (0, 5),
+        (0, 6),
+        (1, 0),
+    ]
 
 
 def test_a_stream_ends_where_it_is_told(wire: Wire, table: Topic, topic: str) -> None:
@@ -139,11 +172,15 @@ def test_a_stream_ends_where_it_is_told(wire: Wire, table: Topic, topic: str) ->
     assert query.run() == []
 
 
-def test_a_long_queue_is_read_beside_more_short_ones_than_a_batch_has_rows(wire: Wire, table: Topic, topic: str) -> None:
+def test_a_long_queue_is_read_beside_more_short_ones_than_a_batch_has_rows(
+    wire: Wire, table: Topic, topic: str
+) -> None:
     """Each short queue gets a message before each trigger, so that it always has a backlog."""
     wire.create(topic, 6)
     wire.send(topic, 5, bodies(20))
-    reader: StreamReader = source.stream_reader(table.options({"startingOffsets": "earliest"}), MESSAGE_COLUMNS)
+    reader: StreamReader = source.stream_reader(
+        table.options({"startingOffsets": "earliest"}), MESSAGE_COLUMNS
+    )
     at = reader.initialOffset()
     read: Counter[int] = Counter()
     for _ in range(9):
@@ -151,7 +188,9 @@ def test_a_long_queue_is_read_beside_more_short_ones_than_a_batch_has_rows(wire:
             wire.send(topic, queue_id, bodies(1))
         end = reader.latestOffset(at, ReadMaxRows(2))
         parts = reader.partitions(at, end)
-        batch = places([row for part in parts for batch in reader.read(part) for row in batch.to_pylist()])
+        batch = places(
+            [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+        )
         assert len(batch) == 2
         read.update(queue_id for queue_id, _ in batch)
         at = end
@@ -162,7 +201,9 @@ def test_batches_are_limited_by_bytes(wire: Wire, table: Topic, topic: str) -> N
     """About: a few messages tell how long all of them are."""
     wire.create(topic)
     wire.send(topic, 0, [b"x" * 1000] * 100)
-    batches = Query(table.options({"startingOffsets": "earliest", "maxBytesPerTrigger": "30k"})).run()
+    batches = Query(
+        table.options({"startingOffsets": "earliest", "maxBytesPerTrigger": "30k"})
+    ).run()
     assert [offset for batch in batches for _, offset in batch] == list(range(100))
     assert all(20 <= len(batch) <= 30 for batch in batches[:-1])
 
@@ -172,11 +213,15 @@ def test_sql_filters_at_the_broker_and_again_here(wire: Wire, table: Topic, topi
     wire.send(topic, 0, bodies(40), amount="{i}", TAGS="paid")
     wanted = [(0, offset) for offset in range(31, 40)]
     assert table.read(sqlFilter="amount > 30 AND TAGS = 'paid'") == wanted
-    assert Query(table.options({"startingOffsets": "earliest", "sqlFilter": "amount > 30 AND TAGS = 'paid'"})).run() == [wanted]
+    assert Query(
+        table.options({"startingOffsets": "earliest", "sqlFilter": "amount > 30 AND TAGS = 'paid'"})
+    ).run() == [wanted]
 
 
 @pytest.mark.parametrize("kind", ["zlib", "lz4", "zstd"])
-def test_every_compression_is_read(wire: Wire, table: Topic, topic: str, kind: CompressionType) -> None:
+def test_every_compression_is_read(
+    wire: Wire, table: Topic, topic: str, kind: CompressionType
+) -> None:
     if kind != "zlib":
         pytest.importorskip({"lz4": "lz4", "zstd": "zstandard"}[kind])
     wire.create(topic)
@@ -193,36 +238,56 @@ def test_metadata_say_where_a_message_is_kept(wire: Wire, table: Topic, topic: s
     (queue,) = {MessageQueue(topic, row["brokerName"], row["queueId"]) for row in rows}
     for row, message in zip(rows, wire.messages(queue, 3), strict=True):
         assert row["msgId"] == f"7F{row['queueOffset']}" == message.id
-        assert (row["offsetMsgId"], row["commitLogOffset"]) == (message.offset_id, message.commitlog_offset)
+        assert (row["offsetMsgId"], row["commitLogOffset"]) == (
+            message.offset_id,
+            message.commitlog_offset,
+        )
         assert (row["bornHost"], row["storeHost"]) == (message.born_host, message.store_host)
-        assert (row["reconsumeTimes"], row["flag"], row["sysFlag"], row["bodyCRC"] > 0) == (0, message.flag, message.sys_flag, True)
+        assert (row["reconsumeTimes"], row["flag"], row["sysFlag"], row["bodyCRC"] > 0) == (
+            0,
+            message.flag,
+            message.sys_flag,
+            True,
+        )
 
 
 def test_tasks_are_as_many_as_asked_for(wire: Wire, table: Topic, topic: str) -> None:
     wire.create(topic, 2)
     wire.send(topic, 0, bodies(90))
     wire.send(topic, 1, bodies(10))
-    for options, tasks in (({}, 1), ({"minPartitions": "4"}, 4), ({"maxRecordsPerPartition": "30"}, 4)):
+    for options, tasks in (
+        ({}, 1),
+        ({"minPartitions": "4"}, 4),
+        ({"maxRecordsPerPartition": "30"}, 4),
+    ):
         read = table.tasks(**options)
         assert len(read) == tasks
         rows = [row for task in read for row in task.to_pylist()]
-        assert places(rows) == [(0, offset) for offset in range(90)] + [(1, offset) for offset in range(10)]
+        assert places(rows) == [(0, offset) for offset in range(90)] + [
+            (1, offset) for offset in range(10)
+        ]
 
 
-# --- writing ---------------------------------------------------------------------------------------------------------
+# --- writing --------------------------------------------------------------------------------------
 
 
 def test_a_row_is_delivered_at_its_time(wire: Wire, table: Topic, topic: str) -> None:
     """The broker's timer keeps it until then."""
     wire.create(topic)
     due = datetime.now(UTC) + timedelta(seconds=2.5)
-    columns = StructType([StructField("body", StringType()), StructField("deliverAt", TimestampType())])
-    rows = pa.RecordBatch.from_pylist(
-        [{"body": "later", "deliverAt": due}, {"body": "now", "deliverAt": None}], schema=arrow_schema(columns)
+    columns = StructType(
+        [StructField("body", StringType()), StructField("deliverAt", TimestampType())]
     )
-    sink = source.batch_sink({"nameServer": wire.name_server, "topic": topic}, columns, overwrite=False)
+    rows = pa.RecordBatch.from_pylist(
+        [{"body": "later", "deliverAt": due}, {"body": "now", "deliverAt": None}],
+        schema=arrow_schema(columns),
+    )
+    sink = source.batch_sink(
+        {"nameServer": wire.name_server, "topic": topic}, columns, overwrite=False
+    )
     sink.commit([sink.write(iter([rows]))])
     found = eventually(lambda: table.rows() if len(table.rows()) == 2 else None)
     assert found is not None
     assert [row["body"] for row in found] == [b"now", b"later"]
-    assert found[1]["storeTimestamp"] >= due - timedelta(seconds=1)  # Apache's wheel turns once a second
+    # Apache's wheel turns once a second
+    assert found[1]["storeTimestamp"] >= due - timedelta(seconds=1)

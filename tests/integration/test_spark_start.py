@@ -1,4 +1,6 @@
-"""Ctrl-C and SIGTERM while a command starts Spark: it ends at once, silently, and leaves no process behind."""
+"""Ctrl-C and SIGTERM while a command starts Spark: it ends at once, silently, and leaves no process
+behind.
+"""
 
 import os
 import signal
@@ -48,7 +50,10 @@ def script(command: Command, folder: Path) -> bool:
 
 
 def java(command: Command, folder: Path) -> bool:
-    return any("org.apache.spark.deploy.SparkSubmit" in one.cmdline() for one in psutil.Process(command.pid).children())
+    return any(
+        "org.apache.spark.deploy.SparkSubmit" in one.cmdline()
+        for one in psutil.Process(command.pid).children()
+    )
 
 
 def answer(command: Command, folder: Path) -> bool:
@@ -110,7 +115,9 @@ def check_clean_end(process: "subprocess.Popen[bytes]", errors: bytes) -> None:
         (RUN, java, signal.SIGINT),
         (RUN, session, signal.SIGTERM),
     ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else getattr(value, "__name__", None) or value.name,
+    ids=lambda value: (
+        value[0] if isinstance(value, tuple) else getattr(value, "__name__", None) or value.name
+    ),
 )
 def test_a_signal_while_spark_starts_ends_the_command_and_leaves_no_java(
     words: tuple[str, ...], moment: Moment, number: signal.Signals, broker: Broker, tmp_path: Path
@@ -120,15 +127,19 @@ def test_a_signal_while_spark_starts_ends_the_command_and_leaves_no_java(
     local.mkdir()
     with subprocess.Popen(
         [sys.executable, "-m", "ogive", *words, "-n", broker.name_server],
-        cwd=tmp_path, env=os.environ | {"SPARK_LOCAL_DIRS": str(local)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd=tmp_path,
+        env=os.environ | {"SPARK_LOCAL_DIRS": str(local)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         start_new_session=True,
-    ) as process:  # fmt: skip
+    ) as process:
         try:
             assert process.stderr is not None
             assert process.stderr.readline() == b"ogive: starting Spark\n"
             until(lambda: moment(process, local), moment.__name__)
             process.send_signal(number)
-            _, errors = process.communicate(timeout=WAIT_S)  # to the end of what every process of it could still say
+            # to the end of what every process of it could still say
+            _, errors = process.communicate(timeout=WAIT_S)
             until(lambda: not members(process.pid), "all processes have ended")
         finally:
             kill_rest(process)
@@ -137,16 +148,34 @@ def test_a_signal_while_spark_starts_ends_the_command_and_leaves_no_java(
 
 
 @pytest.mark.slow
-def test_a_second_ctrl_c_in_a_batch_ends_a_pipeline_without_stacks(broker: Broker, tmp_path: Path) -> None:
+def test_a_second_ctrl_c_in_a_batch_ends_a_pipeline_without_stacks(
+    broker: Broker, tmp_path: Path
+) -> None:
     """Of Python, Py4J and the threads of Java."""
     with ogive.Producer(broker.name_server) as producer:
         for number in range(4000):
             producer.submit("Many", b"%d" % number)
-    words = ("pipeline", "archive", "--topic", "Many", "--to", "lake", "--memory", "512m", "--max-rows", "50", "--every", "1")
+    words = (
+        "pipeline",
+        "archive",
+        "--topic",
+        "Many",
+        "--to",
+        "lake",
+        "--memory",
+        "512m",
+        "--max-rows",
+        "50",
+        "--every",
+        "1",
+    )
     with subprocess.Popen(
         [sys.executable, "-m", "ogive", *words, "-n", broker.name_server],
-        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
-    ) as process:  # fmt: skip
+        cwd=tmp_path,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
         try:
             assert process.stderr is not None
             while b"archived" not in (line := process.stderr.readline()):

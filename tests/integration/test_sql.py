@@ -11,7 +11,8 @@ from tests.peers import RunningBroker
 pytestmark = pytest.mark.client_suite
 
 SQL = "amount BETWEEN 100 AND 300 AND region IN ('eu', 'us') OR TAGS = 'vip'"
-ROWS = [  # amount, region, tag, wanted
+# amount, region, tag, wanted
+ROWS = [
     ("50", "eu", "plain", False),
     ("100", "eu", "plain", True),
     ("300", "us", "plain", True),
@@ -33,7 +34,9 @@ async def fill(broker: RunningBroker, topic: str) -> set[bytes]:
     return {b"%d" % i for i, row in enumerate(ROWS) if row[3]}
 
 
-async def test_a_listener_gets_what_its_sql_is_true_of(broker: RunningBroker, topic: str, group: str) -> None:
+async def test_a_listener_gets_what_its_sql_is_true_of(
+    broker: RunningBroker, topic: str, group: str
+) -> None:
     wanted = await fill(broker, topic)
     seen: list[bytes] = []
     done = asyncio.Event()
@@ -41,7 +44,8 @@ async def test_a_listener_gets_what_its_sql_is_true_of(broker: RunningBroker, to
     @ogive.listener(topic, group=group, sql=SQL, start="earliest")
     async def take(message: ogive.MessageExt) -> ogive.ConsumeResult:
         if message.reconsume_times == 0 and message.body == b"1":
-            return ogive.LATER  # a retry comes back whatever the filter says of the retry topic
+            # a retry comes back whatever the filter says of the retry topic
+            return ogive.LATER
         seen.append(message.body)
         if len(seen) >= len(wanted):
             done.set()
@@ -58,10 +62,15 @@ async def test_a_listener_gets_what_its_sql_is_true_of(broker: RunningBroker, to
 async def test_pulls_get_the_same(broker: RunningBroker, topic: str, group: str) -> None:
     wanted = await fill(broker, topic)
     found: set[bytes] = set()
-    async with aio.PullConsumer(topic, group=group, sql=SQL, start="earliest", name_server=broker.name_server) as consumer:
+    async with aio.PullConsumer(
+        topic, group=group, sql=SQL, start="earliest", name_server=broker.name_server
+    ) as consumer:
         async with asyncio.timeout(60):
             while found != wanted:
                 found |= {message.body for message in await consumer.poll(1.0)}
                 assert found <= wanted
-        unfiltered = [await consumer.pull(queue, 0, sql="TAGS IS NOT NULL") for queue in await consumer.queues(topic)]
+        unfiltered = [
+            await consumer.pull(queue, 0, sql="TAGS IS NOT NULL")
+            for queue in await consumer.queues(topic)
+        ]
         assert sum(len(result.messages) for result in unfiltered) == len(ROWS)

@@ -12,7 +12,8 @@ from tests.peers import Flavour, RunningBroker
 
 pytestmark = pytest.mark.client_suite
 
-EARLY_S = 1.0  # Apache's timer works in whole seconds
+# Apache's timer works in whole seconds
+EARLY_S = 1.0
 
 
 @pytest.mark.since("5.3.2", what="messages for a time that can be taken back")
@@ -35,7 +36,9 @@ async def test_timed_messages_come_at_their_time_and_those_taken_back_never(
         assert sent.recall_handle is not None
         told = {"ogive": (True, False), "apache": (None, None)}[flavour]
         for recalled in told:
-            assert await producer.recall(topic, sent.recall_handle) == ogive.RecallResult(sent.id, recalled)
+            assert await producer.recall(topic, sent.recall_handle) == ogive.RecallResult(
+                sent.id, recalled
+            )
         await producer.send(topic, b"at", deliver_at=now + timedelta(seconds=3))
         await producer.send(topic, b"after", delay_s=3)
         await producer.send(topic, b"last", delay_s=6)

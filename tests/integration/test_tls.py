@@ -23,15 +23,26 @@ def write(folder: Path, authority: trustme.CA) -> None:
 
 
 def config(broker: Broker, folder: Path) -> ogive.ClientConfig:
-    return ogive.ClientConfig(name_server=broker.name_server, ssl=ssl.create_default_context(cafile=str(folder / "ca.pem")))
+    return ogive.ClientConfig(
+        name_server=broker.name_server,
+        ssl=ssl.create_default_context(cafile=str(folder / "ca.pem")),
+    )
 
 
-def test_clients_and_commands_use_tls_and_sighup_brings_new_certificates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_clients_and_commands_use_tls_and_sighup_brings_new_certificates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path, trustme.CA())
     options = ("--tls-cert", str(tmp_path / "cert.pem"), "--tls-key", str(tmp_path / "key.pem"))
-    with Broker(options=options) as broker, ogive.Producer(client=config(broker, tmp_path)) as producer:
+    with (
+        Broker(options=options) as broker,
+        ogive.Producer(client=config(broker, tmp_path)) as producer,
+    ):
         producer.send("T", b"x")
-        assert main(["topic", "list", "-n", broker.name_server, "--cafile", str(tmp_path / "ca.pem")]) == 0
+        assert (
+            main(["topic", "list", "-n", broker.name_server, "--cafile", str(tmp_path / "ca.pem")])
+            == 0
+        )
         assert "T " in capsys.readouterr().out
         with ogive.Producer(broker.name_server) as plain, pytest.raises(OgiveError):
             plain.send("T", b"x", timeout_s=1.0)
@@ -44,7 +55,9 @@ def test_clients_and_commands_use_tls_and_sighup_brings_new_certificates(tmp_pat
         producer.send("T", b"a connection of before goes on")
 
 
-def test_commands_show_a_certificate_where_one_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_show_a_certificate_where_one_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(tmp_path, trustme.CA())
     pem, key, ca = (str(tmp_path / f"{name}.pem") for name in ("cert", "key", "ca"))
     with Broker(options=("--tls-cert", pem, "--tls-key", key, "--tls-client-ca", ca)) as broker:
@@ -67,6 +80,7 @@ def test_without_tls_sighup_changes_nothing() -> None:
     with Broker() as broker, ogive.Producer(broker.name_server) as producer:
         producer.send("T", b"x")
         os.kill(broker.pid, signal.SIGHUP)
-        for _ in range(50):  # the signal ends a process at once or not at all
+        # the signal ends a process at once or not at all
+        for _ in range(50):
             producer.send("T", b"y")
             time.sleep(0.01)

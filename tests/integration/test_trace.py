@@ -1,4 +1,6 @@
-"""Message traces on a real broker, ours or Apache's: what was sent and consumed can be read back from the trace topic."""
+"""Message traces on a real broker, ours or Apache's: what was sent and consumed can be read back
+from the trace topic.
+"""
 
 import asyncio
 
@@ -16,7 +18,9 @@ MANY = 2_000
 QUICK = ogive.ConsumerConfig(rebalance_pause_s=0.1, trace=True)
 
 
-async def test_a_messages_way_can_be_read_from_the_trace_topic(broker: RunningBroker, topic: str, group: str) -> None:
+async def test_a_messages_way_can_be_read_from_the_trace_topic(
+    broker: RunningBroker, topic: str, group: str
+) -> None:
     consumed = asyncio.Event()
     found: set[str] = set()
 
@@ -26,7 +30,9 @@ async def test_a_messages_way_can_be_read_from_the_trace_topic(broker: RunningBr
 
     @ogive.listener(TRACE_TOPIC, group=f"{group}-reader", start="earliest", batch=32)
     async def collect(messages: list[ogive.MessageExt]) -> None:
-        records = [record.split("\x01") for message in messages for record in message.text.split("\x02")]
+        records = [
+            record.split("\x01") for message in messages for record in message.text.split("\x02")
+        ]
         found.update(record[0] for record in records if sent.id in record)
 
     async with asyncio.timeout(WAIT_S):
@@ -40,14 +46,22 @@ async def test_a_messages_way_can_be_read_from_the_trace_topic(broker: RunningBr
                 await asyncio.sleep(0.02)
 
 
-async def test_each_of_many_messages_at_once_is_found_in_the_traces(broker: RunningBroker, topic: str) -> None:
+async def test_each_of_many_messages_at_once_is_found_in_the_traces(
+    broker: RunningBroker, topic: str
+) -> None:
     """A trace message is about hundreds of messages, and each of their ids is a key of it."""
     settings = ogive.ProducerConfig(trace=True, send_timeout_s=WAIT_S)
     async with aio.Producer(broker.name_server, config=settings) as producer:
-        sent = await asyncio.gather(*[producer.send(topic, b"espresso", keys=f"{n}") for n in range(MANY)])
+        sent = await asyncio.gather(
+            *[producer.send(topic, b"espresso", keys=f"{n}") for n in range(MANY)]
+        )
     async with asyncio.timeout(WAIT_S), aio.Admin(broker.name_server) as admin:
         # the index is a moment behind
         while not await admin.trace(sent[-1].id):
             await asyncio.sleep(0.1)
-        missing = [one.id for one in sent if {step.message_id for step in await admin.trace(one.id)} != {one.id}]
+        missing = [
+            one.id
+            for one in sent
+            if {step.message_id for step in await admin.trace(one.id)} != {one.id}
+        ]
         assert missing == []

@@ -22,7 +22,10 @@ pytest.importorskip("pyspark")
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-EXAMPLES = [*sorted((ROOT / "examples").rglob("*.py")), ROOT / "tests" / "unit" / "client" / "typed_use.py"]
+EXAMPLES = [
+    *sorted((ROOT / "examples").rglob("*.py")),
+    ROOT / "tests" / "unit" / "client" / "typed_use.py",
+]
 
 # per line: the code, and the rules of mypy and of pyright that must report it
 WRONG = (
@@ -30,7 +33,11 @@ WRONG = (
     ("from ogive import aio", None, None),
     ("async def main(producer: aio.Producer) -> None:", None, None),
     ('    print((await producer.send("Orders", b"x")).queue)', None, None),
-    ('    print((await producer.send("Orders", b"x")).offset_idx)', "attr-defined", "reportAttributeAccessIssue"),
+    (
+        '    print((await producer.send("Orders", b"x")).offset_idx)',
+        "attr-defined",
+        "reportAttributeAccessIssue",
+    ),
     ('    await producer.send(1, b"x")', "arg-type", "reportArgumentType"),
     ('    producer.send("Orders", b"x")', "unused-coroutine", "reportUnusedCoroutine"),
     ("ogive.Prodcer()", "attr-defined", "reportAttributeAccessIssue"),
@@ -44,7 +51,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with all programs: those of pages in ``pages``, the examples, ``wrong.py``."""
+    """Return a folder with all programs: those of pages in ``pages``, the examples,
+    ``wrong.py``.
+    """
     folder = tmp_path_factory.mktemp("programs")
     (folder / "pages").mkdir()
     for page in PAGES:
@@ -60,7 +69,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def split(complaints: list[tuple[str, int, str]]) -> tuple[list[tuple[str, int, str]], set[tuple[int, str]]]:
+def split(
+    complaints: list[tuple[str, int, str]],
+) -> tuple[list[tuple[str, int, str]], set[tuple[int, str]]]:
     """Split the complaints into those about programs that should be clean, and about ``wrong.py``.
 
     Of the latter only lines and rules are returned.
@@ -72,9 +83,21 @@ def split(complaints: list[tuple[str, int, str]]) -> tuple[list[tuple[str, int, 
 def test_mypy_passes_what_the_docs_show_and_reports_what_users_get_wrong(programs: Path) -> None:
     """The examples are among the files that make check gives to mypy."""
     files = [programs / "wrong.py", *sorted((programs / "pages").glob("*.py"))]
-    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), *map(str, files)]
-    environment = {**os.environ, "MYPYPATH": os.pathsep.join([str(programs), str(programs / "pages")])}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=380, check=False)
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--config-file",
+        str(ROOT / "pyproject.toml"),
+        *map(str, files),
+    ]
+    environment = {
+        **os.environ,
+        "MYPYPATH": os.pathsep.join([str(programs), str(programs / "pages")]),
+    }
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=380, check=False
+    )
     found = re.findall(r"^(.*?):(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE)
     assert done.stdout.endswith(f"(checked {len(files)} source files)\n"), done.stdout + done.stderr
     clean, wrong = split([(Path(name).name, int(line), rule) for name, line, rule in found])
@@ -83,14 +106,29 @@ def test_mypy_passes_what_the_docs_show_and_reports_what_users_get_wrong(program
 
 
 @pytest.mark.parametrize("checker", ["pyright", "basedpyright"])
-def test_pyright_passes_what_the_docs_show_and_reports_what_users_get_wrong(programs: Path, checker: str) -> None:
+def test_pyright_passes_what_the_docs_show_and_reports_what_users_get_wrong(
+    programs: Path, checker: str
+) -> None:
     command = [sys.executable, "-m", checker, "--outputjson", "--pythonpath", sys.executable]
-    done = subprocess.run(command, cwd=programs, capture_output=True, text=True, timeout=380, check=False)
+    done = subprocess.run(
+        command, cwd=programs, capture_output=True, text=True, timeout=380, check=False
+    )
     assert done.stdout.lstrip().startswith("{"), done.stdout + done.stderr
     report = json.loads(done.stdout)
     assert report["summary"]["filesAnalyzed"] == len(list(programs.rglob("*.py")))
     rows = report["generalDiagnostics"]
-    clean, wrong = split([(Path(row["file"]).name, row["range"]["start"]["line"] + 1, row.get("rule", row["message"])) for row in rows])
+    clean, wrong = split(
+        [
+            (
+                Path(row["file"]).name,
+                row["range"]["start"]["line"] + 1,
+                row.get("rule", row["message"]),
+            )
+            for row in rows
+        ]
+    )
     assert clean == [], rows
     assert wrong >= {(number, rule) for number, (_, _, rule) in enumerate(WRONG, 1) if rule}
-    assert {line for line, _ in wrong} == {number for number, (_, _, rule) in enumerate(WRONG, 1) if rule}
+    assert {line for line, _ in wrong} == {
+        number for number, (_, _, rule) in enumerate(WRONG, 1) if rule
+    }

@@ -1,4 +1,6 @@
-"""What every test against Apache's programs needs: Java and Maven, and Apache's or our broker for a module's tests."""
+"""What every test against Apache's programs needs: Java and Maven, and Apache's or our broker for a
+module's tests.
+"""
 
 import os
 from collections.abc import Iterator
@@ -16,7 +18,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _peers() -> Iterator[None]:
-    """Skip where Java or Maven is missing; fail there in CI, and in a run whose results are written down (make test-slow)."""
+    """Skip where Java or Maven is missing; fail there in CI, and in a run whose results are written
+    down (make test-slow).
+    """
     if missing := apache.missing_prerequisite():
         if os.environ.get("CI") == "true" or os.environ.get("OGIVE_FIGURES"):
             pytest.fail(missing)
@@ -29,7 +33,9 @@ def _peers() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def apache_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[apache.Apache]:
     """Apache's name server and broker."""
-    with apache.Apache(tmp_path_factory.mktemp("apache"), {"messageDelayLevel": DELAY_LEVELS}) as running:
+    with apache.Apache(
+        tmp_path_factory.mktemp("apache"), {"messageDelayLevel": DELAY_LEVELS}
+    ) as running:
         yield running
 
 

@@ -1,12 +1,15 @@
-"""Runs Apache's C++ client (PyPI: rocketmq 0.4.4) as a program of its own; JSON lines on standard output.
+"""Runs Apache's C++ client (PyPI: rocketmq 0.4.4) as a program of its own; JSON lines on standard
+output.
 
     python cpp_client.py send    NAME_SERVER TOPIC COUNT sync|async|orderly|oneway|delayed
-    python cpp_client.py consume NAME_SERVER TOPIC GROUP DELIVERIES concurrent|orderly|broadcasting TAGS TIMEOUT_S LATER
+    python cpp_client.py consume NAME_SERVER TOPIC GROUP DELIVERIES \
+        concurrent|orderly|broadcasting TAGS TIMEOUT_S LATER
     python cpp_client.py pull    NAME_SERVER TOPIC GROUP DELIVERIES TAGS TIMEOUT_S
 
-Bodies are "message 0", "message 1", ...; the tags even and odd alternate; "orderly" puts message N into queue N modulo 4; "delayed"
-waits for a second, delay level 1. TAGS is what the broker selects by, such as "even || odd" or "*". The first LATER deliveries are to
-come again. The package cannot batch: the broker stores a batch as one message. Its own callback cannot fail a delivery, because it
+Bodies are "message 0", "message 1", ...; the tags even and odd alternate; "orderly" puts message N
+into queue N modulo 4; "delayed" waits for a second, delay level 1. TAGS is what the broker selects
+by, such as "even || odd" or "*". The first LATER deliveries are to come again. The package cannot
+batch: the broker stores a batch as one message. Its own callback cannot fail a delivery, because it
 reports an exception as success, so that another one is registered here.
 """
 
@@ -23,7 +26,8 @@ import rocketmq.client as cpp
 from rocketmq.exceptions import ffi_check
 from rocketmq.ffi import MSG_CALLBACK_FUNC, MessageModel, dll
 
-DONE, LATER = 0, 1  # what a callback returns
+# what a callback returns
+DONE, LATER = 0, 1
 
 
 def show(**line: object) -> None:
@@ -55,10 +59,15 @@ def send(name_server: str, topic: str, count: int, mode: str) -> bool:
             continue
         if mode == "delayed":
             made.set_delay_time_level(1)
-        result = producer.send_orderly(made, index % 4) if mode == "orderly" else producer.send_sync(made)
+        result = (
+            producer.send_orderly(made, index % 4)
+            if mode == "orderly"
+            else producer.send_sync(made)
+        )
         show(index=index, status=result.status.name, id=result.msg_id, queueOffset=result.offset)
     if mode == "oneway":
-        time.sleep(1)  # nothing tells when a one-way request has left
+        # nothing tells when a one-way request has left
+        time.sleep(1)
     for _ in range(count if mode == "async" else 0):
         index, result = answers.get(timeout=60)
         if isinstance(result, Exception):
@@ -84,9 +93,19 @@ def row(received: cpp.RecvMessage) -> dict[str, object]:
     }
 
 
-def consume(name_server: str, topic: str, group: str, deliveries: int, mode: str, tags: str, timeout_s: float, later: int) -> bool:
+def consume(
+    name_server: str,
+    topic: str,
+    group: str,
+    deliveries: int,
+    mode: str,
+    tags: str,
+    timeout_s: float,
+    later: int,
+) -> bool:
     seen, all_came = 0, threading.Event()
-    lock = threading.Lock()  # protects seen and standard output: the client calls from several threads
+    # protects seen and standard output: the client calls from several threads
+    lock = threading.Lock()
 
     def on_message(_consumer: int, pointer: int) -> int:
         nonlocal seen
@@ -101,8 +120,11 @@ def consume(name_server: str, topic: str, group: str, deliveries: int, mode: str
     consumer = cpp.PushConsumer(group, orderly=mode == "orderly", message_model=model)
     consumer.set_namesrv_addr(name_server)
     ffi_check(dll.Subscribe(consumer._handle, topic.encode(), tags.encode()))
-    register = dll.RegisterMessageCallbackOrderly if mode == "orderly" else dll.RegisterMessageCallback
-    callback = MSG_CALLBACK_FUNC(on_message)  # kept while the client may call it
+    register = (
+        dll.RegisterMessageCallbackOrderly if mode == "orderly" else dll.RegisterMessageCallback
+    )
+    # kept while the client may call it
+    callback = MSG_CALLBACK_FUNC(on_message)
     ffi_check(register(consumer._handle, callback))
     consumer.start()
     done = all_came.wait(timeout_s)
@@ -110,8 +132,12 @@ def consume(name_server: str, topic: str, group: str, deliveries: int, mode: str
     return done
 
 
-def pull(name_server: str, topic: str, group: str, deliveries: int, tags: str, timeout_s: float) -> bool:
-    """Goes through all queues, from their first message, until it has so many or the time is over."""
+def pull(
+    name_server: str, topic: str, group: str, deliveries: int, tags: str, timeout_s: float
+) -> bool:
+    """Goes through all queues, from their first message, until it has so many or the time is
+    over.
+    """
     consumer = cpp.PullConsumer(group)
     consumer.set_namesrv_addr(name_server)
     consumer.start()
@@ -130,10 +156,13 @@ def main() -> bool:
         return send(name_server, topic, int(rest[0]), rest[1])
     if command == "pull":
         return pull(name_server, topic, rest[0], int(rest[1]), rest[2], float(rest[3]))
-    return consume(name_server, topic, rest[0], int(rest[1]), rest[2], rest[3], float(rest[4]), int(rest[5]))
+    return consume(
+        name_server, topic, rest[0], int(rest[1]), rest[2], rest[3], float(rest[4]), int(rest[5])
+    )
 
 
 if __name__ == "__main__":
     succeeded = main()
     sys.stdout.flush()
-    os._exit(0 if succeeded else 1)  # the library's threads do not always end
+    # the library's threads do not always end
+    os._exit(0 if succeeded else 1)

@@ -17,6 +17,7 @@ def test_java_reads_the_same_in_each_text(tmp_path: Path) -> None:
         return bytes.fromhex(digits).decode("utf-16-be")
 
     found = [line["settings"] for line in run.lines]
-    assert [None if one is None else {text(name): text(value) for name, value in one.items()} for one in found] == [
-        expected for _, expected in SAMPLES
-    ]
+    assert [
+        None if one is None else {text(name): text(value) for name, value in one.items()}
+        for one in found
+    ] == [expected for _, expected in SAMPLES]

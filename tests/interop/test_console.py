@@ -1,4 +1,6 @@
-"""The console in front of Apache's name server and broker, with Apache's tools as the judge of what it shows."""
+"""The console in front of Apache's name server and broker, with Apache's tools as the judge of what
+it shows.
+"""
 
 import re
 
@@ -7,20 +9,28 @@ from tests.browser import console_of
 from tests.interop import apache
 
 
-def test_pages_show_apaches_broker_as_its_own_tools_do(apache_broker: apache.Apache, topic: str, group: str) -> None:
+def test_pages_show_apaches_broker_as_its_own_tools_do(
+    apache_broker: apache.Apache, topic: str, group: str
+) -> None:
     name_server = apache_broker.name_server
     with ogive.Admin(name_server) as admin, ogive.Producer(name_server) as producer:
         admin.create_topic(topic, queues=3, message_type="NORMAL")
         admin.create_group(group, max_retries=5)
-        sent = [producer.send(topic, b"espresso", tag="paid", keys=f"k{number}") for number in range(9)]
-    with ogive.PullConsumer(topic, group=group, name_server=name_server, start="earliest") as consumer:
+        sent = [
+            producer.send(topic, b"espresso", tag="paid", keys=f"k{number}") for number in range(9)
+        ]
+    with ogive.PullConsumer(
+        topic, group=group, name_server=name_server, start="earliest"
+    ) as consumer:
         taken = 0
         while taken < 9:
             taken += len(consumer.poll(timeout_s=60))
         consumer.commit()
     with ogive.Producer(name_server) as producer:
         producer.send(topic, b"late", queue=sent[0].queue)
-    progress, status = apache_broker.admin(f"consumerProgress -g {group}", f"topicStatus -t {topic}")
+    progress, status = apache_broker.admin(
+        f"consumerProgress -g {group}", f"topicStatus -t {topic}"
+    )
     (total,) = re.findall(r"Consume Diff Total: (\d+)", progress)
     ends = sorted(int(line.split()[3]) for line in status.splitlines() if line.startswith("broker"))
     with console_of(name_server) as browser:
@@ -41,5 +51,7 @@ def test_pages_show_apaches_broker_as_its_own_tools_do(apache_broker: apache.Apa
             assert "Body 8 B · text" in shown
             assert f"{group} passed" in shown
         assert "1 messages" in browser.get(f"/messages?topic={topic}&key=k4").words
-        assert browser.get("/topics?system=1").status == browser.get("/groups?system=1").status == 200
+        assert (
+            browser.get("/topics?system=1").status == browser.get("/groups?system=1").status == 200
+        )
         assert "None." in browser.get(f"/dead-letters/{group}").words

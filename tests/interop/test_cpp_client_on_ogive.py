@@ -13,8 +13,12 @@ from ogive.testing import Broker
 from tests.interop import cpp
 
 
-@pytest.mark.parametrize(("sends", "mode"), [("sync", "concurrent"), ("sync", "orderly"), ("async", "concurrent")])
-def test_what_it_sends_it_receives(ogive_broker: Broker, topic: str, group: str, sends: str, mode: str) -> None:
+@pytest.mark.parametrize(
+    ("sends", "mode"), [("sync", "concurrent"), ("sync", "orderly"), ("async", "concurrent")]
+)
+def test_what_it_sends_it_receives(
+    ogive_broker: Broker, topic: str, group: str, sends: str, mode: str
+) -> None:
     sent = cpp.send(ogive_broker.name_server, topic, 20, sends)
     received = cpp.consume(ogive_broker.name_server, topic, group, 20, mode)
     assert {result["status"] for result in sent} == {"OK"}
@@ -27,12 +31,15 @@ def test_what_it_sends_it_receives(ogive_broker: Broker, topic: str, group: str,
 
 
 def test_one_way_messages_arrive(ogive_broker: Broker, topic: str, group: str) -> None:
-    cpp.send(ogive_broker.name_server, topic, 1)  # creates the topic: a one-way request cannot tell that it had to wait for that
+    # creates the topic: a one-way request cannot tell that it had to wait for that
+    cpp.send(ogive_broker.name_server, topic, 1)
     cpp.send(ogive_broker.name_server, topic, 20, "oneway")
     assert len(cpp.consume(ogive_broker.name_server, topic, group, 21)) == 21
 
 
-def test_an_orderly_consumer_gets_each_queue_in_order(ogive_broker: Broker, topic: str, group: str) -> None:
+def test_an_orderly_consumer_gets_each_queue_in_order(
+    ogive_broker: Broker, topic: str, group: str
+) -> None:
     cpp.send(ogive_broker.name_server, topic, 40, "orderly")
     queues = defaultdict(list)
     for line in cpp.consume(ogive_broker.name_server, topic, group, 40, "orderly"):
@@ -40,20 +47,30 @@ def test_an_orderly_consumer_gets_each_queue_in_order(ogive_broker: Broker, topi
     assert dict(queues) == {queue: list(range(queue, 40, 4)) for queue in range(4)}
 
 
-def test_a_consumer_gets_the_tags_that_it_subscribes_to(ogive_broker: Broker, topic: str, group: str) -> None:
+def test_a_consumer_gets_the_tags_that_it_subscribes_to(
+    ogive_broker: Broker, topic: str, group: str
+) -> None:
     cpp.send(ogive_broker.name_server, topic, 20)
-    assert {line["index"] for line in cpp.consume(ogive_broker.name_server, topic, group, 10, tags="odd || none")} == set(range(1, 20, 2))
+    assert {
+        line["index"]
+        for line in cpp.consume(ogive_broker.name_server, topic, group, 10, tags="odd || none")
+    } == set(range(1, 20, 2))
 
 
-def test_a_delayed_message_comes_when_its_level_is_over(ogive_broker: Broker, topic: str, group: str) -> None:
+def test_a_delayed_message_comes_when_its_level_is_over(
+    ogive_broker: Broker, topic: str, group: str
+) -> None:
     cpp.send(ogive_broker.name_server, topic, 3, "delayed")
     received = cpp.consume(ogive_broker.name_server, topic, group, 3)
     assert {line["body"] for line in received} == {f"message {index}" for index in range(3)}
-    assert all(line["storeTimestamp"] - line["bornTimestamp"] >= 1000 for line in received)  # of one machine's clock
+    # of one machine's clock
+    assert all(line["storeTimestamp"] - line["bornTimestamp"] >= 1000 for line in received)
 
 
 @pytest.mark.parametrize(("tags", "wanted"), [("*", range(40)), ("even", range(0, 40, 2))])
-def test_its_pull_consumer_reads_each_queue_from_its_start(ogive_broker: Broker, topic: str, group: str, tags: str, wanted: range) -> None:
+def test_its_pull_consumer_reads_each_queue_from_its_start(
+    ogive_broker: Broker, topic: str, group: str, tags: str, wanted: range
+) -> None:
     cpp.send(ogive_broker.name_server, topic, 40, "orderly")
     received = cpp.pull(ogive_broker.name_server, topic, group, len(wanted), tags)
     assert sorted(line["index"] for line in received) == list(wanted)
@@ -63,7 +80,10 @@ def test_its_pull_consumer_reads_each_queue_from_its_start(ogive_broker: Broker,
 
 
 def test_what_it_asks_for_again_comes_again(ogive_broker: Broker, topic: str, group: str) -> None:
-    """Its first three deliveries, by way of the group's retry topic. What it pulled with them and has not given out goes back, too."""
+    """Its first three deliveries, by way of the group's retry topic.
+
+    What it pulled with them and has not given out goes back, too.
+    """
     cpp.send(ogive_broker.name_server, topic, 10)
     received = cpp.consume(ogive_broker.name_server, topic, group, 13, later=3)
     times = defaultdict(list)
@@ -76,8 +96,12 @@ def test_what_it_asks_for_again_comes_again(ogive_broker: Broker, topic: str, gr
     assert all(found in ([0], [1]) for found in times.values())
 
 
-def test_an_orderly_queue_waits_for_what_it_asks_for_again(ogive_broker: Broker, topic: str, group: str) -> None:
-    """Its client tries the same message again, a second later, and gives the queue's next one only then."""
+def test_an_orderly_queue_waits_for_what_it_asks_for_again(
+    ogive_broker: Broker, topic: str, group: str
+) -> None:
+    """Its client tries the same message again, a second later, and gives the queue's next one only
+    then.
+    """
     with ogive.Admin(ogive_broker.name_server) as admin:
         admin.create_topic(topic, queues=4)
     cpp.send(ogive_broker.name_server, topic, 16, "orderly")
@@ -89,12 +113,22 @@ def test_an_orderly_queue_waits_for_what_it_asks_for_again(ogive_broker: Broker,
     assert all(indices == list(range(queue, 16, 4)) for queue, indices in queues.items())
 
 
-def test_each_member_of_a_broadcasting_group_receives_everything(ogive_broker: Broker, topic: str, group: str) -> None:
-    """Such members begin at the end of each queue, so messages come until both have had twenty, without a gap in either of two queues."""
+def test_each_member_of_a_broadcasting_group_receives_everything(
+    ogive_broker: Broker, topic: str, group: str
+) -> None:
+    """Such members begin at the end of each queue, so messages come until both have had twenty,
+    without a gap in either of two queues.
+    """
     with ogive.Admin(ogive_broker.name_server) as admin:
         admin.create_topic(topic, queues=2)
-    with messages_every_quarter_second(ogive_broker.name_server, topic), ThreadPoolExecutor(2) as members:
-        one, other = members.map(lambda _: cpp.consume(ogive_broker.name_server, topic, group, 20, "broadcasting"), range(2))
+    with (
+        messages_every_quarter_second(ogive_broker.name_server, topic),
+        ThreadPoolExecutor(2) as members,
+    ):
+        one, other = members.map(
+            lambda _: cpp.consume(ogive_broker.name_server, topic, group, 20, "broadcasting"),
+            range(2),
+        )
     for received in (one, other):
         assert {line["queueId"] for line in received} == {0, 1}
         assert len({line["body"] for line in received}) == len(received)
@@ -102,7 +136,8 @@ def test_each_member_of_a_broadcasting_group_receives_everything(ogive_broker: B
             offsets = sorted(line["queueOffset"] for line in received if line["queueId"] == queue)
             assert offsets == list(range(offsets[0], offsets[0] + len(offsets)))
     with ogive.Admin(ogive_broker.name_server) as admin:
-        assert not any(row.consumer_offset for row in admin.lag(group, topic))  # where they stand is theirs to know
+        # where they stand is theirs to know
+        assert not any(row.consumer_offset for row in admin.lag(group, topic))
 
 
 @contextmanager
@@ -113,7 +148,13 @@ def messages_every_quarter_second(name_server: str, topic: str) -> Iterator[None
         index = 0
         with ogive.Producer(name_server) as producer:
             while not enough.wait(0.25):
-                producer.send(topic, f"message {index}".encode(), properties={"index": str(index)}, keys=f"k{index}", tag="even")
+                producer.send(
+                    topic,
+                    f"message {index}".encode(),
+                    properties={"index": str(index)},
+                    keys=f"k{index}",
+                    tag="even",
+                )
                 index += 1
 
     sender = threading.Thread(target=go_on)

@@ -1,6 +1,7 @@
 """Each request of request_cases.py goes to Apache's 5.5.0 and to ours.
 
-differences.txt records every difference of the answers exactly; docs/differences.md gives the reason for each.
+differences.txt records every difference of the answers exactly; docs/differences.md gives the
+reason for each.
 """
 
 import asyncio
@@ -102,29 +103,50 @@ def rows() -> list[Row]:
 def recorded() -> list[Difference]:
     """Return what differences.txt holds."""
     lines = RECORD.read_text(encoding="utf-8").splitlines()
-    return [Difference(int(code), case, theirs, ours) for code, case, theirs, ours in (line.split(" | ") for line in lines)]
+    return [
+        Difference(int(code), case, theirs, ours)
+        for code, case, theirs, ours in (line.split(" | ") for line in lines)
+    ]
 
 
 def compared(theirs: Answer, ours: Answer) -> tuple[str, str]:
-    """Both answers as texts, which are equal if they do not differ: code, kind of remark, and the headers that differ."""
+    """Both answers as texts, which are equal if they do not differ: code, kind of remark, and the
+    headers that differ.
+    """
     one, other = _headers(theirs), _headers(ours)
     return _text(theirs, one, other), _text(ours, other, one)
 
 
 def _headers(answer: Answer) -> dict[str, str]:
-    return {} if answer is None else {name: "?" if name in _VARIES else value for name, value in answer.ext_fields.items()}
+    return (
+        {}
+        if answer is None
+        else {name: "?" if name in _VARIES else value for name, value in answer.ext_fields.items()}
+    )
 
 
 def _text(answer: Answer, own: Mapping[str, str], others: Mapping[str, str]) -> str:
     if answer is None:
         return "no answer"
-    kind = "plain" if answer.remark in _NOTHING else "exception" if _EXCEPTION.match(answer.remark or "") else "words"
+    kind = (
+        "plain"
+        if answer.remark in _NOTHING
+        else "exception"
+        if _EXCEPTION.match(answer.remark or "")
+        else "words"
+    )
     differing = [
         name if value == "?" or name not in others else f"{name}={value}"
         for name, value in sorted(own.items())
         if others.get(name) != value
     ]
-    return " ".join([str(answer.code), *([] if kind == "plain" else [kind]), *(["with", *differing] if differing else [])])
+    return " ".join(
+        [
+            str(answer.code),
+            *([] if kind == "plain" else [kind]),
+            *(["with", *differing] if differing else []),
+        ]
+    )
 
 
 class Peer:
@@ -150,19 +172,37 @@ class Peer:
     async def _prepare(client: RawClient, member: RawClient) -> None:
         for topic in (TOPIC, "Sent"):
             await client.ok(
-                RequestCode.UPDATE_AND_CREATE_TOPIC, topic=topic, defaultTopic="TBW102", readQueueNums=QUEUES, writeQueueNums=QUEUES,
-                perm=6, topicFilterType="SINGLE_TAG", topicSysFlag=0, order=False,
-            )  # fmt: skip
+                RequestCode.UPDATE_AND_CREATE_TOPIC,
+                topic=topic,
+                defaultTopic="TBW102",
+                readQueueNums=QUEUES,
+                writeQueueNums=QUEUES,
+                perm=6,
+                topicFilterType="SINGLE_TAG",
+                topicSysFlag=0,
+                order=False,
+            )
         for name in (GROUP, ONLINE):
-            body = b'{"groupName":"%s","consumeEnable":true,"retryQueueNums":1,"retryMaxTimes":16}' % name.encode()
+            body = (
+                b'{"groupName":"%s","consumeEnable":true,"retryQueueNums":1,"retryMaxTimes":16}'
+                % name.encode()
+            )
             await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body)
         for queue in range(QUEUES):
             for _ in range(EACH):
                 await client.send(TOPIC, b"reading", queue=queue)
             async with asyncio.timeout(30):
-                while (answer := await client.pull(GROUP, TOPIC, 0, queue=queue)).code or len(messages(answer)) < EACH:
+                while (answer := await client.pull(GROUP, TOPIC, 0, queue=queue)).code or len(
+                    messages(answer)
+                ) < EACH:
                     pass
-            await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=GROUP, topic=TOPIC, queueId=queue, commitOffset=1)
+            await client.ok(
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                consumerGroup=GROUP,
+                topic=TOPIC,
+                queueId=queue,
+                commitOffset=1,
+            )
         await member.heartbeat(CLIENT, ONLINE, TOPIC)
 
     async def ask(self, case: Case) -> Answer:
@@ -197,15 +237,20 @@ async def differences(theirs: str, ours: str) -> tuple[int, list[Difference]]:
 
 
 @pytest.mark.timeout(400)
-async def test_every_request_is_answered_as_by_apache_or_as_recorded(apache_broker: Apache, ogive_broker: Broker, tmp_path: Path) -> None:
+async def test_every_request_is_answered_as_by_apache_or_as_recorded(
+    apache_broker: Apache, ogive_broker: Broker, tmp_path: Path
+) -> None:
     count, found = await differences(apache_broker.address, ogive_broker.address)
     assert count >= 2_000
     known = recorded()
     new = tmp_path / RECORD.name
     new.write_text("".join(f"{one}\n" for one in found), encoding="utf-8")
-    changes = [f"- {one}" for one in known if one not in found] + [f"+ {one}" for one in found if one not in known]
-    assert not changes, f"the answers differ from each other otherwise than {RECORD.name} says. {new} is as they are now:\n" + "\n".join(
-        changes
+    changes = [f"- {one}" for one in known if one not in found] + [
+        f"+ {one}" for one in found if one not in known
+    ]
+    assert not changes, (
+        f"the answers differ from each other otherwise than {RECORD.name} says. {new} is as they "
+        "are now:\n" + "\n".join(changes)
     )
     assert found == known
 
@@ -224,6 +269,15 @@ def test_an_answer_differs_by_its_code_its_kind_of_remark_and_its_headers() -> N
 
     assert compared(answer(0, "OK", offset="1"), answer(0, None, offset="1")) == ("0", "0")
     assert compared(answer(0, msgId="a"), answer(0, msgId="b")) == ("0", "0")
-    assert compared(answer(0, offset="1"), answer(0, offset="2")) == ("0 with offset=1", "0 with offset=2")
-    assert compared(answer(1, "java.lang.NullPointerException"), answer(1, "no topic")) == ("1 exception", "1 words")
-    assert compared(answer(ResponseCode.NO_PERMISSION, "no", forbiddenType="1"), None) == ("16 words with forbiddenType", "no answer")
+    assert compared(answer(0, offset="1"), answer(0, offset="2")) == (
+        "0 with offset=1",
+        "0 with offset=2",
+    )
+    assert compared(answer(1, "java.lang.NullPointerException"), answer(1, "no topic")) == (
+        "1 exception",
+        "1 words",
+    )
+    assert compared(answer(ResponseCode.NO_PERMISSION, "no", forbiddenType="1"), None) == (
+        "16 words with forbiddenType",
+        "no answer",
+    )

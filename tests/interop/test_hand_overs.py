@@ -41,8 +41,8 @@ WAIT_S: Final = 60.0
 EXPIRY_S: Final = 120.0
 """Both brokers drop a client that has sent no heartbeat for so long; they look each ten seconds."""
 UNSAVED: Final = RATE
-"""Messages that a killed member may cost: all that was sent in the longest time between two commits,
-1 s. Usually a third of them are its own, and 0.2 s pass.
+"""Messages that a killed member may cost: all that was sent in the longest time between two
+commits, 1 s. Usually a third of them are its own, and 0.2 s pass.
 """
 TAKEN_OVER_S: Final = 3.0
 LATER_S: Final = 1.0
@@ -74,7 +74,12 @@ async def joins_and_a_kill(server: str, folder: Path, kinds: tuple[Kind, ...]) -
             async def join(kind: Kind, after_s: float) -> None:
                 await asyncio.sleep(after_s)
                 names = (server, topic, group, "concurrent")
-                members.append(JavaMember(*names) if kind == "java" else OurMember(folder, *names))  # type: ignore[arg-type]
+                java = kind == "java"
+                members.append(
+                    JavaMember(*names)  # type: ignore[arg-type]
+                    if java
+                    else OurMember(folder, *names)  # type: ignore[arg-type]
+                )
 
             async def kill_the_first() -> int:
                 """Once all are at work, however long a JVM needs to start."""
@@ -89,7 +94,10 @@ async def joins_and_a_kill(server: str, folder: Path, kinds: tuple[Kind, ...]) -
                 await asyncio.sleep(AFTER_KILL_S)
                 return now_ms
 
-            joining = [asyncio.create_task(join(kind, after_s)) for kind, after_s in zip(kinds, JOIN_AFTER_S, strict=True)]
+            joining = [
+                asyncio.create_task(join(kind, after_s))
+                for kind, after_s in zip(kinds, JOIN_AFTER_S, strict=True)
+            ]
             killing = asyncio.create_task(kill_the_first())
             begun = time.monotonic()
             while not killing.done():
@@ -135,7 +143,10 @@ async def a_stop(server: str, folder: Path) -> Stop:
     try:
         async with aio.Admin(server) as admin, aio.Producer(server) as producer:
             await admin.create_topic(scene.topic, queues=QUEUES)
-            members += [OurMember(folder, *names), OurMember(folder, *names)]  # type: ignore[arg-type]
+            members += [
+                OurMember(folder, *names)  # type: ignore[arg-type]
+                for _ in range(2)
+            ]
             begun = time.monotonic()
             while (now := time.monotonic() - begun) < EXPIRY_S + 40.0:
                 await producer.send(scene.topic, b"%d" % sent)
@@ -164,7 +175,10 @@ def bodies(members: list[OurMember | JavaMember]) -> set[str]:
 
 
 def judged(name: str, sent: int, members: list[OurMember | JavaMember], killed_ms: int) -> Row:
-    lines = sorted((line | {"member": i} for i, member in enumerate(members) for line in member.deliveries()), key=lambda line: line["at"])
+    lines = sorted(
+        (line | {"member": i} for i, member in enumerate(members) for line in member.deliveries()),
+        key=lambda line: line["at"],
+    )
     early, seen = Counter[str](), set[str]()
     twice_at_kill = 0
     for line in lines:
@@ -181,10 +195,12 @@ def judged(name: str, sent: int, members: list[OurMember | JavaMember], killed_m
         if member == 0
     }
     times = [(at - killed_ms) / 1000 for at in first.values() if at is not None]
-    return Row(name, sent, len(seen), early.total() - len(early), twice_at_kill, max(times, default=None))
+    return Row(
+        name, sent, len(seen), early.total() - len(early), twice_at_kill, max(times, default=None)
+    )
 
 
-# --- tests -----------------------------------------------------------------------------------------------------------
+# --- tests ----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["apache_broker", "ogive_broker"])
@@ -204,12 +220,16 @@ async def test_members_that_come_and_go_cleanly_repeat_nothing(server: str) -> N
     assert (row.delivered, row.twice) == (row.sent, 0)
 
 
-async def test_a_message_that_fails_is_tried_as_often_as_it_may_be_before_it_is_a_dead_letter(server: str) -> None:
+async def test_a_message_that_fails_is_tried_as_often_as_it_may_be_before_it_is_a_dead_letter(
+    server: str,
+) -> None:
     row = await hand_overs.failing(server, messages=200)
     assert (row.dead, row.dead_early, row.twice) == (40, 0, 0)
 
 
-async def test_with_a_java_member_hand_overs_cost_no_more_than_among_java_members(server: str, tmp_path: Path) -> None:
+async def test_with_a_java_member_hand_overs_cost_no_more_than_among_java_members(
+    server: str, tmp_path: Path
+) -> None:
     """Neither joins nor a kill; a machine that is busy gets the slack of the constants."""
     alone = await joins_and_a_kill(server, tmp_path, JAVA_ALONE)
     mixed = await joins_and_a_kill(server, tmp_path, MIXED)
@@ -229,17 +249,25 @@ async def table(folder: Path, *, stop: bool) -> None:
             ("ogive", stack.enter_context(Broker(flush="async"))),
         ]
         if stop:
-            rows = await asyncio.gather(*(a_stop(broker.name_server, folder) for _, broker in brokers))
+            rows = await asyncio.gather(
+                *(a_stop(broker.name_server, folder) for _, broker in brokers)
+            )
             for (name, _), row in zip(brokers, rows, strict=True):
                 print(name, json.dumps(asdict(row)))
             return
         for kinds in (JAVA_ALONE, MIXED, ("ours", "ours", "ours")):
             for name, broker in brokers:
-                print(name, json.dumps(asdict(await joins_and_a_kill(broker.name_server, folder, kinds))), flush=True)
+                print(
+                    name,
+                    json.dumps(asdict(await joins_and_a_kill(broker.name_server, folder, kinds))),
+                    flush=True,
+                )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.interop.test_hand_overs", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.interop.test_hand_overs", description=__doc__
+    )
     parser.add_argument("--stop", action="store_true", help="a member that stands still")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:

@@ -1,4 +1,6 @@
-"""Our page for Prometheus beside that of Apache's broker, after the same traffic of Apache's clients."""
+"""Our page for Prometheus beside that of Apache's broker, after the same traffic of Apache's
+clients.
+"""
 
 import re
 import time
@@ -17,22 +19,37 @@ from tests.processes import free_port
 
 OMITTED: Final = {
     "rocketmq_pop_": "pop consumption is not supported",
-    "rocketmq_timer_message_snapshot": "a table of all waiting messages by their time; timing_messages says how many wait",
-    "rocketmq_topic_create_execution_time_milliseconds": "one write of a table; nobody waits for anything else",
+    "rocketmq_timer_message_snapshot": "a table of all waiting messages by their time; "
+    "timing_messages says how many wait",
+    "rocketmq_topic_create_execution_time_milliseconds": "one write of a table; nobody waits for "
+    "anything else",
     "rocketmq_consumer_group_create_execution_time_milliseconds": "the same",
     "otel_scope_info": "about the library that Apache's broker counts with",
     "target_info": "the same",
 }
 """Families of theirs that ours does not have, by the beginning of their names."""
-LABELS_OMITTED: Final = {"otel_scope_name"}  # the name of that library, on every line
-TOPICS_OMITTED: Final = {"rocketmq_send_to_dlq_messages_total": {"topic"}}  # ours counts by group alone
+# the name of that library, on every line
+LABELS_OMITTED: Final = {"otel_scope_name"}
+# ours counts by group alone
+TOPICS_OMITTED: Final = {"rocketmq_send_to_dlq_messages_total": {"topic"}}
 EXPECTED: Final = {
-    "rocketmq_message_size", "rocketmq_rpc_latency_milliseconds", "rocketmq_half_messages", "rocketmq_commit_messages_total",
-    "rocketmq_rollback_messages_total", "rocketmq_finish_message_latency_milliseconds", "rocketmq_timing_messages",
-    "rocketmq_timer_enqueue_total", "rocketmq_timer_dequeue_total", "rocketmq_delay_message_latency_seconds",
-    "rocketmq_consumer_lag_messages", "rocketmq_consumer_lag_latency_milliseconds", "rocketmq_consumer_connections",
-    "rocketmq_producer_connections", "rocketmq_messages_out_total", "rocketmq_storage_size_bytes",
-}  # fmt: skip
+    "rocketmq_message_size",
+    "rocketmq_rpc_latency_milliseconds",
+    "rocketmq_half_messages",
+    "rocketmq_commit_messages_total",
+    "rocketmq_rollback_messages_total",
+    "rocketmq_finish_message_latency_milliseconds",
+    "rocketmq_timing_messages",
+    "rocketmq_timer_enqueue_total",
+    "rocketmq_timer_dequeue_total",
+    "rocketmq_delay_message_latency_seconds",
+    "rocketmq_consumer_lag_messages",
+    "rocketmq_consumer_lag_latency_milliseconds",
+    "rocketmq_consumer_connections",
+    "rocketmq_producer_connections",
+    "rocketmq_messages_out_total",
+    "rocketmq_storage_size_bytes",
+}
 """What the traffic shows on both pages: without it the comparison would be of little."""
 
 
@@ -43,7 +60,10 @@ class Family(NamedTuple):
 
 
 def families(text: str) -> dict[str, Family]:
-    found = {name: Family(kind, set()) for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)}
+    found = {
+        name: Family(kind, set())
+        for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
+    }
     for line in text.splitlines():
         if line and not line.startswith("#"):
             match = re.match(r"(\w+)(?:\{(.*)\})? ", line)
@@ -63,8 +83,14 @@ def rows(text: str, name: str, label: str) -> set[str]:
 def theirs(tmp_path: Path) -> Iterator[tuple[str, str]]:
     """Address of the name server, and of the page."""
     port = free_port()
-    exporter = {"metricsExporterType": "PROM", "metricsPromExporterPort": str(port), "metricsPromExporterHost": "127.0.0.1"}
-    with Apache(tmp_path / "apache", {"messageDelayLevel": DELAY_LEVELS, **APACHES_CHECKS, **exporter}) as running:
+    exporter = {
+        "metricsExporterType": "PROM",
+        "metricsPromExporterPort": str(port),
+        "metricsPromExporterHost": "127.0.0.1",
+    }
+    with Apache(
+        tmp_path / "apache", {"messageDelayLevel": DELAY_LEVELS, **APACHES_CHECKS, **exporter}
+    ) as running:
         yield running.name_server, f"http://127.0.0.1:{port}/metrics"
 
 
@@ -82,10 +108,18 @@ def page_after_traffic(name_server: str, url: str, topic: str) -> str:
     apache.send(name_server, topic, 2, mode="batch")
     apache.send(name_server, topic, 1, delayMs=1000)
     apache.send(name_server, topic, 1, delayMs=600_000)
-    transactions = {"topic": f"{topic}-tx", "group": f"P-{topic}", "plans": "commit,rollback,check-commit"}
+    transactions = {
+        "topic": f"{topic}-tx",
+        "group": f"P-{topic}",
+        "plans": "commit,rollback,check-commit",
+    }
     with (
-        apache.JavaClient("Transact", system=None, nameServer=name_server, count=3, hang="true", **transactions) as producer,
-        apache.JavaClient("Consume", nameServer=name_server, topic=topic, group=f"G-{topic}", deliveries=1000) as consumer,
+        apache.JavaClient(
+            "Transact", system=None, nameServer=name_server, count=3, hang="true", **transactions
+        ) as producer,
+        apache.JavaClient(
+            "Consume", nameServer=name_server, topic=topic, group=f"G-{topic}", deliveries=1000
+        ) as consumer,
     ):
         producer.wait_for("hanging")
         consumer.wait_for("body")
@@ -106,11 +140,15 @@ def once(look: Callable[[], str], good: Callable[[str], bool]) -> str:
     return found
 
 
-def test_families_of_theirs_have_the_same_name_type_and_labels_here(theirs: tuple[str, str], ours: tuple[str, str], topic: str) -> None:
+def test_families_of_theirs_have_the_same_name_type_and_labels_here(
+    theirs: tuple[str, str], ours: tuple[str, str], topic: str
+) -> None:
     their_text, our_text = page_after_traffic(*theirs, topic), page_after_traffic(*ours, topic)
     expected, found = families(their_text), families(our_text)
     assert (EXPECTED - expected.keys(), EXPECTED - found.keys()) == (set(), set())
-    claimed = {name: family for name, family in expected.items() if not name.startswith(tuple(OMITTED))}
+    claimed = {
+        name: family for name, family in expected.items() if not name.startswith(tuple(OMITTED))
+    }
     assert claimed.keys() - found.keys() == set()
     for name, (kind, labels) in claimed.items():
         without = TOPICS_OMITTED.get(name, set())
@@ -120,4 +158,6 @@ def test_families_of_theirs_have_the_same_name_type_and_labels_here(theirs: tupl
         "send_batch_message",
         "pull_message",
     }
-    assert rows(our_text, "rocketmq_messages_in_total", "message_type") == rows(their_text, "rocketmq_messages_in_total", "message_type")
+    assert rows(our_text, "rocketmq_messages_in_total", "message_type") == rows(
+        their_text, "rocketmq_messages_in_total", "message_type"
+    )

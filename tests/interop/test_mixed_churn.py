@@ -1,8 +1,10 @@
-"""Groups of our members and Java's, in which members join, leave and are killed all the time: what came is held against what was sent.
+"""Groups of our members and Java's, in which members join, leave and are killed all the time: what
+came is held against what was sent.
 
-Lost: sent, and never delivered. Out of order: a queue of the orderly group went on without the next message in between. What may come
-twice is counted from what happened: of a killed member what it had not told yet, and in a concurrent group, whose queues nobody locks, what
-both owners got around a hand-over. A queue of an orderly group that is handed over repeats nothing.
+Lost: sent, and never delivered. Out of order: a queue of the orderly group went on without the next
+message in between. What may come twice is counted from what happened: of a killed member what it
+had not told yet, and in a concurrent group, whose queues nobody locks, what both owners got around
+a hand-over. A queue of an orderly group that is handed over repeats nothing.
 """
 
 import asyncio
@@ -34,24 +36,34 @@ Mode = Literal["concurrent", "orderly"]
 
 MODES: tuple[Mode, ...] = ("concurrent", "orderly")
 MEMBER = Path(__file__).parent / "member.py"
-RATE = 100  # messages a second and topic
+# messages a second and topic
+RATE = 100
 QUEUES = 8
 UNSAVED_MS = (
-    2000  # of a killed one's work. Ours tells its progress each second; Java's each five, but also with each pull. And as long again
+    # of a killed one's work. Ours tells its progress each second; Java's each five, but also with
+    # each pull. And as long again
+    2000
 )
-HAND_OVER_MS = 1000  # both look at their group again a second after the last time; until then an owner goes on that has lost a queue
-LEASE_S = 60.0  # a queue of a killed orderly member is free when the broker's lease is over
+# both look at their group again a second after the last time; until then an owner goes on that has
+# lost a queue
+HAND_OVER_MS = 1000
+# a queue of a killed orderly member is free when the broker's lease is over
+LEASE_S = 60.0
 QUIET_S = 45.0
 
 
 class OurMember:
     """A process that prints its deliveries into a file that outlives it."""
 
-    def __init__(self, directory: Path, name_server: str, topic: str, group: str, mode: Mode) -> None:
+    def __init__(
+        self, directory: Path, name_server: str, topic: str, group: str, mode: Mode
+    ) -> None:
         self._output = directory / f"{group}-{time.monotonic_ns()}"
         with self._output.open("wb") as out:
             command = [sys.executable, str(MEMBER), name_server, topic, group, mode]
-            self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+            )
 
     def end(self, sign: signal.Signals) -> None:
         stop(self._process, sign)
@@ -62,13 +74,21 @@ class OurMember:
         self._process.send_signal(sign)
 
     def deliveries(self) -> list[dict[str, Any]]:
-        lines = self._output.read_text().split("\n")[:-1]  # a killed one may have been in the middle of a line
+        # a killed one may have been in the middle of a line
+        lines = self._output.read_text().split("\n")[:-1]
         return [json.loads(line) for line in lines]
 
 
 class JavaMember:
     def __init__(self, name_server: str, topic: str, group: str, mode: Mode) -> None:
-        options = {"nameServer": name_server, "topic": topic, "group": group, "deliveries": 10_000_000, "mode": mode, "timeout": 7200}
+        options = {
+            "nameServer": name_server,
+            "topic": topic,
+            "group": group,
+            "deliveries": 10_000_000,
+            "mode": mode,
+            "timeout": 7200,
+        }
         self._client = apache.JavaClient("Consume", system=apache.QUICK_REBALANCE, **options)
 
     def end(self, sign: signal.Signals) -> None:
@@ -95,7 +115,8 @@ class Churn:
     live: list[OurMember | JavaMember] = field(default_factory=list)
     gone: list[OurMember | JavaMember] = field(default_factory=list)
     ids: dict[OurMember | JavaMember, int] = field(default_factory=dict)
-    killed: dict[int, int] = field(default_factory=dict)  # when, in ms
+    # when, in ms
+    killed: dict[int, int] = field(default_factory=dict)
     changes: Counter[str] = field(default_factory=Counter)
 
     def join(self, *, java: bool = False) -> None:
@@ -111,10 +132,18 @@ class Churn:
             self.killed[self.ids[member]] = time.time_ns() // 1_000_000
         member.end(sign)
         self.gone.append(member)
-        self.changes["java kills" if isinstance(member, JavaMember) else "kills" if sign is signal.SIGKILL else "leaves"] += 1
+        self.changes[
+            "java kills"
+            if isinstance(member, JavaMember)
+            else "kills"
+            if sign is signal.SIGKILL
+            else "leaves"
+        ] += 1
 
     def change(self, dice: random.Random) -> None:
-        """One member comes, leaves or is killed; there are two of ours at least, and Java's comes back at once."""
+        """One member comes, leaves or is killed; there are two of ours at least, and Java's comes
+        back at once.
+        """
         ours = [member for member in self.live if isinstance(member, OurMember)]
         java = [member for member in self.live if isinstance(member, JavaMember)]
         what = dice.choice(["join", "leave", "kill", "java"])
@@ -138,7 +167,11 @@ class Churn:
                 member.forget()
 
     def deliveries(self) -> list[dict[str, Any]]:
-        found = [line | {"member": self.ids[member]} for member in (*self.gone, *self.live) for line in member.deliveries()]
+        found = [
+            line | {"member": self.ids[member]}
+            for member in (*self.gone, *self.live)
+            for line in member.deliveries()
+        ]
         return sorted(found, key=lambda line: (line["at"], line["queueId"], line["queueOffset"]))
 
 
@@ -154,14 +187,22 @@ def skipped(deliveries: Iterable[dict[str, Any]]) -> list[tuple[int, int]]:
     return found
 
 
-def may_come_again(deliveries: Sequence[dict[str, Any]], killed: Mapping[int, int], mode: Mode) -> int:
-    """How many deliveries there may be beyond the first of each message; *killed*: which member, and when."""
-    unsaved: int = sum(line["at"] >= killed.get(line["member"], sys.maxsize) - UNSAVED_MS for line in deliveries)
+def may_come_again(
+    deliveries: Sequence[dict[str, Any]], killed: Mapping[int, int], mode: Mode
+) -> int:
+    """How many deliveries there may be beyond the first of each message; *killed*: which member,
+    and when.
+    """
+    unsaved: int = sum(
+        line["at"] >= killed.get(line["member"], sys.maxsize) - UNSAVED_MS for line in deliveries
+    )
     return unsaved + (0 if mode == "orderly" else around_hand_overs(deliveries, killed))
 
 
 def around_hand_overs(deliveries: Iterable[dict[str, Any]], killed: Mapping[int, int]) -> int:
-    """What the others, as long as they lived, got of a queue just before and after a member began to get it."""
+    """What the others, as long as they lived, got of a queue just before and after a member began
+    to get it.
+    """
     by_queue: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for line in deliveries:
         by_queue[line["queueId"]].append(line)
@@ -170,7 +211,8 @@ def around_hand_overs(deliveries: Iterable[dict[str, Any]], killed: Mapping[int,
         got = {(line["member"], line["queueOffset"]) for line in lines}
         for first in lines:
             if (first["member"], first["queueOffset"] - 1) in got:
-                continue  # it had the queue already
+                # it had the queue already
+                continue
             count += sum(
                 line["member"] != first["member"]
                 and abs(line["at"] - first["at"]) <= HAND_OVER_MS
@@ -180,9 +222,14 @@ def around_hand_overs(deliveries: Iterable[dict[str, Any]], killed: Mapping[int,
     return count
 
 
-async def run(broker: Broker, directory: Path, seconds: float, pause_s: float, *, java: bool) -> dict[str, Any]:
+async def run(
+    broker: Broker, directory: Path, seconds: float, pause_s: float, *, java: bool
+) -> dict[str, Any]:
     """The figures of one run."""
-    groups = [Churn(directory, broker.name_server, f"Churn_{mode}", f"churn_{mode}", mode) for mode in MODES]
+    groups = [
+        Churn(directory, broker.name_server, f"Churn_{mode}", f"churn_{mode}", mode)
+        for mode in MODES
+    ]
     try:
         async with aio.Admin(broker.name_server) as admin:
             for churn in groups:
@@ -195,14 +242,21 @@ async def run(broker: Broker, directory: Path, seconds: float, pause_s: float, *
         deadline = time.monotonic() + LEASE_S + QUIET_S
         while time.monotonic() < deadline and any(numbers - churn.numbers() for churn in groups):
             await asyncio.sleep(0.5)
-        return {churn.mode: figures(churn, numbers) for churn in groups} | {"seconds": seconds, "java": java}
+        return {churn.mode: figures(churn, numbers) for churn in groups} | {
+            "seconds": seconds,
+            "java": java,
+        }
     finally:
         for churn in groups:
             churn.end()
 
 
-async def send_and_change(name_server: str, groups: list[Churn], seconds: float, pause_s: float) -> set[str]:
-    """Send the same numbers to each group's topic, at RATE, and change the groups every *pause_s*; the numbers."""
+async def send_and_change(
+    name_server: str, groups: list[Churn], seconds: float, pause_s: float
+) -> set[str]:
+    """Send the same numbers to each group's topic, at RATE, and change the groups every *pause_s*;
+    the numbers.
+    """
     dice, number, begun = random.Random(1), 0, time.monotonic()
     next_change = begun + pause_s
     async with aio.Producer(name_server) as producer:
@@ -261,7 +315,9 @@ async def churned(seconds: float, pause_s: float, *, java: bool) -> None:
 @pytest.mark.nightly
 @pytest.mark.timeout(200)
 async def test_members_come_and_go_and_nothing_is_lost() -> None:
-    """The short size: 15 seconds, one change of each group every three; a lease of a killed orderly member may cost a minute more."""
+    """The short size: 15 seconds, one change of each group every three; a lease of a killed orderly
+    member may cost a minute more.
+    """
     await churned(15.0, 3.0, java=True)
 
 
@@ -285,15 +341,22 @@ def line(member: int, offset: int, at: int) -> dict[str, Any]:
 def test_of_a_killed_member_what_it_did_last_may_come_again() -> None:
     lines = [line(0, offset, 1000 * offset) for offset in range(10)] + [line(1, 9, 60_000)]
     for mode in MODES:
-        assert may_come_again(lines, {0: 9500}, mode) == 2  # what it did at 8,000 and 9,000
+        # what it did at 8,000 and 9,000
+        assert may_come_again(lines, {0: 9500}, mode) == 2
         assert may_come_again(lines, {0: 90_000}, mode) == 0
 
 
 def test_what_two_owners_get_around_a_hand_over_may_come_again_unless_they_lock() -> None:
     old = [line(0, offset, 100 * offset) for offset in range(40)]
-    new = [line(1, offset, 2000 + 100 * offset) for offset in range(20, 60)]  # begins at 4,000, with what the old one got at 2,000
+    # begins at 4,000, with what the old one got at 2,000
+    new = [line(1, offset, 2000 + 100 * offset) for offset in range(20, 60)]
     again = [line(0, 70, 9000)]
-    assert around_hand_overs(old + new, {}) == 10  # from 3,000 on
-    assert around_hand_overs(old + new + again, {}) == 10 + 0  # it begins anew, with nobody at work
+    # from 3,000 on
+    assert around_hand_overs(old + new, {}) == 10
+    # it begins anew, with nobody at work
+    assert around_hand_overs(old + new + again, {}) == 10 + 0
     assert around_hand_overs(old + new, {0: 3950}) == 0
-    assert (may_come_again(old + new, {}, "concurrent"), may_come_again(old + new, {}, "orderly")) == (10, 0)
+    assert (
+        may_come_again(old + new, {}, "concurrent"),
+        may_come_again(old + new, {}, "orderly"),
+    ) == (10, 0)

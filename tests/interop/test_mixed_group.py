@@ -1,4 +1,6 @@
-"""Our members and Apache's Java members of one group share a topic: no queue with two owners, none without."""
+"""Our members and Apache's Java members of one group share a topic: no queue with two owners, none
+without.
+"""
 
 import asyncio
 import itertools
@@ -12,31 +14,57 @@ from ogive.model import MessageExt
 from tests.interop import apache
 
 WAIT_S = 120.0
-STRATEGIES = {"AVG": allocate.average, "AVG_BY_CIRCLE": allocate.average_by_circle, "CONSISTENT_HASH": allocate.consistent_hash()}
+STRATEGIES = {
+    "AVG": allocate.average,
+    "AVG_BY_CIRCLE": allocate.average_by_circle,
+    "CONSISTENT_HASH": allocate.consistent_hash(),
+}
 
 
 @pytest.mark.feature(2)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_our_members_and_javas_share_the_queues(apache_broker: apache.Apache, topic: str, group: str, strategy: str) -> None:
-    """Two of ours, one of Java's. Until Java's has heard of the others a queue may have two owners; then each has the right one."""
+async def test_our_members_and_javas_share_the_queues(
+    apache_broker: apache.Apache, topic: str, group: str, strategy: str
+) -> None:
+    """Two of ours, one of Java's.
+
+    Until Java's has heard of the others a queue may have two owners; then each has the right one.
+    """
     ours: list[MessageExt] = []
     listener = ogive.listener(topic, group=group, start="earliest")(ours.append)
     config = ogive.ConsumerConfig(rebalance_pause_s=0.1, strategy=STRATEGIES[strategy])
     server = apache_broker.name_server
-    options = {"nameServer": server, "topic": topic, "group": group, "deliveries": 100_000, "strategy": strategy}
+    options = {
+        "nameServer": server,
+        "topic": topic,
+        "group": group,
+        "deliveries": 100_000,
+        "strategy": strategy,
+    }
     async with aio.Admin(server) as admin, aio.Producer(server) as producer:
         await admin.create_topic(topic, queues=16)
         with apache.JavaClient("Consume", system=apache.QUICK_REBALANCE, **options) as java:
             await asyncio.to_thread(java.wait_for, "ready")
 
             async def deliver(numbers: range) -> dict[int, list[tuple[str, int]]]:
-                """Who got each of the messages from which queue; returns once every message has come."""
+                """Who got each of the messages from which queue; returns once every message has
+                come.
+                """
                 for number in numbers:
                     await producer.send(topic, b"%d" % number)
                 while True:
-                    got = [("java", line["queueId"], int(line["body"])) for line in java.printed().lines if "body" in line]
-                    got += [("ogive", message.queue.queue_id, int(message.body)) for message in ours]
-                    owners = {number: [(who, queue_id) for who, queue_id, body in got if body == number] for number in numbers}
+                    got = [
+                        ("java", line["queueId"], int(line["body"]))
+                        for line in java.printed().lines
+                        if "body" in line
+                    ]
+                    got += [
+                        ("ogive", message.queue.queue_id, int(message.body)) for message in ours
+                    ]
+                    owners = {
+                        number: [(who, queue_id) for who, queue_id, body in got if body == number]
+                        for number in numbers
+                    }
                     if all(owners.values()):
                         return owners
                     await asyncio.sleep(0.1)
@@ -49,11 +77,18 @@ async def test_our_members_and_javas_share_the_queues(apache_broker: apache.Apac
                 while len(members := await client_ids(admin, group)) < 3:
                     await asyncio.sleep(0.1)
                 queues = await producer.client.routes.subscribe_queues(topic)
-                expected = {q.queue_id for me in (first, second) for q in config.strategy(queues, members, me.client_id)}
+                expected = {
+                    q.queue_id
+                    for me in (first, second)
+                    for q in config.strategy(queues, members, me.client_id)
+                }
                 places = {("ogive" if i in expected else "java", i) for i in range(16)}
                 for round_ in itertools.count():
                     owners = await deliver(range(64 * round_, 64 * (round_ + 1)))
-                    if all(len(found) == 1 for found in owners.values()) and {found[0] for found in owners.values()} == places:
+                    if (
+                        all(len(found) == 1 for found in owners.values())
+                        and {found[0] for found in owners.values()} == places
+                    ):
                         break
 
 

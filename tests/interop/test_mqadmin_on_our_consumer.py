@@ -36,7 +36,10 @@ class Consuming:
     async def until_told(self, offsets: int) -> None:
         """Until the broker knows of so many finished messages."""
         async with asyncio.timeout(WAIT_S), aio.Admin(self.server) as admin:
-            while sum(max(0, row.consumer_offset) for row in await admin.lag(self.group, self.topic)) != offsets:
+            while (
+                sum(max(0, row.consumer_offset) for row in await admin.lag(self.group, self.topic))
+                != offsets
+            ):
                 await asyncio.sleep(0.05)
 
     async def mqadmin(self, *commands: str) -> list[str]:
@@ -47,7 +50,9 @@ class Consuming:
 
 
 @pytest.fixture
-async def consuming(apache_broker: apache.Apache, topic: str, group: str) -> AsyncIterator[Consuming]:
+async def consuming(
+    apache_broker: apache.Apache, topic: str, group: str
+) -> AsyncIterator[Consuming]:
     server = apache_broker.name_server
     async with aio.Admin(server) as admin:
         await admin.create_topic(topic, queues=4)
@@ -66,22 +71,42 @@ async def test_consumer_status(consuming: Consuming) -> None:
     """The table of queues, the subscriptions, the figures, and the stacks."""
     client = consuming.consumer.client_id
     (status,) = await consuming.mqadmin(f"consumerStatus -g {consuming.group} -i {client} -s")
-    for wanted in ("PROP_CONSUMER_START_TIMESTAMP", "PROP_CLIENT_VERSION", "ogive ", "#Consumer Subscription#", consuming.topic, "thread "):
+    for wanted in (
+        "PROP_CONSUMER_START_TIMESTAMP",
+        "PROP_CLIENT_VERSION",
+        "ogive ",
+        "#Consumer Subscription#",
+        consuming.topic,
+        "thread ",
+    ):
         assert wanted in status
     rows = re.findall(rf"^{consuming.topic[:32]}\S* +broker-a +(\d) +(\d+)", status, re.MULTILINE)
     assert sorted(rows) == [(str(queue_id), "5") for queue_id in range(4)]
-    figures = re.search(rf"^{consuming.topic[:32]}\S* +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +(\d+)", status, re.MULTILINE)
+    figures = re.search(
+        rf"^{consuming.topic[:32]}\S* +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +([\d.]+) +(\d+)",
+        status,
+        re.MULTILINE,
+    )
     assert figures is not None
     pull_rt, pull_tps, _, ok_tps, failed_tps, failed = map(float, figures.groups())
     assert min(pull_rt, pull_tps, ok_tps) > 0
     assert (failed_tps, failed) == (0, 0)
 
 
-@pytest.mark.parametrize("server_side", [True, False], ids=["the broker moves the offsets", "the broker tells the consumer"])
-async def test_reset_offset_by_time(consuming: Consuming, apache_broker: apache.Apache, server_side: bool) -> None:
+@pytest.mark.parametrize(
+    "server_side",
+    [True, False],
+    ids=["the broker moves the offsets", "the broker tells the consumer"],
+)
+async def test_reset_offset_by_time(
+    consuming: Consuming, apache_broker: apache.Apache, server_side: bool
+) -> None:
     """To the beginning: everything comes again, while the consumer runs."""
     reset = f"resetOffsetByTime -g {consuming.group} -t {consuming.topic} -s 1000"
-    setting = f"updateBrokerConfig -b {apache_broker.address} -k useServerSideResetOffset -v {str(server_side).lower()}"
+    setting = (
+        f"updateBrokerConfig -b {apache_broker.address} -k useServerSideResetOffset -v "
+        f"{str(server_side).lower()}"
+    )
     _, output = await consuming.mqadmin(setting, reset)
     assert consuming.topic[:32] in output
     await consuming.until_seen(40)

@@ -1,4 +1,6 @@
-"""Name servers and brokers of both kinds in one cluster: each broker at both name servers, which say the same, and either may be away."""
+"""Name servers and brokers of both kinds in one cluster: each broker at both name servers, which
+say the same, and either may be away.
+"""
 
 import asyncio
 import signal
@@ -24,7 +26,8 @@ from tests.raw_client import RawClient
 
 BROKERS = {"broker-apache", "broker-ogive"}
 QUEUES = 4
-PERIOD_MS = 10_000  # the shortest that Apache's broker takes
+# the shortest that Apache's broker takes
+PERIOD_MS = 10_000
 WAIT_S = 90.0
 
 
@@ -54,13 +57,21 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         await asyncio.to_thread(theirs.start)
         await ours.start()
 
-        settings = {"brokerName": "broker-apache", "namesrvAddr": cluster.name_server, "registerNameServerPeriod": str(PERIOD_MS)}
+        settings = {
+            "brokerName": "broker-apache",
+            "namesrvAddr": cluster.name_server,
+            "registerNameServerPeriod": str(PERIOD_MS),
+        }
         their_broker = Apache(tmp_path / "apache", settings, name_server=ours.address)
         stack.push_async_callback(asyncio.to_thread, their_broker.stop, signal.SIGKILL)
         await asyncio.to_thread(their_broker.start)
         servers = tuple(cluster.addresses)
         config = BrokerConfig(
-            data=tmp_path / "ogive", port=0, name="broker-ogive", name_servers=servers, register_period_s=PERIOD_MS / 1000
+            data=tmp_path / "ogive",
+            port=0,
+            name="broker-ogive",
+            name_servers=servers,
+            register_period_s=PERIOD_MS / 1000,
         )
         our_broker = Broker(config)
         stack.push_async_callback(our_broker.stop)
@@ -77,7 +88,9 @@ class View:
     """Addresses by broker and id, as clusterList shows them"""
     clusters: dict[str, set[str]]
     routes: dict[str, tuple[dict[str, dict[int, str]], set[tuple[str, int, int, int, int]]]]
-    """By topic: its brokers and, of each broker, the queues to read and to write, the rights and the flag"""
+    """By topic: its brokers and, of each broker, the queues to read and to write, the rights and
+    the flag
+    """
 
     @classmethod
     async def of(cls, name_server: str, topics: Sequence[str]) -> Self:
@@ -85,16 +98,27 @@ class View:
         async with await RawClient.open(name_server) as client:
             info = ClusterInfo.decode((await client.ok(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
             for topic in topics:
-                answer = await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, acceptStandardJsonOnly=True)
+                answer = await client.call(
+                    RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic, acceptStandardJsonOnly=True
+                )
                 if answer.body:
                     found = TopicRouteData.from_json(loads_object(answer.body))
-                    routes[topic] = _addresses(found.brokers), {astuple(queues) for queues in found.queues}
-        return cls(_addresses(info.brokers.values()), {name: set(members) for name, members in info.clusters.items()}, routes)
+                    routes[topic] = (
+                        _addresses(found.brokers),
+                        {astuple(queues) for queues in found.queues},
+                    )
+        return cls(
+            _addresses(info.brokers.values()),
+            {name: set(members) for name, members in info.clusters.items()},
+            routes,
+        )
 
     def is_whole(self, topics: Sequence[str]) -> bool:
         """Both brokers, and each topic on both."""
         queues = {(broker, QUEUES, QUEUES, 6, 0) for broker in BROKERS}
-        return self.brokers.keys() == BROKERS and all(self.routes.get(topic) == (self.brokers, queues) for topic in topics)
+        return self.brokers.keys() == BROKERS and all(
+            self.routes.get(topic) == (self.brokers, queues) for topic in topics
+        )
 
 
 def _addresses(brokers: Iterable[BrokerData]) -> dict[str, dict[int, str]]:
@@ -114,12 +138,16 @@ async def agree(name_servers: list[str], *topics: str) -> None:
 
 
 def make_topic(name_server: str, topic: str) -> None:
-    (said,) = apache.admin(name_server, f"updateTopic -c DefaultCluster -t {topic} -r {QUEUES} -w {QUEUES}")
+    (said,) = apache.admin(
+        name_server, f"updateTopic -c DefaultCluster -t {topic} -r {QUEUES} -w {QUEUES}"
+    )
     assert said.count("success") == len(BROKERS), said
 
 
 class Traffic:
-    """Our producer, our member and Java's of topic "First" run all the time; for each further topic Java's programs are started anew."""
+    """Our producer, our member and Java's of topic "First" run all the time; for each further topic
+    Java's programs are started anew.
+    """
 
     def __init__(self, producer: aio.Producer, java: apache.JavaClient) -> None:
         self._producer, self._java = producer, java
@@ -129,32 +157,61 @@ class Traffic:
         self.got.add(message.id)
 
     async def flows(self, topic: str, *, alive: str) -> None:
-        """Sends of both clients to *topic*, which Java's reads, and of ours to "First", all spread over both brokers.
+        """Sends of both clients to *topic*, which Java's reads, and of ours to "First", all spread
+        over both brokers.
 
-        What is started is given the name server that is *alive*: Java's client begins with any, and fails at one that is away.
+        What is started is given the name server that is *alive*: Java's client begins with any, and
+        fails at one that is away.
         """
         sent = await asyncio.to_thread(apache.send, alive, topic, 4 * QUEUES)
         own = [await self._producer.send(topic, b"ours") for _ in range(4 * QUEUES)]
-        assert {line["brokerName"] for line in sent} == {result.queue.broker_name for result in own} == BROKERS
-        read = await asyncio.to_thread(apache.consume, alive, topic, f"java-{topic}", len(sent) + len(own))
-        assert {line["id"] for line in read} == {line["id"] for line in sent} | {result.id for result in own}
+        assert (
+            {line["brokerName"] for line in sent}
+            == {result.queue.broker_name for result in own}
+            == BROKERS
+        )
+        read = await asyncio.to_thread(
+            apache.consume, alive, topic, f"java-{topic}", len(sent) + len(own)
+        )
+        assert {line["id"] for line in read} == {line["id"] for line in sent} | {
+            result.id for result in own
+        }
         first = {(await self._producer.send("First", b"more")).id for _ in range(4 * QUEUES)}
         async with asyncio.timeout(WAIT_S):
-            while not (first <= self.got and first <= {line.get("id") for line in self._java.printed().lines}):
+            while not (
+                first <= self.got
+                and first <= {line.get("id") for line in self._java.printed().lines}
+            ):
                 await asyncio.sleep(0.05)
 
 
-async def test_name_servers_of_both_kinds_say_the_same_and_either_may_be_away(cluster: Cluster) -> None:
-    """Topics are made, found, written and read with both, with ours alone, and with Apache's alone; who comes back is told everything."""
+async def test_name_servers_of_both_kinds_say_the_same_and_either_may_be_away(
+    cluster: Cluster,
+) -> None:
+    """Topics are made, found, written and read with both, with ours alone, and with Apache's alone;
+    who comes back is told everything.
+    """
     await agree(cluster.addresses)
     await asyncio.to_thread(make_topic, cluster.name_server, "First")
     await agree(cluster.addresses, "First")
-    tables = [apache.table((await asyncio.to_thread(apache.admin, one, "clusterList"))[0]) for one in cluster.addresses]
-    shown = [{(row["Cluster Name"], row["Broker Name"], row["BID"], row["Addr"]) for row in table} for table in tables]
+    tables = [
+        apache.table((await asyncio.to_thread(apache.admin, one, "clusterList"))[0])
+        for one in cluster.addresses
+    ]
+    shown = [
+        {(row["Cluster Name"], row["Broker Name"], row["BID"], row["Addr"]) for row in table}
+        for table in tables
+    ]
     assert shown[0] == shown[1]
     assert {row[1] for row in shown[0]} == BROKERS
 
-    options = {"nameServer": cluster.name_server, "topic": "First", "group": "java", "deliveries": 100_000, "timeout": 600}
+    options = {
+        "nameServer": cluster.name_server,
+        "topic": "First",
+        "group": "java",
+        "deliveries": 100_000,
+        "timeout": 600,
+    }
     with apache.JavaClient("Consume", system=apache.QUICK_REBALANCE, **options) as java:
         async with aio.Producer(cluster.name_server) as producer:
             traffic = Traffic(producer, java)
@@ -176,6 +233,8 @@ async def test_name_servers_of_both_kinds_say_the_same_and_either_may_be_away(cl
                 await agree([cluster.theirs.name_server], "First", "Second", "Third")
                 await traffic.flows("Third", alive=cluster.theirs.name_server)
 
-                cluster.ours = NameServer(NameServerConfig(port=int(cluster.ours.address.rpartition(":")[2])))
+                cluster.ours = NameServer(
+                    NameServerConfig(port=int(cluster.ours.address.rpartition(":")[2]))
+                )
                 await cluster.ours.start()
                 await agree(cluster.addresses, "First", "Second", "Third")

@@ -21,8 +21,12 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apache]:
     settings = {
         "authenticationEnabled": "true",
         "authorizationEnabled": "true",
-        "authenticationMetadataProvider": "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider",
-        "authorizationMetadataProvider": "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider",
+        "authenticationMetadataProvider": (
+            "org.apache.rocketmq.auth.authentication.provider.LocalAuthenticationMetadataProvider"
+        ),
+        "authorizationMetadataProvider": (
+            "org.apache.rocketmq.auth.authorization.provider.LocalAuthorizationMetadataProvider"
+        ),
         "initAuthenticationUser": '{"username":"root","password":"root-secret"}',
         "innerClientAuthenticationCredentials": '{"accessKey":"root","secretKey":"root-secret"}',
     }
@@ -35,7 +39,9 @@ def client(broker: Apache, credentials: ogive.Credentials | None) -> ogive.Clien
 
 
 @pytest.mark.feature(4)
-async def test_a_user_with_credentials_administers_sends_and_consumes(guarded: Apache, topic: str, group: str) -> None:
+async def test_a_user_with_credentials_administers_sends_and_consumes(
+    guarded: Apache, topic: str, group: str
+) -> None:
     """Single messages, batches, one-way, keyed runs: each kind of frame carries its signature."""
     config = client(guarded, ROOT)
     async with aio.Admin(client=config) as admin, aio.Producer(client=config) as producer:
@@ -43,10 +49,14 @@ async def test_a_user_with_credentials_administers_sends_and_consumes(guarded: A
         await producer.send(topic, b"0", tag="größe")
         await producer.send_batch(topic, [b"1", b"2"])
         await producer.send_oneway(topic, b"3")
-        for future in [await producer.submit(topic, b"%d" % i, sharding_key="k") for i in range(4, 10)]:
+        for future in [
+            await producer.submit(topic, b"%d" % i, sharding_key="k") for i in range(4, 10)
+        ]:
             await future
         bodies = set()
-        async with aio.PushConsumer(topic, group=group, start="earliest", client=config) as consumer:
+        async with aio.PushConsumer(
+            topic, group=group, start="earliest", client=config
+        ) as consumer:
             async for message in consumer:
                 async with message.process():
                     bodies.add(message.body)
@@ -55,8 +65,12 @@ async def test_a_user_with_credentials_administers_sends_and_consumes(guarded: A
     assert bodies == {b"%d" % i for i in range(10)}
 
 
-@pytest.mark.parametrize("wrong", [None, ogive.Credentials(access_key="root", secret_key="wrong-secret")])
-async def test_without_the_right_credentials_nothing_is_stored(guarded: Apache, wrong: ogive.Credentials | None) -> None:
+@pytest.mark.parametrize(
+    "wrong", [None, ogive.Credentials(access_key="root", secret_key="wrong-secret")]
+)
+async def test_without_the_right_credentials_nothing_is_stored(
+    guarded: Apache, wrong: ogive.Credentials | None
+) -> None:
     async with aio.Producer(client=client(guarded, wrong)) as producer:
         with pytest.raises(OgiveError, match="16 NO_PERMISSION") as refused:
             await producer.send("TopicTest", b"x")
@@ -64,7 +78,7 @@ async def test_without_the_right_credentials_nothing_is_stored(guarded: Apache, 
     assert isinstance(refused.value.__cause__, NoPermission)
 
 
-# --- TLS -------------------------------------------------------------------------------------------------------------
+# --- TLS ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +88,19 @@ def authority() -> trustme.CA:
 
 @pytest.fixture(scope="module")
 def encrypted(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -> Iterator[Apache]:
-    """A name server and a broker that speak TLS to who wants it, and then ask for the client's certificate."""
+    """A name server and a broker that speak TLS to who wants it, and then ask for the client's
+    certificate.
+    """
     folder = tmp_path_factory.mktemp("encrypted")
     server = authority.issue_cert("127.0.0.1")
     (folder / "server.pem").write_bytes(b"".join(blob.bytes() for blob in server.cert_chain_pems))
     key = serialization.load_pem_private_key(server.private_key_pem.bytes(), None)
     (folder / "server.key").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
     )
     (folder / "ca.pem").write_bytes(authority.cert_pem.bytes())
     properties = {
@@ -91,9 +111,13 @@ def encrypted(tmp_path_factory: pytest.TempPathFactory, authority: trustme.CA) -
         "tls.server.authClient": "true",
         "tls.server.trustCertPath": folder / "ca.pem",
     }
-    (folder / "tls.properties").write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    (folder / "tls.properties").write_text(
+        "".join(f"{name}={value}\n" for name, value in properties.items())
+    )
     options = ["-Dtls.server.mode=permissive", f"-Dtls.config.file={folder / 'tls.properties'}"]
-    with Apache(folder / "apache", jvm=[*BROKER_JVM, *options], name_server_jvm=[*NAME_SERVER_JVM, *options]) as running:
+    with Apache(
+        folder / "apache", jvm=[*BROKER_JVM, *options], name_server_jvm=[*NAME_SERVER_JVM, *options]
+    ) as running:
         yield running
 
 
@@ -103,7 +127,9 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
-async def test_a_message_goes_both_ways_over_tls(encrypted: Apache, authority: trustme.CA, topic: str) -> None:
+async def test_a_message_goes_both_ways_over_tls(
+    encrypted: Apache, authority: trustme.CA, topic: str
+) -> None:
     context = trusting(authority)
     authority.issue_cert("client@example.org").configure_cert(context)
     config = ogive.ClientConfig(name_server=encrypted.name_server, ssl=context)
@@ -114,9 +140,13 @@ async def test_a_message_goes_both_ways_over_tls(encrypted: Apache, authority: t
         assert (row.queue, row.max_offset) == (sent.queue, 1)
 
 
-async def test_a_server_that_cannot_be_trusted_is_not_spoken_to(encrypted: Apache, authority: trustme.CA) -> None:
+async def test_a_server_that_cannot_be_trusted_is_not_spoken_to(
+    encrypted: Apache, authority: trustme.CA
+) -> None:
     """Another authority than ours; the right one, but no certificate of the client's own."""
     for context in (True, trusting(trustme.CA()), trusting(authority)):
-        async with aio.Producer(client=ogive.ClientConfig(name_server=encrypted.name_server, ssl=context)) as producer:
+        async with aio.Producer(
+            client=ogive.ClientConfig(name_server=encrypted.name_server, ssl=context)
+        ) as producer:
             with pytest.raises(OgiveError, match=r"TLS with 127\.0\.0\.1:\d+ failed|certificate"):
                 await producer.send("TopicTest", b"x")

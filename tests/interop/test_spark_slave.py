@@ -1,4 +1,6 @@
-"""The master of an Apache broker is down and its slave serves: batches and streams read on from the slave, as push consumers do."""
+"""The master of an Apache broker is down and its slave serves: batches and streams read on from the
+slave, as push consumers do.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -21,7 +23,9 @@ pytestmark = pytest.mark.timeout(400)
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Apache, Apache]]:
     with Apache(tmp_path_factory.mktemp("master"), {"brokerRole": "SYNC_MASTER"}) as master:
         settings = {"brokerRole": "SLAVE", "brokerId": "1", "slaveReadEnable": "true"}
-        with Apache(tmp_path_factory.mktemp("slave"), settings, name_server=master.name_server) as slave:
+        with Apache(
+            tmp_path_factory.mktemp("slave"), settings, name_server=master.name_server
+        ) as slave:
             yield master, slave
 
 
@@ -31,7 +35,9 @@ def rows(options: dict[str, str], parts: list[Any], reader: Any) -> list[tuple[i
 
 
 def process(options: dict[str, str], number: int) -> dict[str, str]:
-    """The options in a process that Spark starts: other credentials, which nobody asks for, keep it from sharing routes."""
+    """The options in a process that Spark starts: other credentials, which nobody asks for, keep it
+    from sharing routes.
+    """
     return {**options, "accessKey": f"process-{number}", "secretKey": "unused"}
 
 
@@ -47,7 +53,12 @@ def test_reads_go_on_from_the_slave(pair: tuple[Apache, Apache], topic: str, gro
             return sum(row.max_offset for row in found) == 10 or None
 
         assert eventually(copied)
-    options = {"nameServer": master.name_server, "subscribe": topic, "startingOffsets": "earliest", "consumerGroup": group}
+    options = {
+        "nameServer": master.name_server,
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+        "consumerGroup": group,
+    }
     stream = source.stream_reader(process(options, 0), MESSAGE_COLUMNS)
     start = stream.initialOffset()
     end = stream.latestOffset(start, ReadMaxRows(4))
@@ -73,5 +84,7 @@ def test_reads_go_on_from_the_slave(pair: tuple[Apache, Apache], topic: str, gro
     again = source.stream_reader(process(options, 2), MESSAGE_COLUMNS)
     last = again.latestOffset(end, ReadMaxRows(100))
     assert sorted(read + rows(options, again.partitions(end, last), again)) == everything
-    began = source.batch_reader(process({**options, "startingTimestamp": "-1h"}, 3), MESSAGE_COLUMNS)
+    began = source.batch_reader(
+        process({**options, "startingTimestamp": "-1h"}, 3), MESSAGE_COLUMNS
+    )
     assert rows(options, began.partitions(), began) == everything

@@ -1,5 +1,5 @@
-"""A store that one broker wrote opens in the other: every message is served from its place, keys are found, groups go on where they were,
-and what waits for its time comes.
+"""A store that one broker wrote opens in the other: every message is served from its place, keys
+are found, groups go on where they were, and what waits for its time comes.
 
 Apache's broker is started with the apache-broker.conf that ours wrote into the directory.
 """
@@ -30,15 +30,20 @@ from tests.raw_client import RawClient, messages
 pytestmark = [pytest.mark.waits(30), pytest.mark.alone]
 
 
-ends = pytest.mark.parametrize("end", [methodcaller("stop"), methodcaller("kill")], ids=["stopped", "killed"])
+ends = pytest.mark.parametrize(
+    "end", [methodcaller("stop"), methodcaller("kill")], ids=["stopped", "killed"]
+)
 
 LEVELS = "1s 2s 30s " + " ".join(["1s"] * 15)
-LATE = 3  # the level of a message that is due after the exchange
+# the level of a message that is due after the exchange
+LATE = 3
 WAIT_S = 60.0
 
 
 def fill(name_server: str) -> None:
-    """Every way to store a message; group "early" has consumed what was there before the last ten were sent."""
+    """Every way to store a message; group "early" has consumed what was there before the last ten
+    were sent.
+    """
     apache.send(name_server, "Plain", 50, tags="a,b")
     apache.send(name_server, "Ordered", 50, mode="orderly", binary_headers=True)
     apache.send(name_server, "Batched", 50, mode="batch")
@@ -51,22 +56,39 @@ def everything(name_server: str, group: str) -> set[tuple[Any, ...]]:
     """Place, id, tag, key and body of each message that *fill* sent."""
     lines = apache.consume(name_server, "Plain,Ordered,Batched,Large", group, 60 + 50 + 50 + 5)
     found = {
-        (line["topic"], line["queueId"], line["queueOffset"], line["id"], line.get("tags"), line["keys"], line["body"]) for line in lines
+        (
+            line["topic"],
+            line["queueId"],
+            line["queueOffset"],
+            line["id"],
+            line.get("tags"),
+            line["keys"],
+            line["body"],
+        )
+        for line in lines
     }
     assert len(found) == len(lines)
     return found
 
 
 def by_key(name_server: str) -> set[str]:
-    """The bodies under keys of all ways to send, and under a unique key, from the broker's index; it follows the log by a moment."""
+    """The bodies under keys of all ways to send, and under a unique key, from the broker's index;
+    it follows the log by a moment.
+    """
     ends_at = time.monotonic() + WAIT_S
     with ogive.Admin(name_server) as admin:
         while True:
-            found = [m for topic in ("Plain", "Ordered", "Batched") for m in admin.messages(topic, key="key-7")]
+            found = [
+                m
+                for topic in ("Plain", "Ordered", "Batched")
+                for m in admin.messages(topic, key="key-7")
+            ]
             if len(found) == 3 or time.monotonic() > ends_at:
                 break
             time.sleep(0.2)
-        return {f"{m.topic} {m.body.decode()}" for m in found} | {admin.message(m.id, topic=m.topic).body.decode() for m in found}
+        return {f"{m.topic} {m.body.decode()}" for m in found} | {
+            admin.message(m.id, topic=m.topic).body.decode() for m in found
+        }
 
 
 KEYED = {"Plain message 7", "Ordered message 7", "Batched message 7", "message 7"}
@@ -83,7 +105,10 @@ def delayed(name_server: str) -> set[str]:
 
 
 def send_late(name_server: str) -> int:
-    """What is due after the exchange; sent last, for programs take their time to start. Returns how many came too soon for that."""
+    """What is due after the exchange; sent last, for programs take their time to start.
+
+    Returns how many came too soon for that.
+    """
     apache.send(name_server, "Late", 3, delay=LATE)
     with ogive.Admin(name_server) as admin:
         return len(admin.messages("Late"))
@@ -103,13 +128,21 @@ def wait_until_saved(data: Path) -> None:
         time.sleep(0.2)
 
 
-def new_apache(folder: Path, version: str = VERSION, *, levels: str = LEVELS, **more: str) -> Apache:
-    """With the settings that ours left in the store, or, where it has none yet, with other sizes than ours has; and with *more*."""
+def new_apache(
+    folder: Path, version: str = VERSION, *, levels: str = LEVELS, **more: str
+) -> Apache:
+    """With the settings that ours left in the store, or, where it has none yet, with other sizes
+    than ours has; and with *more*.
+    """
     file = folder / "store" / APACHE_CONF
     settings = {
-        "messageDelayLevel": levels, "mappedFileSizeCommitLog": str(32 * 1024 * 1024), "mappedFileSizeConsumeQueue": "2000000",
-        "mapperFileSizeBatchConsumeQueue": "4600000", "maxHashSlotNum": "10000", "maxIndexNum": "40000",
-    }  # fmt: skip
+        "messageDelayLevel": levels,
+        "mappedFileSizeCommitLog": str(32 * 1024 * 1024),
+        "mappedFileSizeConsumeQueue": "2000000",
+        "mapperFileSizeBatchConsumeQueue": "4600000",
+        "maxHashSlotNum": "10000",
+        "maxIndexNum": "40000",
+    }
     if file.exists():
         lines = [line for line in file.read_text().splitlines() if not line.startswith("#")]
         settings = dict(line.split("=", 1) for line in lines)
@@ -118,7 +151,9 @@ def new_apache(folder: Path, version: str = VERSION, *, levels: str = LEVELS, **
 
 
 def check_files(data: Path, ours: str) -> None:
-    """Ours finds nothing to complain about: a look at the directory with the sizes that Apache's broker was started with."""
+    """Ours finds nothing to complain about: a look at the directory with the sizes that Apache's
+    broker was started with.
+    """
     store = MessageStore.open(StoreConfig(root=data))
     try:
         assert store.stats().damaged == 0, ours
@@ -127,7 +162,9 @@ def check_files(data: Path, ours: str) -> None:
 
 
 @ends
-def test_apache_opens_our_store_and_we_open_it_again(tmp_path: Path, end: Callable[[RunningBroker], None]) -> None:
+def test_apache_opens_our_store_and_we_open_it_again(
+    tmp_path: Path, end: Callable[[RunningBroker], None]
+) -> None:
     with our_broker(tmp_path, delay_levels=LEVELS) as ours:
         fill(ours.name_server)
         written = everything(ours.name_server, "ours")
@@ -140,7 +177,10 @@ def test_apache_opens_our_store_and_we_open_it_again(tmp_path: Path, end: Callab
         assert everything(theirs.name_server, "theirs") == written
         assert continued(theirs.name_server) == {f"message {index}" for index in range(50, 60)}
         assert delayed(theirs.name_server) == {"message 0", "message 1", "message 2"}
-        assert early == 0, "the machine was too slow for this test: what should be delivered late was there before the exchange"
+        assert early == 0, (
+            "the machine was too slow for this test: what should be delivered late was there "
+            "before the exchange"
+        )
         apache.send(theirs.name_server, "Plain", 4, first=60)
         end(theirs)
     with our_broker(tmp_path, delay_levels=LEVELS) as again:
@@ -149,7 +189,9 @@ def test_apache_opens_our_store_and_we_open_it_again(tmp_path: Path, end: Callab
 
 
 @ends
-def test_we_open_apaches_store_and_apache_opens_it_again(tmp_path: Path, end: Callable[[RunningBroker], None]) -> None:
+def test_we_open_apaches_store_and_apache_opens_it_again(
+    tmp_path: Path, end: Callable[[RunningBroker], None]
+) -> None:
     with new_apache(tmp_path) as theirs:
         fill(theirs.name_server)
         written = everything(theirs.name_server, "theirs")
@@ -161,7 +203,10 @@ def test_we_open_apaches_store_and_apache_opens_it_again(tmp_path: Path, end: Ca
         assert everything(ours.name_server, "ours") == written
         assert continued(ours.name_server) == {f"message {index}" for index in range(50, 60)}
         assert delayed(ours.name_server) == {"message 0", "message 1", "message 2"}
-        assert early == 0, "the machine was too slow for this test: what should be delivered late was there before the exchange"
+        assert early == 0, (
+            "the machine was too slow for this test: what should be delivered late was there "
+            "before the exchange"
+        )
         apache.send(ours.name_server, "Plain", 4, first=60)
         end(ours)
     with new_apache(tmp_path) as again:
@@ -183,7 +228,14 @@ async def ids_held(address: str) -> set[str]:
     async with await RawClient.open(address) as client:
         found: set[str] = set()
         for queue in range(4):
-            offset, end = 0, int((await client.call(RequestCode.GET_MAX_OFFSET, topic="Plain", queueId=queue)).ext_fields["offset"])
+            offset, end = (
+                0,
+                int(
+                    (
+                        await client.call(RequestCode.GET_MAX_OFFSET, topic="Plain", queueId=queue)
+                    ).ext_fields["offset"]
+                ),
+            )
             while offset < end:
                 answer = await client.pull("looker", "Plain", offset, queue=queue)
                 offset = int(answer.ext_fields["nextBeginOffset"])
@@ -196,7 +248,9 @@ async def ids_held(address: str) -> set[str]:
 def test_what_apache_acknowledged_in_our_store_outlives_its_kill(
     tmp_path: Path, release: str, end: Callable[[RunningBroker], None]
 ) -> None:
-    """At once: its checkpoint is not written by then, nor, where ours was stopped, another one than ours."""
+    """At once: its checkpoint is not written by then, nor, where ours was stopped, another one than
+    ours.
+    """
     with our_broker(tmp_path) as ours:
         sent = asyncio.run(ids_sent(ours.address, 60, 0))
         end(ours)
@@ -229,22 +283,34 @@ GROUP = {
     "groupName": "Full",
     "consumeMessageOrderly": True,
     "consumeTimeoutMinute": 20,
-    "groupRetryPolicy": {"type": "EXPONENTIAL", "exponentialRetryPolicy": {"initial": 5000, "max": 60_000, "multiplier": 3}},
+    "groupRetryPolicy": {
+        "type": "EXPONENTIAL",
+        "exponentialRetryPolicy": {"initial": 5000, "max": 60_000, "multiplier": 3},
+    },
     "groupSysFlag": 3,
     "retryMaxTimes": 5,
     "retryQueueNums": 2,
-    "subscriptionDataSet": [{"topic": "T", "expressionType": "TAG", "expression": "a", "version": 7}],
+    "subscriptionDataSet": [
+        {"topic": "T", "expressionType": "TAG", "expression": "a", "version": 7}
+    ],
 }
 """What only brokers of 5.x have is among it."""
 
 
 def set_group(address: str, attributes: dict[str, str]) -> dict[str, Any]:
-    """Asks for GROUP with these changes of its attributes; returns what the broker shows of it then."""
+    """Asks for GROUP with these changes of its attributes; returns what the broker shows of it
+    then.
+    """
 
     async def ask() -> dict[str, Any]:
         async with await RawClient.open(address) as client:
-            await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, dumps(GROUP | {"attributes": attributes}))
-            return loads_object((await client.ok(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="Full")).body)
+            await client.ok(
+                RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+                dumps(GROUP | {"attributes": attributes}),
+            )
+            return loads_object(
+                (await client.ok(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="Full")).body
+            )
 
     return asyncio.run(ask())
 
@@ -252,7 +318,9 @@ def set_group(address: str, attributes: dict[str, str]) -> dict[str, Any]:
 def test_every_setting_of_a_group_goes_from_apache_to_ours_and_back(tmp_path: Path) -> None:
     with new_apache(tmp_path) as theirs:
         shown = set_group(theirs.address, {"+priority.factor": "30", "+lite.sub.model": "Shared"})
-        assert shown == shown | GROUP | {"attributes": {"priority.factor": "30", "lite.sub.model": "Shared"}}
+        assert shown == shown | GROUP | {
+            "attributes": {"priority.factor": "30", "lite.sub.model": "Shared"}
+        }
         theirs.stop()
     with our_broker(tmp_path) as ours:
         assert set_group(ours.address, {"+priority.factor": "40"}) == shown | {
@@ -260,7 +328,9 @@ def test_every_setting_of_a_group_goes_from_apache_to_ours_and_back(tmp_path: Pa
         }
         ours.kill()
     with new_apache(tmp_path) as again:
-        assert set_group(again.address, {"-lite.sub.model": ""}) == shown | {"attributes": {"priority.factor": "40"}}
+        assert set_group(again.address, {"-lite.sub.model": ""}) == shown | {
+            "attributes": {"priority.factor": "40"}
+        }
         (config,) = apache.admin(again.name_server, "getConsumerConfig -g Full")
         assert re.search(r"retryMaxTimes += +5\b", config)
 
@@ -278,24 +348,38 @@ def filtered(name_server: str, group: str, count: int) -> list[str]:
 
 
 def addresses(data: Path) -> int:
-    """Entries of Plain's queues with an address in the extension's files in the place of the tag's hash."""
+    """Entries of Plain's queues with an address in the extension's files in the place of the tag's
+    hash.
+    """
     files = [path.read_bytes() for path in (data / "consumequeue" / "Plain").glob("*/*")]
-    return sum(code < -(2**31) for file in files for _, size, code in ENTRY.iter_unpack(file) if size)
+    return sum(
+        code < -(2**31) for file in files for _, size, code in ENTRY.iter_unpack(file) if size
+    )
 
 
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_queues_with_extension_files_go_to_ours_and_back(tmp_path: Path) -> None:
-    """Apache's enableConsumeQueueExt. Ours makes the queues again, without addresses; Apache's uses its extension for what it gets then."""
+    """Apache's enableConsumeQueueExt.
+
+    Ours makes the queues again, without addresses; Apache's uses its extension for what it gets
+    then.
+    """
     even = {f"message {index}" for index in range(0, 60, 2)}
     with new_apache(tmp_path, **EXTENSION) as theirs:
         apache.send(theirs.name_server, "Plain", 40, tags="a,b")
         apache.send(theirs.name_server, "Late", 3, delay=LATE)
         theirs.stop()
     assert addresses(tmp_path / "store") == 40
-    assert not [problem for problem in verify(tmp_path / "store").problems if "does not say what the log says" in problem]
+    assert not [
+        problem
+        for problem in verify(tmp_path / "store").problems
+        if "does not say what the log says" in problem
+    ]
     with our_broker(tmp_path, delay_levels=LEVELS) as ours:
-        assert set(filtered(ours.name_server, "ours", 20)) == even - {f"message {index}" for index in range(40, 60)}
+        assert set(filtered(ours.name_server, "ours", 20)) == even - {
+            f"message {index}" for index in range(40, 60)
+        }
         apache.send(ours.name_server, "Plain", 10, first=40, tags="a,b")
         assert delayed(ours.name_server) == {"message 0", "message 1", "message 2"}
         ours.stop()

@@ -9,7 +9,9 @@ from tests.interop import apache
 WAIT_S = 60.0
 
 
-def test_mqadmin_shows_who_sent_and_who_consumed_a_message(apache_broker: apache.Apache, topic: str, group: str) -> None:
+def test_mqadmin_shows_who_sent_and_who_consumed_a_message(
+    apache_broker: apache.Apache, topic: str, group: str
+) -> None:
     name_server = apache_broker.name_server
     tries: list[int] = []
 
@@ -18,9 +20,17 @@ def test_mqadmin_shows_who_sent_and_who_consumed_a_message(apache_broker: apache
         tries.append(message.reconsume_times)
         return ogive.LATER if message.reconsume_times == 0 else None
 
-    with ogive.Producer(name_server, group=f"{group}-p", config=ogive.ProducerConfig(trace=True, send_timeout_s=WAIT_S)) as producer:
+    with ogive.Producer(
+        name_server,
+        group=f"{group}-p",
+        config=ogive.ProducerConfig(trace=True, send_timeout_s=WAIT_S),
+    ) as producer:
         sent = producer.send(topic, b"espresso", tag="paid", keys="k1")
-    with ogive.PushConsumer(bill, name_server=name_server, config=ogive.ConsumerConfig(trace=True, rebalance_pause_s=0.1)):
+    with ogive.PushConsumer(
+        bill,
+        name_server=name_server,
+        config=ogive.ConsumerConfig(trace=True, rebalance_pause_s=0.1),
+    ):
         deadline = time.monotonic() + WAIT_S
         while len(tries) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -9,9 +9,17 @@ from tests.interop import apache
 from tests.zones import local_zone
 
 ZONES = (
-    "UTC", "Europe/Berlin", "America/New_York", "Asia/Shanghai", "Australia/Lord_Howe",
-    "Pacific/Apia", "Asia/Amman", "Africa/Casablanca", "America/Asuncion", "America/Havana",
-)  # fmt: skip
+    "UTC",
+    "Europe/Berlin",
+    "America/New_York",
+    "Asia/Shanghai",
+    "Australia/Lord_Howe",
+    "Pacific/Apia",
+    "Asia/Amman",
+    "Africa/Casablanca",
+    "America/Asuncion",
+    "America/Havana",
+)
 TIMES = [
     int(datetime(year, month, 20, hour, tzinfo=UTC).timestamp() * 1000)
     for year in (2011, 2017, 2020, 2024)
@@ -21,7 +29,9 @@ TIMES = [
 
 
 def test_the_month_begins_when_javas_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = apache.run_java("Months", f"zones={','.join(ZONES)}", f"times={','.join(map(str, TIMES))}")
+    run = apache.run_java(
+        "Months", f"zones={','.join(ZONES)}", f"times={','.join(map(str, TIMES))}"
+    )
     assert run.code == 0, run.other
     starts = {(row["zone"], row["time"]): row["start"] for row in run.lines}
     assert len(starts) == len(ZONES) * len(TIMES)

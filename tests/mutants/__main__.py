@@ -34,12 +34,25 @@ PATHS: Final = ("broker", "store", "client/consumer", "spark", "access")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 1 if a named mutant survives, else 0. A human judges the share of random ones."""
     parser = argparse.ArgumentParser(
-        prog="python -m tests.mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tests.mutants",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--seed", type=int, default=1, help="which random mutants; default 1")
     parser.add_argument("--count", type=int, default=60, help="how many; default 60")
-    parser.add_argument("--paths", nargs="+", default=PATHS, metavar="PATH", help=f"below src/ogive; default {' '.join(PATHS)}")
-    parser.add_argument("--named", nargs="*", metavar="FAULT", help="named mutants instead, all or those whose names begin like that")
+    parser.add_argument(
+        "--paths",
+        nargs="+",
+        default=PATHS,
+        metavar="PATH",
+        help=f"below src/ogive; default {' '.join(PATHS)}",
+    )
+    parser.add_argument(
+        "--named",
+        nargs="*",
+        metavar="FAULT",
+        help="named mutants instead, all or those whose names begin like that",
+    )
     options = parser.parse_args(arguments)
     try:
         if options.named is not None:
@@ -80,10 +93,17 @@ def run_random(seed: int, count: int, paths: Sequence[str]) -> int:
             killed += outcome.killed
             verdict = f"killed by {outcome.by}" if outcome.killed else "SURVIVED"
             place = f"{mutant.file}:{mutant.line} {mutant.what}"
-            print(f"{number:3} of {len(chosen)}  {time.monotonic() - began:4.0f} s  {place}: {verdict}", flush=True)
+            print(
+                f"{number:3} of {len(chosen)}  {time.monotonic() - began:4.0f} s  {place}: "
+                f"{verdict}",
+                flush=True,
+            )
             if not outcome.killed:
                 print(diff(mutant, copy.text(mutant.file)), flush=True)
-    print(f"\nseed {seed}: {killed} of {len(chosen)} killed ({100 * killed / max(len(chosen), 1):.0f} %)")
+    print(
+        f"\nseed {seed}: {killed} of {len(chosen)} killed "
+        f"({100 * killed / max(len(chosen), 1):.0f} %)"
+    )
     return 0
 
 

@@ -1,7 +1,8 @@
-"""A pytest plugin that notes the functions of ogive that each test calls, and limits the time of a run.
+"""A pytest plugin that notes the functions of ogive that each test calls, and limits the time of a
+run.
 
-``-p tests.mutants.calls`` with OGIVE_CALLS writes a line of JSON for each test into that folder, and
-a file for each process of pytest. With OGIVE_MOST_S no test begins after so many seconds.
+``-p tests.mutants.calls`` with OGIVE_CALLS writes a line of JSON for each test into that folder,
+and a file for each process of pytest. With OGIVE_MOST_S no test begins after so many seconds.
 """
 
 import json
@@ -41,7 +42,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     finally:
         sys.settrace(None)
-        names = sorted({function_of(code) for code in tuple(_called) if code.co_filename.startswith(SOURCE)})
+        names = sorted(
+            {function_of(code) for code in tuple(_called) if code.co_filename.startswith(SOURCE)}
+        )
         with Path(folder, f"{os.getpid()}.jsonl").open("a", encoding="utf-8") as out:
             out.write(json.dumps({"test": item.nodeid, "calls": names}) + "\n")
 
@@ -57,7 +60,11 @@ class Limit:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self) -> bool | None:
-        return True if time.monotonic() - _began > float(os.environ.get("OGIVE_MOST_S", "inf")) else None
+        return (
+            True
+            if time.monotonic() - _began > float(os.environ.get("OGIVE_MOST_S", "inf"))
+            else None
+        )
 
 
 def pytest_plugin_registered(plugin: object, manager: pytest.PytestPluginManager) -> None:

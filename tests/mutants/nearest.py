@@ -38,7 +38,11 @@ class Calls:
         """
         own = f"tests/unit/{Path(file).parent / f'test_{Path(file).name}'}::"
         found = [test for test, called in self.tests.items() if f"{file}:{function}" in called]
-        found = found or [test for test, called in self.tests.items() if any(name.startswith(f"{file}:") for name in called)]
+        found = found or [
+            test
+            for test, called in self.tests.items()
+            if any(name.startswith(f"{file}:") for name in called)
+        ]
         found = found or [test for test in self.tests if test.startswith(own)]
         found.sort(key=lambda test: (not test.startswith(own), len(self.tests[test]), test))
         return found[:MOST_TESTS]
@@ -47,13 +51,20 @@ class Calls:
     def load(cls, path: Path) -> "Calls":
         kept = json.loads(path.read_text("utf-8"))
         names = kept["functions"]
-        return cls(kept["files"], {test: frozenset(names[i] for i in called) for test, called in kept["tests"].items()})
+        return cls(
+            kept["files"],
+            {test: frozenset(names[i] for i in called) for test, called in kept["tests"].items()},
+        )
 
     def save(self, path: Path) -> None:
-        numbers = {name: i for i, name in enumerate(sorted(frozenset().union(*self.tests.values())))}
+        numbers = {
+            name: i for i, name in enumerate(sorted(frozenset().union(*self.tests.values())))
+        }
         tests = {test: [numbers[name] for name in called] for test, called in self.tests.items()}
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"files": self.files, "functions": list(numbers), "tests": tests}), "utf-8")
+        path.write_text(
+            json.dumps({"files": self.files, "functions": list(numbers), "tests": tests}), "utf-8"
+        )
 
 
 def calls() -> Calls:
@@ -70,8 +81,15 @@ def calls() -> Calls:
     changed = [name for name, digest in now.items() if known.files.get(name) != digest]
     if not changed:
         return known
-    print(f"tracing what {len(changed)} test files call (kept in {CACHE.relative_to(ROOT)})", flush=True)
-    kept = {test: called for test, called in known.tests.items() if (name := test.partition("::")[0]) in now and name not in changed}
+    print(
+        f"tracing what {len(changed)} test files call (kept in {CACHE.relative_to(ROOT)})",
+        flush=True,
+    )
+    kept = {
+        test: called
+        for test, called in known.tests.items()
+        if (name := test.partition("::")[0]) in now and name not in changed
+    }
     found = Calls(now, kept | _traced(changed))
     found.save(CACHE)
     return found
@@ -79,14 +97,40 @@ def calls() -> Calls:
 
 def _traced(files: Sequence[str]) -> dict[str, frozenset[str]]:
     with tempfile.TemporaryDirectory(prefix="ogive-calls-") as folder:
-        environment = os.environ | {"OGIVE_CALLS": folder, "OGIVE_NATIVE": "0", "PYTHONPATH": str(ROOT / "src")}
-        options = ["-q", "-n", "2", "--timeout", "120", "-p", "tests.mutants.calls", "-p", "no:cacheprovider"]
+        environment = os.environ | {
+            "OGIVE_CALLS": folder,
+            "OGIVE_NATIVE": "0",
+            "PYTHONPATH": str(ROOT / "src"),
+        }
+        options = [
+            "-q",
+            "-n",
+            "2",
+            "--timeout",
+            "120",
+            "-p",
+            "tests.mutants.calls",
+            "-p",
+            "no:cacheprovider",
+        ]
         # not checked, because a test may fail only because it is traced
         with Path(folder, "output").open("wb") as out:
             subprocess.run(
-                [sys.executable, "-m", "pytest", *options, *files], cwd=ROOT, env=environment, stdout=out, stderr=out, check=False
+                [sys.executable, "-m", "pytest", *options, *files],
+                cwd=ROOT,
+                env=environment,
+                stdout=out,
+                stderr=out,
+                check=False,
             )
-        lines = [json.loads(line) for file in Path(folder).glob("*.jsonl") for line in file.read_text("utf-8").splitlines()]
+        lines = [
+            json.loads(line)
+            for file in Path(folder).glob("*.jsonl")
+            for line in file.read_text("utf-8").splitlines()
+        ]
         if not any(line["calls"] for line in lines):
-            raise RuntimeError(f"no test could be traced:\n{Path(folder, 'output').read_text('utf-8', 'replace')[-2000:]}")
+            raise RuntimeError(
+                "no test could be "
+                f"traced:\n{Path(folder, 'output').read_text('utf-8', 'replace')[-2000:]}"
+            )
     return {line["test"]: frozenset(line["calls"]) for line in lines}

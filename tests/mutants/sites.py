@@ -13,9 +13,29 @@ from pathlib import Path
 from typing import Final
 
 COMPARISONS: Final = {
-    "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "is": "is not", "is not": "is", "in": "not in", "not in": "in",
-}  # fmt: skip
-OPERATORS: Final = {"+": "-", "-": "+", "*": "//", "//": "*", "/": "*", "%": "*", "&": "|", "|": "&", "<<": ">>", ">>": "<<"}
+    "<": "<=",
+    "<=": "<",
+    ">": ">=",
+    ">=": ">",
+    "==": "!=",
+    "!=": "==",
+    "is": "is not",
+    "is not": "is",
+    "in": "not in",
+    "not in": "in",
+}
+OPERATORS: Final = {
+    "+": "-",
+    "-": "+",
+    "*": "//",
+    "//": "*",
+    "/": "*",
+    "%": "*",
+    "&": "|",
+    "|": "&",
+    "<<": ">>",
+    ">>": "<<",
+}
 NAMES: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 LOGGERS: Final = {"log", "logger", "audit_log"}
 _COMPARISON: Final = re.compile(r"<=|>=|==|!=|<|>|\bis\s+not\b|\bnot\s+in\b|\bis\b|\bin\b")
@@ -47,7 +67,11 @@ def mutants(root: Path, paths: Sequence[str]) -> list[Mutant]:
     *paths* are files or folders below *root*.
     """
     files = sorted({file for path in paths for file in _modules(root / path)})
-    return [mutant for file in files for mutant in of_source(file.read_bytes(), str(file.relative_to(root)))]
+    return [
+        mutant
+        for file in files
+        for mutant in of_source(file.read_bytes(), str(file.relative_to(root)))
+    ]
 
 
 def _modules(path: Path) -> list[Path]:
@@ -140,7 +164,9 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        if self._in_function() and all(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets):
+        if self._in_function() and all(
+            isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets
+        ):
             self._add("removed statement", node, "pass")
         self.visit(node.value)
 
@@ -176,7 +202,10 @@ class _Finder(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
-        if not any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (node.left, node.right)):
+        if not any(
+            isinstance(side, ast.Constant) and isinstance(side.value, str)
+            for side in (node.left, node.right)
+        ):
             self._between(node.left, node.right, _OPERATOR, OPERATORS, "another operator")
         self.generic_visit(node)
 
@@ -199,12 +228,22 @@ class _Finder(ast.NodeVisitor):
         if isinstance(node.func, ast.Name) and node.func.id in ("TypeVar", "cast", "isinstance"):
             return
         in_any_order = isinstance(node.func, ast.Name) and node.func.id in ("min", "max", "gcd")
-        if len(node.args) > 1 and not in_any_order and not any(isinstance(arg, ast.Starred) for arg in node.args[:2]):
+        if (
+            len(node.args) > 1
+            and not in_any_order
+            and not any(isinstance(arg, ast.Starred) for arg in node.args[:2])
+        ):
             first, second = node.args[:2]
             one, other = self._text(first), self._text(second)
             gap = self._source[self._end(first) : self._start(second)].decode()
             if one != other:
-                self._add_range("swapped arguments", first.lineno, self._start(first), self._end(second), other + gap + one)
+                self._add_range(
+                    "swapped arguments",
+                    first.lineno,
+                    self._start(first),
+                    self._end(second),
+                    other + gap + one,
+                )
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
@@ -231,7 +270,14 @@ class _Finder(ast.NodeVisitor):
         if not isinstance(test, ast.UnaryOp | ast.Compare):
             self._add("negated condition", test, f"(not ({self._text(test)}))")
 
-    def _between(self, left: ast.AST, right: ast.AST, token: re.Pattern[str], others: dict[str, str], what: str) -> None:
+    def _between(
+        self,
+        left: ast.AST,
+        right: ast.AST,
+        token: re.Pattern[str],
+        others: dict[str, str],
+        what: str,
+    ) -> None:
         start, end = self._end(left), self._start(right)
         text = self._source[start:end].decode()
         found = token.search(text)
@@ -241,19 +287,26 @@ class _Finder(ast.NodeVisitor):
             self._add_range(what, line, at, at + len(found[0].encode()), new)
 
     def _add(self, what: str, node: ast.AST, new: str) -> None:
-        self._add_range(what, node.lineno, self._start(node), self._end(node), new)  # type: ignore[attr-defined]  # every expression has one
+        # every expression has one
+        line = node.lineno  # type: ignore[attr-defined]
+        self._add_range(what, line, self._start(node), self._end(node), new)
 
     def _add_range(self, what: str, line: int, start: int, end: int, new: str) -> None:
         function = ""
         for i, (name, _) in enumerate(self._scopes):
-            function += f"{'.<locals>.' if i and self._scopes[i - 1][1] else '.' if i else ''}{name}"
+            function += (
+                f"{'.<locals>.' if i and self._scopes[i - 1][1] else '.' if i else ''}{name}"
+            )
         self.mutants.append(Mutant(self._file, function, line, what, start, end, new))
 
     def _start(self, node: ast.AST) -> int:
-        return self._starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined,no-any-return]
+        start: int = self._starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+        return start
 
     def _end(self, node: ast.AST) -> int:
-        return self._starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined,no-any-return]
+        line, column = node.end_lineno, node.end_col_offset  # type: ignore[attr-defined]
+        end: int = self._starts[line - 1] + column
+        return end
 
     def _text(self, node: ast.AST) -> str:
         return self._source[self._start(node) : self._end(node)].decode()

@@ -62,9 +62,17 @@ class Copy:
 
     def environment(self, *, native: bool) -> dict[str, str]:
         """Return the environment of its tests, which note neither figures nor tests that passed."""
-        own = {"OGIVE_NATIVE": "" if native else "0", "PYTHONPATH": str(self.source), "PYTHONDONTWRITEBYTECODE": "1"}
+        own = {
+            "OGIVE_NATIVE": "" if native else "0",
+            "PYTHONPATH": str(self.source),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         own["OGIVE_TEST_WAIT_S"] = "20"
-        return {name: value for name, value in os.environ.items() if name not in ("OGIVE_FIGURES", "OGIVE_RAN", "OGIVE_CALLS")} | own
+        return {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("OGIVE_FIGURES", "OGIVE_RAN", "OGIVE_CALLS")
+        } | own
 
 
 @contextmanager
@@ -73,7 +81,9 @@ def copied() -> Iterator[Copy]:
         copy = Copy(Path(folder, "src"))
         shutil.copytree(ROOT / "src", copy.source, ignore=shutil.ignore_patterns("*.egg-info"))
         where = [sys.executable, "-c", "import ogive; print(ogive.__file__)"]
-        found = subprocess.run(where, env=copy.environment(native=False), capture_output=True, text=True, check=True).stdout
+        found = subprocess.run(
+            where, env=copy.environment(native=False), capture_output=True, text=True, check=True
+        ).stdout
         if not found.startswith(str(copy.source)):
             raise AssertionError(f"the copy is not what is tested: {found}")
         yield copy
@@ -117,16 +127,43 @@ def marked_tests() -> dict[str, list[str]]:
     return dict(found)
 
 
-def _pytest(copy: Copy, tests: Sequence[str], *, native: bool, test_s: int, most_s: float) -> Outcome:
+def _pytest(
+    copy: Copy, tests: Sequence[str], *, native: bool, test_s: int, most_s: float
+) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="ogive-mutant-") as folder:
         chosen, printed = Path(folder, "tests"), Path(folder, "output")
         chosen.write_text("\n".join(tests), "utf-8")
-        options = ["-q", "-x", "-n", "0", "-p", "tests.mutants.calls", "-p", "no:cacheprovider", "--nightly", "--timeout", str(test_s)]
-        command = [sys.executable, "-m", "pytest", *options, f"--basetemp={folder}/tmp", f"@{chosen}"]
+        options = [
+            "-q",
+            "-x",
+            "-n",
+            "0",
+            "-p",
+            "tests.mutants.calls",
+            "-p",
+            "no:cacheprovider",
+            "--nightly",
+            "--timeout",
+            str(test_s),
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "pytest",
+            *options,
+            f"--basetemp={folder}/tmp",
+            f"@{chosen}",
+        ]
         environment = copy.environment(native=native) | {"OGIVE_MOST_S": str(most_s)}
         with printed.open("wb") as out:
             process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                cwd=ROOT,
+                env=environment,
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         try:
             status = process.wait(most_s + 2 * test_s)
@@ -142,8 +179,12 @@ def _pytest(copy: Copy, tests: Sequence[str], *, native: bool, test_s: int, most
         return Outcome(False, "", said[-2000:])
     if status not in (FAILED, INTERRUPTED) and _NOT_FOUND in said:
         raise AssertionError(f"pytest does not know its tests any more: {said[-2000:]}")
-    failed = [line for line in said.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))]
-    return Outcome(True, failed[0].split()[1] if failed else "what cannot be imported", said[-2000:])
+    failed = [
+        line for line in said.splitlines() if line.startswith(("FAILED tests/", "ERROR tests/"))
+    ]
+    return Outcome(
+        True, failed[0].split()[1] if failed else "what cannot be imported", said[-2000:]
+    )
 
 
 def _group_lives(group: int) -> bool:

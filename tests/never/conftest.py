@@ -17,6 +17,10 @@ async def scene() -> AsyncIterator[Scene]:
 
 @pytest.fixture(scope="module")
 def real() -> Iterator[Broker]:
-    """A first retry comes after a second, and so do levels 1 and 2; whatever takes a higher level does not come within a test."""
-    with Broker(flush="async", options=("--delay-levels", "1s 1s 1s " + " ".join(["1h"] * 15))) as broker:
+    """A first retry comes after a second, and so do levels 1 and 2; whatever takes a higher level
+    does not come within a test.
+    """
+    with Broker(
+        flush="async", options=("--delay-levels", "1s 1s 1s " + " ".join(["1h"] * 15))
+    ) as broker:
         yield broker

@@ -1,6 +1,8 @@
-"""What the tests here share: a group on a scripted broker, and the ledger of what became of its messages.
+"""What the tests here share: a group on a scripted broker, and the ledger of what became of its
+messages.
 
-Times are short by configuration. Whatever a test waits for has a generous deadline, for the machine may be busy.
+Times are short by configuration. Whatever a test waits for has a generous deadline, for the machine
+may be busy.
 """
 
 import asyncio
@@ -62,21 +64,39 @@ class Scene:
         self.ledger = Ledger()
         self._loop = asyncio.get_running_loop()
 
-    # --- who takes part ----------------------------------------------------------------------------------------------
+    # --- who takes part ---------------------------------------------------------------------------
 
-    def put(self, count: int, *, queues: int = 1, every: int = 1, topic: str = TOPIC) -> list[bytes]:
-        """*count* new messages, in turn over every *every*-th of the first *queues* queues; each body names its queue and place."""
+    def put(
+        self, count: int, *, queues: int = 1, every: int = 1, topic: str = TOPIC
+    ) -> list[bytes]:
+        """*count* new messages, in turn over every *every*-th of the first *queues* queues; each
+        body names its queue and place.
+        """
         bodies = []
         for i in range(count):
             queue_id = i * every % queues
-            body = b"%s/%d/%d" % (topic.encode(), queue_id, len(self.broker.stored[topic, queue_id]))
+            body = b"%s/%d/%d" % (
+                topic.encode(),
+                queue_id,
+                len(self.broker.stored[topic, queue_id]),
+            )
             self.broker.put(topic, body, queue_id=queue_id)
             bodies.append(body)
         self.ledger.sent(bodies)
         return bodies
 
-    def listener(self, function: Function | None = None, *, member: str = "", thread: bool = False, **settings: Any) -> AnyListener:
-        """Enters each delivery in the ledger, then does what *function* says. *thread*: a plain function, in a thread of the member's."""
+    def listener(
+        self,
+        function: Function | None = None,
+        *,
+        member: str = "",
+        thread: bool = False,
+        **settings: Any,
+    ) -> AnyListener:
+        """Enters each delivery in the ledger, then does what *function* says.
+
+        *thread*: a plain function, in a thread of the member's.
+        """
         work = function or (lambda _: None)
 
         def plain(message: MessageExt) -> Any:
@@ -92,18 +112,31 @@ class Scene:
         settings = {"topic": TOPIC, "group": GROUP, "start": "earliest", **pause, **settings}
         return ogive.listener(**settings)(plain if thread else on_loop)
 
-    def consumer(self, *listeners: AnyListener, client: ClientConfig | None = None, **changes: Any) -> aio.PushConsumer:
+    def consumer(
+        self, *listeners: AnyListener, client: ClientConfig | None = None, **changes: Any
+    ) -> aio.PushConsumer:
         """*changes*: of QUICK."""
-        client = replace(client or ClientConfig(request_timeout_s=2.0), name_server=self.broker.address)
-        return aio.PushConsumer(*(listeners or (self.listener(),)), config=replace(QUICK, **changes), client=client)
+        client = replace(
+            client or ClientConfig(request_timeout_s=2.0), name_server=self.broker.address
+        )
+        return aio.PushConsumer(
+            *(listeners or (self.listener(),)), config=replace(QUICK, **changes), client=client
+        )
 
     def others(self, *client_ids: str) -> None:
-        """Let the broker say that these are members, too, and tell the real ones that something changed."""
+        """Let the broker say that these are members, too, and tell the real ones that something
+        changed.
+        """
         ids = [*client_ids]
-        self.broker.on(MEMBERS, (lambda _: ok(body=consumer_ids_dumps(sorted([*self.broker.members[GROUP], *ids])))) if ids else None)
+        self.broker.on(
+            MEMBERS,
+            (lambda _: ok(body=consumer_ids_dumps(sorted([*self.broker.members[GROUP], *ids]))))
+            if ids
+            else None,
+        )
         self.broker.notify(GROUP)
 
-    # --- what came of it ---------------------------------------------------------------------------------------------
+    # --- what came of it --------------------------------------------------------------------------
 
     def commits(self, queue_id: int = 0, topic: str = TOPIC) -> list[int]:
         """Progress that was told to the broker, in order."""
@@ -115,21 +148,36 @@ class Scene:
 
     def pulls(self, queue_id: int = 0, topic: str = TOPIC) -> list[int]:
         """Offsets that were pulled, in order."""
-        return [int(request.ext_fields["queueOffset"]) for request in self.pull_requests(queue_id, topic)]
+        return [
+            int(request.ext_fields["queueOffset"])
+            for request in self.pull_requests(queue_id, topic)
+        ]
 
     def pull_requests(self, queue_id: int = 0, topic: str = TOPIC) -> list[RemotingCommand]:
-        return [r for r in self.broker.of(PULL) if r.ext_fields["topic"] == topic and r.ext_fields["queueId"] == str(queue_id)]
+        return [
+            r
+            for r in self.broker.of(PULL)
+            if r.ext_fields["topic"] == topic and r.ext_fields["queueId"] == str(queue_id)
+        ]
 
     @property
     def queues_pulled(self) -> int:
         """How many queues were pulled at least once."""
-        return len({(request.ext_fields["topic"], request.ext_fields["queueId"]) for request in self.broker.of(PULL)})
+        return len(
+            {
+                (request.ext_fields["topic"], request.ext_fields["queueId"])
+                for request in self.broker.of(PULL)
+            }
+        )
 
     def progress(self, queue_id: int = 0, topic: str = TOPIC) -> int | None:
         return self.broker.offsets.get((GROUP, topic, queue_id))
 
     def check(self, *, skipped: bool = False) -> None:
-        """Nothing lost, invented or passed over. *skipped*: messages may be passed over, because the broker moved the group."""
+        """Nothing lost, invented or passed over.
+
+        *skipped*: messages may be passed over, because the broker moved the group.
+        """
         for queue_id in range(self.broker.topics[TOPIC]):
             for offset in self.commits(queue_id):
                 self.ledger.commit(MessageQueue(TOPIC, self.broker.name, queue_id), offset)
@@ -152,7 +200,9 @@ async def until(condition: Callable[[], object], what: str = "") -> None:
 
 
 async def rounds(scene: Scene, count: int = 3) -> None:
-    """Until the members have looked at their group *count* times more: what they were about to do at once is done."""
+    """Until the members have looked at their group *count* times more: what they were about to do
+    at once is done.
+    """
     for _ in range(count):
         wanted = len(scene.broker.of(MEMBERS)) + 1
         scene.broker.notify(GROUP)
@@ -165,4 +215,9 @@ def _came(broker: FakeBroker, code: int, count: int) -> bool:
 
 def moved(next_offset: int, least: int = 0, most: int = 0) -> RemotingCommand:
     """The answer PULL_OFFSET_MOVED (21)."""
-    return RemotingCommand(21, encode_header(PullMessageResponse(next_begin_offset=next_offset, min_offset=least, max_offset=most)))
+    return RemotingCommand(
+        21,
+        encode_header(
+            PullMessageResponse(next_begin_offset=next_offset, min_offset=least, max_offset=most)
+        ),
+    )

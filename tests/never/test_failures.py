@@ -33,7 +33,7 @@ def consumer(broker: Broker, *listeners: AnyListener) -> aio.PushConsumer:
     return aio.PushConsumer(*listeners, name_server=broker.name_server, config=QUICK)
 
 
-# --- 7 and 8: failures and retries -----------------------------------------------------------------------------------
+# --- 7 and 8: failures and retries ----------------------------------------------------------------
 
 
 def boom(_: MessageExt) -> Any:
@@ -44,12 +44,16 @@ def boom(_: MessageExt) -> Any:
 @pytest.mark.kills("case 7: an exception is a success", param="raise-async")
 @pytest.mark.parametrize("thread", [False, True], ids=["async", "plain"])
 @pytest.mark.parametrize(
-    "answer", [boom, lambda _: "done", lambda _: True, lambda _: 0, lambda _: []], ids=["raise", "text", "True", "0", "[]"]
+    "answer",
+    [boom, lambda _: "done", lambda _: True, lambda _: 0, lambda _: []],
+    ids=["raise", "text", "True", "0", "[]"],
 )
 async def test_case_7_what_is_no_clear_success_comes_again(
     real: Broker, topic: str, group: str, answer: Callable[[MessageExt], Any], thread: bool
 ) -> None:
-    """Returning None is success, by the API's own word; an exception and every other value that says nothing are failures."""
+    """Returning None is success, by the API's own word; an exception and every other value that
+    says nothing are failures.
+    """
     deliveries: list[MessageExt] = []
 
     def plain(message: MessageExt) -> Any:
@@ -59,16 +63,25 @@ async def test_case_7_what_is_no_clear_success_comes_again(
     async def on_loop(message: MessageExt) -> Any:
         return plain(message)
 
-    listener = ogive.listener(topic=topic, group=group, start="earliest")(plain if thread else on_loop)
+    listener = ogive.listener(topic=topic, group=group, start="earliest")(
+        plain if thread else on_loop
+    )
     async with aio.Producer(real.name_server) as producer, consumer(real, listener):
         await producer.send(topic, b"4711")
         await until(lambda: len(deliveries) == 2, "the message comes again")
-    assert [(m.body, m.reconsume_times, m.topic) for m in deliveries] == [(b"4711", 0, topic), (b"4711", 1, topic)]
+    assert [(m.body, m.reconsume_times, m.topic) for m in deliveries] == [
+        (b"4711", 0, topic),
+        (b"4711", 1, topic),
+    ]
 
 
 @pytest.mark.kills("case 8: one retry too many")
-async def test_case_8_retries_go_on_to_the_limit_and_end_in_the_dead_letters_at_once(real: Broker, topic: str, group: str) -> None:
-    """A fixed level, three retries: four deliveries, then the dead-letter topic, whose copy waits for no level."""
+async def test_case_8_retries_go_on_to_the_limit_and_end_in_the_dead_letters_at_once(
+    real: Broker, topic: str, group: str
+) -> None:
+    """A fixed level, three retries: four deliveries, then the dead-letter topic, whose copy waits
+    for no level.
+    """
     deliveries: list[MessageExt] = []
 
     async def fail(message: MessageExt) -> Any:
@@ -91,7 +104,7 @@ async def test_case_8_retries_go_on_to_the_limit_and_end_in_the_dead_letters_at_
     assert [(m.body, m.properties["RETRY_TOPIC"]) for m in dead] == [(b"4711", topic)]
 
 
-# --- 9: assignments --------------------------------------------------------------------------------------------------
+# --- 9: assignments -------------------------------------------------------------------------------
 
 ROOMS = {"room1", "room2", "room3"}
 
@@ -119,7 +132,9 @@ def test_case_9_members_that_see_the_same_share_every_queue_without_overlap(name
     """1 to 9 members, 1 to 33 queues on three brokers, each in a room of its own."""
     share = STRATEGIES[name]
     for members, count in itertools.product(range(1, 10), range(1, 34)):
-        queues = sorted(MessageQueue(TOPIC, f"room{1 + i % 3}@broker", i // 3) for i in range(count))
+        queues = sorted(
+            MessageQueue(TOPIC, f"room{1 + i % 3}@broker", i // 3) for i in range(count)
+        )
         ids = [f"10.0.0.{i}@1#{i}" for i in range(members)]
         shares: list[Sequence[MessageQueue]] = [share(queues, ids, one) for one in ids]
         assert sorted(queue for mine in shares for queue in mine) == queues, (members, count)
@@ -144,7 +159,7 @@ def test_case_9_the_vectors_of_javas_strategies() -> None:
     assert [owners[queue] for queue in queues] == [b, c, a, a, a, c, b, c]
 
 
-# --- 10: identities --------------------------------------------------------------------------------------------------
+# --- 10: identities -------------------------------------------------------------------------------
 
 CONTAINER = """
 import os
@@ -157,18 +172,28 @@ print(ids.make_client_id())
 
 @pytest.mark.kills("case 10: client ids without a random part")
 def test_case_10_two_containers_with_one_address_and_pid_1_have_different_ids() -> None:
-    said = [subprocess.run([sys.executable, "-c", CONTAINER], capture_output=True, text=True, check=True).stdout for _ in range(2)]
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", CONTAINER], capture_output=True, text=True, check=True
+        ).stdout
+        for _ in range(2)
+    ]
     assert all(text.startswith("172.17.0.2@1#") for text in said)
     assert said[0] != said[1]
 
 
-async def test_case_10_two_consumers_of_one_process_are_two_members_and_share_the_queues(scene: Scene) -> None:
+async def test_case_10_two_consumers_of_one_process_are_two_members_and_share_the_queues(
+    scene: Scene,
+) -> None:
     scene.broker.topics[TOPIC] = 4
     async with scene.consumer() as one, scene.consumer() as two:
         assert one.client_id != two.client_id
 
         def halves() -> bool:
-            return all(sum(queue.topic == TOPIC for queue in member.assignment[GROUP]) == 2 for member in (one, two))
+            return all(
+                sum(queue.topic == TOPIC for queue in member.assignment[GROUP]) == 2
+                for member in (one, two)
+            )
 
         await until(halves, "two queues for each")
         assert set(scene.broker.members[GROUP]) == {one.client_id, two.client_id}
@@ -177,7 +202,9 @@ async def test_case_10_two_consumers_of_one_process_are_two_members_and_share_th
     scene.check()
 
 
-async def test_case_10_a_broadcasting_member_keeps_its_place_over_a_restart(scene: Scene, tmp_path: Path) -> None:
+async def test_case_10_a_broadcasting_member_keeps_its_place_over_a_restart(
+    scene: Scene, tmp_path: Path
+) -> None:
     scene.put(5)
 
     def member() -> aio.PushConsumer:
@@ -187,29 +214,39 @@ async def test_case_10_a_broadcasting_member_keeps_its_place_over_a_restart(scen
         await until(lambda: scene.received == 5, "the first messages")
         scene.put(5)
     async with member() as second:
-        assert first.client_id != second.client_id  # for connections; its place goes by a stable name
+        # for connections; its place goes by a stable name
+        assert first.client_id != second.client_id
         await until(lambda: scene.received == 10, "the others")
     assert scene.ledger.duplicates == 0
 
 
-# --- 11: subscriptions that differ -----------------------------------------------------------------------------------
+# --- 11: subscriptions that differ ----------------------------------------------------------------
 
 
 @pytest.mark.kills("case 11: messages of another subscription are passed over in silence")
-async def test_case_11_members_that_subscribe_differently_are_told(real: Broker, topic: str, group: str, caplog: Any) -> None:
-    """The broker goes by the heartbeat that came last, so a member gets what it did not ask for: it says so, and what that means."""
+async def test_case_11_members_that_subscribe_differently_are_told(
+    real: Broker, topic: str, group: str, caplog: Any
+) -> None:
+    """The broker goes by the heartbeat that came last, so a member gets what it did not ask for: it
+    says so, and what that means.
+    """
     ledger = Ledger()
 
     def member(tag: str) -> aio.PushConsumer:
         async def take(message: MessageExt) -> None:
             ledger.receive(message, tag)
 
-        return consumer(real, ogive.listener(topic=topic, group=group, tags=tag, start="earliest")(take))
+        return consumer(
+            real, ogive.listener(topic=topic, group=group, tags=tag, start="earliest")(take)
+        )
 
     async with aio.Admin(real.name_server) as admin, aio.Producer(real.name_server) as producer:
         await admin.create_topic(topic, queues=2)
         async with member("paid") as paid, member("refunded") as refunded:
-            await until(lambda: all(len(m.assignment[group]) in (1, 2) for m in (paid, refunded)), "both have queues")
+            await until(
+                lambda: all(len(m.assignment[group]) in (1, 2) for m in (paid, refunded)),
+                "both have queues",
+            )
 
             def told() -> bool:
                 return "members of a group must subscribe alike" in caplog.text
@@ -217,14 +254,22 @@ async def test_case_11_members_that_subscribe_differently_are_told(real: Broker,
             async with asyncio.timeout(WAIT_S):
                 while not told():
                     for tag, queue_id in itertools.product(("paid", "refunded"), range(2)):
-                        await producer.send(topic, tag.encode(), tag=tag, queue=MessageQueue(topic, "broker-a", queue_id))
+                        await producer.send(
+                            topic,
+                            tag.encode(),
+                            tag=tag,
+                            queue=MessageQueue(topic, "broker-a", queue_id),
+                        )
                     await asyncio.sleep(0.05)
     assert all(delivery.body.decode() == delivery.member for delivery in ledger.deliveries)
 
 
 async def test_case_11_heartbeats_say_what_each_member_wants(scene: Scene) -> None:
     """So that operators can compare: both members' subscriptions reach the broker."""
-    async with scene.consumer(scene.listener(tags="paid")), scene.consumer(scene.listener(tags="refunded")):
+    async with (
+        scene.consumer(scene.listener(tags="paid")),
+        scene.consumer(scene.listener(tags="refunded")),
+    ):
         await until(lambda: len(scene.broker.members[GROUP]) == 2, "both members")
         said = b"".join(request.body for request in scene.broker.of(HEARTBEAT))
     assert b'"subString":"paid"' in said.replace(b" ", b"")

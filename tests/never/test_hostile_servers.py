@@ -1,6 +1,8 @@
-"""Our client against servers that lie: every call ends by its own time, memory is bounded, nothing is written, nothing is left.
+"""Our client against servers that lie: every call ends by its own time, memory is bounded, nothing
+is written, nothing is left.
 
-The deadlines here only keep a test from hanging: that a call ends within its own timeout is seen by its error, which says so itself.
+The deadlines here only keep a test from hanging: that a call ends within its own timeout is seen by
+its error, which says so itself.
 """
 
 import asyncio
@@ -29,8 +31,11 @@ from tests.never.scene import GROUP, RETRY, SEND, TOPIC, UPDATE, WAIT_S, Scene, 
 
 pytestmark = pytest.mark.waits(1)
 
-MAX_GROWTH_KIB = 96 * 1024  # the server itself, in the same process, makes answers of some MiB
-CLIENT = ClientConfig(request_timeout_s=0.4, connect_timeout_s=0.4, heartbeat_period_s=0.2, route_period_s=0.2)
+# the server itself, in the same process, makes answers of some MiB
+MAX_GROWTH_KIB = 96 * 1024
+CLIENT = ClientConfig(
+    request_timeout_s=0.4, connect_timeout_s=0.4, heartbeat_period_s=0.2, route_period_s=0.2
+)
 
 
 def peak_kib() -> int:
@@ -48,7 +53,8 @@ async def unharmed(folder: Path) -> AsyncIterator[None]:
     """Memory, threads, tasks, descriptors and files are afterwards as before, within bounds."""
 
     def left() -> tuple[int, int, int]:
-        threads = [one for one in threading.enumerate() if not one.name.startswith("asyncio_")]  # the loop's own, for names of hosts
+        # the loop's own, for names of hosts
+        threads = [one for one in threading.enumerate() if not one.name.startswith("asyncio_")]
         return len(threads), len(asyncio.all_tasks()), len(list(Path("/proc/self/fd").iterdir()))
 
     before = left()
@@ -56,7 +62,10 @@ async def unharmed(folder: Path) -> AsyncIterator[None]:
     resting = peak_kib()
     yield
     assert peak_kib() - resting < MAX_GROWTH_KIB
-    await until(lambda: all(now <= then + 1 for now, then in zip(left(), before, strict=True)), f"as little as before: {before}")
+    await until(
+        lambda: all(now <= then + 1 for now, then in zip(left(), before, strict=True)),
+        f"as little as before: {before}",
+    )
     assert list(folder.iterdir()) == []
 
 
@@ -82,7 +91,9 @@ async def meets(behaviour: Behaviour, scene: Scene) -> None:
         return behaviour.answer(broker, request)
 
     def member() -> aio.PushConsumer:
-        return scene.consumer(scene.listener(orderly=behaviour.orderly), client=CLIENT, pull_suspend_s=0.2)
+        return scene.consumer(
+            scene.listener(orderly=behaviour.orderly), client=CLIENT, pull_suspend_s=0.2
+        )
 
     scene.put(10)
     broker.on(behaviour.code, misbehave)
@@ -90,15 +101,19 @@ async def meets(behaviour: Behaviour, scene: Scene) -> None:
     consumer, running = member(), True
     try:
         await consumer.start()
-    except OgiveError:  # a consumer that cannot learn its route at all says so at once
+    except OgiveError:
+        # a consumer that cannot learn its route at all says so at once
         await consumer.close()
         consumer, running = member(), False
-    async with aio.Producer(config=ProducerConfig(send_timeout_s=0.4, retries=1), client=client) as producer:
+    async with aio.Producer(
+        config=ProducerConfig(send_timeout_s=0.4, retries=1), client=client
+    ) as producer:
         await send(producer, scene, b"from us")
         await until(seen.is_set, "a request that is answered badly")
         if running:
             asked = len(broker.requests)
-            await until(lambda: len(broker.requests) > asked + 2, "that life goes on")  # routes are asked for every 0.2 s
+            # routes are asked for every 0.2 s
+            await until(lambda: len(broker.requests) > asked + 2, "that life goes on")
         broker.on(behaviour.code, None)
         if not running:
             await consumer.start()
@@ -144,21 +159,35 @@ async def test_a_client_survives(behaviour: Behaviour, scene: Scene, folder: Pat
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("behaviour", list(more_behaviours()), ids=lambda behaviour: behaviour.name)
-async def test_a_client_survives_this_as_well(behaviour: Behaviour, scene: Scene, folder: Path) -> None:
+async def test_a_client_survives_this_as_well(
+    behaviour: Behaviour, scene: Scene, folder: Path
+) -> None:
     with figures("T40", nightly=True, faults=1) as line:
         async with unharmed(folder):
             await meets(behaviour, scene)
-        line.update(attempts=len(scene.ledger.attempted), acknowledged=len(scene.ledger.acknowledged), lost=len(scene.ledger.lost))
+        line.update(
+            attempts=len(scene.ledger.attempted),
+            acknowledged=len(scene.ledger.acknowledged),
+            lost=len(scene.ledger.lost),
+        )
 
 
 @pytest.mark.parametrize("oneway", [False, True], ids=["asked", "told"])
 @pytest.mark.parametrize("name", QUESTIONS)
-async def test_a_client_survives_a_server_that(name: str, oneway: bool, scene: Scene, folder: Path) -> None:
-    """Asked, it answers with an error or what it knows of itself; told, it says nothing. Neither listener nor progress hears of it."""
+async def test_a_client_survives_a_server_that(
+    name: str, oneway: bool, scene: Scene, folder: Path
+) -> None:
+    """Asked, it answers with an error or what it knows of itself; told, it says nothing.
+
+    Neither listener nor progress hears of it.
+    """
     question = QUESTIONS[name]
     async with unharmed(folder):
         scene.put(5)
-        async with scene.consumer(pull_suspend_s=0.1) as consumer, aio.Producer(scene.broker.address) as producer:
+        async with (
+            scene.consumer(pull_suspend_s=0.1) as consumer,
+            aio.Producer(scene.broker.address) as producer,
+        ):
             await until(lambda: scene.progress() == 5, "the first messages")
             link = scene.broker.members[GROUP][consumer.client_id]
             for _ in range(50):
@@ -167,9 +196,12 @@ async def test_a_client_survives_a_server_that(name: str, oneway: bool, scene: S
                     link.send_nowait(command)
                 else:
                     try:
-                        answer = await link.call(command, 0.5 if question.code in SAY_NOTHING else WAIT_S)
+                        answer = await link.call(
+                            command, 0.5 if question.code in SAY_NOTHING else WAIT_S
+                        )
                     except TransportError:
-                        break  # some are never answered, as by Java
+                        # some are never answered, as by Java
+                        break
                     assert answer.flag & Flag.RESPONSE
                 if question.code in SAY_NOTHING and not oneway:
                     break
@@ -182,16 +214,25 @@ async def test_a_client_survives_a_server_that(name: str, oneway: bool, scene: S
         scene.check()
 
 
-SAY_NOTHING = {39, 40, 220}  # requests that Java's clients never answer
+# requests that Java's clients never answer
+SAY_NOTHING = {39, 40, 220}
 
 
-# --- encryption that is taken away -----------------------------------------------------------------------------------
+# --- encryption that is taken away ----------------------------------------------------------------
 
-NAMES = ("plain text", "a certificate of nobody", "another name", "TLS 1.1", "the end of the connection")
+NAMES = (
+    "plain text",
+    "a certificate of nobody",
+    "another name",
+    "TLS 1.1",
+    "the end of the connection",
+)
 
 
 @pytest.mark.parametrize("how", NAMES)
-async def test_a_client_that_wants_encryption_is_not_talked_out_of_it_by(how: str, folder: Path) -> None:
+async def test_a_client_that_wants_encryption_is_not_talked_out_of_it_by(
+    how: str, folder: Path
+) -> None:
     """Nothing of ours leaves but the greeting."""
     ours, theirs = trustme.CA(), trustme.CA()
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -212,8 +253,13 @@ async def test_a_client_that_wants_encryption_is_not_talked_out_of_it_by(how: st
         if how == "the end of the connection":
             listening = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
             address = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-        client = ClientConfig(name_server=address, ssl=config.ssl, request_timeout_s=0.5, connect_timeout_s=0.5)
-        async with unharmed(folder), aio.Producer(config=ProducerConfig(send_timeout_s=0.5), client=client) as producer:
+        client = ClientConfig(
+            name_server=address, ssl=config.ssl, request_timeout_s=0.5, connect_timeout_s=0.5
+        )
+        async with (
+            unharmed(folder),
+            aio.Producer(config=ProducerConfig(send_timeout_s=0.5), client=client) as producer,
+        ):
             with pytest.raises(OgiveError, match=r"TLS|no name server answered"):
                 await producer.send(TOPIC, b"secret")
         assert broker.of(SEND) == []
@@ -223,8 +269,12 @@ async def test_a_client_that_wants_encryption_is_not_talked_out_of_it_by(how: st
             await listening.wait_closed()
 
 
-async def test_a_client_is_not_flooded_by_a_server_that_asks_and_never_reads(scene: Scene, folder: Path) -> None:
-    """100,000 questions at once, whose answers nobody takes: what waits is bounded, and the connection is given up or goes on."""
+async def test_a_client_is_not_flooded_by_a_server_that_asks_and_never_reads(
+    scene: Scene, folder: Path
+) -> None:
+    """100,000 questions at once, whose answers nobody takes: what waits is bounded, and the
+    connection is given up or goes on.
+    """
     async with unharmed(folder):
         question = encode_command(RemotingCommand(987_654, {}, b"", 1))
         reader_gone = asyncio.Event()
@@ -248,7 +298,9 @@ async def test_a_client_is_not_flooded_by_a_server_that_asks_and_never_reads(sce
         flooding = asyncio.create_task(asyncio.to_thread(flood))
         await asyncio.to_thread(ready.wait, WAIT_S)
         client = ClientConfig(name_server=f"127.0.0.1:{ports[0]}", request_timeout_s=0.5)
-        async with aio.Producer(config=ProducerConfig(send_timeout_s=0.5, retries=0), client=client) as producer:
+        async with aio.Producer(
+            config=ProducerConfig(send_timeout_s=0.5, retries=0), client=client
+        ) as producer:
             with pytest.raises(OgiveError):
                 await producer.send(TOPIC, b"x")
             await asyncio.wait_for(reader_gone.wait(), WAIT_S)

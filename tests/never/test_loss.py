@@ -1,4 +1,6 @@
-"""Loss and wrong positions: cases 1 to 6 of the faults that users report of RocketMQ clients and that must not happen in this one."""
+"""Loss and wrong positions: cases 1 to 6 of the faults that users report of RocketMQ clients and
+that must not happen in this one.
+"""
 
 import asyncio
 from collections import Counter
@@ -16,13 +18,27 @@ from ogive.errors import ResponseCode
 from ogive.model import MessageExt
 from ogive.testing.fake_broker import SILENT, error
 from ogive.wire.command import RemotingCommand
-from tests.never.scene import GROUP, PULL, QUERY, RETRY, SEND, SEND_BACK, TOPIC, Scene, moved, rounds, until
+from tests.never.scene import (
+    GROUP,
+    PULL,
+    QUERY,
+    RETRY,
+    SEND,
+    SEND_BACK,
+    TOPIC,
+    Scene,
+    moved,
+    rounds,
+    until,
+)
 
 HASTY = ClientConfig(request_timeout_s=0.15)
 
 
 def of_queue(answer: Any, queue_id: int) -> Any:
-    """A script: *answer* where a request is about that queue of the topic, the usual one elsewhere."""
+    """A script: *answer* where a request is about that queue of the topic, the usual one
+    elsewhere.
+    """
 
     def script(request: RemotingCommand) -> Any:
         fields = request.ext_fields
@@ -32,7 +48,10 @@ def of_queue(answer: Any, queue_id: int) -> Any:
 
 
 def queries(scene: Scene, queue_id: int) -> int:
-    return sum(r.ext_fields["topic"] == TOPIC and r.ext_fields["queueId"] == str(queue_id) for r in scene.broker.of(QUERY))
+    return sum(
+        r.ext_fields["topic"] == TOPIC and r.ext_fields["queueId"] == str(queue_id)
+        for r in scene.broker.of(QUERY)
+    )
 
 
 @pytest.mark.kills(
@@ -45,27 +64,41 @@ def queries(scene: Scene, queue_id: int) -> int:
 )
 @pytest.mark.parametrize("when", ["start", "rebalance"])
 @pytest.mark.parametrize("kind", ["concurrent", "orderly", "pull"])
-@pytest.mark.parametrize("failure", [SILENT, error(ResponseCode.SYSTEM_ERROR)], ids=["silence", "error"])
-async def test_case_1_a_failed_offset_query_never_becomes_no_offset(scene: Scene, kind: str, failure: Any, when: str) -> None:
+@pytest.mark.parametrize(
+    "failure", [SILENT, error(ResponseCode.SYSTEM_ERROR)], ids=["silence", "error"]
+)
+async def test_case_1_a_failed_offset_query_never_becomes_no_offset(
+    scene: Scene, kind: str, failure: Any, when: str
+) -> None:
     """Neither pulled nor committed until a query succeeds; then it goes on at the right place."""
     scene.broker.topics[TOPIC] = 2
     scene.put(40, queues=2)
     scene.broker.offsets.update({(GROUP, TOPIC, 0): 7, (GROUP, TOPIC, 1): 9})
     if when == "rebalance":
-        scene.others("000")  # sorts before ours, and has queue 0
+        # sorts before ours, and has queue 0
+        scene.others("000")
     else:
         scene.broker.on(QUERY, of_queue(failure, 0))
     seen: set[tuple[int, int]] = set()
 
     async def run() -> None:
         if kind != "pull":
-            listener = scene.listener(lambda m: seen.add((m.queue.queue_id, m.queue_offset)), orderly=kind == "orderly")
+            listener = scene.listener(
+                lambda m: seen.add((m.queue.queue_id, m.queue_offset)), orderly=kind == "orderly"
+            )
             async with scene.consumer(listener, client=HASTY):
                 await steps()
         else:
-            config = ConsumerConfig(rebalance_pause_s=0.02, hand_over_pause_s=0.02, pull_retry_s=0.02, persist_period_s=0.05)
+            config = ConsumerConfig(
+                rebalance_pause_s=0.02,
+                hand_over_pause_s=0.02,
+                pull_retry_s=0.02,
+                persist_period_s=0.05,
+            )
             client = ClientConfig(name_server=scene.broker.address, request_timeout_s=0.15)
-            async with aio.PullConsumer(TOPIC, group=GROUP, start="earliest", config=config, client=client) as pulling:
+            async with aio.PullConsumer(
+                TOPIC, group=GROUP, start="earliest", config=config, client=client
+            ) as pulling:
                 polling = asyncio.create_task(poll(pulling))
                 await steps()
             await polling
@@ -93,10 +126,16 @@ async def test_case_1_a_failed_offset_query_never_becomes_no_offset(scene: Scene
 
 
 @pytest.mark.kills("case 2: offset committed = highest done")
-async def test_case_2_no_message_is_lost_when_a_pull_consumers_queue_goes_away_and_comes_back_quickly(scene: Scene) -> None:
+async def test_case_2_no_message_is_lost_when_a_pull_consumers_queue_goes_away_and_comes_back(
+    scene: Scene,
+) -> None:
     """One queue and two members, of which the second comes and goes while messages flow."""
     config = ConsumerConfig(
-        rebalance_period_s=0.05, rebalance_pause_s=0.02, hand_over_pause_s=0.02, pull_retry_s=0.02, persist_period_s=0.05
+        rebalance_period_s=0.05,
+        rebalance_pause_s=0.02,
+        hand_over_pause_s=0.02,
+        pull_retry_s=0.02,
+        persist_period_s=0.05,
     )
 
     def member(name: str) -> aio.PullConsumer:
@@ -107,7 +146,8 @@ async def test_case_2_no_message_is_lost_when_a_pull_consumers_queue_goes_away_a
         async for batch in pulling.batches(max_messages=7):
             for message in batch:
                 scene.ledger.receive(message, name)
-            await asyncio.sleep(0.005)  # slower than the pulls: something is here and not handed out whenever the queue goes
+            # slower than the pulls: something is here and not handed out whenever the queue goes
+            await asyncio.sleep(0.005)
 
     def has_it(pulling: aio.PullConsumer) -> bool:
         return len(pulling.assignment) == 1
@@ -116,7 +156,8 @@ async def test_case_2_no_message_is_lost_when_a_pull_consumers_queue_goes_away_a
         polling = asyncio.create_task(poll(stays, "stays"))
         for _ in range(8):
             scene.put(300)
-            async with member("comes") as comes:  # its id sorts first: it gets the queue
+            # its id sorts first: it gets the queue
+            async with member("comes") as comes:
                 other = asyncio.create_task(poll(comes, "comes"))
                 await until(partial(has_it, comes), "the newcomer has the queue")
                 scene.put(300)
@@ -130,8 +171,12 @@ async def test_case_2_no_message_is_lost_when_a_pull_consumers_queue_goes_away_a
 
 @pytest.mark.kills("case 3: a queue that leaves takes the offsets of all", param="never")
 @pytest.mark.parametrize("period_s", [0.05, 60.0], ids=["often", "never"])
-async def test_case_3_giving_one_queue_away_touches_no_other_queues_offset(scene: Scene, period_s: float) -> None:
-    """After the hand-over the broker has the right offset of what was given, and after the end of all; a restart repeats nothing."""
+async def test_case_3_giving_one_queue_away_touches_no_other_queues_offset(
+    scene: Scene, period_s: float
+) -> None:
+    """After the hand-over the broker has the right offset of what was given, and after the end of
+    all; a restart repeats nothing.
+    """
     scene.broker.topics[TOPIC] = 4
     scene.put(40, queues=4)
     again = max(period_s, 30.0)
@@ -141,9 +186,13 @@ async def test_case_3_giving_one_queue_away_touches_no_other_queues_offset(scene
             return sum(queue.topic == TOPIC for queue in running.assignment[GROUP]) == count
 
         await until(lambda: scene.received == 40, "all messages")
-        scene.others("zzz", "zzzz", "zzzzz")  # each of the four gets one queue
+        # each of the four gets one queue
+        scene.others("zzz", "zzzz", "zzzzz")
         await until(partial(holds, 1), "three queues given away")
-        await until(lambda: [scene.progress(i) for i in range(4)].count(10) >= 3, "progress of those that were given away")
+        await until(
+            lambda: [scene.progress(i) for i in range(4)].count(10) >= 3,
+            "progress of those that were given away",
+        )
         scene.others()
         await until(partial(holds, 4), "all four are back")
     assert [scene.progress(i) for i in range(4)] == [10] * 4
@@ -157,7 +206,9 @@ async def test_case_3_giving_one_queue_away_touches_no_other_queues_offset(scene
 
 @pytest.mark.kills("case 4: an illegal offset is followed without a check", param="12")
 @pytest.mark.parametrize("to", [12, 2])
-async def test_case_4_an_illegal_offset_is_repaired_once_and_holds_up_no_other_queue(scene: Scene, to: int, caplog: Any) -> None:
+async def test_case_4_an_illegal_offset_is_repaired_once_and_holds_up_no_other_queue(
+    scene: Scene, to: int, caplog: Any
+) -> None:
     """What was in hand at the old place cannot overwrite the new one."""
     scene.broker.topics[TOPIC] = 2
     scene.put(40, queues=2)
@@ -169,7 +220,11 @@ async def test_case_4_an_illegal_offset_is_repaired_once_and_holds_up_no_other_q
 
     def wrong_at_5(request: RemotingCommand) -> Any:
         fields = request.ext_fields
-        if (fields["topic"], fields["queueId"]) == (TOPIC, "0") and fields["queueOffset"] == "5" and len(scene.pulls(0)) < 4:
+        if (
+            (fields["topic"], fields["queueId"]) == (TOPIC, "0")
+            and fields["queueOffset"] == "5"
+            and len(scene.pulls(0)) < 4
+        ):
             return moved(to, 0, 20)
         return None
 
@@ -185,19 +240,27 @@ async def test_case_4_an_illegal_offset_is_repaired_once_and_holds_up_no_other_q
     assert min(scene.commits(0)[repaired - 1 :]) >= to
     assert sum("the group was reset" in record.message for record in caplog.records) == 1
     for offset in range(5, to):
-        scene.ledger.acknowledged.discard(b"Orders/0/%d" % offset)  # the broker says that it does not hold them
+        # the broker says that it does not hold them
+        scene.ledger.acknowledged.discard(b"Orders/0/%d" % offset)
     scene.check(skipped=to > 5)
 
 
 @pytest.mark.kills("case 5: a failed send-back counts as done")
 async def test_case_5_a_failed_send_back_does_not_advance_the_offset(scene: Scene) -> None:
-    """No broker takes the failed message for a while; a client that dies meanwhile leaves it to the next."""
+    """No broker takes the failed message for a while; a client that dies meanwhile leaves it to the
+    next.
+    """
     scene.put(10)
     scene.broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR))
     scene.broker.on(SEND, error(ResponseCode.SYSTEM_ERROR))
     fails = [True]
-    async with scene.consumer(scene.listener(lambda m: LATER if m.queue_offset == 3 and fails[0] else None)):
-        await until(lambda: scene.received == 10 and len(scene.broker.of(SEND_BACK)) >= 3, "three tries to send it back")
+    async with scene.consumer(
+        scene.listener(lambda m: LATER if m.queue_offset == 3 and fails[0] else None)
+    ):
+        await until(
+            lambda: scene.received == 10 and len(scene.broker.of(SEND_BACK)) >= 3,
+            "three tries to send it back",
+        )
         assert len(scene.broker.of(SEND)) >= 2
         await until(lambda: scene.progress() == 3, "what is in front of it")
         died = dict(scene.broker.offsets)
@@ -212,7 +275,9 @@ async def test_case_5_a_failed_send_back_does_not_advance_the_offset(scene: Scen
 
 
 @pytest.mark.kills("case 6: a failing batch is sent back whole")
-async def test_case_6_a_failing_batch_sends_back_exactly_the_failed_messages_once(scene: Scene) -> None:
+async def test_case_6_a_failing_batch_sends_back_exactly_the_failed_messages_once(
+    scene: Scene,
+) -> None:
     scene.put(32)
     batches: list[list[int]] = []
 
@@ -225,8 +290,12 @@ async def test_case_6_a_failing_batch_sends_back_exactly_the_failed_messages_onc
     async with scene.consumer(listener, pull_batch_size=32):
         await until(lambda: scene.progress() == 32, "the end of the queue")
         await rounds(scene)
-    commitlog = {message.commitlog_offset: message.queue_offset for message in scene.broker.stored[TOPIC, 0]}
-    sent_back = Counter(commitlog[int(request.ext_fields["offset"])] for request in scene.broker.of(SEND_BACK))
+    commitlog = {
+        message.commitlog_offset: message.queue_offset for message in scene.broker.stored[TOPIC, 0]
+    }
+    sent_back = Counter(
+        commitlog[int(request.ext_fields["offset"])] for request in scene.broker.of(SEND_BACK)
+    )
     assert sent_back == {13: 1, 14: 1, 15: 1}
     assert sorted(offset for batch in batches for offset in batch) == list(range(32))
     assert RETRY not in {r.ext_fields.get("b") for r in scene.broker.of(SEND)}

@@ -31,7 +31,9 @@ async def flow(scene: Scene, stop: asyncio.Event) -> None:
 @pytest.mark.kills("case 12: queues are not given up at the end", param="async")
 @pytest.mark.parametrize("thread", [False, True], ids=["async", "plain"])
 async def test_case_12_a_clean_shutdown_leaves_no_repetition(scene: Scene, thread: bool) -> None:
-    """Messages flow all the time: what was begun ends, its progress is told after it, and the next member gets nothing twice."""
+    """Messages flow all the time: what was begun ends, its progress is told after it, and the next
+    member gets nothing twice.
+    """
     scene.broker.topics[TOPIC] = 2
     stop = asyncio.Event()
     flowing = asyncio.create_task(flow(scene, stop))
@@ -76,7 +78,9 @@ async def test_case_12_with_no_wait_at_most_the_running_calls_repeat(scene: Scen
     assert repeated == running
 
 
-async def test_case_13_repetition_by_rebalances_is_bounded_and_one_loop_pulls_a_queue(scene: Scene) -> None:
+async def test_case_13_repetition_by_rebalances_is_bounded_and_one_loop_pulls_a_queue(
+    scene: Scene,
+) -> None:
     """A member comes and goes all the time. Threads and tasks stay as many as they are."""
     scene.broker.topics[TOPIC] = 4
     stop = asyncio.Event()
@@ -85,7 +89,9 @@ async def test_case_13_repetition_by_rebalances_is_bounded_and_one_loop_pulls_a_
     async def watch() -> None:
         while not stop.is_set():
             pulling = Counter(
-                name for task in asyncio.all_tasks() if ": pull Orders" in (name := task.get_name()) and not task.cancelling()
+                name
+                for task in asyncio.all_tasks()
+                if ": pull Orders" in (name := task.get_name()) and not task.cancelling()
             )
             for name, count in pulling.items():
                 most[name] = max(most[name], count)
@@ -93,7 +99,9 @@ async def test_case_13_repetition_by_rebalances_is_bounded_and_one_loop_pulls_a_
 
     async def feed() -> None:
         while not stop.is_set():
-            scene.put(8, queues=4, every=2)  # pulls of the others wait for long: a loop that is not ended is seen beside the next one
+            # pulls of the others wait for long: a loop that is not ended is seen beside the next
+            # one
+            scene.put(8, queues=4, every=2)
             await asyncio.sleep(0.01)
 
     def member(name: str) -> aio.PushConsumer:
@@ -101,7 +109,10 @@ async def test_case_13_repetition_by_rebalances_is_bounded_and_one_loop_pulls_a_
         return scene.consumer(listener, max_cached_messages=CACHED, pull_batch_size=PULLED)
 
     async with member("stays") as stays:
-        await until(lambda: len(stays.assignment[GROUP]) == scene.queues_pulled == 5, "all queues, each with its loop")
+        await until(
+            lambda: len(stays.assignment[GROUP]) == scene.queues_pulled == 5,
+            "all queues, each with its loop",
+        )
         tasks = len(asyncio.all_tasks())
         background = [asyncio.create_task(watch()), asyncio.create_task(feed())]
         for _ in range(ROUNDS):
@@ -115,37 +126,62 @@ async def test_case_13_repetition_by_rebalances_is_bounded_and_one_loop_pulls_a_
     assert set(most.values()) == {1}
     assert len(most) >= 4
     scene.check()
-    assert scene.ledger.duplicates <= 4 * ROUNDS * (CACHED + PULLED)  # two queues come and go; what a member holds of one is no more
+    # two queues come and go; what a member holds of one is no more
+    assert scene.ledger.duplicates <= 4 * ROUNDS * (CACHED + PULLED)
 
 
 @pytest.mark.kills("case 13: the pulls of a queue that leaves go on")
 async def test_case_13_a_queue_that_goes_and_comes_back_has_one_loop(scene: Scene) -> None:
-    """Its pull waits at the broker for longer than the test: a loop that is not ended is seen, alone or beside the next one."""
+    """Its pull waits at the broker for longer than the test: a loop that is not ended is seen,
+    alone or beside the next one.
+    """
     scene.broker.topics[TOPIC] = 4
 
     def loops() -> list[int]:
-        return sorted(Counter(task.get_name() for task in asyncio.all_tasks() if ": pull Orders" in task.get_name()).values())
+        return sorted(
+            Counter(
+                task.get_name()
+                for task in asyncio.all_tasks()
+                if ": pull Orders" in task.get_name()
+            ).values()
+        )
 
     async with scene.consumer(pull_suspend_s=600.0) as running:
-        await until(lambda: holds(running, 4) and scene.queues_pulled == 5, "all queues, each with its loop")
+        await until(
+            lambda: holds(running, 4) and scene.queues_pulled == 5, "all queues, each with its loop"
+        )
         for _ in range(3):
             scene.others("000")
-            await until(lambda: holds(running, 2) and loops() == [1, 1], "half of the queues, and no loop of the others")
+            await until(
+                lambda: holds(running, 2) and loops() == [1, 1],
+                "half of the queues, and no loop of the others",
+            )
             scene.others()
-            await until(lambda: holds(running, 4) and loops() == [1, 1, 1, 1], "all queues again, each with one loop")
+            await until(
+                lambda: holds(running, 4) and loops() == [1, 1, 1, 1],
+                "all queues again, each with one loop",
+            )
 
 
 @pytest.mark.kills("case 14: a finished message is sent back", param="plain")
 @pytest.mark.parametrize("thread", [False, True], ids=["async", "plain"])
-async def test_case_14_a_call_over_the_consume_timeout_is_sent_back_once_and_its_late_result_is_ignored(scene: Scene, thread: bool) -> None:
-    """The queue's progress moves on without it; a send-back that fails does not end the looking for others."""
+async def test_case_14_a_call_over_the_consume_timeout_is_sent_back_once_its_late_result_ignored(
+    scene: Scene, thread: bool
+) -> None:
+    """The queue's progress moves on without it; a send-back that fails does not end the looking for
+    others.
+    """
     scene.put(6)
     free = threading.Event()
     waiting: list[int] = []
     first = [True]
 
     def work(message: MessageExt) -> Any:
-        if message.queue_offset not in (1, 4) or message.reconsume_times or message.queue_offset in waiting:
+        if (
+            message.queue_offset not in (1, 4)
+            or message.reconsume_times
+            or message.queue_offset in waiting
+        ):
             return None
         waiting.append(message.queue_offset)
         if thread:
@@ -163,15 +199,22 @@ async def test_case_14_a_call_over_the_consume_timeout_is_sent_back_once_and_its
 
     scene.broker.on(SEND_BACK, refuse_once)
     scene.broker.on(SEND, None)
-    async with scene.consumer(scene.listener(work, thread=thread, consume_timeout_s=0.2, threads=4)):
+    async with scene.consumer(
+        scene.listener(work, thread=thread, consume_timeout_s=0.2, threads=4)
+    ):
         await until(lambda: scene.progress() == 6, "progress past both")
         free.set()
         await rounds(scene)
         await until(lambda: scene.received == 6)
-    commitlog = {message.commitlog_offset: message.queue_offset for message in scene.broker.stored[TOPIC, 0]}
-    by_broker = Counter(commitlog[int(request.ext_fields["offset"])] for request in scene.broker.of(SEND_BACK))
+    commitlog = {
+        message.commitlog_offset: message.queue_offset for message in scene.broker.stored[TOPIC, 0]
+    }
+    by_broker = Counter(
+        commitlog[int(request.ext_fields["offset"])] for request in scene.broker.of(SEND_BACK)
+    )
     assert sorted(by_broker) == [1, 4]
     assert by_broker.total() == 2
-    assert len(scene.broker.of(SEND)) == 1  # the way round for the one that was refused
+    # the way round for the one that was refused
+    assert len(scene.broker.of(SEND)) == 1
     assert {request.ext_fields["delayLevel"] for request in scene.broker.of(SEND_BACK)} == {"3"}
     scene.check()

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.apart(10)
 
 UNREGISTER = RequestCode.UNREGISTER_CLIENT
 
-# --- 21: nothing grows -----------------------------------------------------------------------------------------------
+# --- 21: nothing grows ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,17 @@ class Usage:
 
     @classmethod
     def now(cls) -> "Usage":
-        return cls(threading.active_count(), len(asyncio.all_tasks()), len(list(Path("/proc/self/fd").iterdir())))
+        return cls(
+            threading.active_count(),
+            len(asyncio.all_tasks()),
+            len(list(Path("/proc/self/fd").iterdir())),
+        )
 
     def within(self, base: "Usage", slack: int) -> bool:
-        return all(ours <= theirs + slack for ours, theirs in zip(vars_of(self), vars_of(base), strict=True))
+        return all(
+            ours <= theirs + slack
+            for ours, theirs in zip(vars_of(self), vars_of(base), strict=True)
+        )
 
 
 def vars_of(usage: Usage) -> tuple[int, int, int]:
@@ -60,7 +67,9 @@ async def nothing_is_left() -> AsyncIterator[None]:
     try:
         await until(lambda: Usage.now().within(before, 2))
     except AssertionError as exc:
-        raise AssertionError(f"{exc}: back to {before}, and at the end there is {Usage.now()}") from None
+        raise AssertionError(
+            f"{exc}: back to {before}, and at the end there is {Usage.now()}"
+        ) from None
 
 
 SIZES = [15, pytest.param(200, marks=pytest.mark.nightly)]
@@ -70,7 +79,10 @@ SIZES = [15, pytest.param(200, marks=pytest.mark.nightly)]
 @pytest.mark.parametrize("times", SIZES)
 async def test_case_21_starts_and_stops_leave_nothing_behind(scene: Scene, times: int) -> None:
     async def once() -> None:
-        async with scene.consumer(scene.listener(thread=True, threads=3)), aio.Producer(scene.broker.address) as producer:
+        async with (
+            scene.consumer(scene.listener(thread=True, threads=3)),
+            aio.Producer(scene.broker.address) as producer,
+        ):
             await producer.send(TOPIC, b"x")
 
     await once()
@@ -85,7 +97,9 @@ async def test_case_21_starts_that_fail_leave_nothing_behind(scene: Scene, times
     client = ClientConfig(name_server="127.0.0.1:1", request_timeout_s=0.11)
 
     async def once() -> None:
-        consumer = aio.PushConsumer(scene.listener(thread=True, threads=3), config=QUICK, client=client)
+        consumer = aio.PushConsumer(
+            scene.listener(thread=True, threads=3), config=QUICK, client=client
+        )
         with pytest.raises(OgiveError):
             await consumer.start()
         await consumer.close()
@@ -98,7 +112,9 @@ async def test_case_21_starts_that_fail_leave_nothing_behind(scene: Scene, times
 
         async def second() -> None:
             with pytest.raises(IllegalStateError):
-                await aio.PushConsumer(scene.listener(thread=True, threads=3), config=QUICK, client=shared).start()
+                await aio.PushConsumer(
+                    scene.listener(thread=True, threads=3), config=QUICK, client=shared
+                ).start()
 
         await once()
         await second()
@@ -122,23 +138,32 @@ async def test_case_21_rebalances_leave_nothing_behind(scene: Scene, times: int)
             scene.others()
             await until(held(4), "all queues again")
 
-        await until(lambda: held(4)() and scene.queues_pulled == 5, "a pull of every queue, the retries' among them: all has begun")
+        await until(
+            lambda: held(4)() and scene.queues_pulled == 5,
+            "a pull of every queue, the retries' among them: all has begun",
+        )
         await once()
         async with nothing_is_left():
             for _ in range(times):
                 await once()
 
 
-# --- 22: one client beside another -----------------------------------------------------------------------------------
+# --- 22: one client beside another ----------------------------------------------------------------
 
 
 @pytest.mark.kills("case 22: a shared client is closed", param="consumer")
 @pytest.mark.parametrize("first", ["producer", "consumer"])
-async def test_case_22_closing_one_of_two_on_a_client_leaves_the_other_working(scene: Scene, first: str) -> None:
+async def test_case_22_closing_one_of_two_on_a_client_leaves_the_other_working(
+    scene: Scene, first: str
+) -> None:
     config = ClientConfig(name_server=scene.broker.address, instance_name="shared")
-    for _ in range(2):  # and after both are closed the same name works again
+    # and after both are closed the same name works again
+    for _ in range(2):
         async with ClientInstance(config) as client:
-            producer, consumer = aio.Producer(client=client), aio.PushConsumer(scene.listener(), config=QUICK, client=client)
+            producer, consumer = (
+                aio.Producer(client=client),
+                aio.PushConsumer(scene.listener(), config=QUICK, client=client),
+            )
             await producer.start()
             await consumer.start()
             if first == "producer":
@@ -161,7 +186,9 @@ async def test_case_22_closing_one_of_two_on_a_client_leaves_the_other_working(s
 
 async def test_case_22_a_missing_topic_closes_nobody(scene: Scene) -> None:
     """It is waited for; others on the client go on."""
-    async with ClientInstance(ClientConfig(name_server=scene.broker.address, route_period_s=0.05)) as client:
+    async with ClientInstance(
+        ClientConfig(name_server=scene.broker.address, route_period_s=0.05)
+    ) as client:
         missing = scene.listener(topic="Later", group="patience")
         async with (
             aio.PushConsumer(scene.listener(), config=QUICK, client=client),
@@ -175,12 +202,14 @@ async def test_case_22_a_missing_topic_closes_nobody(scene: Scene) -> None:
     scene.check()
 
 
-# --- 23: shutdown is quick -------------------------------------------------------------------------------------------
+# --- 23: shutdown is quick ------------------------------------------------------------------------
 
 
 @pytest.mark.kills("case 23: brokers are unregistered at one after the other")
 async def test_case_23_dead_brokers_do_not_add_up_at_shutdown(scene: Scene) -> None:
-    """Nine of ten brokers answer nothing, each for seconds, trace is on, and a listener sleeps: less than three of them in a row."""
+    """Nine of ten brokers answer nothing, each for seconds, trace is on, and a listener sleeps:
+    less than three of them in a row.
+    """
     scene.broker.topics[TRACE_TOPIC] = 1
     brokers = [FakeBroker({TOPIC: 1}, name=f"broker-{i}") for i in range(9)]
     for broker in brokers:
@@ -188,15 +217,20 @@ async def test_case_23_dead_brokers_do_not_add_up_at_shutdown(scene: Scene) -> N
     scene.broker.peers = brokers
     free = threading.Event()
     client = ClientConfig(name_server=scene.broker.address, request_timeout_s=5.0)
-    config = ConsumerConfig(rebalance_pause_s=0.02, hand_over_pause_s=0.02, await_termination_s=0.2, trace=True)
-    running = aio.PushConsumer(scene.listener(lambda _: free.wait(60) and None, thread=True), config=config, client=client)
+    config = ConsumerConfig(
+        rebalance_pause_s=0.02, hand_over_pause_s=0.02, await_termination_s=0.2, trace=True
+    )
+    running = aio.PushConsumer(
+        scene.listener(lambda _: free.wait(60) and None, thread=True), config=config, client=client
+    )
     await running.start()
     await until(lambda: len(running.assignment[GROUP]) == 11, "queues of all brokers")
     scene.put(1)
     await until(lambda: scene.received, "a call that sleeps")
     for broker in brokers:
         broker.mute = True
-    async with asyncio.timeout(9.0):  # one after the other they would be 11 s
+    # one after the other they would be 11 s
+    async with asyncio.timeout(9.0):
         await running.close()
     free.set()
     for broker in brokers:
@@ -221,7 +255,8 @@ assert done.wait(50)
 def work(message):
     done.set()
     threading.Event().wait()
-consumer = ogive.PushConsumer(work, name_server="{server}", config=ogive.ConsumerConfig(await_termination_s=0.1))
+config = ogive.ConsumerConfig(await_termination_s=0.1)
+consumer = ogive.PushConsumer(work, name_server="{server}", config=config)
 consumer.start()
 producer.send("{topic}", b"x")
 assert done.wait(50)
@@ -247,15 +282,26 @@ print("closed", flush=True)
 )
 @pytest.mark.parametrize("how", EXITS)
 def test_case_23_a_process_ends_by_itself(real: Broker, topic: str, group: str, how: str) -> None:
-    """Closed from a listener, with one that hangs, or not at all: no thread holds it, and nothing crashes at the end."""
-    program = f"import threading, ogive\ndone = threading.Event()\nproducer = ogive.Producer('{real.name_server}')\nproducer.start()\n"
+    """Closed from a listener, with one that hangs, or not at all: no thread holds it, and nothing
+    crashes at the end.
+    """
+    program = (
+        "import threading, ogive\ndone = threading.Event()\nproducer = "
+        f"ogive.Producer('{real.name_server}')\nproducer.start()\n"
+    )
     program += EXITS[how].format(topic=topic, group=group, server=real.name_server)
-    ended = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (ended.returncode, ended.stdout) == (0, "closed\n"), ended.stderr
     assert "Traceback" not in ended.stderr
 
 
-# --- 24: the local offset file ---------------------------------------------------------------------------------------
+# --- 24: the local offset file --------------------------------------------------------------------
 
 
 @pytest.mark.kills("case 24: a damaged file of offsets fails the start", param="half")
@@ -272,7 +318,12 @@ async def test_case_24_a_damaged_offset_file_costs_the_place_and_not_the_start(
         await until(lambda: scene.received == 5, "the first five")
     (file,) = tmp_path.rglob("offsets.json")
     whole = file.read_bytes()
-    bad = {"empty": b"", "half": whole[: len(whole) // 2], "garbage": b"\xff\0\xff", "somebody else's": b'{"offsetTable": 7}'}
+    bad = {
+        "empty": b"",
+        "half": whole[: len(whole) // 2],
+        "garbage": b"\xff\0\xff",
+        "somebody else's": b'{"offsetTable": 7}',
+    }
     for path in (file, file.with_name("offsets.json.bak")):
         path.unlink(missing_ok=True)
         if damage in bad:
@@ -290,11 +341,17 @@ async def test_case_24_a_damaged_offset_file_costs_the_place_and_not_the_start(
     assert "cannot be read" not in caplog.text
 
 
-async def test_case_24_a_place_that_cannot_be_written_does_not_stop_consumption(scene: Scene, tmp_path: Path, caplog: Any) -> None:
-    """A file stands where the folder should be: it holds also for root, whom no permission stops."""
+async def test_case_24_a_place_that_cannot_be_written_does_not_stop_consumption(
+    scene: Scene, tmp_path: Path, caplog: Any
+) -> None:
+    """A file stands where the folder should be: it holds also for root, whom no permission
+    stops.
+    """
     (tmp_path / "file").write_text("")
     scene.put(5)
-    async with scene.consumer(scene.listener(broadcast=True), offsets_dir=tmp_path / "file") as running:
+    async with scene.consumer(
+        scene.listener(broadcast=True), offsets_dir=tmp_path / "file"
+    ) as running:
         await until(lambda: scene.received == 5, "the messages")
         scene.put(5)
         await until(lambda: scene.received == 10, "later messages")
@@ -303,16 +360,22 @@ async def test_case_24_a_place_that_cannot_be_written_does_not_stop_consumption(
     assert scene.ledger.duplicates == 0
 
 
-# --- 25: what the user set -------------------------------------------------------------------------------------------
+# --- 25: what the user set ------------------------------------------------------------------------
 
 
 @pytest.mark.kills("case 25: a send has the time of other requests", param="asyncio-name server")
 @pytest.mark.parametrize("silent", ["broker", "name server"])
 @pytest.mark.parametrize("kind", ["asyncio", "blocking"])
-async def test_case_25_a_send_ends_within_its_own_time_and_not_within_somebody_elses(scene: Scene, kind: str, silent: str) -> None:
-    """Half a second where requests of a client have five minutes: the whole call, the look for the route included."""
+async def test_case_25_a_send_ends_within_its_own_time_and_not_within_somebody_elses(
+    scene: Scene, kind: str, silent: str
+) -> None:
+    """Half a second where requests of a client have five minutes: the whole call, the look for the
+    route included.
+    """
     scene.broker.on(SEND if silent == "broker" else ROUTE, SILENT)
-    client = ClientConfig(name_server=scene.broker.address, request_timeout_s=300.0, connect_timeout_s=300.0)
+    client = ClientConfig(
+        name_server=scene.broker.address, request_timeout_s=300.0, connect_timeout_s=300.0
+    )
     config = ProducerConfig(send_timeout_s=0.5)
 
     def blocking() -> None:
@@ -341,7 +404,9 @@ async def test_case_25_as_many_tries_as_were_set(scene: Scene, retries: int) -> 
 
 
 @pytest.mark.kills("case 25: a check goes to the first producer")
-async def test_case_25_a_check_reaches_the_producer_of_its_group_among_several_on_a_client(scene: Scene) -> None:
+async def test_case_25_a_check_reaches_the_producer_of_its_group_among_several_on_a_client(
+    scene: Scene,
+) -> None:
     asked: list[tuple[str, bytes]] = []
 
     def checker(name: str) -> Callable[[MessageExt], bool]:
@@ -361,13 +426,25 @@ async def test_case_25_a_check_reaches_the_producer_of_its_group_among_several_o
             await producer.send(TOPIC, b"so that the broker knows us")
         for group in ("market", "shop", "market", "nobody"):
             await until(lambda: "shop" in scene.broker.producers, "the producers' heartbeat")
-            half = scene.broker.put("Half", group.encode(), properties=f"PGROUP\x01{group}\x02UNIQ_KEY\x01{group}\x02".encode())
+            half = scene.broker.put(
+                "Half",
+                group.encode(),
+                properties=f"PGROUP\x01{group}\x02UNIQ_KEY\x01{group}\x02".encode(),
+            )
             header = h.CheckTransactionStateRequest(
-                tran_state_table_offset=half.queue_offset, commit_log_offset=half.commitlog_offset, msg_id=group, transaction_id=group,
-            )  # fmt: skip
-            question = RemotingCommand(RequestCode.CHECK_TRANSACTION_STATE, encode_header(header), encode_stored(half))
+                tran_state_table_offset=half.queue_offset,
+                commit_log_offset=half.commitlog_offset,
+                msg_id=group,
+                transaction_id=group,
+            )
+            question = RemotingCommand(
+                RequestCode.CHECK_TRANSACTION_STATE, encode_header(header), encode_stored(half)
+            )
             scene.broker.producers["shop"].send_nowait(question)
         await until(lambda: len(scene.broker.of(RequestCode.END_TRANSACTION)) == 3, "three answers")
     assert sorted(asked) == [("market", b"market"), ("market", b"market"), ("shop", b"shop")]
-    ends = [(r.ext_fields["producerGroup"], r.ext_fields["commitOrRollback"]) for r in scene.broker.of(RequestCode.END_TRANSACTION)]
+    ends = [
+        (r.ext_fields["producerGroup"], r.ext_fields["commitOrRollback"])
+        for r in scene.broker.of(RequestCode.END_TRANSACTION)
+    ]
     assert sorted(ends) == [("market", "12"), ("market", "12"), ("shop", "8")]

@@ -1,4 +1,6 @@
-"""Whatever is stored is found again; whatever happens to the end of the log leaves a beginning of it."""
+"""Whatever is stored is found again; whatever happens to the end of the log leaves a beginning of
+it.
+"""
 
 from pathlib import Path
 
@@ -10,19 +12,38 @@ from tests.chaos.recorder import MemoryFs
 from tests.stores import Driver, message, small
 
 ROOT = Path("/store")
-MESSAGES = st.lists(st.tuples(st.sampled_from(["A", "B"]), st.integers(0, 2), st.binary(min_size=1, max_size=700)), min_size=1, max_size=40)
+MESSAGES = st.lists(
+    st.tuples(st.sampled_from(["A", "B"]), st.integers(0, 2), st.binary(min_size=1, max_size=700)),
+    min_size=1,
+    max_size=40,
+)
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(messages=MESSAGES, cut=st.integers(0, 20_000), tail=st.binary(max_size=64), derived=st.booleans())
-def test_any_cut_leaves_a_prefix(messages: list[tuple[str, int, bytes]], cut: int, tail: bytes, derived: bool) -> None:
+@given(
+    messages=MESSAGES,
+    cut=st.integers(0, 20_000),
+    tail=st.binary(max_size=64),
+    derived=st.booleans(),
+)
+def test_any_cut_leaves_a_prefix(
+    messages: list[tuple[str, int, bytes]], cut: int, tail: bytes, derived: bool
+) -> None:
     fs = MemoryFs()
     driver = Driver(small(ROOT, segment_bytes=65536), fs, threaded=False)
-    ends = [(driver.put(message(body, topic, queue_id))[0], topic, queue_id, body) for topic, queue_id, body in messages]
+    ends = [
+        (driver.put(message(body, topic, queue_id))[0], topic, queue_id, body)
+        for topic, queue_id, body in messages
+    ]
     crashed = fs.copy()
     if derived:
-        # All but the page that says whose records these are: without it they count as Apache's, whose checksum covers the body only.
-        for path in [path for path in crashed.names if "commitlog" not in path.parts and path.name != "checkpoint"]:
+        # All but the page that says whose records these are: without it they count as Apache's,
+        # whose checksum covers the body only.
+        for path in [
+            path
+            for path in crashed.names
+            if "commitlog" not in path.parts and path.name != "checkpoint"
+        ]:
             del crashed.names[path]
     data = crashed.names[ROOT / "commitlog" / f"{0:020d}"].data
     end = ends[-1][0].commitlog_offset + ends[-1][0].size
@@ -30,12 +51,27 @@ def test_any_cut_leaves_a_prefix(messages: list[tuple[str, int, bytes]], cut: in
     data[cut:end] = bytes(end - cut)
     data[cut : cut + len(tail)] = tail
     again = Driver(small(ROOT, segment_bytes=65536), crashed, threaded=False)
-    found = [(topic, queue_id, body) for topic, queue_id in sorted(again.store.queues) for body in again.bodies(topic, queue_id)]
-    survivors = [(topic, queue_id, body) for result, topic, queue_id, body in ends if result.commitlog_offset + result.size <= cut]
-    assert sorted(found) == sorted(survivors) or bytes(data[:end]) == bytes(fs.names[ROOT / "commitlog" / f"{0:020d}"].data[:end])
+    found = [
+        (topic, queue_id, body)
+        for topic, queue_id in sorted(again.store.queues)
+        for body in again.bodies(topic, queue_id)
+    ]
+    survivors = [
+        (topic, queue_id, body)
+        for result, topic, queue_id, body in ends
+        if result.commitlog_offset + result.size <= cut
+    ]
+    assert sorted(found) == sorted(survivors) or bytes(data[:end]) == bytes(
+        fs.names[ROOT / "commitlog" / f"{0:020d}"].data[:end]
+    )
 
 
-@given(raw=st.binary(max_size=300), at=st.integers(0, 300), offset=st.integers(0, 2**63 - 1), strict=st.booleans())
+@given(
+    raw=st.binary(max_size=300),
+    at=st.integers(0, 300),
+    offset=st.integers(0, 2**63 - 1),
+    strict=st.booleans(),
+)
 def test_garbage_is_no_record(raw: bytes, at: int, offset: int, strict: bool) -> None:
     """Never an exception, never a record that reaches past the bytes there are."""
     record = read_record(raw, at, offset, 0 if strict else NEVER)

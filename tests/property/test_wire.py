@@ -1,4 +1,6 @@
-"""Whatever bytes come: frames do not depend on how the stream is cut, and decoders raise ProtocolError or nothing."""
+"""Whatever bytes come: frames do not depend on how the stream is cut, and decoders raise
+ProtocolError or nothing.
+"""
 
 import contextlib
 import json
@@ -34,12 +36,16 @@ from ogive.wire.message import (
 )
 
 text = st.text(st.characters(codec="utf-8"), max_size=40)
-names = st.text(st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=20)
+names = st.text(
+    st.characters(codec="utf-8", exclude_characters="\x01\x02"), min_size=1, max_size=20
+)
 int32 = st.integers(-(2**31), 2**31 - 1)
 commands = st.builds(
     RemotingCommand,
     code=st.integers(-(2**15), 2**15 - 1),
-    ext_fields=st.dictionaries(names, st.text(st.characters(codec="utf-8"), min_size=1, max_size=40), max_size=20),
+    ext_fields=st.dictionaries(
+        names, st.text(st.characters(codec="utf-8"), min_size=1, max_size=40), max_size=20
+    ),
     body=st.binary(max_size=200),
     opaque=int32,
     flag=int32,
@@ -63,10 +69,14 @@ json_values = st.recursive(
     | st.floats()
     | st.text(max_size=10)
     | st.sampled_from([2**63 - 1, 2**63, 2**64, -(2**63), 10**400]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
     max_leaves=5,
 )
-header_fields = st.sampled_from(["code", "flag", "language", "opaque", "remark", "version", "extFields", "other"])
+header_fields = st.sampled_from(
+    ["code", "flag", "language", "opaque", "remark", "version", "extFields", "other"]
+)
 
 
 @st.composite
@@ -75,7 +85,9 @@ def json_headers(draw: st.DrawFn) -> bytes:
     header = draw(st.dictionaries(header_fields, json_values, max_size=8))
     if draw(st.booleans()):
         header["extFields"] = draw(st.dictionaries(st.text(max_size=4), json_values, max_size=6))
-    raw = bytearray(json.dumps(header, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass"))
+    raw = bytearray(
+        json.dumps(header, ensure_ascii=draw(st.booleans())).encode("utf-8", "surrogatepass")
+    )
     for _ in range(draw(st.integers(0, 2))):
         raw[draw(st.integers(0, len(raw) - 1))] = draw(st.integers(0, 255))
     return bytes(raw)
@@ -121,32 +133,58 @@ def fields_one_by_one(raw: bytes) -> dict[str, str]:
 
 
 letters = st.sampled_from([letter.encode() for letter in "abcdefghijklmn"])
-entries = st.lists(st.builds(entry, letters | names.map(str.encode), st.binary(max_size=9)), max_size=5).map(b"".join)
-born_times = st.sampled_from([entry(b"g", b"1795351903927"), entry(b"g", b"179535190392\xff"), entry(b"g", b"0")])
+entries = st.lists(
+    st.builds(entry, letters | names.map(str.encode), st.binary(max_size=9)), max_size=5
+).map(b"".join)
+born_times = st.sampled_from(
+    [entry(b"g", b"1795351903927"), entry(b"g", b"179535190392\xff"), entry(b"g", b"0")]
+)
 flags = st.sampled_from([entry(b"h", b"0"), entry(b"h", b"7"), b""])
 property_texts = st.sampled_from([b"UNIQ_KEY\x01A\x02", entry(b"i", b"x")]) | text.map(str.encode)
 LIKE_A_SEND = b"\0\1g\0\0\0\r1795351903927\0\1h\0\0\0\x010\0\1i\0\0\0\x01x"
 
 
-@given(entries, born_times, flags, property_texts, entries, st.none() | st.tuples(st.integers(0, 500), st.integers(0, 255)))
-@example(entry(b"a", b"1"), entry(b"g", b"1795351903927"), entry(b"h", b"0"), b"y", entry(b"h", b"1"), None)
+@given(
+    entries,
+    born_times,
+    flags,
+    property_texts,
+    entries,
+    st.none() | st.tuples(st.integers(0, 500), st.integers(0, 255)),
+)
+@example(
+    entry(b"a", b"1"),
+    entry(b"g", b"1795351903927"),
+    entry(b"h", b"0"),
+    b"y",
+    entry(b"h", b"1"),
+    None,
+)
 @example(b"", entry(b"a", LIKE_A_SEND), b"", b"y", b"", None)
 @example(b"", entry(b"g", b"1795351903927"), entry(b"h", b"0"), b"y", b"\0\1", None)
 @example(b"", entry(b"g", b"1795351903927"), entry(b"h", b"0"), b"y", b"", (34, 3))
 def test_a_send_in_binary_says_what_its_fields_say_one_by_one(
-    before: bytes, born: bytes, flag: bytes, said: bytes, behind: bytes, spoiled: tuple[int, int] | None
+    before: bytes,
+    born: bytes,
+    flag: bytes,
+    said: bytes,
+    behind: bytes,
+    spoiled: tuple[int, int] | None,
 ) -> None:
     """Such headers have a short cut, also where they only look like one."""
     raw = bytearray(before + born + flag + entry(b"i", said) + behind)
     if spoiled is not None and raw:
         raw[spoiled[0] % len(raw)] = spoiled[1]
-    for _ in range(2):  # the second time parts of it are known
+    # the second time parts of it are known
+    for _ in range(2):
         check_fields(bytes(raw))
 
 
 def check_fields(raw: bytes) -> None:
     """They are decoded as one by one."""
-    header = (310).to_bytes(2) + bytes([0]) + (500).to_bytes(2) + bytes(12) + len(raw).to_bytes(4) + raw
+    header = (
+        (310).to_bytes(2) + bytes([0]) + (500).to_bytes(2) + bytes(12) + len(raw).to_bytes(4) + raw
+    )
     frame = (1 << 24 | len(header)).to_bytes(4) + header + b"body"
     try:
         expected = fields_one_by_one(raw)
@@ -159,8 +197,17 @@ def check_fields(raw: bytes) -> None:
 
 
 @given(
-    st.lists(st.tuples(names.map(str.encode), st.sampled_from([b"1", b"value", b"\xc3\xa9"])), min_size=1, max_size=5),
-    st.lists(st.tuples(st.integers(0, 500), st.sampled_from([0, 1, 2, 0x41, 0x80, 0xC3]) | st.integers(0, 255)), max_size=4),
+    st.lists(
+        st.tuples(names.map(str.encode), st.sampled_from([b"1", b"value", b"\xc3\xa9"])),
+        min_size=1,
+        max_size=5,
+    ),
+    st.lists(
+        st.tuples(
+            st.integers(0, 500), st.sampled_from([0, 1, 2, 0x41, 0x80, 0xC3]) | st.integers(0, 255)
+        ),
+        max_size=4,
+    ),
 )
 @example([(b"topic", b"1"), (b"name", b"1")], [(3, ord("x")), (11, ord("2"))])
 @example([(b"topic", b"1"), (b"name", b"1")], [(11, 0xE9)])
@@ -169,7 +216,9 @@ def check_fields(raw: bytes) -> None:
 def test_a_binary_header_like_one_before_it_says_what_its_own_fields_say(
     fields: list[tuple[bytes, bytes]], spoiled: list[tuple[int, int]]
 ) -> None:
-    """One with the same names and lengths has a short cut; each of these has the length of the one before."""
+    """One with the same names and lengths has a short cut; each of these has the length of the one
+    before.
+    """
     raw = bytearray(b"".join(entry(name, value) for name, value in fields))
     check_fields(bytes(raw))
     for at, byte in spoiled:
@@ -178,7 +227,9 @@ def test_a_binary_header_like_one_before_it_says_what_its_own_fields_say(
 
 
 @given(st.lists(commands, max_size=5), st.data())
-def test_any_chunking_gives_the_same_frames(sent: list[RemotingCommand], data: st.DataObject) -> None:
+def test_any_chunking_gives_the_same_frames(
+    sent: list[RemotingCommand], data: st.DataObject
+) -> None:
     stream = b"".join(encode_command(command) for command in sent)
     decoder, received = FrameDecoder(), []
     while stream:
@@ -266,7 +317,10 @@ def test_hostile_json_header_is_refused(header: bytes) -> None:
 
 def test_json_header_with_trailing_newline_and_bare_numbers_is_accepted() -> None:
     """The C++ client writes both."""
-    header = b'{"code":10,"extFields":{"n":4,"b":true,"x":null},"language":"CPP","opaque":2,"remark":"","version":63}\n'
+    header = (
+        b'{"code":10,"extFields":{"n":4,"b":true,"x":null},"language":"CPP","opaque":2,'
+        b'"remark":"","version":63}\n'
+    )
     command = decode_command(len(header).to_bytes(4) + header)
     assert command.ext_fields == {"n": "4", "b": "true"}
     assert command.language == LanguageCode.CPP
@@ -316,7 +370,9 @@ def test_record_round_trip(message: StoredMessage) -> None:
 
 
 @given(st.lists(stored, min_size=1, max_size=4), st.integers(0, 2**32), st.integers(0, 255))
-def test_damaged_records_raise_protocol_error_only(messages: list[StoredMessage], where: int, byte: int) -> None:
+def test_damaged_records_raise_protocol_error_only(
+    messages: list[StoredMessage], where: int, byte: int
+) -> None:
     damaged = bytearray(b"".join(encode_stored(message) for message in messages))
     damaged[where % len(damaged)] = byte
     _only_protocol_error(decode_messages, bytes(damaged))
@@ -338,7 +394,17 @@ def test_properties_round_trip_and_single_look_up(given_properties: dict[str, st
     assert raw_property(raw, b"absent\x03") is None
 
 
-@given(st.lists(st.builds(BatchItem, flag=int32, body=st.binary(max_size=50), properties=properties.map(encode_properties)), max_size=6))
+@given(
+    st.lists(
+        st.builds(
+            BatchItem,
+            flag=int32,
+            body=st.binary(max_size=50),
+            properties=properties.map(encode_properties),
+        ),
+        max_size=6,
+    )
+)
 def test_batch_round_trip(items: list[BatchItem]) -> None:
     assert decode_batch(encode_batch(items)) == items
 
@@ -353,7 +419,9 @@ def test_a_bomb_stays_as_it_is() -> None:
     """64 MiB of zeros are 64 KiB compressed. The messages around it are read."""
     bomb = zlib.compress(bytes(64 * 1024 * 1024))
     plain = encode_stored(StoredMessage("T", b"plain"))
-    messages = decode_messages(plain + encode_stored(StoredMessage("T", bomb, sys_flag=0x301)) + plain)
+    messages = decode_messages(
+        plain + encode_stored(StoredMessage("T", bomb, sys_flag=0x301)) + plain
+    )
     assert [message.is_compressed for message in messages] == [False, True, False]
     assert messages[1].body == bomb
 
@@ -368,7 +436,9 @@ def test_what_is_compressed_is_inflated(body: bytes, kind: CompressionType, leve
 
 
 @given(body=st.binary(min_size=1, max_size=5000), kind=kinds, data=st.data())
-def test_what_is_cut_or_too_long_is_an_error(body: bytes, kind: CompressionType, data: st.DataObject) -> None:
+def test_what_is_cut_or_too_long_is_an_error(
+    body: bytes, kind: CompressionType, data: st.DataObject
+) -> None:
     packed, flags = compress(body, kind)
     with pytest.raises(ProtocolError):
         decompress(packed[: data.draw(st.integers(0, len(packed) - 1))], flags)
@@ -402,7 +472,9 @@ def test_a_zlib_bomb_takes_no_more_memory_than_the_limit() -> None:
 
 
 @pytest.mark.parametrize(("kind", "module"), [("lz4", "lz4.frame"), ("zstd", "zstandard")])
-def test_a_missing_library_is_named(kind: CompressionType, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_is_named(
+    kind: CompressionType, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     packed, flags = compress(b"x", kind)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(CompressionUnavailable, match=r"pip install 'ogive\[compression\]'"):
@@ -431,16 +503,22 @@ DECODERS: list[Callable[[bytes], Any]] = [
     lambda raw: bodies.RegisterBrokerBody.decode(raw, compressed=True),
 ]
 MEMBERS = (
-    "clientID consumerDataSet producerDataSet groupName subscriptionDataSet topic codeSet tagsSet mqSet queueDatas brokerDatas "
-    "brokerAddrs topicConfigSerializeWrapper topicConfigTable dataVersion filterServerList offsetTable table consumerIdList "
+    "clientID consumerDataSet producerDataSet groupName subscriptionDataSet topic codeSet tagsSet "
+    "mqSet queueDatas brokerDatas "
+    "brokerAddrs topicConfigSerializeWrapper topicConfigTable dataVersion filterServerList "
+    "offsetTable table consumerIdList "
     "connectionSet topicList brokerAddrTable clusterAddrTable subscriptionTable"
 )
 members = st.sampled_from(MEMBERS.split())
-bodies_json = st.dictionaries(members, json_values | st.dictionaries(members, json_values, max_size=3), max_size=4)
+bodies_json = st.dictionaries(
+    members, json_values | st.dictionaries(members, json_values, max_size=3), max_size=4
+)
 
 
 @given(st.sampled_from(DECODERS), st.binary(max_size=120) | bodies_json.map(bodies.dumps))
-def test_hostile_bodies_raise_protocol_error_only(decode: Callable[[bytes], Any], raw: bytes) -> None:
+def test_hostile_bodies_raise_protocol_error_only(
+    decode: Callable[[bytes], Any], raw: bytes
+) -> None:
     _only_protocol_error(decode, raw)
 
 
@@ -451,13 +529,24 @@ def test_java_json_raises_protocol_error_only(raw: str) -> None:
 
 @given(st.dictionaries(names, text, max_size=6))
 def test_hostile_header_fields_raise_protocol_error_only(ext: dict[str, str]) -> None:
-    for cls in (headers.PullMessageRequest, headers.SendMessageRequestV2, headers.RegisterBrokerRequest):
+    for cls in (
+        headers.PullMessageRequest,
+        headers.SendMessageRequestV2,
+        headers.RegisterBrokerRequest,
+    ):
         known = headers.encode_header(PULL) if cls is headers.PullMessageRequest else {}
         _only_protocol_error(partial(headers.decode_header, cls), known | ext)
 
 
 PULL = headers.PullMessageRequest(
-    consumer_group="g", topic="t", queue_id=1, queue_offset=2, max_msg_nums=3, sys_flag=4, commit_offset=5, subscription="a || b"
+    consumer_group="g",
+    topic="t",
+    queue_id=1,
+    queue_offset=2,
+    max_msg_nums=3,
+    sys_flag=4,
+    commit_offset=5,
+    subscription="a || b",
 )
 
 
@@ -480,6 +569,7 @@ def _only_protocol_error(decode: Callable[[Any], object], raw: Any) -> None:
 def test_a_binary_header_that_ends_in_a_name_of_one_letter_is_refused() -> None:
     """Its body goes on as if the name had a value there."""
     whole = encode_command(RemotingCommand(34, serialize_type=SerializeType.ROCKETMQ))[4:]
-    header = whole[4:-4] + (2).to_bytes(4) + b"\x00\x01"  # two bytes of fields: the length of a name
+    # two bytes of fields: the length of a name
+    header = whole[4:-4] + (2).to_bytes(4) + b"\x00\x01"
     with pytest.raises(ProtocolError, match="in the middle of a field"):
         decode_command((1 << 24 | len(header)).to_bytes(4) + header + b"a\x00\x00\x00\x01b")

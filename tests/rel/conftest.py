@@ -1,4 +1,6 @@
-"""A run whose figures are written down (make test-slow) fails where a promise that the page of results stands for was not looked at."""
+"""A run whose figures are written down (make test-slow) fails where a promise that the page of
+results stands for was not looked at.
+"""
 
 import os
 from collections.abc import Generator
@@ -7,7 +9,9 @@ import pytest
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     result = item.get_closest_marker("result")
     if result is not None and report.skipped and os.environ.get("OGIVE_FIGURES"):

@@ -1,6 +1,8 @@
-"""Runs tests with every call of the compiled part noted, then repeats each call: what grows then is never given back.
+"""Runs tests with every call of the compiled part noted, then repeats each call: what grows then is
+never given back.
 
-``python -m tests.rel.native_calls TEST ...``; test_native_memory.py runs it with the part that the sanitizers watch.
+``python -m tests.rel.native_calls TEST ...``; test_native_memory.py runs it with the part that the
+sanitizers watch.
 """
 
 import array
@@ -17,16 +19,23 @@ from typing import Any, Final
 
 import pytest
 
-CALLS: Final = 60  # that are kept of each function
-TIMES: Final = 30  # that each is repeated; where it grew, ten times as often, up to three times: what Python keeps does not grow again
-LARGE: Final = 100_000  # items or bytes: of an argument of a call that is not kept, as copies of it take long
-ONES: Final = (None, True, False, b"", "", (), 0, 1)  # that are there once, and counted by whoever holds them
+# that are kept of each function
+CALLS: Final = 60
+# that each is repeated; where it grew, ten times as often, up to three times: what Python keeps
+# does not grow again
+TIMES: Final = 30
+# items or bytes: of an argument of a call that is not kept, as copies of it take long
+LARGE: Final = 100_000
+# that are there once, and counted by whoever holds them
+ONES: Final = (None, True, False, b"", "", (), 0, 1)
 
 Call = tuple[Any, ...]
 
 
 class Book:
-    """Stands for ogive._native, and keeps the arguments of the calls: all of the first, then ever fewer."""
+    """Stands for ogive._native, and keeps the arguments of the calls: all of the first, then ever
+    fewer.
+    """
 
     def __init__(self, compiled: ModuleType) -> None:
         self.kept: dict[str, list[Call]] = {}
@@ -41,7 +50,11 @@ class Book:
         def call(*args: Any) -> Any:
             self.seen[name] += 1
             kept = self.kept[name]
-            if len(kept) < CALLS and self.seen[name] % (1 + len(kept) // 5) == 0 and all(map(is_small, args)):
+            if (
+                len(kept) < CALLS
+                and self.seen[name] % (1 + len(kept) // 5) == 0
+                and all(map(is_small, args))
+            ):
                 kept.append(own(args))
             return function(*args)
 
@@ -49,12 +62,18 @@ class Book:
 
 
 def is_small(arg: Any) -> bool:
-    return not isinstance(arg, bytes | bytearray | memoryview | list | dict | array.array) or len(arg) <= LARGE
+    return (
+        not isinstance(arg, bytes | bytearray | memoryview | list | dict | array.array)
+        or len(arg) <= LARGE
+    )
 
 
 def own(args: Call) -> Call:
     """What a call may change, as a copy."""
-    return tuple(copy.copy(arg) if isinstance(arg, list | dict | bytearray | array.array) else arg for arg in args)
+    return tuple(
+        copy.copy(arg) if isinstance(arg, list | dict | bytearray | array.array) else arg
+        for arg in args
+    )
 
 
 def held(value: Any) -> Iterator[object]:
@@ -70,13 +89,18 @@ def held(value: Any) -> Iterator[object]:
 
 
 def forget() -> None:
-    """What Python keeps of work that is done. Its cache of attributes holds names by their address, which is a new one each time here."""
+    """What Python keeps of work that is done.
+
+    Its cache of attributes holds names by their address, which is a new one each time here.
+    """
     gc.collect()
     sys._clear_type_cache()
 
 
 def growth(function: Callable[..., Any], args: Call, times: int) -> str | None:
-    """What a call leaves behind each time, if it does: memory, or references to what it was given."""
+    """What a call leaves behind each time, if it does: memory, or references to what it was
+    given.
+    """
 
     def repeat(times: int) -> None:
         for _ in range(times):
@@ -115,10 +139,12 @@ def main(tests: list[str]) -> int:
     print(compiled.__file__)
     book = Book(compiled)
     sys.modules["ogive._native"] = book  # type: ignore[assignment]
-    ended = pytest.main(["-q", "-s", "-p", "no:cacheprovider", *tests])  # -s: what a sanitizer says last would be lost with the process
+    # -s: what a sanitizer says last would be lost with the process
+    ended = pytest.main(["-q", "-s", "-p", "no:cacheprovider", *tests])
     if ended != pytest.ExitCode.OK:
         return int(ended)
-    gc.freeze()  # what the tests left need not be looked through again each time
+    # what the tests left need not be looked through again each time
+    gc.freeze()
     tracemalloc.start()
     leaks = []
     for name, calls in book.kept.items():

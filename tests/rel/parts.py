@@ -17,11 +17,18 @@ ROOT = Path(__file__).parents[2]
 
 
 class Part:
-    """One process. Its pauses are remembered: a call that was frozen in one of them is not what its member did."""
+    """One process.
+
+    Its pauses are remembered: a call that was frozen in one of them is not what its member did.
+    """
 
     def __init__(self, *words: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.rel.part", *words], cwd=ROOT, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=False
+            [sys.executable, "-m", "tests.rel.part", *words],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=False,
         )
         self.pid = self._process.pid
         self.pauses: list[tuple[float, float]] = []  # by time.monotonic
@@ -31,7 +38,9 @@ class Part:
         """Where it serves, once it does."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline().decode()
-        assert line.startswith("ready "), f"a part ended at its start with code {self._process.wait(60)}"
+        assert line.startswith("ready "), (
+            f"a part ended at its start with code {self._process.wait(60)}"
+        )
         return line.split()[1]
 
     def pause(self) -> None:
@@ -73,7 +82,9 @@ class Call:
 
 def calls(folder: Path) -> list[Call]:
     """Whole lines of all members that ever were, in the order in which the calls began."""
-    lines = [line for file in folder.glob("member-*") for line in file.read_bytes().split(b"\n")[:-1]]
+    lines = [
+        line for file in folder.glob("member-*") for line in file.read_bytes().split(b"\n")[:-1]
+    ]
     return sorted((Call(**json.loads(line)) for line in lines), key=lambda call: call.begun)
 
 
@@ -81,12 +92,17 @@ def calls(folder: Path) -> list[Call]:
 class Findings:
     """What should not be among the calls."""
 
-    overlaps: list[Call] = field(default_factory=list)  # began while another member's call of the queue ran
-    frozen: int = 0  # began while one was frozen in its call: no lease can see that
-    disordered: list[Call] = field(default_factory=list)  # went on without what lies between
+    # began while another member's call of the queue ran
+    overlaps: list[Call] = field(default_factory=list)
+    # began while one was frozen in its call: no lease can see that
+    frozen: int = 0
+    # went on without what lies between
+    disordered: list[Call] = field(default_factory=list)
 
 
-def judge(found: Iterable[Call], pauses: dict[int, list[tuple[float, float]]] | None = None) -> Findings:
+def judge(
+    found: Iterable[Call], pauses: dict[int, list[tuple[float, float]]] | None = None
+) -> Findings:
     """*pauses*: by the id of the process."""
     found, findings = list(found), Findings()
     ends: defaultdict[int, int] = defaultdict(int)
@@ -95,8 +111,14 @@ def judge(found: Iterable[Call], pauses: dict[int, list[tuple[float, float]]] | 
             findings.disordered.append(call)
         ends[call.queue] = max(ends[call.queue], call.offset + 1)
         if not call.alone:
-            others = [o for o in found if o.queue == call.queue and o.pid != call.pid and o.begun <= call.begun <= o.ended]
-            if others and all(_was_frozen(other, (pauses or {}).get(other.pid, ())) for other in others):
+            others = [
+                o
+                for o in found
+                if o.queue == call.queue and o.pid != call.pid and o.begun <= call.begun <= o.ended
+            ]
+            if others and all(
+                _was_frozen(other, (pauses or {}).get(other.pid, ())) for other in others
+            ):
                 findings.frozen += 1
             else:
                 findings.overlaps.append(call)

@@ -1,9 +1,10 @@
-"""A driver and its tasks in one process that a test kills: batches through Spark's protocol for sinks, without Spark.
+"""A driver and its tasks in one process that a test kills: batches through Spark's protocol for
+sinks, without Spark.
 
     python -m tests.rel.sink_job NAME_SERVER TOPIC DELIVERY DIRECTORY BATCHES
 
-As Spark does, it begins with the first batch that DIRECTORY holds no file of, has each task write its rows, commits, and notes the batch.
-A call that fails ends it: a supervisor starts it again.
+As Spark does, it begins with the first batch that DIRECTORY holds no file of, has each task write
+its rows, commits, and notes the batch. A call that fails ends it: a supervisor starts it again.
 """
 
 import pickle
@@ -17,7 +18,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from ogive.spark import sink, source
 
 COLUMNS = StructType([StructField("body", StringType())])
-ROWS = 200  # of a batch, in TASKS tasks
+# of a batch, in TASKS tasks
+ROWS = 200
 TASKS = 2
 
 
@@ -32,10 +34,15 @@ def main(name_server: str, topic: str, delivery: str, directory: Path, batches: 
         sent = []
         for task in range(TASKS):
             attempt = sink.Attempt(task, 0, f"query-{topic}", run_id, batch)
-            sink.Attempt.current = classmethod(lambda _, attempt=attempt: attempt)  # type: ignore[assignment, method-assign]  # Spark's part
+            # Spark's part
+            current = classmethod(lambda _, attempt=attempt: attempt)
+            sink.Attempt.current = current  # type: ignore[assignment, method-assign]
             writer = pickle.loads(pickle.dumps(source.stream_sink(options, COLUMNS)))
             rows = bodies(batch, task)
-            parts = (pa.RecordBatch.from_arrays([pa.array(rows[at : at + 25])], ["body"]) for at in range(0, len(rows), 25))
+            parts = (
+                pa.RecordBatch.from_arrays([pa.array(rows[at : at + 25])], ["body"])
+                for at in range(0, len(rows), 25)
+            )
             sent.append(writer.write(parts))
         source.stream_sink(options, COLUMNS).commit(sent, batch)
         (directory / str(batch)).touch()

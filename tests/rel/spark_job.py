@@ -1,8 +1,10 @@
-"""A driver that a test kills: queries that copy a topic into files and into other topics, until a file says that all is sent.
+"""A driver that a test kills: queries that copy a topic into files and into other topics, until a
+file says that all is sent.
 
     python -m tests.rel.spark_job MASTER NAME_SERVER TOPIC DIRECTORY
 
-Writes DIRECTORY/result.json when it came to its end: for each copy how many rows it has and how many different ones.
+Writes DIRECTORY/result.json when it came to its end: for each copy how many rows it has and how
+many different ones.
 """
 
 import json
@@ -22,27 +24,42 @@ def main(master: str, name_server: str, topic: str, directory: Path) -> None:
     config = {
         "spark.task.maxFailures": "4",
         "spark.executor.memory": "512m",
-        "spark.sql.streaming.noDataProgressEventInterval": "100ms",  # also a query that has nothing to do says soon that it runs
+        # also a query that has nothing to do says soon that it runs
+        "spark.sql.streaming.noDataProgressEventInterval": "100ms",
     }
     spark = ogive.spark.session("kills", master=master, memory="512m", config=config)
     spark.sparkContext.setLogLevel("ERROR")
-    ogive.spark.register(spark)  # on a busy machine Spark's own search, which has 10 s and is made once, may find nothing
+    # on a busy machine Spark's own search, which has 10 s and is made once, may find nothing
+    ogive.spark.register(spark)
     source = spark.readStream.format("rocketmq").options(
-        nameServer=name_server, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(BATCH)
+        nameServer=name_server,
+        subscribe=topic,
+        startingOffsets="earliest",
+        maxOffsetsPerTrigger=str(BATCH),
     )
 
     def start(name: str, format_: str, **options: str) -> None:
         rows = source.load().selectExpr("cast(body as string) as body")
         sink = rows.writeStream.format(format_).queryName(name)
-        query = sink.options(checkpointLocation=str(directory / f"checkpoint-{name}"), **options).start()
+        query = sink.options(
+            checkpointLocation=str(directory / f"checkpoint-{name}"), **options
+        ).start()
         while query.exception() is None and not query.recentProgress:
             time.sleep(0.05)
 
     starts = [partial(start, "files", "json", path=str(directory / "files"))] + [
-        partial(start, delivery, "rocketmq", nameServer=name_server, topic=f"{topic}_{delivery}", delivery=delivery)
+        partial(
+            start,
+            delivery,
+            "rocketmq",
+            nameServer=name_server,
+            topic=f"{topic}_{delivery}",
+            delivery=delivery,
+        )
         for delivery in DELIVERIES
     ]
-    for one in random.sample(starts, len(starts)):  # one after the other: Spark gives a Python process 10 s to start
+    # one after the other: Spark gives a Python process 10 s to start
+    for one in random.sample(starts, len(starts)):
         one()
     while not (directory / "sent").exists():
         for query in spark.streams.active:
@@ -57,10 +74,21 @@ def main(master: str, name_server: str, topic: str, directory: Path) -> None:
         query.stop()
     result = {"files": spark.read.json(str(directory / "files")).selectExpr("body", "body as key")}
     for delivery in DELIVERIES:
-        copy = spark.read.format("rocketmq").option("nameServer", name_server).schema("body binary, msgId string")
-        result[delivery] = copy.load(f"{topic}_{delivery}").selectExpr("cast(body as string) as body", "msgId as key")
+        copy = (
+            spark.read.format("rocketmq")
+            .option("nameServer", name_server)
+            .schema("body binary, msgId string")
+        )
+        result[delivery] = copy.load(f"{topic}_{delivery}").selectExpr(
+            "cast(body as string) as body", "msgId as key"
+        )
     counts = {
-        name: frame.selectExpr("count(*) as rows", "count(distinct body) as bodies", "count(distinct key) as keys").first().asDict()  # type: ignore[union-attr]  # an aggregate has one row
+        # an aggregate has one row
+        name: frame.selectExpr(
+            "count(*) as rows", "count(distinct body) as bodies", "count(distinct key) as keys"
+        )
+        .first()
+        .asDict()  # type: ignore[union-attr]
         for name, frame in result.items()
     }
     (directory / "result.new").write_text(json.dumps(counts))

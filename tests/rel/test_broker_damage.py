@@ -1,4 +1,6 @@
-"""What a broker can make again, backups of its tables among it: any of these files may be missing or wrong at a start (T7)."""
+"""What a broker can make again, backups of its tables among it: any of these files may be missing
+or wrong at a start (T7).
+"""
 
 import json
 import logging
@@ -41,25 +43,53 @@ async def running(folder: Path) -> AsyncIterator[tuple[Broker, RawClient]]:
 
 async def change(client: RawClient, name: str) -> None:
     """Something new in each table."""
-    fields = {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicFilterType": "SINGLE_TAG", "order": False}
-    await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, topic=name, defaultTopic="TBW102", **fields)
-    await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps({"groupName": name}).encode())
+    fields = {
+        "readQueueNums": 1,
+        "writeQueueNums": 1,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "order": False,
+    }
+    await client.ok(
+        RequestCode.UPDATE_AND_CREATE_TOPIC, topic=name, defaultTopic="TBW102", **fields
+    )
+    await client.ok(
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps({"groupName": name}).encode()
+    )
     await client.send(name, name.encode())
-    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=name, topic=name, queueId=0, commitOffset=1)
+    await client.ok(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        consumerGroup=name,
+        topic=name,
+        queueId=0,
+        commitOffset=1,
+    )
 
 
 async def fill(folder: Path) -> None:
-    """Messages, also some that wait, a group that is half done; in two runs, so that each table has a version before."""
+    """Messages, also some that wait, a group that is half done; in two runs, so that each table has
+    a version before.
+    """
     for run in ("First", "Second"):
         async with running(folder) as (_, client):
             await change(client, run)
             for number in range(MESSAGES):
-                await client.send(f"T{number % 3}", b"%b %d" % (run.encode(), number) + b"x" * 900, queue=number % 4)
+                await client.send(
+                    f"T{number % 3}",
+                    b"%b %d" % (run.encode(), number) + b"x" * 900,
+                    queue=number % 4,
+                )
             await client.send("T0", b"waits", {"DELAY": "18"})
             await client.send("T0", b"waits, too", {"TIMER_DELAY_SEC": "7200"})
             await client.heartbeat("c", "G", "T0")
             for queue in range(4):
-                await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T0", queueId=queue, commitOffset=3)
+                await client.ok(
+                    RequestCode.UPDATE_CONSUMER_OFFSET,
+                    consumerGroup="G",
+                    topic="T0",
+                    queueId=queue,
+                    commitOffset=3,
+                )
 
 
 async def all_of(broker: Broker, client: RawClient) -> dict[str, Any]:
@@ -69,7 +99,10 @@ async def all_of(broker: Broker, client: RawClient) -> dict[str, Any]:
     for topic, queue in sorted(key for key in ctx.store.queues if key[0] in ctx.topics):
         found = bodies[f"{topic}/{queue}"] = []
         while len(found) < ctx.store.max_offset(topic, queue):
-            found += [message.body for message in messages(await client.pull("Looker", topic, len(found), queue=queue))]
+            found += [
+                message.body
+                for message in messages(await client.pull("Looker", topic, len(found), queue=queue))
+            ]
     offsets = ctx.offsets.snapshot()()
     return {
         "topics": dict(ctx.topics.all()),
@@ -80,9 +113,15 @@ async def all_of(broker: Broker, client: RawClient) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("trials", [4, pytest.param(100, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
-async def test_a_broker_starts_without_any_of_what_it_can_make_again(tmp_path: Path, trials: int) -> None:
-    """All is as it was; and each backup, once there is one again, is a version of its table that a start may rely on."""
+@pytest.mark.parametrize(
+    "trials", [4, pytest.param(100, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
+)
+async def test_a_broker_starts_without_any_of_what_it_can_make_again(
+    tmp_path: Path, trials: int
+) -> None:
+    """All is as it was; and each backup, once there is one again, is a version of its table that a
+    start may rely on.
+    """
     root, dice = tmp_path / "original", random.Random(7)
     await fill(root)
     shutil.copytree(root, tmp_path / "looked")

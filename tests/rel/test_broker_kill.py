@@ -1,4 +1,7 @@
-"""A broker killed again and again under load loses nothing that it acknowledged. Source: docs/reliability.md."""
+"""A broker killed again and again under load loses nothing that it acknowledged.
+
+Source: docs/reliability.md.
+"""
 
 import asyncio
 import json
@@ -22,8 +25,11 @@ pytestmark = pytest.mark.waits(130)
 TOPIC = "Ledger"
 PRODUCERS = 4
 PAUSE_S = 0.002
-MAX_BATCH = 8  # of the long size, and with whole batches
-WINDOW_S = 2 * (5.0 + 1.0)  # what a kill may bring again: a broker saves progress every 5 s, a consumer tells it every second; twice that
+# of the long size, and with whole batches
+MAX_BATCH = 8
+# what a kill may bring again: a broker saves progress every 5 s, a consumer tells it every second;
+# twice that
+WINDOW_S = 2 * (5.0 + 1.0)
 
 
 @dataclass(slots=True)
@@ -38,10 +44,15 @@ class Ledger:
     reused: list[tuple[str, int, int]] = field(default_factory=list)
     disordered: list[tuple[str, int, int]] = field(default_factory=list)
     highest: dict[tuple[str, str], int] = field(default_factory=dict)
-    newest: dict[str, deque[tuple[float, bytes]]] = field(default_factory=lambda: defaultdict(deque))  # received within the window
+    # received within the window
+    newest: dict[str, deque[tuple[float, bytes]]] = field(
+        default_factory=lambda: defaultdict(deque)
+    )
     duplicates: int = 0
-    most_duplicates: int = 0  # that the kills so far explain
-    whole: int = 0  # acknowledged batches that are one record
+    # that the kills so far explain
+    most_duplicates: int = 0
+    # acknowledged batches that are one record
+    whole: int = 0
 
     def receive(self, group: str, message: ogive.MessageExt) -> None:
         body = message.body
@@ -79,8 +90,12 @@ def make_body(producer: int, number: int) -> bytes:
     return b"%08x" % zlib.crc32(text) + text
 
 
-async def produce(producer: aio.Producer, index: int, ledger: Ledger, stop: asyncio.Event, max_batch: int) -> None:
-    """One message or batch after another with one sharding key; an attempt whose outcome is not success is never sent again."""
+async def produce(
+    producer: aio.Producer, index: int, ledger: Ledger, stop: asyncio.Event, max_batch: int
+) -> None:
+    """One message or batch after another with one sharding key; an attempt whose outcome is not
+    success is never sent again.
+    """
     key, number, sizes = f"producer-{index}", 0, random.Random(index)
     while not stop.is_set():
         bodies = [make_body(index, number + i) for i in range(sizes.randint(1, max_batch))]
@@ -93,7 +108,8 @@ async def produce(producer: aio.Producer, index: int, ledger: Ledger, stop: asyn
                 ledger.whole += len({result.offset_id for result in results}) == 1
             ledger.acknowledged.update(bodies)
         except OgiveError:
-            await asyncio.sleep(0.02)  # the broker is away: leave the processor to its restart
+            # the broker is away: leave the processor to its restart
+            await asyncio.sleep(0.02)
         number += len(bodies)
         await asyncio.sleep(PAUSE_S)
 
@@ -106,17 +122,29 @@ async def produce(producer: aio.Producer, index: int, ledger: Ledger, stop: asyn
     ("kills", "each_life", "max_batch"),
     [
         pytest.param(10, 20, 1, marks=pytest.mark.quick, id="10"),
-        pytest.param(100, 600, MAX_BATCH, marks=pytest.mark.nightly, id="100"),  # with both ways to flush over 100,000 messages
+        # with both ways to flush over 100,000 messages
+        pytest.param(100, 600, MAX_BATCH, marks=pytest.mark.nightly, id="100"),
     ],
 )
-async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str, kills: int, each_life: int, max_batch: int) -> None:
-    """T1. Four producers, a concurrent and an orderly group of two members each; *each_life* messages are acknowledged between two kills
-    at least."""
+async def test_kill_loses_nothing_acknowledged(
+    tmp_path: Path, flush: str, kills: int, each_life: int, max_batch: int
+) -> None:
+    """T1.
+
+    Four producers, a concurrent and an orderly group of two members each; *each_life* messages are
+    acknowledged between two kills at least.
+    """
     await killed_again_and_again(tmp_path, flush, kills, each_life, max_batch)
 
 
 async def killed_again_and_again(
-    tmp_path: Path, flush: str, kills: int, each_life: int, max_batch: int, *, whole_batches: bool = False
+    tmp_path: Path,
+    flush: str,
+    kills: int,
+    each_life: int,
+    max_batch: int,
+    *,
+    whole_batches: bool = False,
 ) -> None:
     """*whole_batches*: the topic keeps each batch as one record."""
     seed = 20130101
@@ -134,17 +162,31 @@ async def killed_again_and_again(
         ogive.listener(TOPIC, group="concurrent", start="earliest")(concurrent),
         ogive.listener(TOPIC, group="orderly", orderly=True, start="earliest")(orderly),
     ]
-    with figures("T1 whole batches" if whole_batches else "T1", nightly=kills > 10, seed=seed, flush=flush, faults=kills) as line, broker:
+    with (
+        figures(
+            "T1 whole batches" if whole_batches else "T1",
+            nightly=kills > 10,
+            seed=seed,
+            flush=flush,
+            faults=kills,
+        ) as line,
+        broker,
+    ):
         async with aio.Admin(broker.name_server) as admin:
             await admin.create_topic(TOPIC, queues=4, whole_batches=whole_batches)
         server = broker.name_server
         async with (
-            aio.Producer(server, config=ogive.ProducerConfig(whole_batches=whole_batches)) as producer,
+            aio.Producer(
+                server, config=ogive.ProducerConfig(whole_batches=whole_batches)
+            ) as producer,
             aio.PushConsumer(*listeners, name_server=server),
             aio.PushConsumer(*listeners, name_server=server),
         ):
             stop = asyncio.Event()
-            producing = [asyncio.create_task(produce(producer, i, ledger, stop, max_batch)) for i in range(PRODUCERS)]
+            producing = [
+                asyncio.create_task(produce(producer, i, ledger, stop, max_batch))
+                for i in range(PRODUCERS)
+            ]
             served_again_s: list[float] = []
             for _ in range(kills):
                 await until_acknowledged(ledger, len(ledger.acknowledged) + each_life)
@@ -158,9 +200,16 @@ async def killed_again_and_again(
             await asyncio.gather(*producing)
             await wait_until_received(ledger, 120.0)
         received = set.intersection(*ledger.received.values())
-        line.update(attempts=len(ledger.attempted), acknowledged=len(ledger.acknowledged), received=len(received))
+        line.update(
+            attempts=len(ledger.attempted),
+            acknowledged=len(ledger.acknowledged),
+            received=len(received),
+        )
         line.update(lost=len(ledger.acknowledged - received), duplicates=ledger.duplicates)
-        line.update(most_duplicates=ledger.most_duplicates, served_again_slowest_s=round(max(served_again_s), 2))
+        line.update(
+            most_duplicates=ledger.most_duplicates,
+            served_again_slowest_s=round(max(served_again_s), 2),
+        )
     for group in ("concurrent", "orderly"):
         assert not ledger.acknowledged - ledger.received[group], f"lost by {group}"
         assert not ledger.received[group] - ledger.attempted, f"phantom in {group}"
@@ -181,6 +230,8 @@ async def until_acknowledged(ledger: Ledger, count: int) -> None:
 async def wait_until_received(ledger: Ledger, limit_s: float) -> None:
     deadline = asyncio.get_running_loop().time() + limit_s
     while asyncio.get_running_loop().time() < deadline:
-        if all(ledger.acknowledged <= ledger.received[group] for group in ("concurrent", "orderly")):
+        if all(
+            ledger.acknowledged <= ledger.received[group] for group in ("concurrent", "orderly")
+        ):
             return
         await asyncio.sleep(0.1)

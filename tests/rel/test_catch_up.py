@@ -1,4 +1,6 @@
-"""T30: a group comes back to a long backlog, most of it not in memory, while others send and consume what is new."""
+"""T30: a group comes back to a long backlog, most of it not in memory, while others send and
+consume what is new.
+"""
 
 import asyncio
 import os
@@ -23,10 +25,12 @@ pytestmark = [pytest.mark.rel, pytest.mark.apart(60), pytest.mark.nightly, pytes
 BACKLOG, GROUP, HOT, LONE = "Topic0", "returning", "Hot", "Lone"
 COUNT, ALONE, LEAST_TURNS, MEMORY_MIB = 1_000_000, 200, 50, 300
 ALONE_S = 3.0
-LIVE, AT_A_TIME = 20_000, 200  # new messages whose rate is measured, and how many of them are on their way
+# new messages whose rate is measured, and how many of them are on their way
+LIVE, AT_A_TIME = 20_000, 200
 
 
-# Sends one message after the other, in a process of its own: beside members that catch up, its waits would be for their work.
+# Sends one message after the other, in a process of its own: beside members that catch up, its
+# waits would be for their work.
 SENDER = """
 import sys, time
 import ogive
@@ -59,7 +63,9 @@ def peak_mib(pid: int) -> int:
 
 
 class Reader:
-    """A member of the group that came back, and the others of its kind: which of the messages came."""
+    """A member of the group that came back, and the others of its kind: which of the messages
+    came.
+    """
 
     def __init__(self, count: int) -> None:
         self.came = bytearray(count)
@@ -77,13 +83,23 @@ class Reader:
             self.done.set()
 
     def member(self, server: str) -> aio.PushConsumer:
-        return aio.PushConsumer(ogive.listener(BACKLOG, group=GROUP, start="earliest", threads=8)(self.take), name_server=server)
+        return aio.PushConsumer(
+            ogive.listener(BACKLOG, group=GROUP, start="earliest", threads=8)(self.take),
+            name_server=server,
+        )
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from /proc")
-async def test_a_group_that_comes_back_to_a_backlog_gets_all_of_it_and_holds_up_nobody(tmp_path: Path) -> None:
-    """Beside four members that catch up a message is sent, and the next one when a consumer has it: who reads old messages must not make
-    that wait for the end of them. Every message of both kinds comes, and progress stands at the end."""
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(),
+    reason="the peak of a process's memory is read from /proc",
+)
+async def test_a_group_that_comes_back_to_a_backlog_gets_all_of_it_and_holds_up_nobody(
+    tmp_path: Path,
+) -> None:
+    """Beside four members that catch up a message is sent, and the next one when a consumer has it:
+    who reads old messages must not make that wait for the end of them. Every message of both kinds
+    comes, and progress stands at the end.
+    """
     await asyncio.to_thread(in_a_process, "fill", tmp_path, COUNT, 1, 256)
     forget(tmp_path)
     reader, got = Reader(COUNT), asyncio.Event()
@@ -99,23 +115,35 @@ async def test_a_group_that_comes_back_to_a_backlog_gets_all_of_it_and_holds_up_
         admin = await stack.enter_async_context(aio.Admin(broker.name_server))
         for topic in (BACKLOG, HOT, LONE):
             await admin.create_topic(topic, queues=4)
-        async with reader.member(broker.name_server):  # it was here once
+        # it was here once
+        async with reader.member(broker.name_server):
             await reader.gone_on.wait()
         producer = await stack.enter_async_context(aio.Producer(broker.name_server))
-        live = aio.PushConsumer(ogive.listener(HOT, group="live", start="earliest")(take_hot), name_server=broker.name_server)
+        live = aio.PushConsumer(
+            ogive.listener(HOT, group="live", start="earliest")(take_hot),
+            name_server=broker.name_server,
+        )
         await stack.enter_async_context(live)
 
         async def turn(body: bytes) -> None:
             """Returns when a new message has come."""
             got.clear()
-            await producer.send(HOT, body)  # raises what the broker refuses
+            # raises what the broker refuses
+            await producer.send(HOT, body)
             await got.wait()
 
         async def live_s() -> float:
-            """Seconds from the first send of many new messages, of the old ones' size, until all have come."""
+            """Seconds from the first send of many new messages, of the old ones' size, until all
+            have come.
+            """
             began = time.monotonic()
             for first in range(0, LIVE, AT_A_TIME):
-                await asyncio.gather(*(producer.send(HOT, live_body(number)) for number in range(first, first + AT_A_TIME)))
+                await asyncio.gather(
+                    *(
+                        producer.send(HOT, live_body(number))
+                        for number in range(first, first + AT_A_TIME)
+                    )
+                )
             async with asyncio.timeout(60.0):
                 while len(hot) < LIVE:
                     await asyncio.sleep(0.01)
@@ -123,7 +151,9 @@ async def test_a_group_that_comes_back_to_a_backlog_gets_all_of_it_and_holds_up_
 
         line["live_a_second"] = round(LIVE / await live_s())
         sent = stack.enter_context((tmp_path / "sent").open("wb"))
-        sender = subprocess.Popen([sys.executable, "-c", SENDER, broker.name_server, LONE], stdout=sent)
+        sender = subprocess.Popen(
+            [sys.executable, "-c", SENDER, broker.name_server, LONE], stdout=sent
+        )
         stack.callback(sender.wait)
         stack.callback(sender.kill)
         for number in range(ALONE):
@@ -137,9 +167,14 @@ async def test_a_group_that_comes_back_to_a_backlog_gets_all_of_it_and_holds_up_
             await turn(b"%d" % turns)
             turns += 1
         ended = time.monotonic()
-        line.update(received=sum(reader.came), acknowledged=COUNT, lost=reader.left, duplicates=reader.again)
+        line.update(
+            received=sum(reader.came), acknowledged=COUNT, lost=reader.left, duplicates=reader.again
+        )
         line.update(messages_a_second=round(COUNT / (ended - began)), new_messages_beside=turns)
-        sends = [tuple(map(float, row.split())) for row in (tmp_path / "sent").read_bytes().split(b"\n")[:-1]]
+        sends = [
+            tuple(map(float, row.split()))
+            for row in (tmp_path / "sent").read_bytes().split(b"\n")[:-1]
+        ]
         line["send_p99_alone_ms"] = p99_ms([took for at, took in sends if at < began])
         line["send_p99_beside_ms"] = p99_ms([took for at, took in sends if began <= at < ended])
         line["broker_resident_mib"] = peak_mib(broker.pid)
@@ -148,6 +183,9 @@ async def test_a_group_that_comes_back_to_a_backlog_gets_all_of_it_and_holds_up_
                 await asyncio.sleep(0.2)
     assert reader.came == b"\x01" * COUNT
     assert set(hot[:LIVE]) == {live_body(number) for number in range(LIVE)}
-    assert set(hot[LIVE:]) == {*(b"alone %d" % number for number in range(ALONE)), *(b"%d" % number for number in range(turns))}
+    assert set(hot[LIVE:]) == {
+        *(b"alone %d" % number for number in range(ALONE)),
+        *(b"%d" % number for number in range(turns)),
+    }
     assert turns > LEAST_TURNS
     assert line["broker_resident_mib"] <= MEMORY_MIB

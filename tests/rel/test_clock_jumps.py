@@ -1,4 +1,6 @@
-"""T13: whatever is done to the machine's clock, nothing is removed or delivered early, and no time in the log goes back."""
+"""T13: whatever is done to the machine's clock, nothing is removed or delivered early, and no time
+in the log goes back.
+"""
 
 import asyncio
 import time
@@ -29,7 +31,8 @@ JUMPS = {
 }
 BACKWARDS = -5 * 60_000
 DEADLINE_S = 60.0
-CLOCK_STEP_S = 0.001  # times are whole milliseconds
+# times are whole milliseconds
+CLOCK_STEP_S = 0.001
 
 
 class Wall:
@@ -60,7 +63,9 @@ class Wall:
 async def test_jumps_of_the_clock_lose_and_shorten_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: dict[str, str], delay_s: float
 ) -> None:
-    """After each jump messages are sent and one is delayed; while it waits the clock is set back once more. In 1970 the broker restarts."""
+    """After each jump messages are sent and one is delayed; while it waits the clock is set back
+    once more. In 1970 the broker restarts.
+    """
     wall = Wall()
     for module in (opening, broker_server):
         monkeypatch.setattr(module, "now_ms", wall)
@@ -94,19 +99,33 @@ async def test_jumps_of_the_clock_lose_and_shorten_nothing(
                 server = Broker(config)
                 await server.start()
         store = server.context.store
-        records = [record for topic, queue in list(store.queues) for record in read_queue(store, topic, queue)]
+        records = [
+            record
+            for topic, queue in list(store.queues)
+            for record in read_queue(store, topic, queue)
+        ]
         line.update(attempts=sent + len(JUMPS), acknowledged=sent + len(JUMPS), early=len(early))
-        line.update(received=store.max_offset("T", 0) + store.max_offset("Later", 0), lost=sent - store.max_offset("T", 0))
+        line.update(
+            received=store.max_offset("T", 0) + store.max_offset("Later", 0),
+            lost=sent - store.max_offset("T", 0),
+        )
     assert early == []
     assert (store.max_offset("T", 0), store.max_offset("Later", 0)) == (sent, len(JUMPS))
-    stamps = [record.store_timestamp_ms for record in sorted(records, key=lambda record: record.commitlog_offset)]
+    stamps = [
+        record.store_timestamp_ms
+        for record in sorted(records, key=lambda record: record.commitlog_offset)
+    ]
     assert stamps == sorted(stamps)
     await server.stop()
 
 
 @pytest.mark.quick
-async def test_a_time_of_day_is_kept_after_the_clock_was_set_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock was an hour fast, and is set back: what is sent for a time comes when the machine's clock says so, also after a restart."""
+async def test_a_time_of_day_is_kept_after_the_clock_was_set_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock was an hour fast, and is set back: what is sent for a time comes when the machine's
+    clock says so, also after a restart.
+    """
     wall = Wall()
     for module in (opening, broker_server):
         monkeypatch.setattr(module, "now_ms", wall)
@@ -121,9 +140,12 @@ async def test_a_time_of_day_is_kept_after_the_clock_was_set_right(tmp_path: Pat
             if not number:
                 wall.jump("an hour back")
             due_ms = wall() + 300
-            await client.send("Later", b"%d" % number, {"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": unique_key()})
+            await client.send(
+                "Later", b"%d" % number, {"TIMER_DELIVER_MS": str(due_ms), "UNIQ_KEY": unique_key()}
+            )
             if number == 1:
-                wall.shift_ms -= 100  # while it waits
+                # while it waits
+                wall.shift_ms -= 100
             async with asyncio.timeout(DEADLINE_S):
                 while server.context.store.max_offset("Later", 0) == number:
                     await asyncio.sleep(0.001)
@@ -134,16 +156,23 @@ async def test_a_time_of_day_is_kept_after_the_clock_was_set_right(tmp_path: Pat
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("waits", [{"TIMER_DELAY_MS": "1800000"}, {"DELAY": "16"}], ids=["timer", "delay level"])
+@pytest.mark.parametrize(
+    "waits", [{"TIMER_DELAY_MS": "1800000"}, {"DELAY": "16"}], ids=["timer", "delay level"]
+)
 async def test_what_became_due_while_the_machine_slept_comes_when_it_wakes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, waits: dict[str, str]
 ) -> None:
-    """A suspended machine: its clock leaps by an hour, and no timer of the process has moved. Half an hour's delay is over then."""
+    """A suspended machine: its clock leaps by an hour, and no timer of the process has moved.
+
+    Half an hour's delay is over then.
+    """
     wall = Wall()
     for module in (opening, broker_server):
         monkeypatch.setattr(module, "now_ms", wall)
     keep = RetentionConfig(keep_s=3600.0, hours=tuple(range(24)))
-    server = Broker(BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=128 * 1024, retention=keep))
+    server = Broker(
+        BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=128 * 1024, retention=keep)
+    )
     await server.start()
     async with await RawClient.open(server.address) as client:
         for _ in range(10):
@@ -158,5 +187,6 @@ async def test_what_became_due_while_the_machine_slept_comes_when_it_wakes(
         [message] = messages(await client.pull("G", "Later", 0))
         assert message.body == b"x"
     await server.context.retention.run()
-    assert server.context.store.stats().commitlog_start == 0  # no message is an hour older for it
+    # no message is an hour older for it
+    assert server.context.store.stats().commitlog_start == 0
     await server.stop()

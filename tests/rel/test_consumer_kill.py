@@ -1,4 +1,6 @@
-"""T15: consumers of a group killed again and again: every message is processed, and progress never passes one that is not."""
+"""T15: consumers of a group killed again and again: every message is processed, and progress never
+passes one that is not.
+"""
 
 import asyncio
 import random
@@ -19,7 +21,8 @@ pytestmark = pytest.mark.waits(74)
 
 TOPIC, GROUP, QUEUES = "Ledger", "killed", 4
 
-# Each message that is done stands in the member's file before the listener returns; O_APPEND, so that a kill tears no line but the last.
+# Each message that is done stands in the member's file before the listener returns; O_APPEND, so
+# that a kill tears no line but the last.
 MEMBER = """
 import os, random, sys, time
 import ogive
@@ -33,17 +36,22 @@ def work(message):
         raise ValueError("one of twenty fails")
     os.write(out, message.body + b"\\n")
 
-ogive.run(work, name_server=sys.argv[1], config=ogive.ConsumerConfig(rebalance_pause_s=0.1, persist_period_s=0.2))
+config = ogive.ConsumerConfig(rebalance_pause_s=0.1, persist_period_s=0.2)
+ogive.run(work, name_server=sys.argv[1], config=config)
 """
 
 
 def start_member(server: str, out: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", MEMBER, server, str(out)], stderr=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-c", MEMBER, server, str(out)], stderr=subprocess.DEVNULL
+    )
 
 
 def done(folder: Path) -> list[bytes]:
     """Whole lines of all members that ever were."""
-    return [line for file in folder.glob("member-*") for line in file.read_bytes().split(b"\n")[:-1]]
+    return [
+        line for file in folder.glob("member-*") for line in file.read_bytes().split(b"\n")[:-1]
+    ]
 
 
 @pytest.mark.kills("case 2: offset committed = highest done", param="8-1500")
@@ -51,7 +59,11 @@ def done(folder: Path) -> list[bytes]:
 @pytest.mark.slow
 @pytest.mark.timeout(500)
 @pytest.mark.parametrize(
-    ("kills", "messages"), [pytest.param(8, 1500, marks=pytest.mark.quick), pytest.param(100, 20_000, marks=pytest.mark.nightly)]
+    ("kills", "messages"),
+    [
+        pytest.param(8, 1500, marks=pytest.mark.quick),
+        pytest.param(100, 20_000, marks=pytest.mark.nightly),
+    ],
 )
 async def test_killed_consumers_lose_no_message(tmp_path: Path, kills: int, messages: int) -> None:
     seed = 15
@@ -60,12 +72,24 @@ async def test_killed_consumers_lose_no_message(tmp_path: Path, kills: int, mess
     members: list[subprocess.Popen[bytes]] = []
     with (
         our_broker(tmp_path) as broker,
-        figures("T15", nightly=kills > 8, seed=seed, attempts=messages, acknowledged=messages, faults=kills) as line,
+        figures(
+            "T15",
+            nightly=kills > 8,
+            seed=seed,
+            attempts=messages,
+            acknowledged=messages,
+            faults=kills,
+        ) as line,
     ):
         try:
-            async with aio.Admin(broker.name_server) as admin, aio.Producer(broker.name_server) as producer:
+            async with (
+                aio.Admin(broker.name_server) as admin,
+                aio.Producer(broker.name_server) as producer,
+            ):
                 await admin.create_topic(TOPIC, queues=QUEUES)
-                members += [start_member(broker.name_server, tmp_path / f"member-{i}") for i in range(3)]
+                members += [
+                    start_member(broker.name_server, tmp_path / f"member-{i}") for i in range(3)
+                ]
                 for i in range(kills):
                     part = bodies[i * messages // kills : (i + 1) * messages // kills]
                     for body in part:
@@ -93,4 +117,5 @@ async def test_killed_consumers_lose_no_message(tmp_path: Path, kills: int, mess
             duplicates=len(got) - len(set(got)),
         )
     assert set(got) == set(bodies)
-    assert line["duplicates"] <= kills * (4 + 1000)  # what was at work, and a second of what was done and not yet told
+    # what was at work, and a second of what was done and not yet told
+    assert line["duplicates"] <= kills * (4 + 1000)

@@ -1,4 +1,6 @@
-"""Many connections at once: idle ones, ones that come and go, and ones that never finish what they say (T27, T28, T29, T37)."""
+"""Many connections at once: idle ones, ones that come and go, and ones that never finish what they
+say (T27, T28, T29, T37).
+"""
 
 import asyncio
 import contextlib
@@ -36,16 +38,21 @@ from tests.raw_client import RawClient, messages
 
 pytestmark = [pytest.mark.rel, pytest.mark.apart(10)]
 DEADLINE_S = 60.0
-BUSY, ROUNDS, SENDS = 20, 5, 50  # clients, how often they are measured, and what each sends then
-VISITORS, GROUPS = 500, 200  # at a time; that they are members of
-ALONE = 30  # pulls that are measured before anybody slow is there
+# clients, how often they are measured, and what each sends then
+BUSY, ROUNDS, SENDS = 20, 5, 50
+# at a time; that they are members of
+VISITORS, GROUPS = 500, 200
+# pulls that are measured before anybody slow is there
+ALONE = 30
 sizes = pytest.mark.parametrize
 
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[Broker]:
     limits = ServerLimits(max_connections=20_000, max_connections_per_address=20_000)
-    broker = Broker(BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=1024 * 1024, server=limits))
+    broker = Broker(
+        BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=1024 * 1024, server=limits)
+    )
     await broker.start()
     yield broker
     await broker.stop()
@@ -65,12 +72,17 @@ def needs_descriptors(count: int) -> None:
 
 def beat(number: int, group: str) -> bytes:
     consumer = ConsumerData(group=group, subscriptions=(SubscriptionData.of_tags("T"),))
-    return HeartbeatData(client_id=f"client-{number}", consumers=(consumer,), producers=(f"P{number % 10}",)).encode()
+    return HeartbeatData(
+        client_id=f"client-{number}", consumers=(consumer,), producers=(f"P{number % 10}",)
+    ).encode()
 
 
 def blocks() -> int:
-    """Of memory that Python's objects have; what nobody asked of a task that failed is told while it is counted."""
-    encode_host.cache_clear()  # five for each of the newest 8,192 addresses
+    """Of memory that Python's objects have; what nobody asked of a task that failed is told while
+    it is counted.
+    """
+    # five for each of the newest 8,192 addresses
+    encode_host.cache_clear()
     gc.collect()
     return sys.getallocatedblocks()
 
@@ -83,8 +95,9 @@ async def until(what: str, condition: object) -> None:
 
 
 async def busy_p99_ms(busy: list[RawClient]) -> float:
-    """Of sends of all the busy ones at once, each of which waits for its answer before the next; in the best of some rounds, so that what
-    else the machine does just then is not counted."""
+    """Of sends of all the busy ones at once, each of which waits for its answer before the next; in
+    the best of some rounds, so that what else the machine does just then is not counted.
+    """
 
     async def send(client: RawClient) -> list[float]:
         took = []
@@ -105,7 +118,11 @@ async def busy_p99_ms(busy: list[RawClient]) -> float:
 async def test_a_crowd_of_idle_clients_goes_at_once_and_leaves_nothing(
     server: Broker, count: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """T27. All send a heartbeat, again every 30 s; twenty busy clients go on beside them; all vanish in one moment."""
+    """T27.
+
+    All send a heartbeat, again every 30 s; twenty busy clients go on beside them; all vanish in one
+    moment.
+    """
     needs_descriptors(2 * count + 500)
     caplog.set_level(logging.WARNING)
     ctx = server.context
@@ -124,7 +141,10 @@ async def test_a_crowd_of_idle_clients_goes_at_once_and_leaves_nothing(
                 await client.ok(RequestCode.HEART_BEAT, beat(number, f"G{number % 50}"))
                 await asyncio.sleep(30 / count)
 
-        busy = [await stack.enter_async_context(await RawClient.open(server.address)) for _ in range(BUSY)]
+        busy = [
+            await stack.enter_async_context(await RawClient.open(server.address))
+            for _ in range(BUSY)
+        ]
         alone_ms = await busy_p99_ms(busy)
         crowd = await asyncio.gather(*(come(number) for number in range(count)))
         assert sum(len(group.members) for group in ctx.clients.consumers.values()) == count
@@ -140,18 +160,29 @@ async def test_a_crowd_of_idle_clients_goes_at_once_and_leaves_nothing(
         line["tables_empty_s"] = round(time.monotonic() - began, 2)
         assert not any(group.members for group in ctx.clients.consumers.values())
         assert not any(ctx.clients.producers.values())
-        await busy_p99_ms(busy)  # they go on
-        line.update(acknowledged=3 * ROUNDS * BUSY * SENDS, send_p99_alone_ms=alone_ms, send_p99_beside_ms=beside_ms)
+        # they go on
+        await busy_p99_ms(busy)
+        line.update(
+            acknowledged=3 * ROUNDS * BUSY * SENDS,
+            send_p99_alone_ms=alone_ms,
+            send_p99_beside_ms=beside_ms,
+        )
         assert sum(ctx.store.max_offset("T", queue) for queue in range(4)) == line["acknowledged"]
     assert len(caplog.records) <= 20
 
 
 def resident_kib(pid: int) -> int:
-    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS")]
+    [line] = [
+        line
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("VmRSS")
+    ]
     return int(line.split()[1])
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="what a process holds is read from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="what a process holds is read from /proc"
+)
 @sizes("count", [900, pytest.param(8_000, marks=[pytest.mark.nightly, pytest.mark.slow])])
 def test_an_idle_client_costs_a_broker_less_than_20_kib(tmp_path: Path, count: int) -> None:
     """T27. `ogive up`, and connections that send a heartbeat each and stay."""
@@ -160,12 +191,24 @@ def test_an_idle_client_costs_a_broker_less_than_20_kib(tmp_path: Path, count: i
         host, _, port = broker.address.rpartition(":")
 
         def come(number: int) -> None:
-            own = f"127.0.1.{1 + number // 900}"  # a broker takes a thousand of one address
-            line = stack.enter_context(socket.create_connection((host, int(port)), timeout=DEADLINE_S, source_address=(own, 0)))
-            line.sendall(encode_command(RemotingCommand(RequestCode.HEART_BEAT, body=beat(number, f"G{number % 50}"), opaque=1)))
+            # a broker takes a thousand of one address
+            own = f"127.0.1.{1 + number // 900}"
+            line = stack.enter_context(
+                socket.create_connection(
+                    (host, int(port)), timeout=DEADLINE_S, source_address=(own, 0)
+                )
+            )
+            line.sendall(
+                encode_command(
+                    RemotingCommand(
+                        RequestCode.HEART_BEAT, body=beat(number, f"G{number % 50}"), opaque=1
+                    )
+                )
+            )
             assert line.recv(65_536)
 
-        for number in range(200):  # what is loaded and made once
+        # what is loaded and made once
+        for number in range(200):
             come(number)
         before = resident_kib(broker.pid)
         for number in range(200, count):
@@ -176,7 +219,9 @@ def test_an_idle_client_costs_a_broker_less_than_20_kib(tmp_path: Path, count: i
 
 
 @sizes("count", [200, pytest.param(2_000, marks=pytest.mark.nightly)])
-async def test_held_pulls_are_answered_once_each_and_those_of_the_gone_are_forgotten(server: Broker, count: int) -> None:
+async def test_held_pulls_are_answered_once_each_and_those_of_the_gone_are_forgotten(
+    server: Broker, count: int
+) -> None:
     """Every second client goes while its pulls wait; then one message comes to each queue."""
     holds = server.context.holds
     async with await RawClient.open(server.address) as producer:
@@ -185,7 +230,10 @@ async def test_held_pulls_are_answered_once_each_and_those_of_the_gone_are_forgo
         with figures("T27 held pulls", nightly=count > 200, attempts=count) as line:
             clients = [await RawClient.open(server.address) for _ in range(20)]
             pulls = [
-                [client.start_pull(f"G{number}", "T", 1, queue=number % 4, suspend_ms=120_000) for number in range(count // 20)]
+                [
+                    client.start_pull(f"G{number}", "T", 1, queue=number % 4, suspend_ms=120_000)
+                    for number in range(count // 20)
+                ]
                 for client in clients
             ]
             await until("all are held", lambda: len(holds) == count)
@@ -209,16 +257,22 @@ _FRAME = encode_command(RemotingCommand(RequestCode.GET_MAX_OFFSET, {"topic": "T
 
 
 async def churn(address: str, dice: random.Random, visits: int) -> None:
-    """So many visits, VISITORS at a time: a heartbeat, half a frame, gone. By random clients of the groups, which stay, and so are few."""
+    """So many visits, VISITORS at a time: a heartbeat, half a frame, gone.
+
+    By random clients of the groups, which stay, and so are few.
+    """
     host, _, port = address.rpartition(":")
     room = asyncio.Semaphore(VISITORS)
 
     async def visit() -> None:
         async with room:
-            own = f"127.0.1.{dice.randrange(1, 5)}"  # a broker takes a thousand of one address, and counts those it has not yet let go
+            # a broker takes a thousand of one address, and counts those it has not yet let go
+            own = f"127.0.1.{dice.randrange(1, 5)}"
             reader, writer = await asyncio.open_connection(host, int(port), local_addr=(own, 0))
             body = beat(dice.getrandbits(64), f"G{dice.randrange(GROUPS)}")
-            writer.write(encode_command(RemotingCommand(RequestCode.HEART_BEAT, body=body, opaque=1)))
+            writer.write(
+                encode_command(RemotingCommand(RequestCode.HEART_BEAT, body=body, opaque=1))
+            )
             await reader.readexactly(4)
             writer.write(_FRAME[: dice.randrange(1, len(_FRAME))])
             if dice.random() < 0.5:
@@ -231,11 +285,15 @@ async def churn(address: str, dice: random.Random, visits: int) -> None:
     await asyncio.gather(*(visit() for _ in range(visits)))
 
 
-visits = sizes("count", [2_000, pytest.param(20_000, marks=[pytest.mark.nightly, pytest.mark.slow])])
+visits = sizes(
+    "count", [2_000, pytest.param(20_000, marks=[pytest.mark.nightly, pytest.mark.slow])]
+)
 
 
 @visits
-async def test_clients_that_come_beat_and_break_off_leave_nothing(server: Broker, count: int) -> None:
+async def test_clients_that_come_beat_and_break_off_leave_nothing(
+    server: Broker, count: int
+) -> None:
     """T28. In the tables of the broker, and in Python's memory."""
     needs_descriptors(2 * VISITORS + 500)
     ctx, dice, before = server.context, random.Random(count), descriptors()
@@ -254,23 +312,33 @@ async def test_clients_that_come_beat_and_break_off_leave_nothing(server: Broker
         await until("the descriptors are back", lambda: descriptors() <= before + 5)
         more = blocks() - held
     assert not unread
-    assert more < 500  # of Python's memory, after half of all visits
+    # of Python's memory, after half of all visits
+    assert more < 500
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="what a process holds is read from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="what a process holds is read from /proc"
+)
 @visits
-async def test_clients_that_come_beat_and_break_off_leave_a_process_as_it_was(tmp_path: Path, count: int) -> None:
-    """T28. `ogive up`: what it has resident, its descriptors, the members of each group, and what it said."""
+async def test_clients_that_come_beat_and_break_off_leave_a_process_as_it_was(
+    tmp_path: Path, count: int
+) -> None:
+    """T28. `ogive up`: what it has resident, its descriptors, the members of each group, and what
+    it said.
+    """
     needs_descriptors(VISITORS + 500)
     dice, groups = random.Random(count), [f"G{number}" for number in range(GROUPS)]
     with up(tmp_path, "") as ((_, address), pid):
         async with await RawClient.open(address) as client:
-            await client.send("T", b"there")  # or it would be closed as one that never says anything
+            # or it would be closed as one that never says anything
+            await client.send("T", b"there")
             idle = connections_of(pid)
             async with await RawClient.open(address) as first:
-                for group in groups:  # whoever comes first makes its retry topic, which stays
+                # whoever comes first makes its retry topic, which stays
+                for group in groups:
                     await first.ok(RequestCode.HEART_BEAT, beat(0, group))
-            await churn(address, dice, max(1_000, count // 10))  # what is loaded and made once, and room for so many at a time
+            # what is loaded and made once, and room for so many at a time
+            await churn(address, dice, max(1_000, count // 10))
             await until("those are gone", lambda: connections_of(pid) == idle)
             held, open_files = resident_kib(pid), descriptors(pid)
             with figures("T28 memory", nightly=count > 2_000, seed=count, attempts=count) as line:
@@ -279,7 +347,9 @@ async def test_clients_that_come_beat_and_break_off_leave_a_process_as_it_was(tm
                 line["more_kib"] = resident_kib(pid) - held
             await until("the descriptors are back", lambda: descriptors(pid) <= open_files)
             for group in groups:
-                answer = await client.call(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)
+                answer = await client.call(
+                    RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group
+                )
                 assert answer.code == ResponseCode.SYSTEM_ERROR, answer
     assert line["more_kib"] <= 10 * 1024
     said = (tmp_path / "broker.log").read_text()
@@ -289,10 +359,14 @@ async def test_clients_that_come_beat_and_break_off_leave_a_process_as_it_was(tm
 
 
 async def silent(port: int, count: int, until: contextlib.ExitStack) -> list[socket.socket]:
-    """Connected by a thread, for the server is on this loop: it would accept nobody while the loop connects, and its queue is short."""
+    """Connected by a thread, for the server is on this loop: it would accept nobody while the loop
+    connects, and its queue is short.
+    """
 
     def come() -> list[socket.socket]:
-        return [until.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(count)]
+        return [
+            until.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(count)
+        ]
 
     held = await asyncio.to_thread(come)
     for one in held:
@@ -315,7 +389,9 @@ async def test_who_never_finishes_a_frame_is_closed_and_holds_up_nobody(tmp_path
     needs_descriptors(2 * count + 200)
     frame = encode_command(RemotingCommand(RequestCode.HEART_BEAT, {"x": "y" * 5_000}))
     limits = ServerLimits(first_frame_s=2.0, max_connections_per_address=20_000)
-    broker = Broker(BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=1024 * 1024, server=limits))
+    broker = Broker(
+        BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=1024 * 1024, server=limits)
+    )
     await broker.start()
     server, asked = broker._server, 0
     with figures("T37", attempts=count) as line, contextlib.ExitStack() as stack:
@@ -348,7 +424,11 @@ def client_hello(context: ssl.SSLContext) -> bytes:
 
 
 async def test_who_never_finishes_a_handshake_is_closed_and_holds_up_nobody(tmp_path: Path) -> None:
-    """T37. Silent, or stuck after a byte, half of the first words or all of them; real clients come and are answered meanwhile."""
+    """T37.
+
+    Silent, or stuck after a byte, half of the first words or all of them; real clients come and are
+    answered meanwhile.
+    """
     count = 500
     needs_descriptors(2 * count + 200)
     authority, pem = trustme.CA(), tmp_path / "server.pem"
@@ -358,7 +438,11 @@ async def test_who_never_finishes_a_handshake_is_closed_and_holds_up_nobody(tmp_
     hello = client_hello(context)
     limits = ServerLimits(first_frame_s=2.0, max_connections_per_address=20_000)
     tls = TlsConfig(cert=pem, key=pem)
-    broker = Broker(BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=1024 * 1024, server=limits, tls=tls))
+    broker = Broker(
+        BrokerConfig(
+            data=tmp_path / "store", port=0, segment_bytes=1024 * 1024, server=limits, tls=tls
+        )
+    )
     await broker.start()
     server, before, asked = broker._server, descriptors(), 0
     with figures("T37 handshakes", attempts=count) as line, contextlib.ExitStack() as stack:
@@ -374,7 +458,9 @@ async def test_who_never_finishes_a_handshake_is_closed_and_holds_up_nobody(tmp_
                 left = [one for one in left if not has_ended(one)]
         line["acknowledged"] = asked
     assert asked > 1
-    await until("nothing is held any more", lambda: not server.connections and descriptors() <= before + 5)
+    await until(
+        "nothing is held any more", lambda: not server.connections and descriptors() <= before + 5
+    )
     assert broker.context.store.max_offset("T", 0) == asked
     await broker.stop()
 
@@ -394,7 +480,9 @@ def has_ended(one: socket.socket) -> bool:
 _LIMITS = """
 from ogive.transport.limits import ServerLimits
 
-ServerLimits.__init__.__kwdefaults__.update(slow_reader_s={slow_reader_s}, max_unread_bytes={budget})
+ServerLimits.__init__.__kwdefaults__.update(
+    slow_reader_s={slow_reader_s}, max_unread_bytes={budget}
+)
 """
 _IMPATIENT = """
 from ogive.transport.limits import ServerLimits
@@ -410,16 +498,22 @@ _UP = """
 import sys
 from ogive.cli.main import main
 
-sys.exit(main(["up", "--data", sys.argv[1], "--name-server-port", "0", "--broker-port", "0", *sys.argv[2:]]))
+ports = ["--name-server-port", "0", "--broker-port", "0"]
+sys.exit(main(["up", "--data", sys.argv[1], *ports, *sys.argv[2:]]))
 """
 
 
 @contextlib.contextmanager
 def up(folder: Path, before: str, *options: str) -> Iterator[tuple[Ready, int]]:
-    """``ogive up`` in a process that does something *before*: its addresses, and its id. Its log is broker.log."""
+    """``ogive up`` in a process that does something *before*: its addresses, and its id.
+
+    Its log is broker.log.
+    """
     command = [sys.executable, "-c", before + _UP, str(folder / "store"), *options]
     with (folder / "broker.log").open("ab") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL
+        )
     assert process.stdout is not None
     try:
         ready = Ready.parse(process.stdout.readline().decode())
@@ -449,26 +543,45 @@ def connections_of(pid: int) -> int:
 QUICK_CROWD = 100, 400, 100
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(),
+    reason="the peak of a process's memory is read from /proc",
+)
 @sizes(
     ("silent", "slow", "stuck"),
-    [QUICK_CROWD, pytest.param(500, 2_000, 0, marks=pytest.mark.nightly), pytest.param(0, 0, 500, marks=pytest.mark.nightly)],
+    [
+        QUICK_CROWD,
+        pytest.param(500, 2_000, 0, marks=pytest.mark.nightly),
+        pytest.param(0, 0, 500, marks=pytest.mark.nightly),
+    ],
 )
 async def test_a_process_under_who_never_finishes_keeps_its_memory_and_takes_real_clients(
     tmp_path: Path, silent: int, slow: int, stuck: int
 ) -> None:
-    """T37. *silent* connections, *slow* ones that send a byte now and then, and some *stuck* in their handshake; all are closed."""
+    """T37.
+
+    *silent* connections, *slow* ones that send a byte now and then, and some *stuck* in their
+    handshake; all are closed.
+    """
     count = silent + slow + stuck
     needs_descriptors(count + 200)
     hello = client_hello(ssl.create_default_context())
     frame = encode_command(RemotingCommand(RequestCode.HEART_BEAT, {"x": "y" * 5_000}))
-    with up(tmp_path, _IMPATIENT, *with_tls(tmp_path)) as ((_, address), pid), contextlib.ExitStack() as stack:
+    with (
+        up(tmp_path, _IMPATIENT, *with_tls(tmp_path)) as ((_, address), pid),
+        contextlib.ExitStack() as stack,
+    ):
         host, _, port = address.rpartition(":")
         async with await RawClient.open(address) as client:
             await client.send("T", b"first")
             before, idle = peak_bytes(pid), connections_of(pid)
-            line = stack.enter_context(figures("T37", nightly=(silent, slow, stuck) != QUICK_CROWD, attempts=count))
-            held = [stack.enter_context(socket.create_connection((host, int(port)), DEADLINE_S)) for _ in range(count)]
+            line = stack.enter_context(
+                figures("T37", nightly=(silent, slow, stuck) != QUICK_CROWD, attempts=count)
+            )
+            held = [
+                stack.enter_context(socket.create_connection((host, int(port)), DEADLINE_S))
+                for _ in range(count)
+            ]
             for number, one in enumerate(held[silent + slow :]):
                 one.sendall(hello[: len(hello) // (1 + number % 2)])
             all_there = time.monotonic()
@@ -484,30 +597,58 @@ async def test_a_process_under_who_never_finishes_keeps_its_memory_and_takes_rea
                     took.append(time.perf_counter() - began)
                     await asyncio.sleep(0.05)
             line["closed_s"] = round(time.monotonic() - all_there, 2)
-            line.update(acknowledged=len(took), send_slowest_ms=round(1000 * max(took), 1), more_kib=(peak_bytes(pid) - before) // 1024)
+            line.update(
+                acknowledged=len(took),
+                send_slowest_ms=round(1000 * max(took), 1),
+                more_kib=(peak_bytes(pid) - before) // 1024,
+            )
     assert line["more_kib"] <= 50 * 1024
     assert len((tmp_path / "broker.log").read_text().splitlines()) <= 40, "a line for each of them"
 
 
 @pytest.mark.apart(75)
 @pytest.mark.kills("outgoing buffer without limit", param="quick-40-none")
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from /proc")
-@sizes(("pulls", "rate"), [pytest.param(40, 0, id="40-none"), pytest.param(1, 1024, id="1-trickle")])
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(),
+    reason="the peak of a process's memory is read from /proc",
+)
+@sizes(
+    ("pulls", "rate"), [pytest.param(40, 0, id="40-none"), pytest.param(1, 1024, id="1-trickle")]
+)
 @sizes(
     ("count", "budget", "slow_reader_s"),
     [
         pytest.param(60, 64 * 1024 * 1024, 3.0, id="quick"),
-        pytest.param(200, ServerLimits().max_unread_bytes, ServerLimits().slow_reader_s, id="long", marks=pytest.mark.nightly),
+        pytest.param(
+            200,
+            ServerLimits().max_unread_bytes,
+            ServerLimits().slow_reader_s,
+            id="long",
+            marks=pytest.mark.nightly,
+        ),
     ],
 )
 async def test_readers_that_do_not_read_are_closed_and_memory_stays_bounded(
     tmp_path: Path, count: int, budget: int, slow_reader_s: float, pulls: int, rate: int
 ) -> None:
-    """T29. Each asks for pull answers of up to 4 MiB and takes none, or a little each second; others pull on."""
+    """T29.
+
+    Each asks for pull answers of up to 4 MiB and takes none, or a little each second; others pull
+    on.
+    """
     fields = {
-        "consumerGroup": "S", "topic": "T", "queueId": "0", "queueOffset": "0", "maxMsgNums": "4096", "sysFlag": "4", "commitOffset": "0",
-        "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
-    }  # fmt: skip
+        "consumerGroup": "S",
+        "topic": "T",
+        "queueId": "0",
+        "queueOffset": "0",
+        "maxMsgNums": "4096",
+        "sysFlag": "4",
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }
     pull = encode_command(RemotingCommand(RequestCode.PULL_MESSAGE, fields))
     limits = _LIMITS.format(slow_reader_s=slow_reader_s, budget=budget)
     with up(tmp_path, limits) as ((_, address), pid), contextlib.ExitStack() as stack:
@@ -536,31 +677,50 @@ async def test_readers_that_do_not_read_are_closed_and_memory_stays_bounded(
                     one.setblocking(False)
                     held.append(one)
                 took: list[float] = []
-                async with await RawClient.open(address) as other, asyncio.timeout(slow_reader_s + DEADLINE_S):
-                    while not took or connections_of(pid) > idle + 1:  # the first answer tells that those before it are there
+                async with (
+                    await RawClient.open(address) as other,
+                    asyncio.timeout(slow_reader_s + DEADLINE_S),
+                ):
+                    # the first answer tells that those before it are there
+                    while not took or connections_of(pid) > idle + 1:
                         took.append(await pull_s(other))
                         for one in held if rate and len(took) % 10 == 0 else ():
                             with contextlib.suppress(OSError):
                                 one.recv(rate)
-                line.update(acknowledged=len(took), pull_p99_alone_ms=p99_ms(alone_s), pull_p99_beside_ms=p99_ms(took))
+                line.update(
+                    acknowledged=len(took),
+                    pull_p99_alone_ms=p99_ms(alone_s),
+                    pull_p99_beside_ms=p99_ms(took),
+                )
                 line["more_kib"] = (peak_bytes(pid) - before) // 1024
     assert line["more_kib"] <= (budget >> 10) + 64 * 1024
     assert (tmp_path / "broker.log").read_text().count("is cut off") >= 10
 
 
 def with_tls(folder: Path) -> tuple[str, ...]:
-    """Options for a server that takes TLS beside plain connections: each is looked at before it is one."""
+    """Options for a server that takes TLS beside plain connections: each is looked at before it is
+    one.
+    """
     pem = folder / "server.pem"
     trustme.CA().issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(pem)
     return "--tls-cert", str(pem), "--tls-key", str(pem), "--tls-mode", "permissive"
 
 
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the descriptors of a process are counted in /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="the descriptors of a process are counted in /proc"
+)
 @sizes("tls", [False, True])
 async def test_connections_never_take_the_last_descriptors(tmp_path: Path, tls: bool) -> None:
-    """T27. Silent ones at broker and name server, more than there are descriptors: topics are still made and saved, and messages stored."""
+    """T27.
+
+    Silent ones at broker and name server, more than there are descriptors: topics are still made
+    and saved, and messages stored.
+    """
     options, most = with_tls(tmp_path) if tls else (), 200
-    with up(tmp_path, _DESCRIPTORS.format(most=most), *options) as (ready, pid), contextlib.ExitStack() as stack:
+    with (
+        up(tmp_path, _DESCRIPTORS.format(most=most), *options) as (ready, pid),
+        contextlib.ExitStack() as stack,
+    ):
         async with await RawClient.open(ready.broker) as client:
             await client.send("Before", b"x")
             before = connections_of(pid)

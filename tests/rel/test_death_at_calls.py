@@ -1,8 +1,10 @@
-"""T2: the process dies at each of its system calls that change a file; every answer it gave before is kept.
+"""T2: the process dies at each of its system calls that change a file; every answer it gave before
+is kept.
 
-A script runs under strace, which kills it at the n-th call of one kind; for all n. One drives a store: messages, a table, segments that
-roll and are removed. One is a broker: topics by hand and by a send, groups, transactions that end either way, and a topic that is deleted.
-Needs strace, and the right to trace a child.
+A script runs under strace, which kills it at the n-th call of one kind; for all n. One drives a
+store: messages, a table, segments that roll and are removed. One is a broker: topics by hand and by
+a send, groups, transactions that end either way, and a topic that is deleted. Needs strace, and the
+right to trace a child.
 """
 
 import asyncio
@@ -46,11 +48,13 @@ SCRIPT = """
     topics = {topic: {"topicName": topic} for topic in ("T0", "T1", "T2")}
     table.save({"topicConfigTable": topics})
     for n in range(30):
-        result = driver.put(message(f"{n} " + "x" * 400, f"T{n % 3}", properties=f"UNIQ_KEY\\x01ID{n}\\x02".encode()))[0]
+        key = f"UNIQ_KEY\\x01ID{n}\\x02".encode()
+        result = driver.put(message(f"{n} " + "x" * 400, f"T{n % 3}", properties=key))[0]
         print(f"T{n % 3} {result.queue_offset} {n}", flush=True)
     table.save({"topicConfigTable": topics | {"T3": {}}})
     half = driver.put(message("half", "RMQ_SYS_TRANS_HALF_TOPIC"))[0]
-    end = driver.put(message("whole", "T0", sys_flag=8, prepared_transaction_offset=half.commitlog_offset))[0]
+    at = half.commitlog_offset
+    end = driver.put(message("whole", "T0", sys_flag=8, prepared_transaction_offset=at))[0]
     print(f"T0 {end.queue_offset} whole", flush=True)
     table.save({"topicConfigTable": topics | {"T3": {}, "T4": {}}})
     for _ in driver.store.expire(driver.store.full_segments[2]):
@@ -69,26 +73,35 @@ BROKER_SCRIPT = """
 
     async def transaction(client, n, decision):
         own = {"UNIQ_KEY": unique_key(), "TRAN_MSG": "true", "PGROUP": "shop"}
-        half = (await client.send(f"Auto{n}", b"paid %d" % n, own, f=int(SysFlag.TRANSACTION_PREPARED))).ext_fields
+        prepared = int(SysFlag.TRANSACTION_PREPARED)
+        half = (await client.send(f"Auto{n}", b"paid %d" % n, own, f=prepared)).ext_fields
         print("half", n, flush=True)
         await client.ok(
-            RequestCode.END_TRANSACTION, producerGroup="shop", tranStateTableOffset=half["queueOffset"], commitOrRollback=decision,
-            commitLogOffset=parse_offset_message_id(half["msgId"])[1], msgId=half["transactionId"], transactionId=half["transactionId"],
+            RequestCode.END_TRANSACTION,
+            producerGroup="shop",
+            tranStateTableOffset=half["queueOffset"],
+            commitOrRollback=decision,
+            commitLogOffset=parse_offset_message_id(half["msgId"])[1],
+            msgId=half["transactionId"],
+            transactionId=half["transactionId"],
         )
         print("committed" if decision == 8 else "rolled-back", n, flush=True)
 
     async def main():
         broker = Broker(BrokerConfig(data=Path(sys.argv[1]), port=0, segment_bytes=64 * 1024))
         await broker.start()
-        made = {"readQueueNums": 3, "writeQueueNums": 3, "perm": 6, "topicFilterType": "SINGLE_TAG", "order": False}
+        made = {"readQueueNums": 3, "writeQueueNums": 3, "perm": 6, "order": False}
+        made["topicFilterType"] = "SINGLE_TAG"
         async with await RawClient.open(broker.address) as client:
             for n in range(3):
                 await client.send(f"Auto{n}", b"first %d" % n)
                 print("sent", n, flush=True)
-                await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, topic=f"Made{n}", defaultTopic="TBW102", **made)
+                code = RequestCode.UPDATE_AND_CREATE_TOPIC
+                await client.ok(code, topic=f"Made{n}", defaultTopic="TBW102", **made)
                 print("topic", n, flush=True)
                 group = {"groupName": f"G{n}", "retryMaxTimes": 7}
-                await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, json.dumps(group).encode())
+                code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+                await client.ok(code, json.dumps(group).encode())
                 print("group", n, flush=True)
                 await transaction(client, n, 12 if n % 2 else 8)
                 await client.send(f"Made{n}", b"x" * 3_000)
@@ -103,28 +116,51 @@ BROKER_SCRIPT = """
 
 
 opening = threading.Lock()
-"""Between its fork and its exec a child holds the locks of the stores that are open here: no store is open while one is started."""
+"""Between its fork and its exec a child holds the locks of the stores that are open here: no store
+is open while one is started.
+"""
 
 
 def die_at(script: str, root: Path, call: str, nth: int) -> tuple[bool, list[str]]:
     """(whether it died there, the lines that it had printed)."""
-    command = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={call}:signal=SIGKILL:when={nth}"]
+    command = [
+        "strace",
+        "-f",
+        "-qq",
+        "-o",
+        "/dev/null",
+        "-e",
+        f"trace={call}",
+        "-e",
+        f"inject={call}:signal=SIGKILL:when={nth}",
+    ]
     with opening:
-        process = subprocess.Popen([*command, sys.executable, "-c", textwrap.dedent(script), str(root)], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [*command, sys.executable, "-c", textwrap.dedent(script), str(root)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
     try:
         said, _ = process.communicate(timeout=60)
     finally:
         process.kill()
-    return process.returncode != 0, [line for line in said.splitlines(keepends=True) if line.endswith("\n")]
+    return process.returncode != 0, [
+        line for line in said.splitlines(keepends=True) if line.endswith("\n")
+    ]
 
 
 def judge_store(root: Path, lines: list[str]) -> None:
-    """A start succeeds and finds every answer, unless old messages were being removed; and keeps it."""
+    """A start succeeds and finds every answer, unless old messages were being removed; and keeps
+    it.
+    """
     removing = sum(line.split()[0] in ("T0", "T1", "T2") for line in lines) == 31
     for _ in range(2):
         with Driver(small(root, segment_bytes=4096)) as driver:
             assert driver.store.stats().damaged == 0
-            found = {(t, q): {m.queue_offset: m.body.split()[0] for m in driver.read_all(t, q)} for t, q in driver.store.queues}
+            found = {
+                (t, q): {m.queue_offset: m.body.split()[0] for m in driver.read_all(t, q)}
+                for t, q in driver.store.queues
+            }
             for line in lines:
                 topic, offset, body = (*line.split(), "", "")[:3]
                 if topic == "expired":
@@ -133,7 +169,10 @@ def judge_store(root: Path, lines: list[str]) -> None:
                     continue
                 assert found[topic, 0][int(offset)] == body.encode()
             for (topic, queue_id), messages in found.items():
-                low, high = driver.store.min_offset(topic, queue_id), driver.store.max_offset(topic, queue_id)
+                low, high = (
+                    driver.store.min_offset(topic, queue_id),
+                    driver.store.max_offset(topic, queue_id),
+                )
                 assert list(messages) == list(range(low, high)), "a hole"
     assert verify(root).problems == []
 
@@ -144,7 +183,9 @@ def judge_broker(root: Path, lines: list[str]) -> None:
 
 
 async def _judge_broker(root: Path, said: list[tuple[str, int]]) -> None:
-    """Two starts succeed and find every answer; half messages are in no topic, and what was committed is there once."""
+    """Two starts succeed and find every answer; half messages are in no topic, and what was
+    committed is there once.
+    """
     for _ in range(2):
         broker = Broker(BrokerConfig(data=root, port=0, segment_bytes=64 * 1024))
         await broker.start()
@@ -155,7 +196,12 @@ async def _judge_broker(root: Path, said: list[tuple[str, int]]) -> None:
                 for n in range(3):
                     stored = f"Auto{n}" in ctx.topics and ctx.store.max_offset(f"Auto{n}", 0)
                     bodies[n] = (
-                        Counter(message.body for message in messages(await client.pull("Looker", f"Auto{n}", 0))) if stored else Counter()
+                        Counter(
+                            message.body
+                            for message in messages(await client.pull("Looker", f"Auto{n}", 0))
+                        )
+                        if stored
+                        else Counter()
                     )
             for what, n in said:
                 match what:
@@ -163,7 +209,11 @@ async def _judge_broker(root: Path, said: list[tuple[str, int]]) -> None:
                         assert bodies[n][b"first %d" % n] == 1
                     case "topic":
                         made = ctx.topics.get(f"Made{n}")
-                        assert (made is not None and made.read_queues == 3) or ("half", n + 2) in said  # whose topic may be deleted by then
+                        # whose topic may be deleted by then
+                        assert (made is not None and made.read_queues == 3) or (
+                            "half",
+                            n + 2,
+                        ) in said
                     case "group":
                         group = ctx.groups.get(f"G{n}")
                         assert group is not None
@@ -181,14 +231,23 @@ async def _judge_broker(root: Path, said: list[tuple[str, int]]) -> None:
             await broker.stop()
 
 
-@pytest.mark.parametrize(("script", "judge"), [(SCRIPT, judge_store), (BROKER_SCRIPT, judge_broker)], ids=["store", "broker"])
+@pytest.mark.parametrize(
+    ("script", "judge"),
+    [(SCRIPT, judge_store), (BROKER_SCRIPT, judge_broker)],
+    ids=["store", "broker"],
+)
 def test_death_at_every_system_call_keeps_every_answer(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, script: str, judge: Callable[[Path, list[str]], None]
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    script: str,
+    judge: Callable[[Path, list[str]], None],
 ) -> None:
     caplog.set_level(logging.CRITICAL)
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed (Debian: apt-get install strace)")
-    probe = subprocess.run(["strace", "-qq", "-o", "/dev/null", "true"], capture_output=True, check=False)
+    probe = subprocess.run(
+        ["strace", "-qq", "-o", "/dev/null", "true"], capture_output=True, check=False
+    )
     if probe.returncode:
         pytest.skip(f"strace may not trace here: {probe.stderr.decode()[:200]}")
     with figures("T2", nightly=True) as line, ThreadPoolExecutor(2) as two:

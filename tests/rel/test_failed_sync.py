@@ -1,4 +1,6 @@
-"""A disk that fails to sync: nothing more is acknowledged, and the process says so with its exit code."""
+"""A disk that fails to sync: nothing more is acknowledged, and the process says so with its exit
+code.
+"""
 
 import asyncio
 import subprocess
@@ -21,7 +23,8 @@ from tests.stores import read_queue
 pytestmark = pytest.mark.result("T9")
 
 
-# `ogive up` on a disk whose syncs of files below the third name fail once the file named first exists, as often as it says
+# `ogive up` on a disk whose syncs of files below the third name fail once the file named first
+# exists, as often as it says
 _ON_A_FAILING_DISK = """
 import errno, os, pathlib, sys
 from ogive.cli.main import main
@@ -30,7 +33,8 @@ from ogive.store.fs import OsFs
 broken, real, failures, below = pathlib.Path(sys.argv[1]), OsFs.fdatasync, [], sys.argv[3]
 
 def fdatasync(self, fd):
-    if broken.exists() and os.readlink(f"/proc/self/fd/{fd}").startswith(below) and len(failures) < int(broken.read_text()):
+    is_below = os.readlink(f"/proc/self/fd/{fd}").startswith(below)
+    if broken.exists() and is_below and len(failures) < int(broken.read_text()):
         failures.append(fd)
         raise OSError(errno.EIO, "Input/output error")
     return real(self, fd)
@@ -46,11 +50,19 @@ def failing_up(broken: Path, data: Path, below: str = "") -> list[str]:
 
 @pytest.mark.rel
 @pytest.mark.quick
-@pytest.mark.parametrize(("below", "times"), [("", 10**6), ("config", 1), ("config", 10**6)], ids=["everywhere", "a table once", "tables"])
-def test_a_failed_sync_ends_the_broker_with_code_74_and_loses_nothing_acknowledged(tmp_path: Path, below: str, times: int) -> None:
+@pytest.mark.parametrize(
+    ("below", "times"),
+    [("", 10**6), ("config", 1), ("config", 10**6)],
+    ids=["everywhere", "a table once", "tables"],
+)
+def test_a_failed_sync_ends_the_broker_with_code_74_and_loses_nothing_acknowledged(
+    tmp_path: Path, below: str, times: int
+) -> None:
     """The last send makes a topic: the table of topics is saved before it would be acknowledged."""
     broken, data = tmp_path / "broken", tmp_path / "data"
-    process = subprocess.Popen(failing_up(broken, data, below), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        failing_up(broken, data, below), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout is not None
         name_server = process.stdout.readline().split()[1].partition("=")[2]
@@ -75,13 +87,22 @@ def test_a_failed_sync_ends_the_broker_with_code_74_and_loses_nothing_acknowledg
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("times", [1, 4, 10**9])
-def test_a_sync_that_fails_under_load_acknowledges_nothing_any_more(tmp_path: Path, times: int) -> None:
-    """Also when later ones would succeed. Fifty sends are on their way all the time; each gets its answer or an error."""
+def test_a_sync_that_fails_under_load_acknowledges_nothing_any_more(
+    tmp_path: Path, times: int
+) -> None:
+    """Also when later ones would succeed.
+
+    Fifty sends are on their way all the time; each gets its answer or an error.
+    """
     errors_s: list[float] = []
     ends_s: list[float] = []
-    with figures("T9 under load", nightly=True, attempts=0, acknowledged=0, received=0, lost=0, faults=0) as line:
+    with figures(
+        "T9 under load", nightly=True, attempts=0, acknowledged=0, received=0, lost=0, faults=0
+    ) as line:
         for round_ in range(5):
-            seen = asyncio.run(until_a_sync_fails(tmp_path / str(round_), times, 200 + 150 * round_))
+            seen = asyncio.run(
+                until_a_sync_fails(tmp_path / str(round_), times, 200 + 150 * round_)
+            )
             line["faults"] += 1
             line["attempts"] += len(seen.attempted)
             line["acknowledged"] += len(seen.acknowledged)
@@ -90,7 +111,10 @@ def test_a_sync_that_fails_under_load_acknowledges_nothing_any_more(tmp_path: Pa
             errors_s.append(seen.error_s)
             ends_s.append(seen.ended_s)
             assert seen.acknowledged <= seen.found <= seen.attempted
-        line.update(send_to_error_slowest_ms=round(1000 * max(errors_s), 1), fault_to_exit_slowest_ms=round(1000 * max(ends_s), 1))
+        line.update(
+            send_to_error_slowest_ms=round(1000 * max(errors_s), 1),
+            fault_to_exit_slowest_ms=round(1000 * max(ends_s), 1),
+        )
 
 
 @dataclass(slots=True)
@@ -98,8 +122,10 @@ class Seen:
     attempted: set[bytes] = field(default_factory=set)
     acknowledged: set[bytes] = field(default_factory=set)
     found: set[bytes] = field(default_factory=set)  # afterwards
-    error_s: float = 0.0  # that a send which failed waited at most
-    ended_s: float = 0.0  # from when syncs began to fail to the end of the process
+    # that a send which failed waited at most
+    error_s: float = 0.0
+    # from when syncs began to fail to the end of the process
+    ended_s: float = 0.0
 
 
 async def until_a_sync_fails(folder: Path, times: int, messages: int) -> Seen:
@@ -108,7 +134,9 @@ async def until_a_sync_fails(folder: Path, times: int, messages: int) -> Seen:
     broken, data = folder / "broken", folder / "data"
     seen, refused = Seen(), asyncio.Event()
     broke = 0.0
-    process = await asyncio.create_subprocess_exec(*failing_up(broken, data), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = await asyncio.create_subprocess_exec(
+        *failing_up(broken, data), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
     try:
         assert process.stdout is not None
         name_server = (await process.stdout.readline()).decode().split()[1].partition("=")[2]
@@ -146,7 +174,12 @@ async def until_a_sync_fails(folder: Path, times: int, messages: int) -> Seen:
             await process.wait()
     store = MessageStore.open(StoreConfig(root=data))
     store.start(lambda report: None)
-    seen.found = {record.body for key in list(store.queues) if key[0] == "Ledger" for record in read_queue(store, *key)} - {b"first"}
+    seen.found = {
+        record.body
+        for key in list(store.queues)
+        if key[0] == "Ledger"
+        for record in read_queue(store, *key)
+    } - {b"first"}
     store.close()
     return seen
 

@@ -1,4 +1,6 @@
-"""T10 with a limit instead of a full disk: an ``ogive up`` whose files may not grow (RLIMIT_FSIZE, ``ulimit -f``), and then may again."""
+"""T10 with a limit instead of a full disk: an ``ogive up`` whose files may not grow (RLIMIT_FSIZE,
+``ulimit -f``), and then may again.
+"""
 
 import asyncio
 import resource
@@ -21,7 +23,9 @@ from tests.stores import read_queue
 pytestmark = [
     pytest.mark.rel,
     pytest.mark.quick,
-    pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux sets the limits of another process"),
+    pytest.mark.skipif(
+        not hasattr(resource, "prlimit"), reason="only Linux sets the limits of another process"
+    ),
 ]
 
 SEGMENT_BYTES = 1024 * 1024
@@ -43,16 +47,26 @@ async def received(client: RawClient, topic: str) -> list[bytes]:
     return found
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(10, marks=[pytest.mark.nightly, pytest.mark.timeout(600)])])
-async def test_a_broker_whose_files_may_not_grow_refuses_sends_and_goes_on_when_they_may(tmp_path: Path, rounds: int) -> None:
-    """As on a full disk: the producer hears why, consumers get everything and commit, and nothing has to be started again."""
+@pytest.mark.parametrize(
+    "rounds", [2, pytest.param(10, marks=[pytest.mark.nightly, pytest.mark.timeout(600)])]
+)
+async def test_a_broker_whose_files_may_not_grow_refuses_sends_and_goes_on_when_they_may(
+    tmp_path: Path, rounds: int
+) -> None:
+    """As on a full disk: the producer hears why, consumers get everything and commit, and nothing
+    has to be started again.
+    """
     acked: list[bytes] = []
     writes_again_s: list[float] = []
-    with figures("T10 file limit", nightly=rounds > 2, faults=rounds, attempts=0) as line, a_broker(tmp_path) as broker:
+    with (
+        figures("T10 file limit", nightly=rounds > 2, faults=rounds, attempts=0) as line,
+        a_broker(tmp_path) as broker,
+    ):
         async with await RawClient.open(broker.address) as client:
             await client.heartbeat("c", "G", "T")
             for round_ in range(rounds):
-                may_write(broker, SEGMENT_BYTES - 1)  # the next file of the log cannot get its size
+                # the next file of the log cannot get its size
+                may_write(broker, SEGMENT_BYTES - 1)
                 while True:
                     line["attempts"] += 1
                     body = b"%d " % len(acked) + bytes(50_000)
@@ -64,7 +78,13 @@ async def test_a_broker_whose_files_may_not_grow_refuses_sends_and_goes_on_when_
                 assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE, answer
                 assert "larger than this process may write (ulimit -f)" in (answer.remark or "")
                 assert await received(client, "T") == acked
-                await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=len(acked))
+                await client.ok(
+                    RequestCode.UPDATE_CONSUMER_OFFSET,
+                    consumerGroup="G",
+                    topic="T",
+                    queueId=0,
+                    commitOffset=len(acked),
+                )
                 may_write(broker, resource.RLIM_INFINITY)
                 began = time.monotonic()
                 body = b"%d after" % round_
@@ -78,13 +98,21 @@ async def test_a_broker_whose_files_may_not_grow_refuses_sends_and_goes_on_when_
         async with await RawClient.open(broker.address) as client:
             found = await received(client, "T")
         line["attempts"] += rounds
-        line["acknowledged"], line["received"], line["lost"] = len(acked), len(found), len(set(acked) - set(found))
+        line["acknowledged"], line["received"], line["lost"] = (
+            len(acked),
+            len(found),
+            len(set(acked) - set(found)),
+        )
         line["writes_again_slowest_s"] = round(max(writes_again_s), 2)
         assert found == acked
 
 
-def test_a_broker_that_may_not_write_where_it_has_room_ends_and_keeps_what_it_acknowledged(tmp_path: Path) -> None:
-    """Its own log is longer than the limit: nobody can say how much of a record went out, so nothing more is written."""
+def test_a_broker_that_may_not_write_where_it_has_room_ends_and_keeps_what_it_acknowledged(
+    tmp_path: Path,
+) -> None:
+    """Its own log is longer than the limit: nobody can say how much of a record went out, so
+    nothing more is written.
+    """
     broker = a_broker(tmp_path).start()
     acked: list[bytes] = []
     queue = MessageQueue("Ledger", "broker-a", 0)
@@ -102,6 +130,8 @@ def test_a_broker_that_may_not_write_where_it_has_room_ends_and_keeps_what_it_ac
         broker.kill()
     store = MessageStore.open(StoreConfig(root=broker.data))
     try:
-        assert [record.body for record in read_queue(store, queue.topic, queue.queue_id)][: len(acked)] == acked
+        assert [record.body for record in read_queue(store, queue.topic, queue.queue_id)][
+            : len(acked)
+        ] == acked
     finally:
         store.close()

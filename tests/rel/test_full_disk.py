@@ -1,4 +1,6 @@
-"""T10: a real, small file system that fills up and gets room again, ten times, under a broker's store and under ``ogive up``."""
+"""T10: a real, small file system that fills up and gets room again, ten times, under a broker's
+store and under ``ogive up``.
+"""
 
 import asyncio
 import contextlib
@@ -22,7 +24,8 @@ from tests.stores import Driver, message
 pytestmark = [pytest.mark.rel, pytest.mark.result("T10"), pytest.mark.nightly]
 
 MIB = 1024 * 1024
-PULLS = 100  # of the first message, measured in each round
+# of the first message, measured in each round
+PULLS = 100
 
 
 @pytest.fixture
@@ -33,7 +36,17 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={getattr(request, 'param', 16)}m", "tmpfs", str(disk)], capture_output=True, check=False
+        [
+            "mount",
+            "-t",
+            "tmpfs",
+            "-o",
+            f"size={getattr(request, 'param', 16)}m",
+            "tmpfs",
+            str(disk),
+        ],
+        capture_output=True,
+        check=False,
     )
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode()[:200]}")
@@ -44,9 +57,17 @@ def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]
 
 
 def test_full_disk_refuses_and_goes_on_when_there_is_room(small_disk: Path) -> None:
-    """Refused sends lose nothing, reads go on, no record is torn, and nothing has to be started again."""
+    """Refused sends lose nothing, reads go on, no record is torn, and nothing has to be started
+    again.
+    """
     now = [0.0]
-    config = StoreConfig(root=small_disk / "store", segment_bytes=MIB, ahead_bytes=0, hot_log_bytes=MIB, index_slots=1000)
+    config = StoreConfig(
+        root=small_disk / "store",
+        segment_bytes=MIB,
+        ahead_bytes=0,
+        hot_log_bytes=MIB,
+        index_slots=1000,
+    )
     driver = Driver(config)
     driver.store._monotonic = lambda: now[0]
     acked: list[bytes] = []
@@ -116,14 +137,21 @@ async def pulls_s(client: RawClient) -> list[float]:
 
 
 @pytest.mark.parametrize("small_disk", [64], indirect=True, ids=["64 MiB"])
-async def test_broker_on_a_full_disk_refuses_sends_and_goes_on_when_there_is_room(small_disk: Path) -> None:
-    """A producer hears why, consumers get everything and commit, and within 5 s of there being room all is as before."""
+async def test_broker_on_a_full_disk_refuses_sends_and_goes_on_when_there_is_room(
+    small_disk: Path,
+) -> None:
+    """A producer hears why, consumers get everything and commit, and within 5 s of there being room
+    all is as before.
+    """
     acked: list[bytes] = []
     before_s: list[float] = []
     full_s: list[float] = []
     writes_again_s: list[float] = []
     ballast = small_disk / "ballast"
-    with figures("T10 ogive up", nightly=True, faults=10, attempts=0) as line, our_broker(small_disk) as broker:
+    with (
+        figures("T10 ogive up", nightly=True, faults=10, attempts=0) as line,
+        our_broker(small_disk) as broker,
+    ):
         async with await RawClient.open(broker.address) as client:
             await client.send("T", b"first")
             acked.append(b"first")
@@ -134,25 +162,45 @@ async def test_broker_on_a_full_disk_refuses_sends_and_goes_on_when_there_is_roo
                 line["attempts"] += await fill(client, acked)
                 full_s += await pulls_s(client)
                 assert await received(client, "T") == acked
-                await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=len(acked))
+                await client.ok(
+                    RequestCode.UPDATE_CONSUMER_OFFSET,
+                    consumerGroup="G",
+                    topic="T",
+                    queueId=0,
+                    commitOffset=len(acked),
+                )
                 new = await client.start_send(f"New{round_}", b"refused")
                 assert new.code == ResponseCode.SERVICE_NOT_AVAILABLE, new
                 ballast.unlink()
                 began = time.monotonic()
                 async with asyncio.timeout(5.0):
-                    while (await client.start_send(f"New{round_}", b"taken")).code != ResponseCode.SUCCESS:
+                    while (
+                        await client.start_send(f"New{round_}", b"taken")
+                    ).code != ResponseCode.SUCCESS:
                         await asyncio.sleep(0.05)
                 writes_again_s.append(time.monotonic() - began)
-                assert await received(client, f"New{round_}") in ([b"taken"], [b"refused", b"taken"])  # the log may have had room for one
+                # the log may have had room for one
+                assert await received(client, f"New{round_}") in (
+                    [b"taken"],
+                    [b"refused", b"taken"],
+                )
         broker.kill()
         broker.start()
         async with await RawClient.open(broker.address) as client:
             found = await received(client, "T")
-            asked = await client.ok(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0)
+            asked = await client.ok(
+                RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0
+            )
         line["attempts"] += len(acked)
-        line["acknowledged"], line["received"], line["lost"] = len(acked), len(found), len(set(acked) - set(found))
+        line["acknowledged"], line["received"], line["lost"] = (
+            len(acked),
+            len(found),
+            len(set(acked) - set(found)),
+        )
         line.update(
-            pull_p99_before_ms=p99_ms(before_s), pull_p99_full_ms=p99_ms(full_s), writes_again_slowest_s=round(max(writes_again_s), 2)
+            pull_p99_before_ms=p99_ms(before_s),
+            pull_p99_full_ms=p99_ms(full_s),
+            writes_again_slowest_s=round(max(writes_again_s), 2),
         )
         assert found == acked
         assert int(asked.ext_fields["offset"]) <= len(acked)

@@ -1,4 +1,5 @@
-"""T34: every input that was ever worth keeping goes through its decoder again, compiled and not; the search for new ones runs nightly.
+"""T34: every input that was ever worth keeping goes through its decoder again, compiled and not;
+the search for new ones runs nightly.
 
 What the decoders are, and what counts as a fault, stands in tests/fuzz/decoders.py.
 """
@@ -22,7 +23,9 @@ pytestmark = [pytest.mark.rel, pytest.mark.computes(51)]
 ROOT = Path(__file__).parents[2]
 SEARCH_S = 60
 HALF = {"columns", "put", "java-json", "inflate", "tags", "sql92", "kv-file", "words", "page"}
-"""Who has half of that: decoders of an input of which another one has its minute, or both a half, and short texts."""
+"""Who has half of that: decoders of an input of which another one has its minute, or both a half,
+and short texts.
+"""
 
 
 @pytest.mark.quick
@@ -39,9 +42,21 @@ def test_the_corpus_passes(name: str, caplog: pytest.LogCaptureFixture) -> None:
 def test_the_corpus_passes_without_the_compiled_part() -> None:
     if native is None:
         pytest.skip(f"ogive is {build}")
-    environment = {name: value for name, value in os.environ.items() if name != "OGIVE_RAN"} | {"OGIVE_NATIVE": "0"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{__file__}::{test_the_corpus_passes.__name__}"]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False)
+    environment = {name: value for name, value in os.environ.items() if name != "OGIVE_RAN"} | {
+        "OGIVE_NATIVE": "0"
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        f"{__file__}::{test_the_corpus_passes.__name__}",
+    ]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stdout[-4000:]
 
 
@@ -60,10 +75,26 @@ def test_a_fault_is_seen() -> None:
 @pytest.mark.timeout(SEARCH_S + 110)
 @pytest.mark.parametrize("name", sorted(DECODERS))
 def test_a_search_finds_nothing(name: str) -> None:
-    command = [sys.executable, "-m", "tests.fuzz", name, str(SEARCH_S // 2 if name in HALF else SEARCH_S)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.fuzz",
+        name,
+        str(SEARCH_S // 2 if name in HALF else SEARCH_S),
+    ]
     with figures("T34", nightly=True, decoder=name) as line:
         done = subprocess.run(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=SEARCH_S + 100, check=False
+            command,
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=SEARCH_S + 100,
+            check=False,
         )
         assert done.returncode == 0, done.stdout[-4000:]
-        line["attempts"] = next(int(row.split()[-1]) for row in done.stdout.splitlines() if "inputs:" in row or "executed_units" in row)
+        line["attempts"] = next(
+            int(row.split()[-1])
+            for row in done.stdout.splitlines()
+            if "inputs:" in row or "executed_units" in row
+        )

@@ -1,4 +1,6 @@
-"""A store of every release opens in this one with all that it holds; one of a later release is refused with a plain sentence."""
+"""A store of every release opens in this one with all that it holds; one of a later release is
+refused with a plain sentence.
+"""
 
 import json
 import logging
@@ -49,8 +51,17 @@ def test_store_of_a_later_release_is_refused(archive: Path, tmp_path: Path) -> N
     """Before anything is changed: the format number stands in the list of queues."""
     root, _ = unpacked(archive, tmp_path)
     listed = root / "queues.json"
-    listed.write_bytes(as_file(listed.read_bytes().partition(b',"body":')[2].rstrip()[:-1], FORMAT + 1))
-    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and path.name != "lock"}
-    with pytest.raises(StoreCorrupt, match=rf"written by a later release \(format {FORMAT + 1}, this one reads up to {FORMAT}\)"):
+    listed.write_bytes(
+        as_file(listed.read_bytes().partition(b',"body":')[2].rstrip()[:-1], FORMAT + 1)
+    )
+    before = {
+        path: path.read_bytes()
+        for path in root.rglob("*")
+        if path.is_file() and path.name != "lock"
+    }
+    with pytest.raises(
+        StoreCorrupt,
+        match=rf"written by a later release \(format {FORMAT + 1}, this one reads up to {FORMAT}\)",
+    ):
         MessageStore.open(small(root))
     assert {path: path.read_bytes() for path in before} == before

@@ -1,4 +1,6 @@
-"""T23: where a group goes on, whatever it finds: a table of starts, stored offsets and kinds of consumption. Every jump has its rule."""
+"""T23: where a group goes on, whatever it finds: a table of starts, stored offsets and kinds of
+consumption. Every jump has its rule.
+"""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,10 +18,19 @@ from ogive.wire.headers import OffsetResponse
 from tests.figures import figures
 from tests.never.scene import GROUP, PULL, RETRY, TOPIC, Scene, moved, until
 
-LEAST, END = 4, 10  # the queue holds 4 to 9: what was before is deleted
+# the queue holds 4 to 9: what was before is deleted
+LEAST, END = 4, 10
 AT_7 = datetime.fromtimestamp(1_700_000_000, tz=UTC)
 
-STORED = {"none": None, "0, deleted": 0, "just deleted": 3, "the first": 4, "in the middle": 7, "the end": 10, "beyond the end": 25}
+STORED = {
+    "none": None,
+    "0, deleted": 0,
+    "just deleted": 3,
+    "the first": 4,
+    "in the middle": 7,
+    "the end": 10,
+    "beyond the end": 25,
+}
 STARTS: dict[str, Any] = {"earliest": "earliest", "latest": "latest", "a time": AT_7}
 
 
@@ -40,7 +51,9 @@ class Row:
         return (END, True) if offset > END else (offset, False)
 
 
-long = pytest.mark.parametrize("nightly", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["quick", "nightly"])
+long = pytest.mark.parametrize(
+    "nightly", [False, pytest.param(True, marks=pytest.mark.nightly)], ids=["quick", "nightly"]
+)
 """The table is short: both sizes are the whole of it, and the nightly one is in the results."""
 ROWS = [Row(*row) for row in product(STORED, STARTS, ("concurrent", "orderly"))]
 
@@ -65,26 +78,46 @@ def keep_to_the_end(broker: FakeBroker, request: RemotingCommand) -> RemotingCom
 @pytest.mark.quick
 @long
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.stored}-{row.start}-{row.kind}")
-async def test_a_group_goes_on_where_its_rule_says(row: Row, nightly: bool, scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_group_goes_on_where_its_rule_says(
+    row: Row, nightly: bool, scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
     broker, (expected, is_moved) = scene.broker, row.expected
     scene.put(END)
     broker.on(PULL, lambda request: keep_to_the_end(broker, request))
-    broker.on(RequestCode.GET_MIN_OFFSET, lambda r: ok(OffsetResponse(offset=LEAST)) if r.ext_fields["topic"] == TOPIC else None)
-    broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, lambda r: ok(OffsetResponse(offset=7)) if r.ext_fields["topic"] == TOPIC else None)
+    broker.on(
+        RequestCode.GET_MIN_OFFSET,
+        lambda r: ok(OffsetResponse(offset=LEAST)) if r.ext_fields["topic"] == TOPIC else None,
+    )
+    broker.on(
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        lambda r: ok(OffsetResponse(offset=7)) if r.ext_fields["topic"] == TOPIC else None,
+    )
     stored = STORED[row.stored]
     if stored is not None:
         broker.offsets[GROUP, TOPIC, 0] = stored
-    known = {"attempts": END + 2, "acknowledged": END + 2, "faults": int(is_moved), "row": f"{row.stored}, {row.start}, {row.kind}"}
+    known = {
+        "attempts": END + 2,
+        "acknowledged": END + 2,
+        "faults": int(is_moved),
+        "row": f"{row.stored}, {row.start}, {row.kind}",
+    }
     with figures("T23", nightly=nightly, **known) as line:
-        async with scene.consumer(scene.listener(start=STARTS[row.start], orderly=row.kind == "orderly")):
+        async with scene.consumer(
+            scene.listener(start=STARTS[row.start], orderly=row.kind == "orderly")
+        ):
             await until(lambda: expected in scene.pulls(), "a pull at the right place")
             scene.put(2)
             await until(lambda: scene.progress() == END + 2, "the end of the queue")
         got = [delivery.offset for delivery in scene.ledger.deliveries]
         assert sorted(got) == list(range(expected, END + 2))
-        jumps = [record.message for record in caplog.records if "the group goes on at" in record.message]
-        assert [f"and not {stored}; the group goes on at {expected}" in jump for jump in jumps] == ([True] if is_moved else [])
-        told = [offset for offset in scene.commits() if offset != stored]  # a 0 is told to the broker that may have made it up
+        jumps = [
+            record.message for record in caplog.records if "the group goes on at" in record.message
+        ]
+        assert [f"and not {stored}; the group goes on at {expected}" in jump for jump in jumps] == (
+            [True] if is_moved else []
+        )
+        # a 0 is told to the broker that may have made it up
+        told = [offset for offset in scene.commits() if offset != stored]
         assert min(told) >= expected
         line.update(received=len(got), lost=0, duplicates=scene.ledger.duplicates)
 
@@ -99,18 +132,29 @@ async def test_a_reset_while_messages_are_consumed_goes_to_its_place_and_on_from
 ) -> None:
     """What was done before comes again from there on, and nothing else is passed over."""
     scene.put(END)
-    with figures("T23", nightly=nightly, attempts=END + 2, acknowledged=END + 2, faults=1, row=f"reset to {to}, {kind}") as line:
+    with figures(
+        "T23",
+        nightly=nightly,
+        attempts=END + 2,
+        acknowledged=END + 2,
+        faults=1,
+        row=f"reset to {to}, {kind}",
+    ) as line:
         async with scene.consumer(scene.listener(orderly=kind == "orderly")) as running:
             await until(lambda: scene.progress() == END, "all messages")
             reset = RemotingCommand(
                 RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
                 {"topic": TOPIC, "group": GROUP, "timestamp": "0", "isForce": "true"},
-                b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"%s"}:%d}}' % (TOPIC.encode(), to),
+                b'{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"%s"}:%d}}'
+                % (TOPIC.encode(), to),
             )
             scene.broker.members[GROUP][running.client_id].send_nowait(reset)
             await until(lambda: len(scene.ledger.deliveries) == 2 * END - to, "what comes again")
             scene.put(2)
             await until(lambda: scene.progress() == END + 2, "the end of the queue")
-        assert [d.offset for d in scene.ledger.deliveries] == [*range(END), *range(to, END + 2)] or kind == "concurrent"
+        assert [d.offset for d in scene.ledger.deliveries] == [
+            *range(END),
+            *range(to, END + 2),
+        ] or kind == "concurrent"
         scene.check()
         line.update(received=scene.received, lost=0, duplicates=scene.ledger.duplicates)

@@ -1,4 +1,6 @@
-"""Names and settings that somebody made to reach files and programs (T38; CVE-2019-17572, CVE-2023-33246, CVE-2023-37582)."""
+"""Names and settings that somebody made to reach files and programs (T38; CVE-2019-17572,
+CVE-2023-33246, CVE-2023-37582).
+"""
 
 import asyncio
 import dataclasses
@@ -75,11 +77,23 @@ NAMES = [
     "topics.json",
 ]
 NO_NAMES = {
-    "attributes", "boundaryType", "brokerAddr", "dataVersion", "expressionType", "haServerAddr", "i", "policyType", "properties",
-    "topicFilterType", "value",
-}  # fmt: skip
+    "attributes",
+    "boundaryType",
+    "brokerAddr",
+    "dataVersion",
+    "expressionType",
+    "haServerAddr",
+    "i",
+    "policyType",
+    "properties",
+    "topicFilterType",
+    "value",
+}
 """Texts in headers that say something else."""
-AS = {RequestCode.SEND_BATCH_MESSAGE: RequestCode.SEND_MESSAGE_V2, RequestCode.LITE_PULL_MESSAGE: RequestCode.PULL_MESSAGE}
+AS = {
+    RequestCode.SEND_BATCH_MESSAGE: RequestCode.SEND_MESSAGE_V2,
+    RequestCode.LITE_PULL_MESSAGE: RequestCode.PULL_MESSAGE,
+}
 """Served with the header of another code."""
 SERVED = sorted({int(code) for code in (*BROKER_ROUTES, *NAME_SERVER_ROUTES)})
 
@@ -87,23 +101,41 @@ SERVED = sorted({int(code) for code in (*BROKER_ROUTES, *NAME_SERVER_ROUTES)})
 def carriers() -> dict[int, set[str]]:
     """Which fields of each code that is served hold names."""
     fields = {
-        int(header.code): {field.wire for field in fields_of(header) if field.kind is str} - NO_NAMES
-        for header in Header.__subclasses__() + [late for early in Header.__subclasses__() for late in early.__subclasses__()]
+        int(header.code): {field.wire for field in fields_of(header) if field.kind is str}
+        - NO_NAMES
+        for header in Header.__subclasses__()
+        + [late for early in Header.__subclasses__() for late in early.__subclasses__()]
         if hasattr(header, "code")
     }
-    return {code: fields[AS.get(RequestCode(code), code)] for code in SERVED if fields[AS.get(RequestCode(code), code)]}
+    return {
+        code: fields[AS.get(RequestCode(code), code)]
+        for code in SERVED
+        if fields[AS.get(RequestCode(code), code)]
+    }
 
 
 CARRIERS = carriers()
 NAMELESS = {
-    RequestCode.UPDATE_BROKER_CONFIG, RequestCode.GET_BROKER_CONFIG, RequestCode.GET_BROKER_RUNTIME_INFO,
+    RequestCode.UPDATE_BROKER_CONFIG,
+    RequestCode.GET_BROKER_CONFIG,
+    RequestCode.GET_BROKER_RUNTIME_INFO,
     RequestCode.GET_BROKER_CLUSTER_INFO,
-    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.GET_ALL_TOPIC_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
-    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
-    RequestCode.GET_UNIT_TOPIC_LIST, RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
-    RequestCode.CLEAN_UNUSED_TOPIC, RequestCode.GET_BROKER_CONSUME_STATS, RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.GET_NAMESRV_CONFIG,
-    RequestCode.GET_ALL_PRODUCER_INFO, RequestCode.DELETE_EXPIRED_COMMITLOG,
-}  # fmt: skip
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    RequestCode.GET_ALL_TOPIC_CONFIG,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+    RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER,
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+    RequestCode.GET_UNIT_TOPIC_LIST,
+    RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+    RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+    RequestCode.CLEAN_UNUSED_TOPIC,
+    RequestCode.GET_BROKER_CONSUME_STATS,
+    RequestCode.UPDATE_NAMESRV_CONFIG,
+    RequestCode.GET_NAMESRV_CONFIG,
+    RequestCode.GET_ALL_PRODUCER_INFO,
+    RequestCode.DELETE_EXPIRED_COMMITLOG,
+}
 """Say no name, or that of a setting, which has a test of its own."""
 
 
@@ -115,13 +147,17 @@ def bodies(name: str) -> dict[int, Any]:
     user = {"username": name, "password": "p", "userType": "Normal"}
     acl = {
         "subject": f"User:{name}",
-        "policies": [{"policyType": "Custom", "entries": [{"resource": f"Topic:{name}", "actions": ["Pub"]}]}],
+        "policies": [
+            {"policyType": "Custom", "entries": [{"resource": f"Topic:{name}", "actions": ["Pub"]}]}
+        ],
     }
     registered = {"topicConfigTable": {name: topic}, "dataVersion": {"timestamp": 0, "counter": 0}}
     return {
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: {"topicConfigList": [topic]},
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: {"groupName": name},
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: {"groupConfigList": [{"groupName": name}]},
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: {
+            "groupConfigList": [{"groupName": name}]
+        },
         RequestCode.HEART_BEAT: {
             "clientID": name,
             "producerDataSet": [{"groupName": name}],
@@ -129,11 +165,29 @@ def bodies(name: str) -> dict[int, Any]:
         },
         RequestCode.LOCK_BATCH_MQ: {"consumerGroup": name, "clientId": name, "mqSet": [queue]},
         RequestCode.UNLOCK_BATCH_MQ: {"consumerGroup": name, "clientId": name, "mqSet": [queue]},
-        RequestCode.CHECK_CLIENT_CONFIG: {"clientId": name, "group": name, "subscriptionData": subscription},
-        RequestCode.REGISTER_BROKER: {"topicConfigSerializeWrapper": registered, "filterServerList": [name]},
-        RequestCode.REGISTER_TOPIC_IN_NAMESRV: {"queueDatas": [{"brokerName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}]},
-        RequestCode.QUERY_ASSIGNMENT: {"topic": name, "consumerGroup": name, "clientId": name, "strategyName": name},
-        RequestCode.SET_MESSAGE_REQUEST_MODE: {"topic": name, "consumerGroup": name, "mode": "PULL"},
+        RequestCode.CHECK_CLIENT_CONFIG: {
+            "clientId": name,
+            "group": name,
+            "subscriptionData": subscription,
+        },
+        RequestCode.REGISTER_BROKER: {
+            "topicConfigSerializeWrapper": registered,
+            "filterServerList": [name],
+        },
+        RequestCode.REGISTER_TOPIC_IN_NAMESRV: {
+            "queueDatas": [{"brokerName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}]
+        },
+        RequestCode.QUERY_ASSIGNMENT: {
+            "topic": name,
+            "consumerGroup": name,
+            "clientId": name,
+            "strategyName": name,
+        },
+        RequestCode.SET_MESSAGE_REQUEST_MODE: {
+            "topic": name,
+            "consumerGroup": name,
+            "mode": "PULL",
+        },
         RequestCode.AUTH_CREATE_USER: user,
         RequestCode.AUTH_UPDATE_USER: user,
         RequestCode.AUTH_CREATE_ACL: acl,
@@ -178,37 +232,82 @@ OTHERS = {
     "isOrder": "false",
 }
 EXPLOITS = [
-    "rocketmqHome=-c $@|sh . echo touch pwned;\nfilterServerNums=1",  # what ran commands on brokers
-    "configStorePath=/tmp/pwned\nproductEnvName=x\\nroot::0:0",  # what wrote files on name servers
+    # what ran commands on brokers
+    "rocketmqHome=-c $@|sh . echo touch pwned;\nfilterServerNums=1",
+    # what wrote files on name servers
+    "configStorePath=/tmp/pwned\nproductEnvName=x\\nroot::0:0",
     "configBlackList=x\nrocketmqHome=/x",
     "maxMessageSize=1000\nrocketmqHome=/x",
     "=",
 ]
 VALUES = [
-    "/tmp/pwned", "../../../tmp/pwned", "-c $@|sh . echo touch pwned;", "$(touch /tmp/pwned)", "`touch /tmp/pwned`", "x\\nroot::0:0",
-    "10.0.0.1:1", "http://127.0.0.1:1/x", "{}", "", "-1", "9999999999999", "maybe", "True", "\x00", "1" * 4_000, "x" * 4_000,
-]  # fmt: skip
-"""None of them is right for a setting that may be changed: for the paths, commands, numbers and switches among them."""
+    "/tmp/pwned",
+    "../../../tmp/pwned",
+    "-c $@|sh . echo touch pwned;",
+    "$(touch /tmp/pwned)",
+    "`touch /tmp/pwned`",
+    "x\\nroot::0:0",
+    "10.0.0.1:1",
+    "http://127.0.0.1:1/x",
+    "{}",
+    "",
+    "-1",
+    "9999999999999",
+    "maybe",
+    "True",
+    "\x00",
+    "1" * 4_000,
+    "x" * 4_000,
+]
+"""None of them is right for a setting that may be changed: for the paths, commands, numbers and
+switches among them.
+"""
 
 
 def settings_of_apache() -> list[str]:
     """What Apache's 5.5.0 broker and name server have, as they told mqadmin."""
-    recorded = (Path(__file__).parents[1] / "vectors" / "conversations.jsonl").read_text().splitlines()
-    told = [line["response"]["body"] for line in map(json.loads, recorded) if line["request"]["code"] in (26, 319)]
-    return sorted({line.partition("=")[0] for body in told for line in body.splitlines() if "=" in line})
+    recorded = (
+        (Path(__file__).parents[1] / "vectors" / "conversations.jsonl").read_text().splitlines()
+    )
+    told = [
+        line["response"]["body"]
+        for line in map(json.loads, recorded)
+        if line["request"]["code"] in (26, 319)
+    ]
+    return sorted(
+        {line.partition("=")[0] for body in told for line in body.splitlines() if "=" in line}
+    )
 
 
 def made_up(dice: random.Random, names: list[str], count: int) -> list[str]:
-    """Names of no setting: ours inside, those of Python, and known ones that were changed a little."""
-    inside = [field.name for config in (BrokerConfig, NameServerConfig) for field in dataclasses.fields(config)]
-    found = {*inside, "__class__", "__dict__", "__init__", "os.environ", "PATH", "LD_PRELOAD", "PYTHONPATH", *NAMES[:14]}
+    """Names of no setting: ours inside, those of Python, and known ones that were changed a
+    little.
+    """
+    inside = [
+        field.name
+        for config in (BrokerConfig, NameServerConfig)
+        for field in dataclasses.fields(config)
+    ]
+    found = {
+        *inside,
+        "__class__",
+        "__dict__",
+        "__init__",
+        "os.environ",
+        "PATH",
+        "LD_PRELOAD",
+        "PYTHONPATH",
+        *NAMES[:14],
+    }
     while len(found) < count:
         name = dice.choice(names)
         match dice.randrange(6):
             case 0:
                 name = name.swapcase()
             case 1:
-                name = "".join(letter.upper() if dice.random() < 0.3 else letter.lower() for letter in name)
+                name = "".join(
+                    letter.upper() if dice.random() < 0.3 else letter.lower() for letter in name
+                )
             case 2:
                 name = name.replace("a", "а").replace("e", "е")  # Cyrillic
             case 3:
@@ -252,27 +351,56 @@ def hostile(dice: random.Random, count: int) -> list[str]:
             case 2:
                 name = "".join(f"%{byte:02x}" for byte in name[:80].encode())
             case 3:
-                name = "".join(chr(0xFF00 + ord(letter) - 0x20) if "!" <= letter <= "~" else letter for letter in name)  # full width
+                # full width
+                name = "".join(
+                    chr(0xFF00 + ord(letter) - 0x20) if "!" <= letter <= "~" else letter
+                    for letter in name
+                )
             case 4:
                 at = dice.randrange(len(name) + 1)
-                name = name[:at] + dice.choice(("\0", "\n", "..", "\\", "\u202e", "\ufeff", "\u0301", "*", "$(id)", "@", "+")) + name[at:]
+                name = (
+                    name[:at]
+                    + dice.choice(
+                        (
+                            "\0",
+                            "\n",
+                            "..",
+                            "\\",
+                            "\u202e",
+                            "\ufeff",
+                            "\u0301",
+                            "*",
+                            "$(id)",
+                            "@",
+                            "+",
+                        )
+                    )
+                    + name[at:]
+                )
             case 5:
                 name = dice.choice(("%RETRY%", "%DLQ%", "rmq_sys_", "../", "/", "~", "-")) + name
             case 6:
                 name = name.swapcase() if dice.random() < 0.5 else name[::-1]
             case _:
                 name = name[: dice.randrange(1, 40)] * dice.randrange(1, 9)
-        found[name[:1_000]] = None  # a header has room for it in each field
+        # a header has room for it in each field
+        found[name[:1_000]] = None
     return list(found)
 
 
-PART = 12  # of the codes that a name which is made of others goes to: each code meets hundreds of them
+# of the codes that a name which is made of others goes to: each code meets hundreds of them
+PART = 12
 
 
 async def say_names(broker_address: str, name_server_address: str, count: int) -> int:
-    """Every command that carries a name, with every one of NAMES in every place, and with its part of the others; how many there were."""
+    """Every command that carries a name, with every one of NAMES in every place, and with its part
+    of the others; how many there were.
+    """
     attempts = 0
-    async with await RawClient.open(broker_address) as broker, await RawClient.open(name_server_address) as name_server:
+    async with (
+        await RawClient.open(broker_address) as broker,
+        await RawClient.open(name_server_address) as name_server,
+    ):
         for number, shown in enumerate(hostile(random.Random(count), count)):
             every = 1 if number < len(NAMES) else PART
             for code, fields in itertools.islice(CARRIERS.items(), number % every, None, every):
@@ -290,27 +418,51 @@ async def say_names(broker_address: str, name_server_address: str, count: int) -
 
 
 async def say_settings(broker_address: str, name_server_address: str, count: int) -> int:
-    """Every setting of Apache's and made-up ones to 25 and 318, which refuse each, and as KV settings; how many there were."""
+    """Every setting of Apache's and made-up ones to 25 and 318, which refuse each, and as KV
+    settings; how many there were.
+    """
     dice = random.Random(count)
     known = settings_of_apache()
     assert len(known) > 400
-    lines = EXPLOITS + [f"{name}={dice.choice(VALUES)}" for name in [*known, *made_up(dice, known, count)] for _ in range(2)]
+    lines = EXPLOITS + [
+        f"{name}={dice.choice(VALUES)}"
+        for name in [*known, *made_up(dice, known, count)]
+        for _ in range(2)
+    ]
     attempts = 0
-    refused = {RequestCode.UPDATE_BROKER_CONFIG: broker_address, RequestCode.UPDATE_NAMESRV_CONFIG: name_server_address}
+    refused = {
+        RequestCode.UPDATE_BROKER_CONFIG: broker_address,
+        RequestCode.UPDATE_NAMESRV_CONFIG: name_server_address,
+    }
     for code, address in refused.items():
         async with await RawClient.open(address) as client:
             for line in lines:
                 answer = await client.call(code, line.encode())
                 name = line.partition("=")[0]
-                may_be_changed = name in (CHANGEABLE if code == RequestCode.UPDATE_BROKER_CONFIG else ["orderMessageEnable"])
+                may_be_changed = name in (
+                    CHANGEABLE
+                    if code == RequestCode.UPDATE_BROKER_CONFIG
+                    else ["orderMessageEnable"]
+                )
                 wrong = may_be_changed or not name or line in EXPLOITS
-                wanted = {ResponseCode.NO_PERMISSION} if not wrong else {ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER}
+                wanted = (
+                    {ResponseCode.NO_PERMISSION}
+                    if not wrong
+                    else {ResponseCode.NO_PERMISSION, ResponseCode.INVALID_PARAMETER}
+                )
                 assert answer.code in wanted, (code, line, answer)
                 attempts += 1
     async with await RawClient.open(name_server_address) as client:
-        pairs = [(name, value) for name, _, value in (line.partition("=") for line in lines) if name and value]
-        for name, value in dice.sample(pairs, count // 3):  # each waits for the disk
-            await client.ok(RequestCode.PUT_KV_CONFIG, namespace=dice.choice(NAMES[:14]), key=name, value=value)
+        pairs = [
+            (name, value)
+            for name, _, value in (line.partition("=") for line in lines)
+            if name and value
+        ]
+        # each waits for the disk
+        for name, value in dice.sample(pairs, count // 3):
+            await client.ok(
+                RequestCode.PUT_KV_CONFIG, namespace=dice.choice(NAMES[:14]), key=name, value=value
+            )
             attempts += 1
     return attempts
 
@@ -325,7 +477,9 @@ def test_every_code_that_is_served_is_among_the_attacks() -> None:
 async def test_no_name_becomes_a_path(servers: Servers, count: int) -> None:
     """What is made has a legal name, inside the store."""
     with figures("T38", nightly=count > 100, seed=count) as line:
-        line["attempts"] = await say_names(servers.broker.address, servers.name_server.address, count)
+        line["attempts"] = await say_names(
+            servers.broker.address, servers.name_server.address, count
+        )
     ctx = servers.broker.context
     for made in (*ctx.topics.all(), *ctx.groups.all()):
         assert LEGAL.fullmatch(made), made
@@ -359,7 +513,9 @@ SIMILAR = (
 
 
 async def test_names_that_differ_only_in_case_or_encoding_do_not_meet(servers: Servers) -> None:
-    """Each topic has its own messages and files, and each group its own progress, before and after a restart."""
+    """Each topic has its own messages and files, and each group its own progress, before and after
+    a restart.
+    """
     config = servers.broker.context.config
     async with await RawClient.open(servers.broker.address) as client:
         for name in SIMILAR:
@@ -367,8 +523,20 @@ async def test_names_that_differ_only_in_case_or_encoding_do_not_meet(servers: S
                 await client.send(name, name.encode())
             await client.heartbeat("client", name, SIMILAR[0])
         for number, name in enumerate(SIMILAR):
-            await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=name, topic=SIMILAR[0], queueId=0, commitOffset=number)
-            await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=SIMILAR[0], topic=name, queueId=0, commitOffset=number)
+            await client.ok(
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                consumerGroup=name,
+                topic=SIMILAR[0],
+                queueId=0,
+                commitOffset=number,
+            )
+            await client.ok(
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                consumerGroup=SIMILAR[0],
+                topic=name,
+                queueId=0,
+                commitOffset=number,
+            )
     await servers.broker.stop()
     queues = servers.folder / "store" / "consumequeue"
     assert {path.name for path in queues.iterdir()} >= set(SIMILAR)
@@ -379,18 +547,24 @@ async def test_names_that_differ_only_in_case_or_encoding_do_not_meet(servers: S
             answer = await client.pull("Puller", name, 0)
             assert [message.body for message in messages(answer)] == [name.encode()] * len(SIMILAR)
             for group, topic in ((name, SIMILAR[0]), (SIMILAR[0], name)):
-                told = await client.ok(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0)
+                told = await client.ok(
+                    RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic=topic, queueId=0
+                )
                 assert told.ext_fields["offset"] == str(number)
 
 
-# --- a process that is watched -----------------------------------------------------------------------------------------
+# --- a process that is watched --------------------------------------------------------------------
 
 
 @contextmanager
 def watched_process(folder: Path, notes: Path) -> Iterator[tuple[str, str]]:
-    """The addresses of a broker and a name server whose process writes what it does into *notes*."""
+    """The addresses of a broker and a name server whose process writes what it does into
+    *notes*.
+    """
     command = [sys.executable, "-m", "tests.rel.watched", str(folder), str(notes)]
-    process = subprocess.Popen(command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, cwd=Path(__file__).parents[2], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
     assert process.stdout is not None
     try:
         broker, name_server = process.stdout.readline().decode().split()
@@ -401,7 +575,13 @@ def watched_process(folder: Path, notes: Path) -> Iterator[tuple[str, str]]:
     assert code == 0
 
 
-READ_ANYWAY = (sys.base_prefix, sys.prefix, str(Path(__file__).parents[2] / "src"), "/proc/sys/kernel/random", "/proc/self")
+READ_ANYWAY = (
+    sys.base_prefix,
+    sys.prefix,
+    str(Path(__file__).parents[2] / "src"),
+    "/proc/sys/kernel/random",
+    "/proc/self",
+)
 """What Python loads when it is first needed, and what the system tells about itself."""
 
 
@@ -415,12 +595,17 @@ def outside(note: list[Any], store: Path, name_server: str) -> bool:
         return about != [repr((host, int(port)))]
     paths = [Path(os.path.realpath(path)) for path in about if isinstance(path, str)]
     if event == "open" and about[1]:
-        return not any(paths[0].is_relative_to(folder) for folder in (store, *READ_ANYWAY)) and paths[0] != store.parent
+        return (
+            not any(paths[0].is_relative_to(folder) for folder in (store, *READ_ANYWAY))
+            and paths[0] != store.parent
+        )
     return not all(path.is_relative_to(store) for path in paths)
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(10, marks=pytest.mark.nightly)])
-def test_no_name_and_no_setting_opens_a_file_elsewhere_or_starts_a_program(tmp_path: Path, rounds: int) -> None:
+def test_no_name_and_no_setting_opens_a_file_elsewhere_or_starts_a_program(
+    tmp_path: Path, rounds: int
+) -> None:
     """Nor do they when the servers start again on what they have kept."""
     store, notes = tmp_path / "store", tmp_path / "notes"
     for attack in (True, False):
@@ -449,8 +634,13 @@ def test_no_name_and_no_setting_opens_a_file_elsewhere_or_starts_a_program(tmp_p
         ("socket.connect", (None, ("10.0.0.1", 1))),
     ],
 )
-def test_the_watch_sees_what_should_not_be(tmp_path: Path, event: str, arguments: tuple[Any, ...]) -> None:
+def test_the_watch_sees_what_should_not_be(
+    tmp_path: Path, event: str, arguments: tuple[Any, ...]
+) -> None:
     notes = tmp_path / "notes"
-    named = tuple(part.replace("STORE", str(tmp_path / "store")) if isinstance(part, str) else part for part in arguments)
+    named = tuple(
+        part.replace("STORE", str(tmp_path / "store")) if isinstance(part, str) else part
+        for part in arguments
+    )
     watched.Notes(notes).note(event, named)
     assert outside(json.loads(notes.read_text()), tmp_path / "store", "127.0.0.1:9876")

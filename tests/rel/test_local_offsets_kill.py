@@ -8,7 +8,8 @@ import pytest
 
 pytestmark = pytest.mark.rel
 
-# One process forks the members, which is quicker than a hundred starts of Python. Each member says what it has persisted.
+# One process forks the members, which is quicker than a hundred starts of Python. Each member says
+# what it has persisted.
 PROGRAM = """
 import asyncio, os, random, signal, sys
 from pathlib import Path
@@ -53,7 +54,15 @@ print(last)
 
 @pytest.mark.feature(166)
 def test_a_hundred_kills_while_progress_is_written_lose_none_of_it(tmp_path: Path) -> None:
-    """The file is whole each time, and what was persisted is in it: at most the write under way is lost."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=120, check=False)
+    """The file is whole each time, and what was persisted is in it: at most the write under way is
+    lost.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) >= 100

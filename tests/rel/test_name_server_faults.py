@@ -1,4 +1,6 @@
-"""Name servers that are down, swallow, lie, forget or answer with an old route, while messages flow (T18)."""
+"""Name servers that are down, swallow, lie, forget or answer with an old route, while messages flow
+(T18).
+"""
 
 import asyncio
 import itertools
@@ -56,10 +58,16 @@ class Stage:
     async def flows(self, what: str, count: int = 20) -> None:
         """That many more messages were sent and received."""
         sent, received = len(self.ledger.acknowledged) + count, len(self.ledger.received) + count
-        await until(lambda: len(self.ledger.acknowledged) >= sent and len(self.ledger.received) >= received, what)
+        await until(
+            lambda: len(self.ledger.acknowledged) >= sent and len(self.ledger.received) >= received,
+            what,
+        )
 
     async def knows_new_topics(self, topic: str) -> None:
-        """A topic that nobody used before: its route is asked for now. It is there once a try succeeds."""
+        """A topic that nobody used before: its route is asked for now.
+
+        It is there once a try succeeds.
+        """
         async with asyncio.timeout(WAIT_S):
             while True:
                 try:
@@ -87,17 +95,34 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
             await server.start()
             stack.push_async_callback(server.stop)
         addresses = tuple(server.address for server in servers)
-        broker = Broker(BrokerConfig(data=tmp_path / "store", port=0, flush="async", name_servers=addresses, register_period_s=0.1))
+        broker = Broker(
+            BrokerConfig(
+                data=tmp_path / "store",
+                port=0,
+                flush="async",
+                name_servers=addresses,
+                register_period_s=0.1,
+            )
+        )
         await broker.start()
         stack.push_async_callback(broker.stop)
         proxies = [await stack.enter_async_context(FaultProxy(address)) for address in addresses]
         client = ClientConfig(
-            name_server=";".join(proxy.address for proxy in proxies), request_timeout_s=2.0, connect_timeout_s=0.5, route_period_s=0.05
+            name_server=";".join(proxy.address for proxy in proxies),
+            request_timeout_s=2.0,
+            connect_timeout_s=0.5,
+            route_period_s=0.05,
         )
-        producer = await stack.enter_async_context(aio.Producer(config=ProducerConfig(send_timeout_s=20.0), client=client))
+        producer = await stack.enter_async_context(
+            aio.Producer(config=ProducerConfig(send_timeout_s=20.0), client=client)
+        )
         await producer.send(TOPIC, b"first")
         ledger.sent([b"first"])
-        consumer = aio.PushConsumer(take, config=ConsumerConfig(rebalance_period_s=0.5, rebalance_pause_s=0.1), client=client)
+        consumer = aio.PushConsumer(
+            take,
+            config=ConsumerConfig(rebalance_period_s=0.5, rebalance_pause_s=0.1),
+            client=client,
+        )
         await stack.enter_async_context(consumer)
         async with streaming(producer, ledger):
             yield Stage(proxies, servers, producer, ledger)
@@ -128,8 +153,13 @@ async def streaming(producer: aio.Producer, ledger: Ledger) -> AsyncIterator[Non
         await sending
 
 
-@pytest.mark.parametrize("count", [pytest.param(50, marks=pytest.mark.quick), pytest.param(3_000, marks=pytest.mark.nightly)])
-async def test_messages_flow_on_while_no_name_server_answers_and_new_topics_say_so(stage: Stage, count: int) -> None:
+@pytest.mark.parametrize(
+    "count",
+    [pytest.param(50, marks=pytest.mark.quick), pytest.param(3_000, marks=pytest.mark.nightly)],
+)
+async def test_messages_flow_on_while_no_name_server_answers_and_new_topics_say_so(
+    stage: Stage, count: int
+) -> None:
     await stage.flows("messages before")
     stage.set(Fault("refuse"), Fault("refuse"))
     await until(lambda: stage.trouble, "a question for the route that nobody answered")
@@ -147,7 +177,9 @@ async def test_messages_flow_on_while_no_name_server_answers_and_new_topics_say_
 @pytest.mark.quick
 @pytest.mark.parametrize("bad", [0, 1], ids=["the first", "the second"])
 @pytest.mark.parametrize("fault", [Fault("hole"), Fault("garbage")], ids=["swallows", "lies"])
-async def test_one_bad_name_server_of_two_fails_no_call(stage: Stage, fault: Fault, bad: int) -> None:
+async def test_one_bad_name_server_of_two_fails_no_call(
+    stage: Stage, fault: Fault, bad: int
+) -> None:
     """It costs a share of one call's time at most, after which the other one is asked first."""
     stage.set(*(fault if i == bad else None for i in range(2)))
     for topic in ("One", "Two", "Three"):
@@ -156,7 +188,9 @@ async def test_one_bad_name_server_of_two_fails_no_call(stage: Stage, fault: Fau
 
 
 @pytest.mark.quick
-async def test_name_servers_that_restarted_and_know_nothing_take_no_route_away(stage: Stage) -> None:
+async def test_name_servers_that_restarted_and_know_nothing_take_no_route_away(
+    stage: Stage,
+) -> None:
     empty = NameServer(NameServerConfig(port=0))
     await empty.start()
     targets = [proxy.target for proxy in stage.proxies]
@@ -165,7 +199,10 @@ async def test_name_servers_that_restarted_and_know_nothing_take_no_route_away(s
         proxy.target = empty.address
     stage.set(None, None)
     before = [proxy.connections for proxy in stage.proxies]
-    await until(lambda: sum(proxy.connections for proxy in stage.proxies) > sum(before), "a question to the empty one")
+    await until(
+        lambda: sum(proxy.connections for proxy in stage.proxies) > sum(before),
+        "a question to the empty one",
+    )
     await stage.flows("messages while no name server knows the topic", 50)
     stage.set(Fault("refuse"), Fault("refuse"))
     for proxy, target in zip(stage.proxies, targets, strict=True):
@@ -178,15 +215,31 @@ async def test_name_servers_that_restarted_and_know_nothing_take_no_route_away(s
 @pytest.mark.kills("T18: a doubted name server is asked again")
 @pytest.mark.quick
 async def test_an_old_route_at_one_name_server_is_left_for_the_others(stage: Stage) -> None:
-    """The one that is asked first says where the broker was before it moved: nobody is there, so the other one is asked."""
+    """The one that is asked first says where the broker was before it moved: nobody is there, so
+    the other one is asked.
+    """
     rows = (QueueData(broker_name="broker-a", read_queues=4, write_queues=4, perm=6),)
-    gone = (BrokerData(cluster="DefaultCluster", broker_name="broker-a", addresses={0: f"127.0.0.1:{free_port()}"}),)
+    gone = (
+        BrokerData(
+            cluster="DefaultCluster",
+            broker_name="broker-a",
+            addresses={0: f"127.0.0.1:{free_port()}"},
+        ),
+    )
     async with FakeBroker() as stale:
-        stale.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, ok(body=TopicRouteData(queues=rows, brokers=gone).encode(standard=True)))
-        client = ClientConfig(
-            name_server=f"{stale.address};{stage.proxies[1].address}", request_timeout_s=2.0, connect_timeout_s=0.5, route_period_s=0.05
+        stale.on(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC,
+            ok(body=TopicRouteData(queues=rows, brokers=gone).encode(standard=True)),
         )
-        async with aio.Producer(config=ProducerConfig(send_timeout_s=20.0), client=client) as producer:
+        client = ClientConfig(
+            name_server=f"{stale.address};{stage.proxies[1].address}",
+            request_timeout_s=2.0,
+            connect_timeout_s=0.5,
+            route_period_s=0.05,
+        )
+        async with aio.Producer(
+            config=ProducerConfig(send_timeout_s=20.0), client=client
+        ) as producer:
             stage.ledger.attempted.add(b"by the other way")
             await producer.send(TOPIC, b"by the other way")
             stage.ledger.acknowledged.add(b"by the other way")

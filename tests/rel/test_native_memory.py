@@ -1,7 +1,7 @@
 """The compiled part touches no byte that is not its own, and leaves nothing behind.
 
-It is built once more for the sanitizers, which end the process at the first fault. Python's own allocator stands between them and the
-objects, so that it is switched off.
+It is built once more for the sanitizers, which end the process at the first fault. Python's own
+allocator stands between them and the objects, so that it is switched off.
 """
 
 import os
@@ -13,11 +13,19 @@ from typing import Final
 
 import pytest
 
-pytestmark = [pytest.mark.rel, pytest.mark.slow, pytest.mark.timeout(700)]  # half a minute, where nothing else runs
+# half a minute, where nothing else runs
+pytestmark = [pytest.mark.rel, pytest.mark.slow, pytest.mark.timeout(700)]
 
 ROOT: Final = Path(__file__).parents[2]
 # Python's own -fwrapv would let signed numbers overflow
-SANITIZE: Final = ["-std=c11", "-g", "-O1", "-fno-wrapv", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+SANITIZE: Final = [
+    "-std=c11",
+    "-g",
+    "-O1",
+    "-fno-wrapv",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=undefined",
+]
 TESTS: Final = ("tests/unit/native", "tests/rel/test_fuzz.py::test_the_corpus_passes")
 WRONG: Final = """\
 #include "native.h"
@@ -58,7 +66,11 @@ def environment() -> dict[str, str]:
         if os.environ.get("CI"):
             pytest.fail("there is no gcc with its sanitizers")
         pytest.skip("there is no gcc with its sanitizers")
-    variables = {name: value for name, value in os.environ.items() if name not in ("OGIVE_NATIVE", "OGIVE_RAN", "OGIVE_FIGURES")}
+    variables = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("OGIVE_NATIVE", "OGIVE_RAN", "OGIVE_FIGURES")
+    }
     return variables | {
         "LD_PRELOAD": " ".join(map(str, libraries)),
         "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=64",
@@ -72,10 +84,17 @@ def build(sources: Path, folder: Path) -> Path:
     """A copy of the package with *sources* compiled for the sanitizers; what PYTHONPATH names."""
     pytest.importorskip("setuptools")
     package = folder / "src"
-    shutil.copytree(ROOT / "src", package, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info"))
-    code = "import sys; from pathlib import Path; from hatch_build import build; build(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])"
+    shutil.copytree(
+        ROOT / "src", package, ignore=shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
+    )
+    code = (
+        "import sys; from pathlib import Path; from hatch_build import build; "
+        "build(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])"
+    )
     command = [sys.executable, "-c", code, str(sources), str(package / "ogive"), *SANITIZE]
-    subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT), "CC": "gcc"}, check=True, timeout=100)
+    subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(ROOT), "CC": "gcc"}, check=True, timeout=100
+    )
     return package
 
 
@@ -95,7 +114,9 @@ def run(arguments: list[str], environment: dict[str, str], package: Path) -> tup
     return done.returncode, done.stdout
 
 
-def test_no_test_makes_the_compiled_part_touch_or_keep_what_is_not_its_own(environment: dict[str, str], tmp_path: Path) -> None:
+def test_no_test_makes_the_compiled_part_touch_or_keep_what_is_not_its_own(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     package = build(ROOT, tmp_path)
     code, said = run(["-m", "tests.rel.native_calls", *TESTS], environment, package)
     assert code == 0, said[-8000:]
@@ -110,16 +131,27 @@ def test_what_is_wrong_is_seen(environment: dict[str, str], tmp_path: Path) -> N
     text = module.read_text()
     assert text.count("    {NULL, NULL, 0, NULL},\n") == 1
     module.write_text(
-        text.replace("    {NULL, NULL, 0, NULL},\n", '    {"wrong", FAST(native_wrong, "")},\n    {NULL, NULL, 0, NULL},\n').replace(
-            "#define FAST(", "PyObject *native_wrong(PyObject *module, PyObject *const *args, Py_ssize_t count);\n#define FAST("
+        text.replace(
+            "    {NULL, NULL, 0, NULL},\n",
+            '    {"wrong", FAST(native_wrong, "")},\n    {NULL, NULL, 0, NULL},\n',
+        ).replace(
+            "#define FAST(",
+            "PyObject *native_wrong(PyObject *module, PyObject *const *args, Py_ssize_t "
+            "count);\n#define FAST(",
         )
     )
     package = build(tmp_path, tmp_path / "copy")
 
     def said(kinds: str) -> str:
         calls = "".join(f"    native.wrong(b{kind!r} * 50)\n" for kind in kinds)
-        (tmp_path / "test_wrong.py").write_text(f"from ogive.native import native\n\n\ndef test_it() -> None:\n{calls}")
-        code, text = run(["-m", "tests.rel.native_calls", "-c", os.devnull, str(tmp_path / "test_wrong.py")], environment, package)
+        (tmp_path / "test_wrong.py").write_text(
+            f"from ogive.native import native\n\n\ndef test_it() -> None:\n{calls}"
+        )
+        code, text = run(
+            ["-m", "tests.rel.native_calls", "-c", os.devnull, str(tmp_path / "test_wrong.py")],
+            environment,
+            package,
+        )
         assert code != 0
         return text
 

@@ -1,6 +1,7 @@
 """Networks that delay, tear, end and swallow connections under many concurrent requests (T17).
 
-What is asked names its answer: each message says which one it is, so that an answer given to another request is seen.
+What is asked names its answer: each message says which one it is, so that an answer given to
+another request is seen.
 """
 
 import asyncio
@@ -34,7 +35,8 @@ pytestmark = [pytest.mark.rel, pytest.mark.apart(24)]
 
 KINDS: Final = [kind for kind in get_args(Kind) if kind not in ("garbage", "refuse")]
 CALL_S: Final = 0.4
-AT_ONCE: Final = 25  # sends, and as many questions
+# sends, and as many questions
+AT_ONCE: Final = 25
 WAIT_S: Final = 60.0
 
 
@@ -52,11 +54,19 @@ class Book:
 class Lane:
     """A client whose broker lies behind a proxy of its own, and a topic of its own."""
 
-    def __init__(self, name: str, proxy: FaultProxy, client: ClientInstance, producer: aio.Producer, book: Book) -> None:
+    def __init__(
+        self,
+        name: str,
+        proxy: FaultProxy,
+        client: ClientInstance,
+        producer: aio.Producer,
+        book: Book,
+    ) -> None:
         self.queue = MessageQueue(name, "broker-a", 0)
         self.proxy = proxy
         self._client, self._producer, self._book = client, producer, book
-        self._places: dict[bytes, int] = {}  # commit-log offsets of what may be asked for
+        # commit-log offsets of what may be asked for
+        self._places: dict[bytes, int] = {}
         self._number = 0
 
     def _body(self) -> bytes:
@@ -67,12 +77,18 @@ class Lane:
         for _ in range(count):
             await self.send(self._body(), WAIT_S)
         for queue_offset in range(count):
-            (message,) = (await api.read_messages(self._client.pool, self.proxy.address, self.queue, queue_offset, 1)).messages
+            (message,) = (
+                await api.read_messages(
+                    self._client.pool, self.proxy.address, self.queue, queue_offset, 1
+                )
+            ).messages
             self._places[message.body] = message.commitlog_offset
 
     async def send(self, body: bytes, timeout_s: float = CALL_S) -> bool:
         try:
-            self._book.sent[body] = await self._producer.send(self.queue.topic, body, queue=self.queue, timeout_s=timeout_s)
+            self._book.sent[body] = await self._producer.send(
+                self.queue.topic, body, queue=self.queue, timeout_s=timeout_s
+            )
         except OgiveError as exc:
             (self._book.unknown if exc.outcome_unknown else self._book.refused).add(body)
             return False
@@ -80,7 +96,9 @@ class Lane:
 
     async def ask(self, body: bytes) -> None:
         try:
-            found = await api.view_message(self._client.pool, self.proxy.address, self._places[body], timeout_s=CALL_S)
+            found = await api.view_message(
+                self._client.pool, self.proxy.address, self._places[body], timeout_s=CALL_S
+            )
         except OgiveError:
             return
         self._book.answered += 1
@@ -91,15 +109,23 @@ class Lane:
         """Many calls at once under *fault*; then, without it, the client is well again."""
         self.proxy.fault = fault
         asked = chance.choices(list(self._places), k=AT_ONCE)
-        await asyncio.gather(*(self.send(self._body()) for _ in range(AT_ONCE)), *map(self.ask, asked))
+        await asyncio.gather(
+            *(self.send(self._body()) for _ in range(AT_ONCE)), *map(self.ask, asked)
+        )
         self.proxy.fault = None
         patience_s = CALL_S
         while not await self.send(self._body(), patience_s):
-            patience_s = min(2 * patience_s, 10.0)  # the machine may be busy
+            # the machine may be busy
+            patience_s = min(2 * patience_s, 10.0)
 
 
 def any_fault(kind: Kind, chance: random.Random) -> Fault:
-    return Fault(kind, up=chance.random() < 0.5, after_bytes=chance.randrange(3000), seconds=chance.uniform(0.0, CALL_S * 1.2))
+    return Fault(
+        kind,
+        up=chance.random() < 0.5,
+        after_bytes=chance.randrange(3000),
+        seconds=chance.uniform(0.0, CALL_S * 1.2),
+    )
 
 
 @asynccontextmanager
@@ -110,7 +136,10 @@ async def lanes(folder: Path, count: int, book: Book) -> AsyncIterator[list[Lane
         await broker.start()
         stack.push_async_callback(broker.stop)
         names = await stack.enter_async_context(FakeBroker())
-        proxies = {f"Lane{i}": await stack.enter_async_context(FaultProxy(broker.address)) for i in range(count)}
+        proxies = {
+            f"Lane{i}": await stack.enter_async_context(FaultProxy(broker.address))
+            for i in range(count)
+        }
 
         def route(request: RemotingCommand) -> RemotingCommand:
             address = proxies[request.ext_fields["topic"]].address
@@ -121,10 +150,14 @@ async def lanes(folder: Path, count: int, book: Book) -> AsyncIterator[list[Lane
         names.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
         found = []
         for name, proxy in proxies.items():
-            config = ClientConfig(name_server=names.address, request_timeout_s=CALL_S, connect_timeout_s=CALL_S)
+            config = ClientConfig(
+                name_server=names.address, request_timeout_s=CALL_S, connect_timeout_s=CALL_S
+            )
             client = await stack.enter_async_context(ClientInstance(config))
             producing = ProducerConfig(send_timeout_s=CALL_S, retries=0, max_requests=AT_ONCE)
-            producer = await stack.enter_async_context(aio.Producer(config=producing, client=client))
+            producer = await stack.enter_async_context(
+                aio.Producer(config=producing, client=client)
+            )
             lane = Lane(name, proxy, client, producer, book)
             await lane.begin(10)
             found.append(lane)
@@ -136,7 +169,9 @@ async def stored(broker_address: str, lane: Lane) -> list[bytes]:
     bodies: list[bytes] = []
     async with ClientInstance(ClientConfig()) as client:
         while True:
-            result = await api.read_messages(client.pool, broker_address, lane.queue, len(bodies), 32)
+            result = await api.read_messages(
+                client.pool, broker_address, lane.queue, len(bodies), 32
+            )
             if result.status is not PullStatus.FOUND:
                 return bodies
             bodies += [message.body for message in result.messages]
@@ -154,10 +189,16 @@ def left() -> tuple[int, int, int]:
 )
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("ways", "rounds"), [pytest.param(10, 6, marks=pytest.mark.quick), pytest.param(20, 25, marks=pytest.mark.nightly)], ids=["60", "500"]
+    ("ways", "rounds"),
+    [pytest.param(10, 6, marks=pytest.mark.quick), pytest.param(20, 25, marks=pytest.mark.nightly)],
+    ids=["60", "500"],
 )
-async def test_faults_of_the_network_mix_up_lose_and_invent_nothing(tmp_path: Path, ways: int, rounds: int) -> None:
-    """T17: every call ends, no answer goes to another request, an unknown outcome is said to be unknown, and nothing is left over."""
+async def test_faults_of_the_network_mix_up_lose_and_invent_nothing(
+    tmp_path: Path, ways: int, rounds: int
+) -> None:
+    """T17: every call ends, no answer goes to another request, an unknown outcome is said to be
+    unknown, and nothing is left over.
+    """
     seed = 17
     chance, book = random.Random(seed), Book()
     kinds = [KINDS[i % len(KINDS)] for i in range(ways * rounds)]
@@ -169,10 +210,16 @@ async def test_faults_of_the_network_mix_up_lose_and_invent_nothing(tmp_path: Pa
 
             async def suffer(lane: Lane, own: list[Fault], dice: random.Random) -> None:
                 for fault in own:
-                    async with asyncio.timeout(WAIT_S):  # calls have 0.4 s each
+                    # calls have 0.4 s each
+                    async with asyncio.timeout(WAIT_S):
                         await lane.suffer(fault, dice)
 
-            await asyncio.gather(*(suffer(lane, faults[i::ways], random.Random(i)) for i, lane in enumerate(all_lanes)))
+            await asyncio.gather(
+                *(
+                    suffer(lane, faults[i::ways], random.Random(i))
+                    for i, lane in enumerate(all_lanes)
+                )
+            )
             bodies = {lane.queue: await stored(lane.proxy.target, lane) for lane in all_lanes}
         everything = [body for held in bodies.values() for body in held]
         line.update(
@@ -185,7 +232,11 @@ async def test_faults_of_the_network_mix_up_lose_and_invent_nothing(tmp_path: Pa
             wrong=len(book.wrong),
         )
     assert book.wrong == []
-    assert [body for body, result in book.sent.items() if bodies[result.queue][result.queue_offset] != body] == []
+    assert [
+        body
+        for body, result in book.sent.items()
+        if bodies[result.queue][result.queue_offset] != body
+    ] == []
     assert [body for body, count in Counter(everything).items() if count > 1] == []
     assert book.refused.isdisjoint(everything), "said not to be sent, and stored"
     assert set(everything) <= book.sent.keys() | book.unknown

@@ -1,4 +1,6 @@
-"""T31: more is offered than a slow disk takes: what is accepted is kept, the rest is refused as busy, and memory is bounded."""
+"""T31: more is offered than a slow disk takes: what is accepted is kept, the rest is refused as
+busy, and memory is bounded.
+"""
 
 import asyncio
 import contextlib
@@ -36,7 +38,8 @@ def slow(self, handle):
 OsFs.fdatasync = slow
 
 async def main():
-    broker = Broker(BrokerConfig(data=Path(sys.argv[1]), port=int(sys.argv[2]), max_sends_waiting=int(sys.argv[3])))
+    data, port, waiting = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+    broker = Broker(BrokerConfig(data=data, port=port, max_sends_waiting=waiting))
     await broker.start()
     print(broker.address, flush=True)
     await asyncio.Event().wait()
@@ -48,9 +51,18 @@ asyncio.run(main())
 @contextlib.contextmanager
 def on_a_slow_disk(folder: Path, most_waiting: int) -> Iterator[tuple[str, int]]:
     """A broker whose every sync takes 20 ms more: its address, and its process."""
-    command = [sys.executable, "-c", _BROKER, str(folder / "store"), str(free_port()), str(most_waiting)]
+    command = [
+        sys.executable,
+        "-c",
+        _BROKER,
+        str(folder / "store"),
+        str(free_port()),
+        str(most_waiting),
+    ]
     with (folder / "broker.log").open("ab") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, stdin=subprocess.DEVNULL
+        )
     assert process.stdout is not None
     try:
         address = process.stdout.readline().decode().strip()
@@ -69,7 +81,10 @@ def peak_mib(pid: int) -> int:
     return int(kib) // 1024
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak of a process's memory is read from /proc")
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(),
+    reason="the peak of a process's memory is read from /proc",
+)
 @pytest.mark.parametrize(
     ("clients", "at_once", "rounds", "most_waiting"),
     [
@@ -95,7 +110,9 @@ async def test_overload_is_refused_and_what_is_accepted_is_kept(
                     assert places.setdefault(int(answer.ext_fields["queueOffset"]), body) == body
 
             for round_ in range(rounds):
-                await asyncio.gather(*(send(b"%d/%d/%d " % (number, round_, n) + BODY) for n in range(at_once)))
+                await asyncio.gather(
+                    *(send(b"%d/%d/%d " % (number, round_, n) + BODY) for n in range(at_once))
+                )
 
     with on_a_slow_disk(tmp_path, most_waiting) as (address, pid):
         async with await RawClient.open(address) as calm:
@@ -103,20 +120,34 @@ async def test_overload_is_refused_and_what_is_accepted_is_kept(
             await calm.send("T", b"first")
             with figures("T31", nightly=rounds > 2, attempts=clients * at_once * rounds) as line:
                 await asyncio.gather(*(flood(address, number) for number in range(clients)))
-                places[int((await calm.send("T", b"last")).ext_fields["queueOffset"])] = b"last"  # and all is well again
+                # and all is well again
+                places[int((await calm.send("T", b"last")).ext_fields["queueOffset"])] = b"last"
                 received: dict[int, bytes] = {}
-                while (answer := await calm.pull("G", "T", len(received), count=4096)).code == ResponseCode.SUCCESS:
+                while (
+                    answer := await calm.pull("G", "T", len(received), count=4096)
+                ).code == ResponseCode.SUCCESS:
                     received |= {message.queue_offset: message.body for message in messages(answer)}
                 stored, refused = took_s.values()
-                line.update(acknowledged=len(stored), received=len(received), lost=len(places.keys() - received.keys()))
-                line.update(stored_p99_ms=p99_ms(stored), refused=len(refused), refused_p99_ms=p99_ms(refused))
+                line.update(
+                    acknowledged=len(stored),
+                    received=len(received),
+                    lost=len(places.keys() - received.keys()),
+                )
+                line.update(
+                    stored_p99_ms=p99_ms(stored),
+                    refused=len(refused),
+                    refused_p99_ms=p99_ms(refused),
+                )
                 line["broker_resident_mib"] = peak_mib(pid)
     assert received == places
     assert line["broker_resident_mib"] <= MEMORY_MIB
 
 
 async def offer(client: RawClient, workers: int, for_s: float) -> Counter[int]:
-    """Each worker sends, and again once it has its answer, after a moment if that was a refusal. Returns the answers' codes."""
+    """Each worker sends, and again once it has its answer, after a moment if that was a refusal.
+
+    Returns the answers' codes.
+    """
     loop, codes = asyncio.get_running_loop(), Counter[int]()
     ends_at = loop.time() + for_s
 
@@ -132,12 +163,23 @@ async def offer(client: RawClient, workers: int, for_s: float) -> Counter[int]:
 
 
 @pytest.mark.parametrize(
-    ("for_s", "least"), [pytest.param(2.0, 0.5, marks=pytest.mark.quick), pytest.param(30.0, 0.7, marks=pytest.mark.nightly)]
+    ("for_s", "least"),
+    [
+        pytest.param(2.0, 0.5, marks=pytest.mark.quick),
+        pytest.param(30.0, 0.7, marks=pytest.mark.nightly),
+    ],
 )
-async def test_a_broker_that_refuses_stores_hardly_less_than_before(tmp_path: Path, for_s: float, least: float) -> None:
-    """Three times what it takes, for twice as long: most of the usual is stored, and afterwards nobody is refused."""
+async def test_a_broker_that_refuses_stores_hardly_less_than_before(
+    tmp_path: Path, for_s: float, least: float
+) -> None:
+    """Three times what it takes, for twice as long: most of the usual is stored, and afterwards
+    nobody is refused.
+    """
     most_waiting = 20
-    with on_a_slow_disk(tmp_path, most_waiting) as (address, _), figures("T31 goodput", nightly=for_s > 2.0) as line:
+    with (
+        on_a_slow_disk(tmp_path, most_waiting) as (address, _),
+        figures("T31 goodput", nightly=for_s > 2.0) as line,
+    ):
         async with await RawClient.open(address) as client:
             await client.send("T", b"first")
             usual = await offer(client, most_waiting, for_s)

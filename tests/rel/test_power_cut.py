@@ -1,6 +1,8 @@
-"""T4: a broker's process on a file system whose power is cut under load: nothing that it acknowledged is gone.
+"""T4: a broker's process on a file system whose power is cut under load: nothing that it
+acknowledged is gone.
 
-tests/chaos/lossy.py is the file system. As a control the same load runs with syncs that do nothing, and must lose.
+tests/chaos/lossy.py is the file system. As a control the same load runs with syncs that do nothing,
+and must lose.
 """
 
 import asyncio
@@ -45,7 +47,9 @@ if sys.argv[3] == "careless":
 
 async def main():
     flush = "async" if sys.argv[3] == "async" else "sync"
-    broker = Broker(BrokerConfig(data=Path(sys.argv[1]), port=int(sys.argv[2]), segment_bytes=256 * 1024, flush=flush))
+    data, port = Path(sys.argv[1]), int(sys.argv[2])
+    config = BrokerConfig(data=data, port=port, segment_bytes=256 * 1024, flush=flush)
+    broker = Broker(config)
     await broker.start()
     print(broker.address, flush=True)
     await asyncio.Event().wait()
@@ -79,22 +83,32 @@ async def produce(address: str, book: Book, number: int) -> None:
     dice = random.Random(number)
     async with await RawClient.open(address) as client:
         while True:
-            topic, body = f"T{dice.randrange(TOPICS)}", b"%d:" % len(book.attempted) + dice.randbytes(dice.choice((10, 200, 3000)))
+            topic, body = (
+                f"T{dice.randrange(TOPICS)}",
+                b"%d:" % len(book.attempted) + dice.randbytes(dice.choice((10, 200, 3000))),
+            )
             book.attempted.add(body)
             answer = await client.start_send(topic, body)
             if answer.code != ResponseCode.SUCCESS:
-                return  # the power is off
+                # the power is off
+                return
             book.places[topic, int(answer.ext_fields["queueOffset"])] = body
 
 
 async def judge(address: str, book: Book) -> None:
-    """Everything that was acknowledged stands where it was said to stand, and nothing stands there that nobody sent."""
+    """Everything that was acknowledged stands where it was said to stand, and nothing stands there
+    that nobody sent.
+    """
     async with await RawClient.open(address) as client:
         found: dict[Place, bytes] = {}
         for topic in {topic for topic, _ in book.places}:
             offset = 0
-            while (answer := await client.pull("G", topic, offset, count=4096)).code == ResponseCode.SUCCESS:
-                found |= {(topic, message.queue_offset): message.body for message in messages(answer)}
+            while (
+                answer := await client.pull("G", topic, offset, count=4096)
+            ).code == ResponseCode.SUCCESS:
+                found |= {
+                    (topic, message.queue_offset): message.body for message in messages(answer)
+                }
                 offset = int(answer.ext_fields["nextBeginOffset"])
     book.received = len(found)
     book.lost |= {place for place, body in book.places.items() if found.get(place) != body}
@@ -116,7 +130,15 @@ def mounted(disk: Path, image: MemoryFs | None) -> Iterator[LossyMount]:
     assert mount.fault is None
 
 
-async def power_cut(disk: Path, folder: Path, image: MemoryFs | None, book: Book, dice: random.Random, port: int, kind: str) -> MemoryFs:
+async def power_cut(
+    disk: Path,
+    folder: Path,
+    image: MemoryFs | None,
+    book: Book,
+    dice: random.Random,
+    port: int,
+    kind: str,
+) -> MemoryFs:
     """Start on *image*, look whether all is there, send, and cut the power; what that leaves."""
     with mounted(disk, image) as mount, broker_on(disk, folder, port, kind) as address:
         await judge(address, book)
@@ -136,7 +158,9 @@ async def power_cut(disk: Path, folder: Path, image: MemoryFs | None, book: Book
 
 
 @pytest.mark.kills("ack before fdatasync")
-@pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="/dev/fuse cannot be opened")
+@pytest.mark.skipif(
+    not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="/dev/fuse cannot be opened"
+)
 async def test_power_cuts_lose_nothing_acknowledged(tmp_path: Path) -> None:
     seed, book, port = 4, Book(), free_port()
     dice, image, disk = random.Random(seed), None, tmp_path / "disk"
@@ -147,16 +171,29 @@ async def test_power_cuts_lose_nothing_acknowledged(tmp_path: Path) -> None:
             assert not book.lost
         with mounted(disk, image), broker_on(disk, tmp_path, port, "careful") as address:
             await judge(address, book)
-        line.update(attempts=len(book.attempted), acknowledged=len(book.places), received=book.received, lost=len(book.lost))
+        line.update(
+            attempts=len(book.attempted),
+            acknowledged=len(book.places),
+            received=book.received,
+            lost=len(book.lost),
+        )
     assert not book.lost
     assert not book.phantom
     assert len(book.places) >= 10 * CUTS
 
 
 @pytest.mark.waits(40)
-@pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="/dev/fuse cannot be opened")
-async def test_with_asynchronous_flush_a_power_cut_costs_the_newest_messages_only(tmp_path: Path) -> None:
-    """P2. At most 4 MiB of them, and no hole: in a queue nothing that was sent behind a lost message survives it."""
+@pytest.mark.skipif(
+    not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="/dev/fuse cannot be opened"
+)
+async def test_with_asynchronous_flush_a_power_cut_costs_the_newest_messages_only(
+    tmp_path: Path,
+) -> None:
+    """P2.
+
+    At most 4 MiB of them, and no hole: in a queue nothing that was sent behind a lost message
+    survives it.
+    """
     seed, book, port = 40, Book(), free_port()
     dice, image, disk, lost = random.Random(seed), None, tmp_path / "disk", 0
     disk.mkdir()
@@ -167,31 +204,47 @@ async def test_with_asynchronous_flush_a_power_cut_costs_the_newest_messages_onl
                 await judge(address, book)
             for topic in {topic for topic, _ in book.lost}:
                 first = min(offset for of, offset in book.lost if of == topic)
-                behind = [place for place in acknowledged if place[0] == topic and place[1] >= first]
+                behind = [
+                    place for place in acknowledged if place[0] == topic and place[1] >= first
+                ]
                 assert book.lost >= set(behind), "a hole"
             assert sum(len(acknowledged[place]) for place in book.lost) <= MOST_AT_RISK
             assert not book.phantom
             lost += len(book.lost)
-            for place in book.lost:  # its place may be given out again
+            # its place may be given out again
+            for place in book.lost:
                 del book.places[place]
             book.lost.clear()
             if cut < ASYNC_CUTS:
                 image = await power_cut(disk, tmp_path, image, book, dice, port, "async")
-        line.update(attempts=len(book.attempted), acknowledged=len(book.places) + lost, received=book.received)
+        line.update(
+            attempts=len(book.attempted),
+            acknowledged=len(book.places) + lost,
+            received=book.received,
+        )
         line["lost_in_the_window"], line["lost"] = lost, 0
     assert book.received >= len(book.places) > 0
 
 
-@pytest.mark.skipif(not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="/dev/fuse cannot be opened")
+@pytest.mark.skipif(
+    not os.access("/dev/fuse", os.R_OK | os.W_OK), reason="/dev/fuse cannot be opened"
+)
 async def test_the_same_cuts_lose_where_nothing_is_synced(tmp_path: Path) -> None:
     book, port, dice, disk = Book(), free_port(), random.Random(5), tmp_path / "disk"
     disk.mkdir()
     image = None
     for _ in range(10):
         image = await power_cut(disk, tmp_path, image, book, dice, port, "careless")
-        with mounted(disk, image), contextlib.suppress(AssertionError), broker_on(disk, tmp_path, port, "careless") as address:
-            await judge(address, book)  # a disk that does not even let it start has lost everything
+        with (
+            mounted(disk, image),
+            contextlib.suppress(AssertionError),
+            broker_on(disk, tmp_path, port, "careless") as address,
+        ):
+            # a disk that does not even let it start has lost everything
+            await judge(address, book)
             if not book.lost:
                 continue
         return
-    pytest.fail("ten power cuts without any sync, and nothing was lost: the file system forgets nothing")
+    pytest.fail(
+        "ten power cuts without any sync, and nothing was lost: the file system forgets nothing"
+    )

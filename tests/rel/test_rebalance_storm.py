@@ -1,7 +1,8 @@
-"""Members that join and leave all the time, in a concurrent and an orderly group (T19): no queue without an owner, none with two.
+"""Members that join and leave all the time, in a concurrent and an orderly group (T19): no queue
+without an owner, none with two.
 
-In a third group, an orderly one of two processes, a member stands still for longer than its lease, over and over: the other one gets its
-queues, and no call begins beside another one when it goes on.
+In a third group, an orderly one of two processes, a member stands still for longer than its lease,
+over and over: the other one gets its queues, and no call begins beside another one when it goes on.
 """
 
 import asyncio
@@ -30,9 +31,13 @@ TOPIC, QUEUES, MEMBERS = "Storm", 16, 8
 LEASE_S = 4.0  # the broker's
 STILL_S, GOING_S = 2 * LEASE_S - 1, 2.0
 CONFIG = ConsumerConfig(
-    rebalance_pause_s=0.1, hand_over_pause_s=0.1, persist_period_s=0.2, pull_suspend_s=5.0,
-    lock_renew_s=LEASE_S / 8, lock_lease_s=LEASE_S / 2,
-)  # fmt: skip
+    rebalance_pause_s=0.1,
+    hand_over_pause_s=0.1,
+    persist_period_s=0.2,
+    pull_suspend_s=5.0,
+    lock_renew_s=LEASE_S / 8,
+    lock_lease_s=LEASE_S / 2,
+)
 
 
 @dataclass(slots=True)
@@ -44,7 +49,8 @@ class Group:
     server: str
     ledger: Ledger = field(default_factory=Ledger)
     members: list[aio.PushConsumer] = field(default_factory=list)
-    inside: Counter[MessageQueue] = field(default_factory=Counter)  # calls that run
+    # calls that run
+    inside: Counter[MessageQueue] = field(default_factory=Counter)
     overlaps: int = 0
     changes: int = 0
 
@@ -57,7 +63,9 @@ class Group:
         self.inside[queue] -= 1
 
     async def join(self) -> None:
-        listener = ogive.listener(TOPIC, group=self.name, start="earliest", orderly=self.orderly, threads=4)(self._take)
+        listener = ogive.listener(
+            TOPIC, group=self.name, start="earliest", orderly=self.orderly, threads=4
+        )(self._take)
         member = aio.PushConsumer(listener, name_server=self.server, config=CONFIG)
         await member.start()
         self.members.append(member)
@@ -76,12 +84,20 @@ class Group:
 
     @property
     def owned(self) -> list[MessageQueue]:
-        return sorted(queue for member in self.members for queue in member.assignment[self.name] if queue.topic == TOPIC)
+        return sorted(
+            queue
+            for member in self.members
+            for queue in member.assignment[self.name]
+            if queue.topic == TOPIC
+        )
 
 
 async def until_all(groups: list[Group], sent: set[bytes]) -> None:
     async with asyncio.timeout(WAIT_S):
-        while not all(len(group.owned) == len(set(group.owned)) == QUEUES and sent <= group.ledger.received for group in groups):
+        while not all(
+            len(group.owned) == len(set(group.owned)) == QUEUES and sent <= group.ledger.received
+            for group in groups
+        ):
             await asyncio.sleep(0.05)
 
 
@@ -110,19 +126,31 @@ async def until_called(folder: Path, sent: set[str]) -> None:
 )
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("seconds", [pytest.param(8, marks=pytest.mark.quick), pytest.param(90, marks=pytest.mark.nightly)])
-async def test_a_storm_of_joins_and_leaves_loses_nothing_and_keeps_the_order(tmp_path: Path, seconds: int) -> None:
-    """A change of each group every second; in the end every queue is owned once, and every message was delivered, also after a lease."""
+@pytest.mark.parametrize(
+    "seconds",
+    [pytest.param(8, marks=pytest.mark.quick), pytest.param(90, marks=pytest.mark.nightly)],
+)
+async def test_a_storm_of_joins_and_leaves_loses_nothing_and_keeps_the_order(
+    tmp_path: Path, seconds: int
+) -> None:
+    """A change of each group every second; in the end every queue is owned once, and every message
+    was delivered, also after a lease.
+    """
     seed = 19
     dice = random.Random(seed)
     with ExitStack() as stack, figures("T19", nightly=seconds > 8, seed=seed) as line:
         server = stack.enter_context(Part("names", str(free_port()))).address()
-        stack.enter_context(Part("broker", str(free_port()), server, str(tmp_path / "store"), str(LEASE_S))).address()
+        stack.enter_context(
+            Part("broker", str(free_port()), server, str(tmp_path / "store"), str(LEASE_S))
+        ).address()
         groups = [Group("calm", False, server), Group("strict", True, server)]
         async with aio.Admin(server) as admin, aio.Producer(server) as producer:
             await admin.create_topic(TOPIC, queues=QUEUES)
-            words = ("member", server, TOPIC, "held", str(LEASE_S), "0.03")  # busy nearly all the time
-            still, _ = [stack.enter_context(Part(*words, str(tmp_path / f"member-{i}"))) for i in range(2)]
+            # busy nearly all the time
+            words = ("member", server, TOPIC, "held", str(LEASE_S), "0.03")
+            still, _ = [
+                stack.enter_context(Part(*words, str(tmp_path / f"member-{i}"))) for i in range(2)
+            ]
             for group in groups:
                 for _ in range(4):
                     await group.join()
@@ -134,7 +162,12 @@ async def test_a_storm_of_joins_and_leaves_loses_nothing_and_keeps_the_order(tmp
                     if stop.is_set():
                         return
                     body = b"%d" % number
-                    await producer.send(TOPIC, body, queue=MessageQueue(TOPIC, "broker-a", number % QUEUES), timeout_s=30.0)
+                    await producer.send(
+                        TOPIC,
+                        body,
+                        queue=MessageQueue(TOPIC, "broker-a", number % QUEUES),
+                        timeout_s=30.0,
+                    )
                     sent.append(body)
                     await asyncio.sleep(0.005)
 
@@ -144,7 +177,8 @@ async def test_a_storm_of_joins_and_leaves_loses_nothing_and_keeps_the_order(tmp
                 await asyncio.sleep(1.0)
                 for group in groups:
                     await group.change(dice)
-            await asyncio.sleep(CONFIG.lock_lease_s + 1.0)  # the locks were renewed, or nobody gets what comes now
+            # the locks were renewed, or nobody gets what comes now
+            await asyncio.sleep(CONFIG.lock_lease_s + 1.0)
             await standing
             stop.set()
             await flowing
@@ -172,4 +206,5 @@ async def test_a_storm_of_joins_and_leaves_loses_nothing_and_keeps_the_order(tmp
         assert group.overlaps == 0
     assert (held.overlaps, held.disordered) == ([], [])
     assert groups[1].ledger.disordered == []
-    assert groups[1].ledger.duplicates == 0  # what an orderly member gives away it has finished, and told
+    # what an orderly member gives away it has finished, and told
+    assert groups[1].ledger.duplicates == 0

@@ -1,4 +1,6 @@
-"""T14: old segments go while eight readers read and the broker is killed again and again: what is kept is whole, nobody is led astray."""
+"""T14: old segments go while eight readers read and the broker is killed again and again: what is
+kept is whole, nobody is led astray.
+"""
 
 import asyncio
 import contextlib
@@ -27,7 +29,13 @@ from ogive.store.retention import RetentionConfig
 async def main():
     keep = RetentionConfig(keep_s=0.1, hours=tuple(range(24)))
     broker = Broker(
-        BrokerConfig(data=Path(sys.argv[1]), port=int(sys.argv[2]), segment_bytes=65536, retention=keep, retention_check_s=0.02)
+        BrokerConfig(
+            data=Path(sys.argv[1]),
+            port=int(sys.argv[2]),
+            segment_bytes=65536,
+            retention=keep,
+            retention_check_s=0.02,
+        )
     )
     await broker.start()
     print(broker.address, flush=True)
@@ -69,11 +77,14 @@ async def produce(address: str, seen: Seen) -> None:
 
 
 async def read(address: str, seen: Seen, number: int) -> None:
-    """Half of the readers follow the queue, the others begin again at 0, where nothing is any more."""
+    """Half of the readers follow the queue, the others begin again at 0, where nothing is any
+    more.
+    """
     async with await RawClient.open(address) as client:
         offset = 0
         while True:
-            lowest = seen.lowest  # answers to other readers may overtake this one's
+            # answers to other readers may overtake this one's
+            lowest = seen.lowest
             answer = await client.pull(f"G{number}", "T", offset, suspend_ms=50)
             after = int(answer.ext_fields["nextBeginOffset"])
             low = int(answer.ext_fields["minOffset"])
@@ -87,12 +98,17 @@ async def read(address: str, seen: Seen, number: int) -> None:
             elif answer.code == ResponseCode.SUCCESS:
                 got = messages(answer)
                 if [message.queue_offset for message in got] != list(range(offset, after)):
-                    seen.wrong.append(f"asked for {offset}, got {[message.queue_offset for message in got]}")
+                    seen.wrong.append(
+                        f"asked for {offset}, got {[message.queue_offset for message in got]}"
+                    )
                 for message in got:
                     if seen.places.setdefault(message.queue_offset, message.body) != message.body:
                         seen.wrong.append(f"offset {message.queue_offset} holds another message")
                 seen.received += len(got)
-            elif answer.code not in (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY):
+            elif answer.code not in (
+                ResponseCode.PULL_NOT_FOUND,
+                ResponseCode.PULL_RETRY_IMMEDIATELY,
+            ):
                 seen.wrong.append(f"pull at {offset}: {answer}")
             offset = after if number % 2 else 0
 
@@ -109,8 +125,12 @@ async def until_killed(work: list[asyncio.Task[None]], seen: Seen, pause_s: floa
         await asyncio.sleep(pause_s)
 
 
-@pytest.mark.parametrize("kills", [pytest.param(2, marks=pytest.mark.quick), pytest.param(50, marks=pytest.mark.nightly)])
-async def test_old_messages_go_under_readers_and_kills_and_what_is_kept_is_whole(tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize(
+    "kills", [pytest.param(2, marks=pytest.mark.quick), pytest.param(50, marks=pytest.mark.nightly)]
+)
+async def test_old_messages_go_under_readers_and_kills_and_what_is_kept_is_whole(
+    tmp_path: Path, kills: int
+) -> None:
     seed = 20130101
     dice, seen, port = random.Random(seed), Seen(), free_port()
     with figures("T14", nightly=kills > 2, seed=seed, faults=kills) as line:
@@ -118,13 +138,21 @@ async def test_old_messages_go_under_readers_and_kills_and_what_is_kept_is_whole
             with running(tmp_path, port) as address:
                 async with await RawClient.open(address) as client:
                     await send_one(client, seen)
-                work = [asyncio.create_task(read(address, seen, number)) for number in range(READERS)]
+                work = [
+                    asyncio.create_task(read(address, seen, number)) for number in range(READERS)
+                ]
                 work.append(asyncio.create_task(produce(address, seen)))
                 await until_killed(work, seen, dice.uniform(0.0, 0.02))
             for task in work:
                 with contextlib.suppress(TransportError, OSError):
                     await task
-        line.update(attempts=seen.sent, acknowledged=len(seen.places), received=seen.received, moved=seen.moved, lost=len(seen.wrong))
+        line.update(
+            attempts=seen.sent,
+            acknowledged=len(seen.places),
+            received=seen.received,
+            moved=seen.moved,
+            lost=len(seen.wrong),
+        )
     assert seen.wrong == []
     assert seen.moved >= kills
     assert "damaged" not in (tmp_path / "broker.log").read_text()

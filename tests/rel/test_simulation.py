@@ -20,14 +20,30 @@ from tests.simulation.story import tell
 pytestmark = [pytest.mark.rel, pytest.mark.computes(250)]
 
 ROOT = Path(__file__).parents[2]
-SEEDS = [int(line) for line in (ROOT / "tests" / "simulation" / "seeds.txt").read_text().split("\n") if line and not line.startswith("#")]
+SEEDS = [
+    int(line)
+    for line in (ROOT / "tests" / "simulation" / "seeds.txt").read_text().split("\n")
+    if line and not line.startswith("#")
+]
 
 
-def stories(seed: int, operations: int, count: int = 1, timeout_s: float = 110.0, *, members: bool = False) -> dict[str, Any]:
+def stories(
+    seed: int, operations: int, count: int = 1, timeout_s: float = 110.0, *, members: bool = False
+) -> dict[str, Any]:
     """Told by a process of their own, whose hashes are fixed; its last line."""
-    command = [sys.executable, "-m", "tests.simulation", str(seed), str(operations), "--seeds", str(count)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.simulation",
+        str(seed),
+        str(operations),
+        "--seeds",
+        str(count),
+    ]
     command += ["--members"] * members
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     result: dict[str, Any] = json.loads(done.stdout.strip().rpartition("\n")[2])
     return result
@@ -36,8 +52,12 @@ def stories(seed: int, operations: int, count: int = 1, timeout_s: float = 110.0
 def summary(told: dict[str, Any]) -> dict[str, Any]:
     """What the stories come to, for their figures; of a story that went wrong there is none."""
     counts: dict[str, int] = told["counts"]
-    transactions = sum(counts.get(f"transaction: {end}", 0) for end in ("commit", "roll back", "leave open"))
-    sends = sum(count for name, count in counts.items() if name == "sent" or name.startswith("send: "))
+    transactions = sum(
+        counts.get(f"transaction: {end}", 0) for end in ("commit", "roll back", "leave open")
+    )
+    sends = sum(
+        count for name, count in counts.items() if name == "sent" or name.startswith("send: ")
+    )
     return {
         "stories": told["stories"],
         "attempts": sends + transactions,
@@ -52,7 +72,8 @@ def summary(told: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("first", [0, 25])  # 25 stories take 12 s of a processor
+# 25 stories take 12 s of a processor
+@pytest.mark.parametrize("first", [0, 25])
 def test_whatever_fails_what_was_acknowledged_arrives(first: int) -> None:
     with figures("T25", seed=first) as line:
         line.update(summary(stories(first, 500, 25)))
@@ -67,9 +88,12 @@ def test_a_story_that_went_wrong_once_goes_well(seed: int) -> None:
 @pytest.mark.kills("a queue is taken over while another member has it", param="0")
 @pytest.mark.quick
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("first", range(0, 300, 75))  # 75 stories take 25 s of a processor
+# 75 stories take 25 s of a processor
+@pytest.mark.parametrize("first", range(0, 300, 75))
 def test_members_come_and_go_and_only_their_deaths_cost_a_second_delivery(first: int) -> None:
-    """Three hundred schedules of joins, leaves, restarts, kills, pauses, cuts, and requests that are lost, late or doubled."""
+    """Three hundred schedules of joins, leaves, restarts, kills, pauses, cuts, and requests that
+    are lost, late or doubled.
+    """
     with figures("T25, members", seed=first) as line:
         line.update(summary(stories(first, 200, 75, timeout_s=380.0, members=True)))
 
@@ -81,23 +105,37 @@ def test_a_seed_tells_one_story(members: bool) -> None:
 
 
 @pytest.mark.quick
-def test_a_member_that_takes_a_queue_without_asking_who_has_it_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def all_of_them(self: Claims, topic: str, queues: Sequence[MessageQueue], others: Collection[str]) -> list[MessageQueue]:
+def test_a_member_that_takes_a_queue_without_asking_who_has_it_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def all_of_them(
+        self: Claims, topic: str, queues: Sequence[MessageQueue], others: Collection[str]
+    ) -> list[MessageQueue]:
         return list(queues)
 
     monkeypatch.setattr(Claims, "free", all_of_them)
-    assert any("was delivered twice" in fault for seed in range(0, 60, 3) for fault in tell(seed, 200, members=True).faults)
+    assert any(
+        "was delivered twice" in fault
+        for seed in range(0, 60, 3)
+        for fault in tell(seed, 200, members=True).faults
+    )
 
 
 @pytest.mark.quick
-def test_a_queue_that_is_given_up_without_its_commit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_is_given_up_without_its_commit_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def forgotten(self: Rebalancer, process_queues: Iterable[ProcessQueue]) -> None:
         for process_queue in process_queues:
             self._drop(process_queue)
             self._group.store.forget(process_queue.queue)
 
     monkeypatch.setattr(Rebalancer, "_let_go", forgotten)
-    assert any("was delivered twice" in fault for seed in range(0, 60, 3) for fault in tell(seed, 200, members=True).faults)
+    assert any(
+        "was delivered twice" in fault
+        for seed in range(0, 60, 3)
+        for fault in tell(seed, 200, members=True).faults
+    )
 
 
 @pytest.mark.quick
@@ -120,8 +158,12 @@ def test_a_transaction_that_is_committed_twice_is_found(monkeypatch: pytest.Monk
 
 
 @pytest.mark.quick
-def test_an_orderly_consumer_that_does_not_lock_its_queues_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ogive.broker.locks.QueueLocks.lock", lambda self, group, client_id, queues: list(queues))
+def test_an_orderly_consumer_that_does_not_lock_its_queues_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        "ogive.broker.locks.QueueLocks.lock", lambda self, group, client_id, queues: list(queues)
+    )
     assert any("both at queue" in fault for seed in range(10) for fault in tell(seed, 400).faults)
 
 

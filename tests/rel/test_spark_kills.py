@@ -1,5 +1,7 @@
-"""T24: streams into files and into topics whose driver, executor or broker is killed again and again. Files and the idempotent and the
-transactional copy hold every message once; the plain copy holds every message, and what it holds twice has the same key twice."""
+"""T24: streams into files and into topics whose driver, executor or broker is killed again and
+again. Files and the idempotent and the transactional copy hold every message once; the plain copy
+holds every message, and what it holds twice has the same key twice.
+"""
 
 import json
 import os
@@ -35,7 +37,8 @@ pytestmark = [
 ]
 
 KILLS = 10
-MESSAGES = 20_000  # 80 batches, of all queries together
+# 80 batches, of all queries together
+MESSAGES = 20_000
 STEP = 500
 PATIENCE_S = 240.0
 SEED = os.environ.get("OGIVE_SEED", "T24")
@@ -45,14 +48,28 @@ class Job:
     """The driver process, started again after each kill."""
 
     def __init__(self, master: str, name_server: str, topic: str, directory: Path) -> None:
-        self._command = [sys.executable, "-m", "tests.rel.spark_job", master, name_server, topic, str(directory)]
+        self._command = [
+            sys.executable,
+            "-m",
+            "tests.rel.spark_job",
+            master,
+            name_server,
+            topic,
+            str(directory),
+        ]
         self.directory = directory
         self._log = directory / "job.log"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         with self._log.open("a") as log:
-            self.process = subprocess.Popen(self._command, env=environment(), stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            self.process = subprocess.Popen(
+                self._command,
+                env=environment(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def end(self) -> None:
         """Kill the driver with all that it started: it leads a process group of its own."""
@@ -62,7 +79,9 @@ class Job:
 
     def batches(self) -> int:
         """How many batches of all queries are done so far."""
-        return sum(len(list(done.glob("[0-9]*"))) for done in self.directory.glob("checkpoint-*/commits"))
+        return sum(
+            len(list(done.glob("[0-9]*"))) for done in self.directory.glob("checkpoint-*/commits")
+        )
 
     def wait_for_batches(self, more: int) -> None:
         """Until so many more batches are done: the queries are in the midst of their work then."""
@@ -76,7 +95,8 @@ class Job:
         return found
 
     def _keep_running_until(self, reached: Callable[[], bool]) -> None:
-        """As a supervisor does: Spark gives its Python processes 10 s to start, which a busy machine does not always keep.
+        """As a supervisor does: Spark gives its Python processes 10 s to start, which a busy
+        machine does not always keep.
 
         Five starts may fail, and PATIENCE_S may pass, before the next batch is done.
         """
@@ -94,7 +114,10 @@ class Job:
 
 
 class Writer(threading.Thread):
-    """Fills the topic while it is read. A request without an answer is sent again, so that a message may be there twice."""
+    """Fills the topic while it is read.
+
+    A request without an answer is sent again, so that a message may be there twice.
+    """
 
     def __init__(self, wire: Wire) -> None:
         super().__init__()
@@ -107,7 +130,8 @@ class Writer(threading.Thread):
                 try:
                     self._wire.send("Kills", at // STEP % 2, bodies(STEP, at))
                     break
-                except OgiveError:  # the broker was killed
+                except OgiveError:
+                    # the broker was killed
                     self._ended.wait(0.2)
             self._ended.wait(0.2)
 
@@ -120,7 +144,9 @@ def run(directory: Path, master: str, kill: Callable[[Job, Broker], None], victi
     """Copy the topic under KILLS kills, then compare every copy with it."""
     random.seed(SEED)
     with (
-        figures("T24", nightly=True, seed=SEED, victim=victim, faults=KILLS, attempts=MESSAGES) as line,
+        figures(
+            "T24", nightly=True, seed=SEED, victim=victim, faults=KILLS, attempts=MESSAGES
+        ) as line,
         our_broker(directory / "broker") as broker,
     ):
         wire = Wire(broker)
@@ -131,8 +157,10 @@ def run(directory: Path, master: str, kill: Callable[[Job, Broker], None], victi
         job.start()
         try:
             for _ in range(KILLS):
-                job.wait_for_batches(random.randint(1, 4))  # far fewer than there are
-                time.sleep(random.random() * 0.3)  # anywhere in a batch
+                # far fewer than there are
+                job.wait_for_batches(random.randint(1, 4))
+                # anywhere in a batch
+                time.sleep(random.random() * 0.3)
                 kill(job, broker)
             writer.join()
             found = job.result()
@@ -141,7 +169,12 @@ def run(directory: Path, master: str, kill: Callable[[Job, Broker], None], victi
         finally:
             writer.stop()
             job.end()
-        line |= {"acknowledged": rows, "received": rows, "lost": 0, "duplicates": found["atLeastOnce"]["rows"] - rows}
+        line |= {
+            "acknowledged": rows,
+            "received": rows,
+            "lost": 0,
+            "duplicates": found["atLeastOnce"]["rows"] - rows,
+        }
 
 
 def check(found: dict[str, dict[str, int]], rows: int) -> None:
@@ -183,4 +216,5 @@ def test_a_killed_executor_loses_and_doubles_nothing(tmp_path: Path) -> None:
 
 
 def test_a_killed_broker_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    run(tmp_path, "local[2,4]", kill_broker, "broker")  # tasks that fail are tried again, as on a cluster
+    # tasks that fail are tried again, as on a cluster
+    run(tmp_path, "local[2,4]", kill_broker, "broker")

@@ -1,4 +1,6 @@
-"""Listeners on Spark while the driver, a worker or the broker is killed: nothing lost, a bounded number twice, order kept."""
+"""Listeners on Spark while the driver, a worker or the broker is killed: nothing lost, a bounded
+number twice, order kept.
+"""
 
 import itertools
 import json
@@ -28,13 +30,17 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-MESSAGES = 2_000  # two of Spark's batches
-KILL_AT = 800  # far into the first batch: whoever repeats it from its beginning has more than MOST_TWICE
+# two of Spark's batches
+MESSAGES = 2_000
+# far into the first batch: whoever repeats it from its beginning has more than MOST_TWICE
+KILL_AT = 800
 QUEUES = 4
 PAUSE_S = 0.02
-AT_A_TIME = 4  # orderly: a call for each queue; concurrent: THREADS in each of TASKS
+# orderly: a call for each queue; concurrent: THREADS in each of TASKS
+AT_A_TIME = 4
 TASKS, THREADS = 2, 2
-TOLD_S = 2.5  # progress is told each second
+# progress is told each second
+TOLD_S = 2.5
 MOST_TWICE = int(TOLD_S / PAUSE_S * AT_A_TIME) + AT_A_TIME
 
 APP = f"""
@@ -45,7 +51,8 @@ def work(message):
     begun = time.monotonic()
     time.sleep({PAUSE_S})
     with open(os.path.join(os.environ["SEEN"], str(os.getpid())), "a") as file:
-        file.write(json.dumps([message.queue.topic, str(message.queue), message.queue_offset, begun, time.monotonic()]) + "\\n")
+        place = [message.queue.topic, str(message.queue), message.queue_offset]
+        file.write(json.dumps([*place, begun, time.monotonic()]) + "\\n")
 
 concurrent = ogive.listener("Work", group="concurrent", start="earliest", threads={THREADS})(work)
 orderly = ogive.listener("Work", group="orderly", start="earliest", orderly=True)(work)
@@ -63,23 +70,42 @@ class Job:
         self._seen.mkdir()
         (folder / "killed_app.py").write_text(APP)
         self._command = [
-            sys.executable, "-m", "ogive", "run", f"killed_app:{name}", "--engine", "spark", "--master", f"local[{TASKS},4]",
-            "--memory", "512m", "-n", name_server,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "ogive",
+            "run",
+            f"killed_app:{name}",
+            "--engine",
+            "spark",
+            "--master",
+            f"local[{TASKS},4]",
+            "--memory",
+            "512m",
+            "-n",
+            name_server,
+        ]
         self.start()
 
     def start(self) -> None:
         environment = os.environ | {"SEEN": str(self._seen)}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                self._command, cwd=self._folder, env=environment, stdout=log, stderr=log, start_new_session=True
+                self._command,
+                cwd=self._folder,
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def _everyone(self) -> list[psutil.Process]:
         return list(psutil.Process(self._process.pid).children(recursive=True))
 
     def kill_driver(self) -> None:
-        """Python and its JVM, kill -9. What it started ends by itself, and may go on for a moment."""
+        """Python and its JVM, kill -9.
+
+        What it started ends by itself, and may go on for a moment.
+        """
         jvm = [one for one in self._everyone() if "java" in one.name()]
         assert jvm
         for victim in (*jvm, self._process):
@@ -99,11 +125,14 @@ class Job:
             left = self._everyone()
             stop(self._process)
             for one in left:
-                if one.is_running():  # still the process that it was
+                # still the process that it was
+                if one.is_running():
                     one.kill()
 
     def calls(self) -> list[Call]:
-        lines = [line for file in self._seen.iterdir() for line in file.read_text().split("\n")[:-1]]
+        lines = [
+            line for file in self._seen.iterdir() for line in file.read_text().split("\n")[:-1]
+        ]
         return [tuple(json.loads(line)) for line in lines]
 
     def until(self, look: Callable[[], bool], timeout_s: float = 300.0) -> None:
@@ -117,11 +146,21 @@ class Job:
 @pytest.mark.parametrize("victim", ["driver", "worker", "broker"])
 def test_nothing_is_lost_and_little_comes_twice(victim: str, name: str, tmp_path: Path) -> None:
     with (
-        figures("T24, listeners", nightly=True, victim=victim, listener=name, faults=1, attempts=MESSAGES) as line,
+        figures(
+            "T24, listeners",
+            nightly=True,
+            victim=victim,
+            listener=name,
+            faults=1,
+            attempts=MESSAGES,
+        ) as line,
         Broker(data=tmp_path / "store") as broker,
     ):
         patient = ogive.ProducerConfig(send_timeout_s=60.0)
-        with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server, config=patient) as producer:
+        with (
+            ogive.Admin(broker.name_server) as admin,
+            ogive.Producer(broker.name_server, config=patient) as producer,
+        ):
             admin.create_topic("Work", queues=QUEUES)
             for future in [producer.submit("Work", b"%d" % i) for i in range(MESSAGES)]:
                 future.result(120)
@@ -136,7 +175,12 @@ def test_nothing_is_lost_and_little_comes_twice(victim: str, name: str, tmp_path
             else:
                 broker.kill()
                 broker.start()
-            job.until(lambda: len({call[1:3] for call in job.calls() if not call[0].startswith(RETRY_PREFIX)}) == MESSAGES)
+            job.until(
+                lambda: (
+                    len({call[1:3] for call in job.calls() if not call[0].startswith(RETRY_PREFIX)})
+                    == MESSAGES
+                )
+            )
         finally:
             job.end()
         calls = sorted(job.calls(), key=lambda call: (call[1], call[3]))
@@ -149,7 +193,9 @@ def test_nothing_is_lost_and_little_comes_twice(victim: str, name: str, tmp_path
 
 
 def check_order(calls: list[Call]) -> None:
-    """One queue's, in the order of their beginnings: a repetition goes back, and nothing is passed over."""
+    """One queue's, in the order of their beginnings: a repetition goes back, and nothing is passed
+    over.
+    """
     for first, second in itertools.pairwise(calls):
         assert first[4] <= second[3], "two handlers of one queue at once"
     furthest = -1

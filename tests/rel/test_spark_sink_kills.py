@@ -1,6 +1,8 @@
-"""T24 for the sink, without Spark around it: who writes is killed again and again, or the broker is, anywhere in a batch or a commit.
+"""T24 for the sink, without Spark around it: who writes is killed again and again, or the broker
+is, anywhere in a batch or a commit.
 
-Nothing is lost, `idempotent` and `transactional` write each row once, and of `atLeastOnce` the rows that are there twice have one key.
+Nothing is lost, `idempotent` and `transactional` write each row once, and of `atLeastOnce` the rows
+that are there twice have one key.
 """
 
 import os
@@ -34,7 +36,9 @@ PATIENCE_S = 120.0
 class Job:
     """The writing process, under a supervisor that starts it again."""
 
-    def __init__(self, broker: Broker, topic: str, delivery: str, directory: Path, batches: int) -> None:
+    def __init__(
+        self, broker: Broker, topic: str, delivery: str, directory: Path, batches: int
+    ) -> None:
         self.done, self._log, self._batches = directory / "commits", directory / "job.log", batches
         self.done.mkdir()
         arguments = (broker.name_server, topic, delivery, str(self.done), str(batches))
@@ -47,7 +51,9 @@ class Job:
             self.starts += 1
             assert self.starts < 100, self._log.read_text()[-3000:]
             with self._log.open("a") as log:
-                self._process = subprocess.Popen(self._command, stdout=log, stderr=subprocess.STDOUT)
+                self._process = subprocess.Popen(
+                    self._command, stdout=log, stderr=subprocess.STDOUT
+                )
 
     @property
     def batches(self) -> int:
@@ -86,7 +92,12 @@ def read(broker: Broker, topic: str) -> list[tuple[str, str]]:
     """Body and unique key of every message."""
     columns = StructType([*only(MESSAGE_COLUMNS, "body"), *only(METADATA_COLUMNS, "msgId")])
     reader = source.batch_reader({"nameServer": broker.name_server, "subscribe": topic}, columns)
-    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    rows = [
+        row
+        for part in reader.partitions()
+        for batch in reader.read(part)
+        for row in batch.to_pylist()
+    ]
     return [(row["body"].decode(), row["msgId"]) for row in rows]
 
 
@@ -95,10 +106,15 @@ def read(broker: Broker, topic: str) -> list[tuple[str, str]]:
     ("kill", "kills"),
     [
         (kill_both, 2),
-        *(pytest.param(kill, 10, marks=pytest.mark.nightly) for kill in (kill_writer, kill_broker, kill_both)),
+        *(
+            pytest.param(kill, 10, marks=pytest.mark.nightly)
+            for kill in (kill_writer, kill_broker, kill_both)
+        ),
     ],
 )
-def test_each_row_is_written_once_whoever_is_killed(tmp_path: Path, delivery: str, kill: Callable[[Job, Broker], None], kills: int) -> None:
+def test_each_row_is_written_once_whoever_is_killed(
+    tmp_path: Path, delivery: str, kill: Callable[[Job, Broker], None], kills: int
+) -> None:
     chance = random.Random(os.environ.get("OGIVE_SEED", "T24"))
     batches = 6 * kills
     with our_broker(tmp_path / "broker") as broker:
@@ -107,14 +123,19 @@ def test_each_row_is_written_once_whoever_is_killed(tmp_path: Path, delivery: st
         try:
             for number in range(kills):
                 job.reach(6 * number + chance.randint(1, 5))
-                time.sleep(chance.random() * 0.02)  # anywhere in a batch or its commit
+                # anywhere in a batch or its commit
+                time.sleep(chance.random() * 0.02)
                 kill(job, broker)
             job.reach(batches)
         finally:
             job.kill()
         found = read(broker, "Copy")
-    wanted = {body for batch in range(batches) for task in range(TASKS) for body in bodies(batch, task)}
+    wanted = {
+        body for batch in range(batches) for task in range(TASKS) for body in bodies(batch, task)
+    }
     assert {body for body, _ in found} == wanted
     assert len({key for _, key in found}) == len(wanted)
     if delivery != "atLeastOnce":
-        assert [body for body, count in Counter(body for body, _ in found).items() if count > 1] == []
+        assert [
+            body for body, count in Counter(body for body, _ in found).items() if count > 1
+        ] == []

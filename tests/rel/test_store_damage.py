@@ -30,7 +30,9 @@ def filled(count: int, *, close: bool = True) -> tuple[MemoryFs, dict[int, bytes
     fs = MemoryFs()
     driver = Driver(small(ROOT), fs, threaded=False)
     for i in range(count):
-        driver.put(message(b"%d " % i + rng.randbytes(rng.randint(1, 600)), queue_id=i % 4, tag="TagA"))
+        driver.put(
+            message(b"%d " % i + rng.randbytes(rng.randint(1, 600)), queue_id=i % 4, tag="TagA")
+        )
     records = dict(records_of(driver))
     if close:
         driver.close()
@@ -46,12 +48,21 @@ def records_of(driver: Driver) -> Iterator[tuple[int, bytes]]:
 
 
 def read_back(fs: MemoryFs) -> tuple[set[bytes], int, int]:
-    """(bodies served, where the log ends, damage counted) of a store that starts on *fs*, which gets one more message."""
+    """(bodies served, where the log ends, damage counted) of a store that starts on *fs*, which
+    gets one more message.
+    """
     driver = Driver(small(ROOT), fs, clock=Clock(), threaded=False)
     end = driver.store.stats().commitlog_end
-    bodies = {body for topic, queue_id in list(driver.store.queues) for body in driver.bodies(topic, queue_id)}
+    bodies = {
+        body
+        for topic, queue_id in list(driver.store.queues)
+        for body in driver.bodies(topic, queue_id)
+    }
     added = driver.put(message(b"next", queue_id=9))
-    assert added[0].commitlog_offset == end or added[0].commitlog_offset % small(ROOT).segment_bytes == 0
+    assert (
+        added[0].commitlog_offset == end
+        or added[0].commitlog_offset % small(ROOT).segment_bytes == 0
+    )
     assert driver.bodies(queue_id=9)[-1] == b"next"
     damaged = driver.store.stats().damaged
     driver.close()
@@ -60,9 +71,13 @@ def read_back(fs: MemoryFs) -> tuple[set[bytes], int, int]:
 
 TAILS: dict[str, Callable[[bytearray, int, int], None]] = {
     "zeros": lambda data, cut, end: data.__setitem__(slice(cut, end), bytes(end - cut)),
-    "garbage": lambda data, cut, end: data.__setitem__(slice(cut, end), random.Random(cut).randbytes(end - cut)),
+    "garbage": lambda data, cut, end: data.__setitem__(
+        slice(cut, end), random.Random(cut).randbytes(end - cut)
+    ),
     "old page": lambda data, cut, end: data.__setitem__(slice(cut, end), data[0 : end - cut]),
-    "wrong checksum": lambda data, cut, end: data.__setitem__(slice(cut, end), bytes(b ^ 0x55 for b in data[cut:end])),
+    "wrong checksum": lambda data, cut, end: data.__setitem__(
+        slice(cut, end), bytes(b ^ 0x55 for b in data[cut:end])
+    ),
 }
 
 
@@ -73,12 +88,19 @@ TAILS: dict[str, Callable[[bytearray, int, int], None]] = {
         ("garbage", 32),
         ("old page", 32),
         ("wrong checksum", 32),
-        *(pytest.param(tail, 1, marks=[pytest.mark.nightly, pytest.mark.timeout(900)]) for tail in TAILS),
+        *(
+            pytest.param(tail, 1, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])
+            for tail in TAILS
+        ),
     ],
 )
 def test_torn_tail_costs_exactly_the_torn_records(tail: str, step: int) -> None:
-    """A cut at any of the last 4,096 bytes of the log; the next message lands right behind the last whole record."""
-    with figures("T5", nightly=step == 1, seed=30, faults=0, acknowledged=0, received=0, lost=0) as line:
+    """A cut at any of the last 4,096 bytes of the log; the next message lands right behind the last
+    whole record.
+    """
+    with figures(
+        "T5", nightly=step == 1, seed=30, faults=0, acknowledged=0, received=0, lost=0
+    ) as line:
         for whole, served in served_behind_cuts(tail, step):
             line["faults"] += 1
             line["acknowledged"] += len(whole)
@@ -96,7 +118,9 @@ def served_behind_cuts(tail: str, step: int) -> Iterator[tuple[set[bytes], set[b
     for cut in range(end - 1, end - 4096, -step):
         torn = fs.copy()
         TAILS[tail](torn.names[path].data, cut, end)
-        whole = {offset: record for offset, record in records.items() if offset + len(record) <= cut}
+        whole = {
+            offset: record for offset, record in records.items() if offset + len(record) <= cut
+        }
         bodies, found_end, _ = read_back(torn)
         assert found_end == max(offset + len(record) for offset, record in whole.items())
         yield {decode_stored(record).body for record in whole.values()}, bodies
@@ -109,7 +133,9 @@ def served_behind_cuts(tail: str, step: int) -> Iterator[tuple[set[bytes], set[b
 )
 @pytest.mark.parametrize("clean", [True, False])
 def test_one_flipped_bit_costs_at_most_its_record(clean: bool) -> None:
-    """Never a wrong byte, never more than the record that was hit, in whatever segment it stands."""
+    """Never a wrong byte, never more than the record that was hit, in whatever segment it
+    stands.
+    """
     fs, records = filled(150, close=clean)
     bodies = {offset: decode_stored(record).body for offset, record in records.items()}
     rng = random.Random(5)
@@ -118,14 +144,18 @@ def test_one_flipped_bit_costs_at_most_its_record(clean: bool) -> None:
         offset = rng.choice(sorted(records)[:-1])
         at = offset + rng.randrange(len(records[offset]))
         start = at - at % small(ROOT).segment_bytes
-        flipped.names[ROOT / "commitlog" / f"{start:020d}"].data[at - start] ^= 1 << rng.randrange(8)
+        flipped.names[ROOT / "commitlog" / f"{start:020d}"].data[at - start] ^= 1 << rng.randrange(
+            8
+        )
         served, _, damaged = read_back(flipped)
         assert served == set(bodies.values()) - {bodies[offset]}
         assert damaged >= 1
 
 
 def test_truncation_in_a_middle_segment_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted fault: a recovery that takes the first bad record for the end loses what the test above wants to see."""
+    """Planted fault: a recovery that takes the first bad record for the end loses what the test
+    above wants to see.
+    """
     monkeypatch.setattr(LogScan, "next_valid", lambda self, position: None)
     with pytest.raises(AssertionError):
         test_one_flipped_bit_costs_at_most_its_record(clean=False)
@@ -134,7 +164,9 @@ def test_truncation_in_a_middle_segment_is_caught(monkeypatch: pytest.MonkeyPatc
 def derived_files(root: Path) -> list[Path]:
     names = ("queues.json", "checkpoint", "lock", "abort")
     files = [path for path in sorted(root.rglob("*")) if path.is_file()]
-    return [path for path in files if {"consumequeue", "index"} & {*path.parts} or path.name in names]
+    return [
+        path for path in files if {"consumequeue", "index"} & {*path.parts} or path.name in names
+    ]
 
 
 def spoil(path: Path, other: Path, how: str, rng: random.Random) -> None:
@@ -163,15 +195,28 @@ def made_ahead(path: Path, data: bytes) -> bool:
 
 @pytest.mark.kills("consume queue not rebuilt", param="30-stopped")
 @pytest.mark.parametrize("crashed", [False, True], ids=["stopped", "crashed"])
-@pytest.mark.parametrize("trials", [30, pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
-def test_derived_files_are_made_again_from_the_log(tmp_path: Path, trials: int, crashed: bool) -> None:
-    """Any subset of queues, index, checkpoint, list of queues, lock and marker may be gone or wrong: afterwards all is as it was, or as a
-    start after the crash makes it of files that are whole."""
+@pytest.mark.parametrize(
+    "trials", [30, pytest.param(200, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
+)
+def test_derived_files_are_made_again_from_the_log(
+    tmp_path: Path, trials: int, crashed: bool
+) -> None:
+    """Any subset of queues, index, checkpoint, list of queues, lock and marker may be gone or
+    wrong: afterwards all is as it was, or as a start after the crash makes it of files that are
+    whole.
+    """
     root, rng = tmp_path / "original", random.Random(11)
     with Driver(small(root)) as driver:
         for i in range(200):
             properties = b"UNIQ_KEY\x01%d\x02TAGS\x01%b\x02" % (i, rng.choice([b"TagA", b"TagB"]))
-            driver.put(message(b"%d " % i + rng.randbytes(rng.randint(1, 300)), f"T{i % 2}", i % 3, properties=properties))
+            driver.put(
+                message(
+                    b"%d " % i + rng.randbytes(rng.randint(1, 300)),
+                    f"T{i % 2}",
+                    i % 3,
+                    properties=properties,
+                )
+            )
         bodies = {key: driver.bodies(*key) for key in driver.store.queues}
         if crashed:
             shutil.copytree(root, tmp_path / "crashed")
@@ -181,9 +226,13 @@ def test_derived_files_are_made_again_from_the_log(tmp_path: Path, trials: int, 
         assert (base / "abort").exists()
         shutil.copytree(base, root)
         Driver(small(root)).close()
-    original = {path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    original = {
+        path.relative_to(root): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
     assert sum("consumequeue" in path.parts for path in original) > 12
-    with figures("T7", nightly=trials > 30, seed=11, faults=trials, acknowledged=200 * trials, received=0) as line:
+    with figures(
+        "T7", nightly=trials > 30, seed=11, faults=trials, acknowledged=200 * trials, received=0
+    ) as line:
         for trial in range(trials):
             spoiled = tmp_path / f"trial-{trial}"
             shutil.copytree(base, spoiled)
@@ -193,8 +242,16 @@ def test_derived_files_are_made_again_from_the_log(tmp_path: Path, trials: int, 
                 found = {key: driver.bodies(*key) for key in driver.store.queues}
             line["received"] += sum(map(len, found.values()))
             assert found == bodies
-            rebuilt = {path.relative_to(spoiled): path.read_bytes() for path in spoiled.rglob("*") if path.is_file()}
-            differing = [path for path in original if rebuilt.get(path) != original[path] and not made_ahead(path, original[path])]
+            rebuilt = {
+                path.relative_to(spoiled): path.read_bytes()
+                for path in spoiled.rglob("*")
+                if path.is_file()
+            }
+            differing = [
+                path
+                for path in original
+                if rebuilt.get(path) != original[path] and not made_ahead(path, original[path])
+            ]
             assert not differing, (trial, differing)
             shutil.rmtree(spoiled)
         line["lost"] = line["acknowledged"] - line["received"]

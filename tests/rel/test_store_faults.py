@@ -51,22 +51,37 @@ pytestmark = [
     ],
 )
 @pytest.mark.parametrize(
-    "nths", [pytest.param([3], id="quick"), pytest.param(range(12), marks=[pytest.mark.nightly, pytest.mark.timeout(900)], id="nightly")]
+    "nths",
+    [
+        pytest.param([3], id="quick"),
+        pytest.param(
+            range(12), marks=[pytest.mark.nightly, pytest.mark.timeout(900)], id="nightly"
+        ),
+    ],
 )
-def test_after_the_first_io_error_nothing_is_acknowledged(tmp_path: Path, call: str, part: str, times: int, nths: Sequence[int]) -> None:
-    """Whatever fails, and however often: everything waiting and later gets the error; a restart finds what was acknowledged."""
+def test_after_the_first_io_error_nothing_is_acknowledged(
+    tmp_path: Path, call: str, part: str, times: int, nths: Sequence[int]
+) -> None:
+    """Whatever fails, and however often: everything waiting and later gets the error; a restart
+    finds what was acknowledged.
+    """
     with figures("T9", nightly=len(nths) > 1, faults=0, acknowledged=0, received=0, lost=0) as line:
         for nth in nths:
-            acked, bodies = acknowledged_and_found(tmp_path / str(nth), FailFrom(call, part, nth, times))
+            acked, bodies = acknowledged_and_found(
+                tmp_path / str(nth), FailFrom(call, part, nth, times)
+            )
             line["faults"] += 1
             line["acknowledged"] += len(acked)
             line["received"] += len(bodies)
             line["lost"] += len(set(acked) - set(bodies))
-            assert bodies[: len(acked)] == acked  # and perhaps one whose outcome nobody was told
+            # and perhaps one whose outcome nobody was told
+            assert bodies[: len(acked)] == acked
 
 
 def acknowledged_and_found(root: Path, fault: FailFrom) -> tuple[list[bytes], list[bytes]]:
-    """What a store acknowledged before *fault*, after which it takes nothing, and what the next one finds."""
+    """What a store acknowledged before *fault*, after which it takes nothing, and what the next one
+    finds.
+    """
     failures: list[StoreError] = []
     acked: list[bytes] = []
     driver = Driver(small(root), FaultyFs(fault))
@@ -114,7 +129,9 @@ def test_error_reaches_every_waiting_put(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_bug_in_the_writer_answers_every_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bug_in_the_writer_answers_every_put(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Instead of leaving them waiting for a thread that is gone."""
     driver = Driver(small(tmp_path))
     monkeypatch.setattr("ogive.store.writer.join_extents", lambda groups: 1 // 0)
@@ -126,7 +143,9 @@ def test_bug_in_the_writer_answers_every_put(tmp_path: Path, monkeypatch: pytest
 
 
 def test_full_disk_refuses_and_then_goes_on(tmp_path: Path) -> None:
-    """Sends are refused with a store-full error, reads go on, nothing is torn, offsets have no gap afterwards."""
+    """Sends are refused with a store-full error, reads go on, nothing is torn, offsets have no gap
+    afterwards.
+    """
     now = [0.0]
     fault = FailFrom("zero", "commitlog", nth=0, times=10**9, code=errno.ENOSPC)
     driver = Driver(small(tmp_path, segment_bytes=4096, ahead_bytes=0), FaultyFs(fault))
@@ -141,7 +160,8 @@ def test_full_disk_refuses_and_then_goes_on(tmp_path: Path) -> None:
         acked += fill_until_refused(driver, b"%d full " % round_ + bytes(400))
         assert driver.store.failed is None
         assert driver.bodies() == acked
-        with pytest.raises(StoreFull):  # at once, without asking the disk
+        # at once, without asking the disk
+        with pytest.raises(StoreFull):
             driver.put(message("too early"))
         fault.armed = False
         now[0] += 2.0
@@ -189,7 +209,9 @@ def found_by_key(store: MessageStore, key: str) -> int:
     return sum(found is not None for found in store.find_key("T", key, 0, 2**62))
 
 
-def seen_before_durable(tmp_path: Path, store_type: type[MessageStore] = MessageStore, rounds: int = 50) -> int:
+def seen_before_durable(
+    tmp_path: Path, store_type: type[MessageStore] = MessageStore, rounds: int = 50
+) -> int:
     """How often a reader sees anything of messages whose sync has not returned."""
     gate = Gate()
     driver = Driver(small(tmp_path), FaultyFs(gate))
@@ -220,9 +242,13 @@ def seen_before_durable(tmp_path: Path, store_type: type[MessageStore] = Message
 
 
 @pytest.mark.kills("dispatch before durable")
-@pytest.mark.parametrize("rounds", [50, pytest.param(5_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    "rounds", [50, pytest.param(5_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])]
+)
 def test_nothing_is_visible_before_it_is_durable(tmp_path: Path, rounds: int) -> None:
-    """While a sync takes its time, no pull, offset, entry or wake-up shows the messages that it carries."""
+    """While a sync takes its time, no pull, offset, entry or wake-up shows the messages that it
+    carries.
+    """
     with figures("T11", nightly=rounds > 50, attempts=2 * rounds, faults=rounds) as line:
         line["early"] = seen_before_durable(tmp_path, rounds=rounds)
         assert line["early"] == 0
@@ -247,7 +273,10 @@ def test_dispatch_before_durable_is_caught(tmp_path: Path) -> None:
 async def test_a_held_pull_is_not_answered_before_the_message_is_durable(tmp_path: Path) -> None:
     """Nor is anything else that a client may ask a broker about it."""
     gate = Gate()
-    broker = Broker(BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=1024 * 1024), Machine(fs=FaultyFs(gate)))
+    broker = Broker(
+        BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=1024 * 1024),
+        Machine(fs=FaultyFs(gate)),
+    )
     await broker.start()
     async with await RawClient.open(broker.address) as client:
         await client.send("T", b"first", {"KEYS": "k"})
@@ -262,7 +291,10 @@ async def test_a_held_pull_is_not_answered_before_the_message_is_durable(tmp_pat
             answer = await client.ok(code, topic="T", queueId=0, timestamp=2**61)
             assert answer.ext_fields[field] == wanted, code
         times = {"beginTimestamp": 0, "endTimestamp": 2**61, "maxNum": 32}
-        assert len(messages(await client.ok(RequestCode.QUERY_MESSAGE, topic="T", key="k", **times))) == 1
+        assert (
+            len(messages(await client.ok(RequestCode.QUERY_MESSAGE, topic="T", key="k", **times)))
+            == 1
+        )
         assert (await client.pull("G", "T", 1)).code == ResponseCode.PULL_NOT_FOUND
         assert not held.done()
         assert not sent.done()
@@ -284,7 +316,11 @@ HOLDER = """
 
 def test_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:
     """One plain sentence, the first unharmed; after kill -9 nobody has to remove anything."""
-    holder = subprocess.Popen([sys.executable, "-c", textwrap.dedent(HOLDER), str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(HOLDER), str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert holder.stdin is not None
     assert holder.stdout is not None
     try:
@@ -303,7 +339,8 @@ def test_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Pat
         holder.stdout.close()
 
 
-# opens the store, puts what the parent asks for and prints what is acknowledged, until it is killed; else says why not
+# opens the store, puts what the parent asks for and prints what is acknowledged, until it is
+# killed; else says why not
 CONTENDER = """
     import sys
     from pathlib import Path
@@ -321,20 +358,41 @@ CONTENDER = """
 """
 
 
-@pytest.mark.parametrize(("rounds", "processes"), [(1, 2), pytest.param(30, 4, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
-def test_of_processes_that_race_for_a_store_one_gets_it(tmp_path: Path, rounds: int, processes: int) -> None:
-    """The others are refused and harm nothing, and so is one that comes later; when the one is killed, the next has all that it
-    acknowledged."""
+@pytest.mark.parametrize(
+    ("rounds", "processes"),
+    [(1, 2), pytest.param(30, 4, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])],
+)
+def test_of_processes_that_race_for_a_store_one_gets_it(
+    tmp_path: Path, rounds: int, processes: int
+) -> None:
+    """The others are refused and harm nothing, and so is one that comes later; when the one is
+    killed, the next has all that it acknowledged.
+    """
     acked: list[bytes] = []
     late_s: list[float] = []
     command = [sys.executable, "-c", textwrap.dedent(CONTENDER), str(tmp_path)]
-    with figures("T12", nightly=rounds > 1, attempts=rounds * (processes + 1), faults=rounds) as line:
+    with figures(
+        "T12", nightly=rounds > 1, attempts=rounds * (processes + 1), faults=rounds
+    ) as line:
         for round_ in range(rounds):
-            racing = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(processes)]
+            racing = [
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                for _ in range(processes)
+            ]
             try:
-                words = {process: process.stdout.readline() for process in racing if process.stdout is not None}
+                words = {
+                    process: process.stdout.readline()
+                    for process in racing
+                    if process.stdout is not None
+                }
                 (holder,) = [process for process, word in words.items() if word == b"held\n"]
-                assert sum(b"refused" in word and b"is in use by another process" in word for word in words.values()) == processes - 1
+                assert (
+                    sum(
+                        b"refused" in word and b"is in use by another process" in word
+                        for word in words.values()
+                    )
+                    == processes - 1
+                )
                 assert holder.stdin is not None
                 assert holder.stdout is not None
                 for number in range(20):
@@ -344,7 +402,9 @@ def test_of_processes_that_race_for_a_store_one_gets_it(tmp_path: Path, rounds: 
                     assert holder.stdout.readline() == body + b"\n"
                     acked.append(body)
                 began = time.monotonic()
-                late = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)
+                late = subprocess.run(
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True
+                )
                 late_s.append(time.monotonic() - began)
                 assert b"refused" in late.stdout
             finally:
@@ -353,20 +413,26 @@ def test_of_processes_that_race_for_a_store_one_gets_it(tmp_path: Path, rounds: 
                     process.communicate()
         with Driver(small(tmp_path)) as driver:
             bodies = driver.bodies()
-        line.update(acknowledged=len(acked), received=len(bodies), lost=len(set(acked) - set(bodies)))
+        line.update(
+            acknowledged=len(acked), received=len(bodies), lost=len(set(acked) - set(bodies))
+        )
         line["python_started_and_refused_slowest_s"] = round(max(late_s), 2)
         assert bodies == acked
 
 
 def test_second_store_in_one_process_is_refused(tmp_path: Path) -> None:
     with Driver(small(tmp_path)) as driver:
-        for _ in range(2):  # the refused try must not take the first one's lock with it
+        # the refused try must not take the first one's lock with it
+        for _ in range(2):
             with pytest.raises(StoreLocked):
                 MessageStore.open(small(tmp_path))
         driver.put(message("unharmed"))
 
 
-@pytest.mark.parametrize("kind", ["file", "FIFO", "file above", "lock is a directory", "commit log is a file", "lock is a link"])
+@pytest.mark.parametrize(
+    "kind",
+    ["file", "FIFO", "file above", "lock is a directory", "commit log is a file", "lock is a link"],
+)
 def test_a_path_that_is_no_store_is_refused_with_one_sentence(tmp_path: Path, kind: str) -> None:
     root = tmp_path / "store"
     match kind:
@@ -393,7 +459,9 @@ def test_a_path_that_is_no_store_is_refused_with_one_sentence(tmp_path: Path, ki
 
 
 def test_kill_at_random_points_loses_nothing(tmp_path: Path) -> None:
-    """A process that stores and prints each answer is killed; every printed one is there afterwards."""
+    """A process that stores and prints each answer is killed; every printed one is there
+    afterwards.
+    """
     script = """
         import sys, queue
         from pathlib import Path
@@ -406,7 +474,9 @@ def test_kill_at_random_points_loses_nothing(tmp_path: Path) -> None:
     """
     acked = 0
     for round_ in range(8):
-        with subprocess.Popen([sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], stdout=subprocess.PIPE) as child:
+        with subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], stdout=subprocess.PIPE
+        ) as child:
             assert child.stdout is not None
             lines = [child.stdout.readline() for _ in range(20 + 37 * round_)]
             child.kill()

@@ -1,4 +1,6 @@
-"""Power loss, by every kind of disk image that unsynced writes can leave; and proof that the judgement can fail."""
+"""Power loss, by every kind of disk image that unsynced writes can leave; and proof that the
+judgement can fail.
+"""
 
 import logging
 import random
@@ -32,16 +34,23 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def recorded(
-    flush: Any = "sync", steps: int = 300, seed: int = 7, store_type: type[MessageStore] = MessageStore
+    flush: Any = "sync",
+    steps: int = 300,
+    seed: int = 7,
+    store_type: type[MessageStore] = MessageStore,
 ) -> tuple[RecorderFs, History]:
     fs = RecorderFs()
     return fs, run_script(fs, flush, seed, steps, store_type)
 
 
 def loses_nothing(flush: Any, seeds: int, *, nightly: bool = False) -> None:
-    """sync: 0 lost, 0 phantom, 0 damaged. async: only the newest window may be lost, and nothing survives behind a loss."""
+    """sync: 0 lost, 0 phantom, 0 damaged. async: only the newest window may be lost, and nothing
+    survives behind a loss.
+    """
     alarms: list[str] = []
-    with figures("T3", nightly=nightly, flush=flush, attempts=0, acknowledged=0, lost=0, faults=0) as line:
+    with figures(
+        "T3", nightly=nightly, flush=flush, attempts=0, acknowledged=0, lost=0, faults=0
+    ) as line:
         for seed in range(1, seeds + 1):
             fs, history = recorded(flush, 250, seed)
             line["attempts"] += history.operations
@@ -52,7 +61,9 @@ def loses_nothing(flush: Any, seeds: int, *, nightly: bool = False) -> None:
                 verdict = judge(image, acked, history, flush)
                 line["lost"] += len(verdict.lost)
                 if verdict.alarms or table:
-                    alarms.append(f"seed {seed}, {len(acked)} acknowledged: {verdict} {table}"[:600])
+                    alarms.append(
+                        f"seed {seed}, {len(acked)} acknowledged: {verdict} {table}"[:600]
+                    )
     assert not alarms, alarms[0]
 
 
@@ -86,8 +97,12 @@ def test_power_cut_during_recovery_loses_nothing() -> None:
             assert judge(second, acked, history).alarms == 0
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(3_000, marks=[pytest.mark.nightly, pytest.mark.timeout(600)])])
-def test_power_cut_during_a_removal_keeps_what_stays_and_brings_nothing_back(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize(
+    "count", [60, pytest.param(3_000, marks=[pytest.mark.nightly, pytest.mark.timeout(600)])]
+)
+def test_power_cut_during_a_removal_keeps_what_stays_and_brings_nothing_back(
+    tmp_path: Path, count: int
+) -> None:
     """What readers were told is gone stays gone; everything behind it is there."""
     fs, seed = RecorderFs(), 14
     with Driver(small(tmp_path), fs, threaded=False) as driver:
@@ -133,7 +148,8 @@ class WatchedFs(RecorderFs):
         self._looking = False
 
     def record(self, operation: Operation) -> None:
-        self.look()  # before the call: a sync that has not returned has made nothing durable
+        # before the call: a sync that has not returned has made nothing durable
+        self.look()
         super().record(operation)
 
     def look(self) -> None:
@@ -145,12 +161,22 @@ class WatchedFs(RecorderFs):
             for offset, entry in enumerate(self.store.entries(*key, first, 1000), first):
                 found = self.store.get(*key, offset, 1, 1 << 20)
                 body = decode_stored(b"".join(found.parts)).body if found.count else b""
-                self.ack(Seen(*key, offset, entry.commitlog_offset, entry.commitlog_offset + entry.size, body))
+                self.ack(
+                    Seen(
+                        *key,
+                        offset,
+                        entry.commitlog_offset,
+                        entry.commitlog_offset + entry.size,
+                        body,
+                    )
+                )
             self._known[key] = self.store.max_offset(*key)
         self._looking = False
 
 
-def watched(seed: int, steps: int, store_type: type[MessageStore] = MessageStore) -> tuple[WatchedFs, History]:
+def watched(
+    seed: int, steps: int, store_type: type[MessageStore] = MessageStore
+) -> tuple[WatchedFs, History]:
     fs = WatchedFs()
 
     class Watched(store_type):  # type: ignore[misc, valid-type]  # the base is a value here
@@ -165,8 +191,12 @@ def watched(seed: int, steps: int, store_type: type[MessageStore] = MessageStore
     return fs, run_script(fs, "sync", seed, steps, Watched)
 
 
-def seen_and_lost(line: dict[str, Any], seeds: int, cuts: int, store_type: type[MessageStore] = MessageStore) -> int:
-    """How many messages that a reader had seen, at their offsets, a power cut took or put another in the place of."""
+def seen_and_lost(
+    line: dict[str, Any], seeds: int, cuts: int, store_type: type[MessageStore] = MessageStore
+) -> int:
+    """How many messages that a reader had seen, at their offsets, a power cut took or put another
+    in the place of.
+    """
     for seed in range(1, seeds + 1):
         fs, history = watched(seed, 250, store_type)
         for image, acked in images(fs, cuts, random.Random(seed)):
@@ -177,7 +207,10 @@ def seen_and_lost(line: dict[str, Any], seeds: int, cuts: int, store_type: type[
     return int(line["lost"])
 
 
-@pytest.mark.parametrize(("seeds", "cuts"), [(1, 200), pytest.param(10, 200, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    ("seeds", "cuts"),
+    [(1, 200), pytest.param(10, 200, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])],
+)
 def test_what_a_reader_has_seen_outlives_a_power_cut(seeds: int, cuts: int) -> None:
     with figures("T11 power cuts", nightly=seeds > 1, faults=0, received=0, lost=0) as line:
         assert seen_and_lost(line, seeds, cuts) == 0
@@ -207,12 +240,17 @@ def test_a_reader_that_sees_too_early_is_caught() -> None:
 
 def test_ack_before_fdatasync_is_caught() -> None:
     fs, history = recorded(store_type=EarlyAck)
-    assert any(judge(image, acked, history).lost for image, acked in images(fs, 200, random.Random(1)))
+    assert any(
+        judge(image, acked, history).lost for image, acked in images(fs, 200, random.Random(1))
+    )
 
 
 def table_alarms() -> int:
     fs, history = recorded(steps=200)
-    return sum(bool(judge_table(image, acked, history)) for image, acked in images(fs, 300, random.Random(2)))
+    return sum(
+        bool(judge_table(image, acked, history))
+        for image, acked in images(fs, 300, random.Random(2))
+    )
 
 
 @pytest.mark.kills("no fdatasync before rename", "no directory fsync")
@@ -230,15 +268,25 @@ def a_table(fs: MemoryFs, name: str) -> JsonTable:
 
 
 def a_version(name: str, version: int) -> dict[str, Any]:
-    return {"version": version, "table": name, "filler": f"{version} " * random.Random(f"{name} {version}").randrange(300)}
+    return {
+        "version": version,
+        "table": name,
+        "filler": f"{version} " * random.Random(f"{name} {version}").randrange(300),
+    }
 
 
-@pytest.mark.parametrize(("saves", "cuts"), [(30, 100), pytest.param(1_000, 5_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])])
+@pytest.mark.parametrize(
+    ("saves", "cuts"),
+    [(30, 100), pytest.param(1_000, 5_000, marks=[pytest.mark.nightly, pytest.mark.timeout(900)])],
+)
 def test_every_table_is_a_saved_version_after_a_power_cut_and_when_it_is_spoiled(
     saves: int, cuts: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each is rewritten *saves* times. After a cut it is what was saved last, or was being saved. One that is spoiled then is kept aside
-    with one warning, and the version before counts."""
+    """Each is rewritten *saves* times.
+
+    After a cut it is what was saved last, or was being saved. One that is spoiled then is kept
+    aside with one warning, and the version before counts.
+    """
     caplog.set_level(logging.WARNING, "ogive.store.tables")
     fs, rng = RecorderFs(), random.Random(8)
     tables_ = {name: a_table(fs, name) for name in TABLES}
@@ -246,9 +294,12 @@ def test_every_table_is_a_saved_version_after_a_power_cut_and_when_it_is_spoiled
         for name, table in tables_.items():
             table.save(a_version(name, version))
             fs.ack((name, version))
-    with figures("T8", nightly=saves > 30, seed=8, attempts=saves * len(TABLES), faults=0, lost=0) as line:
+    with figures(
+        "T8", nightly=saves > 30, seed=8, attempts=saves * len(TABLES), faults=0, lost=0
+    ) as line:
         for image, acked in images(fs, cuts, rng):
-            saved = dict(acked)  # the last one of each name
+            # the last one of each name
+            saved = dict(acked)
             for name in TABLES:
                 line["faults"] += 1
                 line["lost"] += wrong_after_cut(image, name, saved.get(name, 0))
@@ -265,16 +316,24 @@ def wrong_after_cut(image: MemoryFs, name: str, saved: int) -> bool:
     return value["version"] not in (saved, saved + 1) or value != a_version(name, value["version"])
 
 
-def wrong_when_spoiled(image: MemoryFs, name: str, saved: int, rng: random.Random, caplog: pytest.LogCaptureFixture) -> bool:
+def wrong_when_spoiled(
+    image: MemoryFs, name: str, saved: int, rng: random.Random, caplog: pytest.LogCaptureFixture
+) -> bool:
     caplog.clear()
     path = ROOT / "config" / f"{name}.json"
     text = SPOILED[rng.choice(list(SPOILED))]
-    spoiled = bytes(image.names[path].data[: len(image.names[path].data) // 2]) if text is None else text
+    spoiled = (
+        bytes(image.names[path].data[: len(image.names[path].data) // 2]) if text is None else text
+    )
     image.names[path].data[:] = spoiled
     value = a_table(image, name).load()
     aside = [other for other in image.names if other.name.startswith(f"{path.name}.corrupt-")]
     kept = len(aside) == 1 and bytes(image.names[aside[0]].data) == spoiled
-    before = value is not None and value["version"] in (saved - 1, saved, saved + 1) and value == a_version(name, value["version"])
+    before = (
+        value is not None
+        and value["version"] in (saved - 1, saved, saved + 1)
+        and value == a_version(name, value["version"])
+    )
     return not (before and kept and len(caplog.messages) == 1)
 
 

@@ -1,7 +1,8 @@
-"""T30 and T32: many messages and many queues (a million, 40,000) are all there after a clean stop and after a kill. And T7's full size: all
-that is made of a gibibyte of log is made again from it.
+"""T30 and T32: many messages and many queues (a million, 40,000) are all there after a clean stop
+and after a kill. And T7's full size: all that is made of a gibibyte of log is made again from it.
 
-How long a start takes stands in the figures, and in docs/performance.md, from ``python -m bench.store_scale``.
+How long a start takes stands in the figures, and in docs/performance.md, from ``python -m
+bench.store_scale``.
 """
 
 import hashlib
@@ -24,7 +25,11 @@ def keys_of(store: MessageStore, count: int, topics: int, checked: int) -> int:
     rng = random.Random(1)
     right = 0
     for number in rng.sample(range(count), checked):
-        found = [r for r in store.find_key(f"Topic{number % topics}", f"key-{number}", 0, 2**62) if isinstance(r, bytes)]
+        found = [
+            r
+            for r in store.find_key(f"Topic{number % topics}", f"key-{number}", 0, 2**62)
+            if isinstance(r, bytes)
+        ]
         right += len(found) >= 1
     return right
 
@@ -39,14 +44,29 @@ def keys_of(store: MessageStore, count: int, topics: int, checked: int) -> int:
         pytest.param("T32", 40_000, 10_000, 256, marks=pytest.mark.nightly),
     ],
 )
-def test_everything_is_there_after_a_clean_stop_and_after_a_kill(tmp_path: Path, test: str, count: int, topics: int, body: int) -> None:
+def test_everything_is_there_after_a_clean_stop_and_after_a_kill(
+    tmp_path: Path, test: str, count: int, topics: int, body: int
+) -> None:
     more = count // 100
-    with figures(test, nightly=count in (1_000_000, 40_000), attempts=count + more, acknowledged=count + more, faults=1) as line:
+    with figures(
+        test,
+        nightly=count in (1_000_000, 40_000),
+        attempts=count + more,
+        acknowledged=count + more,
+        faults=1,
+    ) as line:
         in_a_process("fill", tmp_path, count, topics, body)
         for how, written in (("stop", count), ("kill", count + more)):
             measured = json.loads(in_a_process("measure", tmp_path))
-            assert (measured["messages"], measured["damaged"], measured["queues"]) == (written, 0, 4 * topics)
-            line |= {f"open_after_{how}_s": measured["start (s)"], f"resident_after_{how}_mib": measured["peak resident (MiB)"]}
+            assert (measured["messages"], measured["damaged"], measured["queues"]) == (
+                written,
+                0,
+                4 * topics,
+            )
+            line |= {
+                f"open_after_{how}_s": measured["start (s)"],
+                f"resident_after_{how}_mib": measured["peak resident (MiB)"],
+            }
             if written == count:
                 in_a_process("kill", tmp_path, more, topics, body)
         store = MessageStore.open(StoreConfig(root=tmp_path))
@@ -83,7 +103,12 @@ def test_a_gibibyte_of_log_makes_its_files_again(tmp_path: Path) -> None:
         in_a_process("fill", tmp_path, count, 10, 4096)
         assert sum(path.stat().st_size for path in (tmp_path / "commitlog").iterdir()) >= 1 << 30
         before = digests(tmp_path)
-        assert {path.parts[len(tmp_path.parts)] for path in before} >= {"consumequeue", "index", "checkpoint", "queues.json"}
+        assert {path.parts[len(tmp_path.parts)] for path in before} >= {
+            "consumequeue",
+            "index",
+            "checkpoint",
+            "queues.json",
+        }
         for path in before:
             path.unlink()
         measured = json.loads(in_a_process("measure", tmp_path))

@@ -1,4 +1,6 @@
-"""T21: delayed and timed messages over kills of the broker: none early, none lost, stored twice only across a kill."""
+"""T21: delayed and timed messages over kills of the broker: none early, none lost, stored twice
+only across a kill.
+"""
 
 import asyncio
 import random
@@ -26,14 +28,17 @@ def now_ms() -> int:
 
 
 class Sender:
-    """Sends one message after another, each with the time before which it must not come; one that was not acknowledged is not counted."""
+    """Sends one message after another, each with the time before which it must not come; one that
+    was not acknowledged is not counted.
+    """
 
     def __init__(self, address: str, seed: int) -> None:
         self._address, self._chance = address, random.Random(seed)
         self._client: RawClient | None = None
         self.acknowledged: set[str] = set()
         self.kills = 0  # so far
-        self.kills_before: dict[str, int] = {}  # key -> kills before it was sent
+        # key -> kills before it was sent
+        self.kills_before: dict[str, int] = {}
 
     async def send(self, longest_ms: int) -> None:
         key, delay_ms = unique_key(), self._chance.randint(50, longest_ms)
@@ -45,10 +50,13 @@ class Sender:
         value = {"TIMER_DELIVER_MS": due_ms, "TIMER_DELAY_MS": delay_ms, "DELAY": level}[kind]
         try:
             self._client = self._client or await RawClient.open(self._address)
-            answer = await self._client.start_send(TOPIC, str(due_ms).encode(), {kind: str(value), "UNIQ_KEY": key})
+            answer = await self._client.start_send(
+                TOPIC, str(due_ms).encode(), {kind: str(value), "UNIQ_KEY": key}
+            )
         except (TransportError, OSError):
             await self.close()
-            await asyncio.sleep(0.02)  # the broker is away: leave the processor to its restart
+            # the broker is away: leave the processor to its restart
+            await asyncio.sleep(0.02)
         else:
             assert answer.code == ResponseCode.SUCCESS, answer
             self.acknowledged.add(key)
@@ -70,11 +78,16 @@ class Sender:
         pytest.param(5_000, 30, 10_000, marks=pytest.mark.nightly, id="long"),
     ],
 )
-async def test_kill_loses_no_timed_message_and_brings_none_early(tmp_path: Path, messages: int, kills: int, longest_ms: int) -> None:
-    """Each kill may store a message once more, and deliver again what the group had not told yet; without one, each comes once."""
+async def test_kill_loses_no_timed_message_and_brings_none_early(
+    tmp_path: Path, messages: int, kills: int, longest_ms: int
+) -> None:
+    """Each kill may store a message once more, and deliver again what the group had not told yet;
+    without one, each comes once.
+    """
     early: list[int] = []
     restarted_ms = late_ms = late_up_ms = 0
-    received: defaultdict[str, list[int]] = defaultdict(list)  # key -> the queue offsets at which it came
+    # key -> the queue offsets at which it came
+    received: defaultdict[str, list[int]] = defaultdict(list)
 
     async def take(message: ogive.MessageExt) -> None:
         nonlocal late_ms, late_up_ms
@@ -82,17 +95,27 @@ async def test_kill_loses_no_timed_message_and_brings_none_early(tmp_path: Path,
         if now < due_ms:
             early.append(due_ms - now)
         if not places:
-            late_ms, late_up_ms = max(late_ms, now - due_ms), max(late_up_ms, now - max(due_ms, restarted_ms))
+            late_ms, late_up_ms = (
+                max(late_ms, now - due_ms),
+                max(late_up_ms, now - max(due_ms, restarted_ms)),
+            )
         places.append(message.queue_offset)
 
     seed = 20130101
     chance = random.Random(seed)
     listener = ogive.listener(TOPIC, group="alarm-clock", start="earliest")(take)
-    with figures("T21", nightly=kills > 5, seed=seed, faults=kills) as line, our_broker(tmp_path) as broker:
+    with (
+        figures("T21", nightly=kills > 5, seed=seed, faults=kills) as line,
+        our_broker(tmp_path) as broker,
+    ):
         sender = Sender(broker.address, seed)
         async with aio.Admin(broker.name_server) as admin:
-            await admin.create_topic(TOPIC, queues=1)  # before the consumer, which is not late with the first ones then
-        async with aio.Admin(broker.name_server) as admin, aio.PushConsumer(listener, name_server=broker.name_server):
+            # before the consumer, which is not late with the first ones then
+            await admin.create_topic(TOPIC, queues=1)
+        async with (
+            aio.Admin(broker.name_server) as admin,
+            aio.PushConsumer(listener, name_server=broker.name_server),
+        ):
 
             async def produce() -> None:
                 while len(sender.acknowledged) < messages:
@@ -111,12 +134,27 @@ async def test_kill_loses_no_timed_message_and_brings_none_early(tmp_path: Path,
                 while not sender.acknowledged <= received.keys():
                     await asyncio.sleep(0.05)
                 [queue] = await admin.offsets(TOPIC)
-                while len(set().union(*received.values())) < queue.max_offset:  # all that was stored, also a second time
+                # all that was stored, also a second time
+                while len(set().union(*received.values())) < queue.max_offset:
                     await asyncio.sleep(0.05)
-        line.update(attempts=messages, acknowledged=len(sender.acknowledged), received=len(received), early=len(early))
-        line.update(lost=len(sender.acknowledged - received.keys()), duplicates=sum(len(places) - 1 for places in received.values()))
+        line.update(
+            attempts=messages,
+            acknowledged=len(sender.acknowledged),
+            received=len(received),
+            early=len(early),
+        )
+        line.update(
+            lost=len(sender.acknowledged - received.keys()),
+            duplicates=sum(len(places) - 1 for places in received.values()),
+        )
         line.update(stored_again=sum(len(set(places)) - 1 for places in received.values()))
-        line.update(latest_after_due_s=late_ms / 1000, latest_after_due_or_last_restart_s=late_up_ms / 1000)
+        line.update(
+            latest_after_due_s=late_ms / 1000, latest_after_due_or_last_restart_s=late_up_ms / 1000
+        )
     assert early == []
-    assert [key for key, places in received.items() if len(set(places)) - 1 > kills - sender.kills_before[key]] == []
+    assert [
+        key
+        for key, places in received.items()
+        if len(set(places)) - 1 > kills - sender.kills_before[key]
+    ] == []
     assert kills or line["duplicates"] == 0

@@ -1,4 +1,6 @@
-"""A store with topics of batches loses nothing either: power cuts at any write, and a broker that is killed again and again."""
+"""A store with topics of batches loses nothing either: power cuts at any write, and a broker that
+is killed again and again.
+"""
 
 import json
 import logging
@@ -32,10 +34,17 @@ def config(flush: Any) -> StoreConfig:
 
 
 def recorded(flush: Any, seed: int, steps: int) -> tuple[RecorderFs, dict[Place, bytes]]:
-    """Batches and single messages for both topics, removals and restarts; every body by its place."""
+    """Batches and single messages for both topics, removals and restarts; every body by its
+    place.
+    """
     fs, rng, clock = RecorderFs(), random.Random(seed), Clock()
     JsonTable(fs, ROOT / "config" / "topics.json").save(
-        {"topicConfigTable": {BATCHES: {"topicName": BATCHES, "attributes": {"queue.type": "BatchCQ"}}, PLAIN: {"topicName": PLAIN}}}
+        {
+            "topicConfigTable": {
+                BATCHES: {"topicName": BATCHES, "attributes": {"queue.type": "BatchCQ"}},
+                PLAIN: {"topicName": PLAIN},
+            }
+        }
     )
     bodies: dict[Place, bytes] = {}
     store = started(fs, flush, clock)
@@ -44,7 +53,10 @@ def recorded(flush: Any, seed: int, steps: int) -> tuple[RecorderFs, dict[Place,
         choice = rng.random()
         if choice < 0.94:
             topic = rng.choice((BATCHES, BATCHES, PLAIN))
-            run = [b"%d.%d:" % (step, n) + rng.randbytes(rng.choice((1, 30, 200))) for n in range(rng.choice((1, 1, 3, 9)))]
+            run = [
+                b"%d.%d:" % (step, n) + rng.randbytes(rng.choice((1, 30, 200)))
+                for n in range(rng.choice((1, 1, 3, 9)))
+            ]
             put(store, fs, topic, run, bodies)
             if rng.random() < 0.5:
                 store.submit()
@@ -64,8 +76,12 @@ def started(fs: MemoryFs, flush: Any, clock: Clock) -> MessageStore:
     return store
 
 
-def put(store: MessageStore, fs: RecorderFs, topic: str, run: list[bytes], bodies: dict[Place, bytes]) -> None:
-    """*run* as one record where the topic keeps batches, else as single ones; acknowledged with the places of all."""
+def put(
+    store: MessageStore, fs: RecorderFs, topic: str, run: list[bytes], bodies: dict[Place, bytes]
+) -> None:
+    """*run* as one record where the topic keeps batches, else as single ones; acknowledged with the
+    places of all.
+    """
 
     def done(answer: Any) -> None:
         results: list[PutResult] = answer
@@ -76,9 +92,14 @@ def put(store: MessageStore, fs: RecorderFs, topic: str, run: list[bytes], bodie
     if topic == BATCHES and len(run) > 1:
         whole = encode_batch([(0, body, b"") for body in run])
         properties = b"UNIQ_KEY\x01B\x02INNER_NUM\x01%d\x02" % len(run)
-        store.put([NewMessage(topic, 0, whole, properties, WRAPPED, born_host=HOST, store_host=HOST)], done)
+        store.put(
+            [NewMessage(topic, 0, whole, properties, WRAPPED, born_host=HOST, store_host=HOST)],
+            done,
+        )
     else:
-        store.put([NewMessage(topic, 0, body, b"", born_host=HOST, store_host=HOST) for body in run], done)
+        store.put(
+            [NewMessage(topic, 0, body, b"", born_host=HOST, store_host=HOST) for body in run], done
+        )
 
 
 def judge(image: MemoryFs, acked: list[Any], bodies: dict[Place, bytes], flush: Any) -> list[str]:
@@ -95,11 +116,22 @@ def judge(image: MemoryFs, acked: list[Any], bodies: dict[Place, bytes], flush: 
                     if not low <= each.queue_offset < high:
                         wrong.append(f"{topic} {each.queue_offset} is outside {low} to {high}")
         start, end = store.stats().commitlog_start, store.stats().commitlog_end
-        wrong += [f"{place} is foreign" for place, body in found.items() if flush == "sync" and bodies.get(place) != body]
+        wrong += [
+            f"{place} is foreign"
+            for place, body in found.items()
+            if flush == "sync" and bodies.get(place) != body
+        ]
         for topic, offsets, stands_until in acked:
-            lost = [offset for offset in offsets if (topic, offset) not in found and offset >= store.min_offset(topic, 0)]
+            lost = [
+                offset
+                for offset in offsets
+                if (topic, offset) not in found and offset >= store.min_offset(topic, 0)
+            ]
             if lost and stands_until > start and (flush == "sync" or stands_until <= end):
-                wrong.append(f"{topic} {lost} of {offsets}, in the log until {stands_until} of {start} to {end}")
+                wrong.append(
+                    f"{topic} {lost} of {offsets}, in the log until {stands_until} of {start} to "
+                    f"{end}"
+                )
     finally:
         store.close()
     return wrong
@@ -127,7 +159,9 @@ def test_power_cut_during_recovery_loses_nothing() -> None:
 
 def test_the_judgement_can_fail() -> None:
     fs, bodies = recorded("sync", 1, 60)
-    image, acked = next((image, acked) for image, acked in images(fs, 20, random.Random(1)) if len(acked) > 30)
+    image, acked = next(
+        (image, acked) for image, acked in images(fs, 20, random.Random(1)) if len(acked) > 30
+    )
     table = json.loads(image.names[ROOT / "config" / "topics.json"].data)
     table["topicConfigTable"][BATCHES]["attributes"] = {}
     image.names[ROOT / "config" / "topics.json"].data[:] = json.dumps(table).encode()
@@ -140,4 +174,6 @@ def test_the_judgement_can_fail() -> None:
 @pytest.mark.parametrize("flush", ["sync", "async"])
 async def test_kill_loses_nothing_acknowledged(tmp_path: Path, flush: str) -> None:
     """As T1, with whole batches."""
-    await killed_again_and_again(tmp_path, flush, kills=4, each_life=60, max_batch=MAX_BATCH, whole_batches=True)
+    await killed_again_and_again(
+        tmp_path, flush, kills=4, each_life=60, max_batch=MAX_BATCH, whole_batches=True
+    )

@@ -1,4 +1,6 @@
-"""Transactions after a crash at any point: whatever a disk kept, each is committed once, rolled back, or still open; never two of these."""
+"""Transactions after a crash at any point: whatever a disk kept, each is committed once, rolled
+back, or still open; never two of these.
+"""
 
 import json
 import logging
@@ -76,17 +78,42 @@ class Bench:
         for _ in range(8):
             self.store.submit()
 
-    def open(self, body: bytes, done: PutDone, own: Mapping[str, str] = MappingProxyType({})) -> None:
-        properties = {"UNIQ_KEY": body.partition(b":")[0].decode(), "TRAN_MSG": "true", "PGROUP": "shop", **own}
+    def open(
+        self, body: bytes, done: PutDone, own: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        properties = {
+            "UNIQ_KEY": body.partition(b":")[0].decode(),
+            "TRAN_MSG": "true",
+            "PGROUP": "shop",
+            **own,
+        }
         topic, queue_id = redirect_half(properties, TOPIC, len(body) % 3)
-        message = NewMessage(topic, queue_id, body, encode_properties(properties), born_timestamp_ms=1, born_host=HOST, store_host=HOST)
+        message = NewMessage(
+            topic,
+            queue_id,
+            body,
+            encode_properties(properties),
+            born_timestamp_ms=1,
+            born_host=HOST,
+            store_host=HOST,
+        )
         self.store.put([message], self.transactions.accept(message, properties, done))
 
     def move(self, transaction: Transaction) -> None:
         half = self.transactions.half_message(transaction)
         properties = decode_properties(half.properties) | {"TRANSACTION_CHECK_TIMES": "1"}
         properties.pop("__CRC32#", None)
-        copy = NewMessage(HALF_TOPIC, 0, half.body, encode_properties(properties), 0, 0, half.born_timestamp_ms, half.born_host, HOST)
+        copy = NewMessage(
+            HALF_TOPIC,
+            0,
+            half.body,
+            encode_properties(properties),
+            0,
+            0,
+            half.born_timestamp_ms,
+            half.born_host,
+            HOST,
+        )
         self.transactions.move(transaction, copy, lambda _: None)
 
     def save(self) -> None:
@@ -97,12 +124,20 @@ class Bench:
         return self.transactions.half_message(transaction).body
 
     def apaches_open(self) -> set[bytes]:
-        """Of what Apache's broker, 4.9 too, would ask about: half messages whose place no mark names."""
+        """Of what Apache's broker, 4.9 too, would ask about: half messages whose place no mark
+        names.
+        """
         marked = {int(record.body) for record in read_queue(self.store, OP_HALF_TOPIC, 0)}
-        return {record.body for record in read_queue(self.store, HALF_TOPIC, 0) if record.queue_offset not in marked}
+        return {
+            record.body
+            for record in read_queue(self.store, HALF_TOPIC, 0)
+            if record.queue_offset not in marked
+        }
 
     def visible(self) -> Counter[bytes]:
-        return Counter(record.body for queue in range(3) for record in read_queue(self.store, TOPIC, queue))
+        return Counter(
+            record.body for queue in range(3) for record in read_queue(self.store, TOPIC, queue)
+        )
 
 
 def run_script(fs: RecorderFs, flush: Any, seed: int, steps: int) -> Ledger:
@@ -140,7 +175,8 @@ def run_script(fs: RecorderFs, flush: Any, seed: int, steps: int) -> Ledger:
             bench.store.sync(bench.save)
         else:
             bench.settle()
-            bench.store.sync(bench.save)  # as a broker does: what progress speaks of is safe first
+            # as a broker does: what progress speaks of is safe first
+            bench.store.sync(bench.save)
             bench.store.close()
             bench = Bench(fs, flush)
         if rng.random() < 0.5:
@@ -150,9 +186,11 @@ def run_script(fs: RecorderFs, flush: Any, seed: int, steps: int) -> Ledger:
 
 
 def faults(image: MemoryFs, acked: list[Any], ledger: Ledger, flush: Any) -> Iterator[str]:
-    """What is wrong after a start on *image*; then everything open is committed, and the count looked at once more.
+    """What is wrong after a start on *image*; then everything open is committed, and the count
+    looked at once more.
 
-    With flush=async the newest acknowledgements may be lost; what survives of a transaction must be whole all the same.
+    With flush=async the newest acknowledgements may be lost; what survives of a transaction must be
+    whole all the same.
     """
     facts: dict[bytes, Decision | None] = {}
     for fact in acked:
@@ -162,7 +200,9 @@ def faults(image: MemoryFs, acked: list[Any], ledger: Ledger, flush: Any) -> Ite
         visible = bench.visible()
         seen_by_others = bench.apaches_open()
         if flush == "async":
-            facts = dict.fromkeys((record.body for record in read_queue(bench.store, HALF_TOPIC, 0)), None)
+            facts = dict.fromkeys(
+                (record.body for record in read_queue(bench.store, HALF_TOPIC, 0)), None
+            )
         still_open = {bench.body(transaction) for transaction in bench.transactions.idle()}
         for body in ledger.bodies:
             name, tried = body.partition(b":")[0].decode(), ledger.tried.get(body)
@@ -170,14 +210,23 @@ def faults(image: MemoryFs, acked: list[Any], ledger: Ledger, flush: Any) -> Ite
                 yield f"{name}: visible {visible[body]} times, tried {tried}"
             if visible[body] and body in still_open:
                 yield f"{name}: committed and open"
-            if body in facts and facts[body] is None and body not in still_open and not visible[body] and tried is not Decision.ROLLBACK:
+            if (
+                body in facts
+                and facts[body] is None
+                and body not in still_open
+                and not visible[body]
+                and tried is not Decision.ROLLBACK
+            ):
                 yield f"{name}: neither open nor committed, tried {tried}"
             if facts.get(body) is Decision.COMMIT and not visible[body]:
                 yield f"{name}: an acknowledged commit is lost"
             if facts.get(body) is Decision.ROLLBACK and body in still_open:
                 yield f"{name}: an acknowledged rollback is open"
         if still_open != seen_by_others:
-            yield f"{len(still_open ^ seen_by_others)} transactions are open for us or for Apache's broker only"
+            yield (
+                f"{len(still_open ^ seen_by_others)} transactions are open for us or for "
+                "Apache's broker only"
+            )
         yield from faults_of_commits(bench, still_open)
     finally:
         bench.store.close()
@@ -190,12 +239,17 @@ def faults_of_commits(bench: Bench, still_open: set[bytes]) -> Iterator[str]:
     bench.settle()
     again = bench.visible()
     if any(count > 1 for count in again.values()):
-        yield f"committed twice: {[body.partition(b':')[0] for body, count in again.items() if count > 1]}"
+        yield (
+            "committed twice: "
+            f"{[body.partition(b':')[0] for body, count in again.items() if count > 1]}"
+        )
     if still_open - again.keys():
         yield "an open transaction could not be committed"
 
 
-def alarms(flush: Any, seeds: range = range(4), steps: int = 150, per_seed: int = 150) -> tuple[int, list[str]]:
+def alarms(
+    flush: Any, seeds: range = range(4), steps: int = 150, per_seed: int = 150
+) -> tuple[int, list[str]]:
     found: list[str] = []
     count = 0
     for seed in seeds:
@@ -210,7 +264,16 @@ def alarms(flush: Any, seeds: range = range(4), steps: int = 150, per_seed: int 
 @pytest.mark.parametrize("flush", ["sync", "async"])
 def test_a_power_cut_at_any_point_leaves_each_transaction_in_one_state(flush: str) -> None:
     count, found = alarms(flush)
-    print(json.dumps({"test": "transactions, power loss", "flush": flush, "images": count, "alarms": len(found)}))
+    print(
+        json.dumps(
+            {
+                "test": "transactions, power loss",
+                "flush": flush,
+                "images": count,
+                "alarms": len(found),
+            }
+        )
+    )
     assert not found, found[:5]
 
 
@@ -224,7 +287,9 @@ class Credulous(Transactions):
 
 
 class Stubborn(Transactions):
-    """Planted fault: what a mark without its commit speaks of stays where it is, and another broker believes the mark."""
+    """Planted fault: what a mark without its commit speaks of stays where it is, and another broker
+    believes the mark.
+    """
 
     def _move_away(self, transaction: Transaction) -> None:
         pass
@@ -239,6 +304,9 @@ class LeavesEarly(Transactions):
 
 
 @pytest.mark.parametrize("fault", [Credulous, Stubborn, LeavesEarly])
-def test_a_planted_fault_is_caught(fault: type[Transactions], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_fault_is_caught(
+    fault: type[Transactions], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tests.rel.test_transaction_crashes.Transactions", fault)
-    assert any(alarms("sync", range(seed, seed + 1))[1] for seed in range(24))  # the first one is enough
+    # the first one is enough
+    assert any(alarms("sync", range(seed, seed + 1))[1] for seed in range(24))

@@ -1,4 +1,6 @@
-"""A broker killed again and again among transactions: each ends once, the way its producer decided, however the message of it got lost."""
+"""A broker killed again and again among transactions: each ends once, the way its producer decided,
+however the message of it got lost.
+"""
 
 import asyncio
 import random
@@ -35,8 +37,13 @@ class Ledger:
         return message.body in self.paid
 
 
-async def produce(producer: aio.Producer, index: int, ledger: Ledger, stop: asyncio.Event, chance: random.Random) -> None:
-    """A third commits, a third rolls back, a third forgets to say, half of it paid. No transaction is tried again."""
+async def produce(
+    producer: aio.Producer, index: int, ledger: Ledger, stop: asyncio.Event, chance: random.Random
+) -> None:
+    """A third commits, a third rolls back, a third forgets to say, half of it paid.
+
+    No transaction is tried again.
+    """
     number = 0
     while not stop.is_set():
         body = b"%d/%d" % (index, number)
@@ -53,7 +60,8 @@ async def produce(producer: aio.Producer, index: int, ledger: Ledger, stop: asyn
                     transaction.leave_open()
             ledger.confirmed += transaction.confirmed
         except OgiveError:
-            await asyncio.sleep(0.02)  # the broker is away: leave the processor to its restart
+            # the broker is away: leave the processor to its restart
+            await asyncio.sleep(0.02)
         await asyncio.sleep(0.005)
 
 
@@ -69,9 +77,15 @@ async def until_entered(ledger: Ledger, count: int) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("flush", ["sync", "async"])
 @pytest.mark.parametrize(
-    ("kills", "between"), [pytest.param(10, 10, marks=pytest.mark.quick), pytest.param(10, 120, marks=pytest.mark.nightly)]
+    ("kills", "between"),
+    [
+        pytest.param(10, 10, marks=pytest.mark.quick),
+        pytest.param(10, 120, marks=pytest.mark.nightly),
+    ],
 )
-async def test_every_transaction_ends_once_whatever_dies(tmp_path: Path, flush: str, kills: int, between: int) -> None:
+async def test_every_transaction_ends_once_whatever_dies(
+    tmp_path: Path, flush: str, kills: int, between: int
+) -> None:
     """T20. At least *between* transactions are begun from one kill to the next."""
     chance = random.Random(20130101)
     ledger = Ledger()
@@ -87,7 +101,10 @@ async def test_every_transaction_ends_once_whatever_dies(tmp_path: Path, flush: 
             aio.Producer(broker.name_server, group="shop", check=lambda _: None) as forgetful,
             aio.Producer(broker.name_server, group="shop", check=ledger.was_paid) as answering,
         ):
-            producing = [asyncio.create_task(produce(forgetful, i, ledger, stop, chance)) for i in range(PRODUCERS)]
+            producing = [
+                asyncio.create_task(produce(forgetful, i, ledger, stop, chance))
+                for i in range(PRODUCERS)
+            ]
             for _ in range(kills):
                 await until_entered(ledger, len(ledger.entered) + between)
                 await asyncio.sleep(chance.uniform(0.1, 0.6))
@@ -104,8 +121,16 @@ async def test_every_transaction_ends_once_whatever_dies(tmp_path: Path, flush: 
                     await asyncio.sleep(0.1)
             stored = await read_all(answering.client, TOPIC, len(ledger.paid))
         visible = Counter(message.body for rows in stored.values() for message in rows)
-        line.update(attempts=len(ledger.entered), acknowledged=len(ledger.paid), received=len(visible), asked=len(ledger.asked))
-        line.update(lost=len(ledger.paid - visible.keys()), duplicates=sum(count - 1 for count in visible.values()))
+        line.update(
+            attempts=len(ledger.entered),
+            acknowledged=len(ledger.paid),
+            received=len(visible),
+            asked=len(ledger.asked),
+        )
+        line.update(
+            lost=len(ledger.paid - visible.keys()),
+            duplicates=sum(count - 1 for count in visible.values()),
+        )
     assert not ledger.paid - visible.keys(), "lost"
     assert not visible.keys() - ledger.paid, "not paid and delivered"
     assert max(visible.values()) == 1, "delivered twice"

@@ -1,4 +1,5 @@
-"""T12: `ogive up` on a directory that it cannot use: one sentence with the way out, the code of a failure, and nothing is touched.
+"""T12: `ogive up` on a directory that it cannot use: one sentence with the way out, the code of a
+failure, and nothing is touched.
 
 `ogive store verify` and `repair` say it as well.
 """
@@ -26,8 +27,8 @@ SOMEBODY_ELSE: Final = 65_534
 NOT_ALLOWED: Final = 77
 WAY_OUT: Final = "; fix that, or choose another directory with --data\n"
 
-# Root may read and write everything: the right to do so is given up before the program begins, in which the user stays the same, so
-# that Python's own files can be read wherever they are.
+# Root may read and write everything: the right to do so is given up before the program begins, in
+# which the user stays the same, so that Python's own files can be read wherever they are.
 _BOUND = f"""
 import ctypes
 import os
@@ -46,7 +47,13 @@ def ogive(*words: str) -> subprocess.CompletedProcess[str]:
     """A command that is expected to end, of a user whom permissions bind."""
     if ROOT and sys.platform != "linux":
         pytest.skip("only on Linux can root give up its right to pass over permissions")
-    ended = subprocess.run([sys.executable, "-c", _BOUND, *words], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run(
+        [sys.executable, "-c", _BOUND, *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     if ended.returncode == NOT_ALLOWED:
         pytest.skip("root is not allowed here to give up its right to pass over permissions")
     return ended
@@ -62,7 +69,14 @@ def tree(top: Path) -> dict[str, tuple[object, ...]]:
     for path in (top, *sorted(top.rglob("*"))):
         is_ = path.lstat()
         content = path.read_bytes() if stat.S_ISREG(is_.st_mode) else b""
-        found[str(path)] = (is_.st_mode, is_.st_uid, is_.st_size, is_.st_mtime_ns, is_.st_ctime_ns, content)
+        found[str(path)] = (
+            is_.st_mode,
+            is_.st_uid,
+            is_.st_size,
+            is_.st_mtime_ns,
+            is_.st_ctime_ns,
+            content,
+        )
     return found
 
 
@@ -87,7 +101,11 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("only root may mount a file system")
     folder = tmp_path / "disk"
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)],
+        capture_output=True,
+        check=False,
+    )
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode()[:200]}")
     try:
@@ -110,7 +128,9 @@ def test_a_read_only_file_system_is_named(disk: Path, kind: str) -> None:
         case "nothing":
             data.mkdir()
     subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    assert refused(disk, data) == f"the store cannot be kept in {data}: its file system is read-only"
+    assert (
+        refused(disk, data) == f"the store cannot be kept in {data}: its file system is read-only"
+    )
 
 
 def given_away(path: Path, mode: int) -> None:
@@ -125,14 +145,21 @@ def theirs(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "theirs"
     folder.mkdir()
     yield folder
-    folder.chmod(0o700)  # so that an ordinary user can clear it away
+    # so that an ordinary user can clear it away
+    folder.chmod(0o700)
 
 
 def test_a_directory_in_which_nothing_can_be_made_is_named(theirs: Path) -> None:
     given_away(theirs, 0o555)
-    assert refused(theirs, theirs) == f"the store cannot be kept in {theirs}: this user has no permission for {theirs}"
+    assert (
+        refused(theirs, theirs)
+        == f"the store cannot be kept in {theirs}: this user has no permission for {theirs}"
+    )
     below = theirs / "store"
-    assert refused(theirs, below) == f"the store cannot be kept in {below}: this user has no permission for {below}"
+    assert (
+        refused(theirs, below)
+        == f"the store cannot be kept in {below}: this user has no permission for {below}"
+    )
 
 
 @pytest.mark.parametrize("part", ["commitlog", "consumequeue", "index", "config"])
@@ -140,7 +167,10 @@ def test_a_part_of_a_store_in_which_nothing_can_be_made_is_named(theirs: Path, p
     """Ready, it would refuse topics and groups, or messages, and say so only then."""
     stopped_store(theirs)
     (theirs / part).chmod(0o555)
-    assert refused(theirs, theirs) == f"the store cannot be kept in {theirs}: this user has no permission for {theirs / part}"
+    assert (
+        refused(theirs, theirs)
+        == f"the store cannot be kept in {theirs}: this user has no permission for {theirs / part}"
+    )
     (theirs / part).chmod(0o755)
 
 
@@ -149,7 +179,10 @@ def test_a_directory_that_cannot_be_looked_into_is_named(theirs: Path, below: st
     (theirs / "deep").mkdir()
     given_away(theirs, 0o000)
     file = theirs / below / "config" / "kvConfig.json"
-    assert refused(theirs, theirs / below) == f"the KV settings cannot be read: this user has no permission for {file}"
+    assert (
+        refused(theirs, theirs / below)
+        == f"the KV settings cannot be read: this user has no permission for {file}"
+    )
     for word, done in ("verify", "read"), ("repair", "repaired"):
         ended = ogive("store", word, str(theirs / below))
         assert (ended.returncode, ended.stdout) == (EXIT_ERROR, "")
@@ -165,15 +198,24 @@ def test_a_store_of_another_user_is_named(theirs: Path, mode: int) -> None:
         os.chown(path, SOMEBODY_ELSE, SOMEBODY_ELSE)
     given_away(theirs, mode)
     file = theirs / "config" / "kvConfig.json"
-    assert refused(theirs, theirs) == f"the KV settings cannot be read: this user has no permission for {file}"
+    assert (
+        refused(theirs, theirs)
+        == f"the KV settings cannot be read: this user has no permission for {file}"
+    )
     before = tree(theirs)
     ended = ogive("store", "repair", str(theirs))
     assert (ended.returncode, ended.stdout) == (EXIT_ERROR, "")
-    assert ended.stderr == f"ogive: the store in {theirs} cannot be repaired: this user has no permission for {theirs / 'lock'}\n"
+    assert ended.stderr == (
+        f"ogive: the store in {theirs} cannot be repaired: this user has no permission for "
+        f"{theirs / 'lock'}\n"
+    )
     assert tree(theirs) == before
     shutil.rmtree(theirs / "config")
     where = theirs if mode == 0o755 else theirs / "lock"
-    assert refused(theirs, theirs) == f"the store cannot be kept in {theirs}: this user has no permission for {where}"
+    assert (
+        refused(theirs, theirs)
+        == f"the store cannot be kept in {theirs}: this user has no permission for {where}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -193,7 +235,8 @@ def test_a_path_that_is_no_directory_is_named(tmp_path: Path, kind: str, why: st
         case "file":
             data.write_text("x")
         case "FIFO":
-            os.mkfifo(data)  # which waits for a writer where somebody opens it
+            # which waits for a writer where somebody opens it
+            os.mkfifo(data)
         case "link to a file":
             (tmp_path / "file").write_text("x")
             data.symlink_to("file")
@@ -207,7 +250,10 @@ def test_a_path_that_is_no_directory_is_named(tmp_path: Path, kind: str, why: st
 
 
 async def test_a_link_to_a_directory_is_that_directory(tmp_path: Path) -> None:
-    """A store may lie on another disk. By whichever name: the second start is refused, and the first is unharmed."""
+    """A store may lie on another disk.
+
+    By whichever name: the second start is refused, and the first is unharmed.
+    """
     real, link = tmp_path / "real", tmp_path / "link"
     real.mkdir()
     link.symlink_to("real")
@@ -218,9 +264,14 @@ async def test_a_link_to_a_directory_is_that_directory(tmp_path: Path) -> None:
                 ended = start(name)
                 assert ended.returncode == EXIT_TRY_LATER, ended
                 assert ended.stdout == ""
-                assert ended.stderr.startswith(f"ogive: the store in {name} is in use by another process; ")
+                assert ended.stderr.startswith(
+                    f"ogive: the store in {name} is in use by another process; "
+                )
                 assert ended.stderr.count("\n") == 1
             await client.send("T", b"after", queue=0)
-            assert [message.body for message in messages(await client.pull("G", "T", 0))] == [b"before", b"after"]
+            assert [message.body for message in messages(await client.pull("G", "T", 0))] == [
+                b"before",
+                b"after",
+            ]
     assert link.is_symlink()
     assert (real / "commitlog").is_dir()

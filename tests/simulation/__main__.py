@@ -20,12 +20,20 @@ def main() -> int:
     parser.add_argument("seed", type=int)
     parser.add_argument("operations", type=int, nargs="?", default=500)
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--members", action="store_true", help="stories about members that come and go")
+    parser.add_argument(
+        "--members", action="store_true", help="stories about members that come and go"
+    )
     parser.add_argument("-v", "--verbose", action="store_true", help="print every event")
     options = parser.parse_args()
-    if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets of names is part of the story
-        os.execve(sys.executable, [sys.executable, "-m", "tests.simulation", *sys.argv[1:]], os.environ | {"PYTHONHASHSEED": "0"})
-    gc.disable()  # a story is short, and its end frees nearly all of it: a sixth of the time
+    # the order of sets of names is part of the story
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "tests.simulation", *sys.argv[1:]],
+            os.environ | {"PYTHONHASHSEED": "0"},
+        )
+    # a story is short, and its end frees nearly all of it: a sixth of the time
+    gc.disable()
     began, virtual_s, traces, counts = time.perf_counter(), 0.0, [], Counter[str]()
     for seed in range(options.seed, options.seed + options.seeds):
         outcome = tell(seed, options.operations, members=options.members, verbose=options.verbose)
@@ -33,13 +41,24 @@ def main() -> int:
         virtual_s += outcome.virtual_s
         traces.append(outcome.trace)
         counts.update(outcome.counts)
-        print(f"seed {seed}: {outcome.virtual_s:.0f} s, trace {outcome.trace}, {outcome.counts}", flush=True)
+        print(
+            f"seed {seed}: {outcome.virtual_s:.0f} s, trace {outcome.trace}, {outcome.counts}",
+            flush=True,
+        )
         if outcome.faults:
             print("\n".join(outcome.faults[:20]))
-            print(f"again: python -m tests.simulation {seed} {options.operations}{' --members' if options.members else ''}")
+            print(
+                f"again: python -m tests.simulation {seed} "
+                f"{options.operations}{' --members' if options.members else ''}"
+            )
             return 1
     took_s = time.perf_counter() - began
-    done = {"stories": len(traces), "operations": options.operations, "virtual_s": round(virtual_s), "seconds": round(took_s, 1)}
+    done = {
+        "stories": len(traces),
+        "operations": options.operations,
+        "virtual_s": round(virtual_s),
+        "seconds": round(took_s, 1),
+    }
     print(json.dumps(done | {"counts": counts, "traces": traces}))
     return 0
 

@@ -53,13 +53,14 @@ class Cluster:
         self.network = Network(loop)
         self.flush = flush
         self.broker: Broker | None = None
-        self._files: MemoryFs | None = None  # of the broker that is not running
+        # of the broker that is not running
+        self._files: MemoryFs | None = None
         self._fs: LiveFs | None = None
         self._boots = 1
         self._broker_node = self._name_server_node = Node("none", dead=True)
         self._name_server: NameServer | None = None
 
-    # --- any node ----------------------------------------------------------------------------------------------------
+    # --- any node ---------------------------------------------------------------------------------
 
     async def on(self, node: Node, work: Callable[[], Awaitable[Any]]) -> Any:
         """*work* called and awaited on *node*; None if the node dies meanwhile."""
@@ -77,7 +78,7 @@ class Cluster:
         node.held.clear()
         self.network.node_died(node)
 
-    # --- name server -------------------------------------------------------------------------------------------------
+    # --- name server ------------------------------------------------------------------------------
 
     async def start_name_server(self) -> None:
         node = self._name_server_node = Node("name server")
@@ -93,7 +94,7 @@ class Cluster:
         await asyncio.sleep(away_s)
         await self.start_name_server()
 
-    # --- broker ------------------------------------------------------------------------------------------------------
+    # --- broker -----------------------------------------------------------------------------------
 
     async def start_broker(self) -> None:
         node = self._broker_node = Node("broker")
@@ -101,7 +102,9 @@ class Cluster:
         machine = Machine(fs=self._fs, writer=partial(VirtualWriter, self.loop), store=_SIZES)
 
         async def start() -> None:
-            self.broker = Broker(BrokerConfig(data=Path("/store"), flush=self.flush, **_BROKER), machine)
+            self.broker = Broker(
+                BrokerConfig(data=Path("/store"), flush=self.flush, **_BROKER), machine
+            )
             await self.broker.start()
 
         await self.on(node, start)
@@ -120,7 +123,9 @@ class Cluster:
     def _remember(self, *, power_cut: bool) -> None:
         assert self._fs is not None
         self._boots += power_cut
-        self._files = self._fs.after_power_cut(self.loop.rng) if power_cut else self._fs.after_kill()
+        self._files = (
+            self._fs.after_power_cut(self.loop.rng) if power_cut else self._fs.after_kill()
+        )
         self.kill(self._broker_node)
         self.broker = None
 
@@ -135,13 +140,18 @@ class Cluster:
             self._fs.full = full
 
     def flip_bit(self, body: bytes) -> bool:
-        """One bit of the *body* of the first of the log's records that have it; only while the broker is down. False where none does."""
+        """One bit of the *body* of the first of the log's records that have it; only while the
+        broker is down. False where none does.
+        """
         assert self.broker is None
         assert self._files is not None
-        field = len(body).to_bytes(4) + body  # "000390" alone also stands in "000039000039"
+        # "000390" alone also stands in "000039000039"
+        field = len(body).to_bytes(4) + body
         for path, inode in sorted(self._files.names.items()):
             if path.parent.name == "commitlog" and (at := inode.data.find(field)) >= 0:
-                inode.data[at + 4 + self.loop.rng.randrange(len(body))] ^= 1 << self.loop.rng.randrange(8)
+                inode.data[at + 4 + self.loop.rng.randrange(len(body))] ^= (
+                    1 << self.loop.rng.randrange(8)
+                )
                 return True
         return False
 

@@ -1,4 +1,6 @@
-"""The broker's files: what the process sees, what a power cut would leave, and errors on demand; and a writer without a thread."""
+"""The broker's files: what the process sees, what a power cut would leave, and errors on demand;
+and a writer without a thread.
+"""
 
 import errno
 import random
@@ -12,12 +14,21 @@ from tests.simulation.loop import Node, VirtualLoop
 
 
 class LiveFs(MemoryFs):
-    """Files in memory that know what of them is certainly on the disk. A dead node's calls change nothing."""
+    """Files in memory that know what of them is certainly on the disk.
+
+    A dead node's calls change nothing.
+    """
 
     def __init__(self, base: MemoryFs | None, node: Node, boot: str) -> None:
-        super().__init__({path: inode.data for path, inode in base.names.items()} if base else None, base.directories if base else None)
+        super().__init__(
+            {path: inode.data for path, inode in base.names.items()} if base else None,
+            base.directories if base else None,
+        )
         names: dict[Path, Inode | None] = dict(self.names)
-        self._disk = Disk({inode: bytearray(inode.data) for inode in self.names.values()}, names | dict.fromkeys(self.directories))
+        self._disk = Disk(
+            {inode: bytearray(inode.data) for inode in self.names.values()},
+            names | dict.fromkeys(self.directories),
+        )
         self._node, self._boot = node, boot
         self.failing = False
         self.full = False
@@ -96,7 +107,11 @@ class VirtualWriter:
         while self._jobs:
             groups: list[Group] = []
             size = 0
-            while self._jobs and isinstance(job := self._jobs[0], Group) and size < self._max_group_bytes:
+            while (
+                self._jobs
+                and isinstance(job := self._jobs[0], Group)
+                and size < self._max_group_bytes
+            ):
                 groups.append(job)
                 size += job.end - job.start
                 self._jobs.popleft()

@@ -1,4 +1,6 @@
-"""An event loop whose time passes only when nothing is left to do, and the nodes whose work it carries out, holds back or forgets."""
+"""An event loop whose time passes only when nothing is left to do, and the nodes whose work it
+carries out, holds back or forgets.
+"""
 
 import asyncio
 import contextvars
@@ -20,7 +22,8 @@ from ogive.transport.connection import Connection
 
 EPOCH_S: Final = 1_700_000_000.0
 MIN_TIMERS: Final = 100
-CANCELLED: Final = 0.5  # of more timers than that: the heap is made anew without them
+# of more timers than that: the heap is made anew without them
+CANCELLED: Final = 0.5
 
 
 class Deadlock(Exception):
@@ -29,7 +32,10 @@ class Deadlock(Exception):
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """A process of the simulated cluster. Everything that it starts inherits it; a dead one's callbacks are never called."""
+    """A process of the simulated cluster.
+
+    Everything that it starts inherits it; a dead one's callbacks are never called.
+    """
 
     name: str
     dead: bool = False
@@ -38,12 +44,20 @@ class Node:
 
 
 class Turn(asyncio.TimerHandle):
-    """A callback at its time, and the node that it belongs to. Cancelled while its node is paused, it is not called afterwards either."""
+    """A callback at its time, and the node that it belongs to.
+
+    Cancelled while its node is paused, it is not called afterwards either.
+    """
 
     __slots__ = ("node",)
 
     def __init__(
-        self, when: float, callback: Callable[..., object], args: tuple[Any, ...], loop: "VirtualLoop", context: contextvars.Context | None
+        self,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: "VirtualLoop",
+        context: contextvars.Context | None,
     ) -> None:
         context = context if context is not None else contextvars.copy_context()
         super().__init__(when, callback, args, loop, context)
@@ -75,7 +89,9 @@ class VirtualSocket:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """``now`` is the monotonic clock, ``wall_offset_s`` how far the wall clock has been set forward or back."""
+    """``now`` is the monotonic clock, ``wall_offset_s`` how far the wall clock has been set forward
+    or back.
+    """
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
@@ -86,15 +102,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._cancelled_timers = 0  # among them
         self.set_exception_handler(_raise_what_nobody_caught)
         self.faults: list[BaseException] = []
-        """What a callback raised, or a task whose result nobody asked for: a bug of the code under test."""
+        """What a callback raised, or a task whose result nobody asked for: a bug of the code under
+        test.
+        """
 
-    # --- what BaseEventLoop asks of its parts ------------------------------------------------------------------------
+    # --- what BaseEventLoop asks of its parts -----------------------------------------------------
 
     def time(self) -> float:
         return self.now
 
     def _run_once(self) -> None:
-        """As BaseEventLoop's. A third of a story's time is the loop's, so that this one leaves out what has no meaning here."""
+        """As BaseEventLoop's.
+
+        A third of a story's time is the loop's, so that this one leaves out what has no meaning
+        here.
+        """
         timers, ready = self._timers, self._ready  # type: ignore[attr-defined]
         if len(timers) > MIN_TIMERS and self._cancelled_timers / len(timers) > CANCELLED:
             timers[:] = [timer for timer in timers if not timer[1].cancelled()]
@@ -123,7 +145,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         pass
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
         """What would run in a thread runs here, a little later, in one piece."""
         future: asyncio.Future[Any] = self.create_future()
 
@@ -132,7 +156,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 return
             try:
                 result = func(*args)
-            except Exception as exc:  # noqa: BLE001  # whatever it is, it belongs to whoever awaits the future
+            except Exception as exc:  # noqa: BLE001
+                # whatever it is, it belongs to whoever awaits the future
                 future.set_exception(exc)
             else:
                 future.set_result(result)
@@ -141,25 +166,37 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return future
 
     def _asyncgen_finalizer_hook(self, agen: Any) -> None:
-        """Generators are closed where they are used; what the collector finds belonged to a dead node."""
+        """Generators are closed where they are used; what the collector finds belonged to a dead
+        node.
+        """
         self._asyncgens.discard(agen)  # type: ignore[attr-defined]
 
-    # --- nodes -------------------------------------------------------------------------------------------------------
+    # --- nodes ------------------------------------------------------------------------------------
 
     def call_soon(  # type: ignore[override]  # the callback's arguments need no checking here
-        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         turn = Turn(self.now, callback, args, self, context)
         self._ready.append(turn)  # type: ignore[attr-defined]
         return turn
 
     def call_soon_threadsafe(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
-        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         turn = Turn(when, callback, args, self, context)
         turn._scheduled = True  # type: ignore[attr-defined]
@@ -188,7 +225,9 @@ def _raise_what_nobody_caught(loop: asyncio.AbstractEventLoop, context: dict[str
 
 @contextmanager
 def virtual_world(seed: int) -> Iterator[VirtualLoop]:
-    """The loop, with every clock and every source of chance of the process replaced: two worlds of one seed are equal."""
+    """The loop, with every clock and every source of chance of the process replaced: two worlds of
+    one seed are equal.
+    """
     rng = random.Random(seed)
     loop = VirtualLoop(rng)
     chance = random.Random(seed + 1)
@@ -198,8 +237,11 @@ def virtual_world(seed: int) -> Iterator[VirtualLoop]:
     numbers = itertools.count()
 
     def number_of(thing: Any) -> int:
-        """In the order of first use, where an address would do elsewhere: sets keep an order that no run repeats."""
-        return thing.__dict__.setdefault("_simulated_hash", next(numbers))  # type: ignore[no-any-return]
+        """In the order of first use, where an address would do elsewhere: sets keep an order that
+        no run repeats.
+        """
+        number: int = thing.__dict__.setdefault("_simulated_hash", next(numbers))
+        return number
 
     def wall_s() -> float:
         return EPOCH_S + loop.now + loop.wall_offset_s
@@ -237,5 +279,6 @@ def virtual_world(seed: int) -> Iterator[VirtualLoop]:
         finally:
             random.setstate(known)
             for task in asyncio.all_tasks(loop):
-                task._log_destroy_pending = False  # type: ignore[attr-defined]  # the world ends with whatever runs in it
+                # the world ends with whatever runs in it
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
             loop.close()

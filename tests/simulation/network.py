@@ -54,7 +54,9 @@ def frames_of(data: bytes) -> list[bytes] | None:
 
 
 def membership_code(frame: bytes) -> int | None:
-    """Return the code of a request about membership with a JSON header, None for any other frame."""
+    """Return the code of a request about membership with a JSON header, None for any other
+    frame.
+    """
     if frame[4] != 0:
         return None
     header = json.loads(frame[8 : 8 + int.from_bytes(frame[5:8])])
@@ -65,7 +67,9 @@ def membership_code(frame: bytes) -> int | None:
 class Wire(asyncio.Transport):
     """One end of a connection."""
 
-    def __init__(self, network: "Network", node: Node | None, own: tuple[str, int], peer: tuple[str, int]) -> None:
+    def __init__(
+        self, network: "Network", node: Node | None, own: tuple[str, int], peer: tuple[str, int]
+    ) -> None:
         super().__init__({"peername": peer, "sockname": own})
         self.network, self.node = network, node
         self.context = contextvars.copy_context()
@@ -78,7 +82,7 @@ class Wire(asyncio.Transport):
         self._last_arrival = 0.0
         self._on_the_way = 0
 
-    # --- sending -----------------------------------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         if self._closing or self.closed:
@@ -90,14 +94,18 @@ class Wire(asyncio.Transport):
             self._write(bytes(data))
 
     def _write_maybe(self, frame: bytes, mischief: Mischief) -> None:
-        """Late ones are overtaken by those behind them: brokers serve requests in several threads."""
+        """Late ones are overtaken by those behind them: brokers serve requests in several
+        threads.
+        """
         rng, code = self.network.loop.rng, membership_code(frame)
         if code is None or rng.random() < 0.5:
             self._write(frame)
             return
         if rng.random() >= mischief.lost:
             for _ in range(1 + (code not in mischief.once and rng.random() < mischief.doubled)):
-                self.network.loop.call_later(rng.random() * mischief.late_s, self._write, frame, context=self.context)
+                self.network.loop.call_later(
+                    rng.random() * mischief.late_s, self._write, frame, context=self.context
+                )
 
     def _write(self, whole: bytes) -> None:
         if self.is_closing():
@@ -129,7 +137,7 @@ class Wire(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def pause_reading(self) -> None:
         self._reading = False
@@ -139,7 +147,7 @@ class Wire(asyncio.Transport):
         while self._arrived and self._reading and not self.closed:
             self.protocol.data_received(self._arrived.popleft())
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def is_closing(self) -> bool:
         return self._closing or self.closed
@@ -170,7 +178,9 @@ class Wire(asyncio.Transport):
 class Listening:
     """What create_server returns, as far as it is used."""
 
-    def __init__(self, network: "Network", node: Node | None, address: tuple[str, int], factory: Factory) -> None:
+    def __init__(
+        self, network: "Network", node: Node | None, address: tuple[str, int], factory: Factory
+    ) -> None:
         self.network, self.node, self.address, self.factory = network, node, address, factory
         self.context = contextvars.copy_context()
         self.sockets = (self,)
@@ -190,7 +200,8 @@ class Network:
         self.slow_s = 0.0
         self.mischief: Mischief | None = None
         self.listening: dict[tuple[str, int], Listening] = {}
-        self.wires: dict[Wire, None] = {}  # a dict for its order: that of a set would differ from run to run
+        # a dict for its order: that of a set would differ from run to run
+        self.wires: dict[Wire, None] = {}
         self._ports = iter(range(40_000, 10_000_000))
         loop.create_server = self._create_server  # type: ignore[method-assign,assignment]
         loop.create_connection = self._create_connection  # type: ignore[method-assign,assignment]
@@ -222,7 +233,7 @@ class Network:
         here.protocol.connection_made(here)
         return here, here.protocol
 
-    # --- faults ------------------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------
 
     def node_died(self, node: Node) -> None:
         """Its peers see their connections end, as the kernel of a killed process has it."""
@@ -234,7 +245,12 @@ class Network:
                 self.wires.pop(wire, None)
                 wire.closed = True
                 other = wire.other
-                self.loop.call_later(self.delay_s(), other._lost, ConnectionResetError(errno.ECONNRESET, "reset"), context=other.context)
+                self.loop.call_later(
+                    self.delay_s(),
+                    other._lost,
+                    ConnectionResetError(errno.ECONNRESET, "reset"),
+                    context=other.context,
+                )
 
     def cut_one(self) -> str:
         """One connection, picked at random, ends for both."""

@@ -1,4 +1,6 @@
-"""Producers, consumers and faults by chance, and the verdict: what was acknowledged came, in order, never early, and nothing else did."""
+"""Producers, consumers and faults by chance, and the verdict: what was acknowledged came, in order,
+never early, and nothing else did.
+"""
 
 import asyncio
 import hashlib
@@ -25,7 +27,8 @@ from tests.simulation.network import Mischief
 WORK, LINE = "Work", "Line"
 GROUPS: Final = {WORK: "work", LINE: "line"}
 PRODUCERS: Final = 3
-MAX_IN_FLIGHT: Final = 15  # of each producer
+# of each producer
+MAX_IN_FLIGHT: Final = 15
 SETTLE_S: Final = 900.0
 REST_S: Final = 150.0
 """End of a story about members: the lease of a lock and the expiry of a paused member are over by
@@ -35,13 +38,31 @@ RETRIES: Final = 2
 IN_HAND: Final = 100
 """Messages of one member: pulled ones, and those that it did since its last commit."""
 CALM: Final = frozenset(
-    {"member left", "member joined", "member restarted", "name-server restarted", "wire slow", "requests late or doubled"}
+    {
+        "member left",
+        "member joined",
+        "member restarted",
+        "name-server restarted",
+        "wire slow",
+        "requests late or doubled",
+    }
 )
 """Faults that cost no message a second delivery."""
 COMMITS: Final = frozenset({int(RequestCode.UPDATE_CONSUMER_OFFSET)})
-ROUGH: Final = CALM | {"member killed", "wire cut", "node paused", "broker stopped", "broker killed", "requests lost"}
+ROUGH: Final = CALM | {
+    "member killed",
+    "wire cut",
+    "node paused",
+    "broker stopped",
+    "broker killed",
+    "requests lost",
+}
 _CONSUMER: Final = ConsumerConfig(
-    rebalance_period_s=5.0, lock_renew_s=5.0, lock_lease_s=10.0, send_back_retry_s=1.0, await_termination_s=5.0
+    rebalance_period_s=5.0,
+    lock_renew_s=5.0,
+    lock_lease_s=10.0,
+    send_back_retry_s=1.0,
+    await_termination_s=5.0,
 )
 
 
@@ -74,13 +95,19 @@ class Book:
     attempted: set[bytes] = field(default_factory=set)
     owed: dict[str, set[bytes]] = field(default_factory=lambda: {WORK: set(), LINE: set()})
     rolled_back: set[bytes] = field(default_factory=set)
-    spoiled: set[bytes] = field(default_factory=set)  # a record that held it was damaged on the disk: it may come, and need not
-    ends: dict[bytes, tuple[int, int]] = field(default_factory=dict)  # of a transaction: body -> (queue id, offset)
+    # a record that held it was damaged on the disk: it may come, and need not
+    spoiled: set[bytes] = field(default_factory=set)
+    # of a transaction: body -> (queue id, offset)
+    ends: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     received: dict[str, set[bytes]] = field(default_factory=lambda: {WORK: set(), LINE: set()})
-    due: dict[bytes, tuple[float, int]] = field(default_factory=dict)  # body -> (earliest time, clock changes until then)
-    places: dict[tuple[str, int, int], bytes] = field(default_factory=dict)  # (topic, queue id, offset) -> body
-    high: dict[int, int] = field(default_factory=dict)  # of the ordered topic: queue id -> highest offset handled
-    handled_by: dict[int, Node] = field(default_factory=dict)  # of the ordered topic: queue id -> who is at it
+    # body -> (earliest time, clock changes until then)
+    due: dict[bytes, tuple[float, int]] = field(default_factory=dict)
+    # (topic, queue id, offset) -> body
+    places: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
+    # of the ordered topic: queue id -> highest offset handled
+    high: dict[int, int] = field(default_factory=dict)
+    # of the ordered topic: queue id -> who is at it
+    handled_by: dict[int, Node] = field(default_factory=dict)
     done: dict[str, set[bytes]] = field(default_factory=lambda: {WORK: set(), LINE: set()})
     """Messages of which a call has ended well."""
     tries: defaultdict[bytes, set[int]] = field(default_factory=lambda: defaultdict(set))
@@ -127,7 +154,9 @@ class Story:
     calm: there nothing is delivered twice.
     """
 
-    def __init__(self, loop: VirtualLoop, seed: int, *, members: bool = False, verbose: bool = False) -> None:
+    def __init__(
+        self, loop: VirtualLoop, seed: int, *, members: bool = False, verbose: bool = False
+    ) -> None:
         self._print = verbose
         self._about_members = members
         self._calm = members and seed % 3 == 0
@@ -139,7 +168,8 @@ class Story:
         self._members: list[Member] = []
         self._clock_changes = 0
         self._number = self._joined = self._opened = 0
-        self._busy: set[str] = set()  # what a fault is working on
+        # what a fault is working on
+        self._busy: set[str] = set()
         self._faults: set[asyncio.Task[None]] = set()
         self._trace = hashlib.sha256()
 
@@ -152,10 +182,14 @@ class Story:
     def outcome(self) -> Outcome:
         faults = [*self.book.faults, *(f"nobody caught {fault!r}" for fault in self.loop.faults)]
         return Outcome(
-            self.seed, tuple(faults), dict(sorted(self.book.counts.items())), self._trace.hexdigest()[:16], self.loop.now - 1000.0
+            self.seed,
+            tuple(faults),
+            dict(sorted(self.book.counts.items())),
+            self._trace.hexdigest()[:16],
+            self.loop.now - 1000.0,
         )
 
-    # --- the story ---------------------------------------------------------------------------------------------------
+    # --- the story --------------------------------------------------------------------------------
 
     async def run(self, operations: int) -> None:
         await self.cluster.start_name_server()
@@ -199,13 +233,19 @@ class Story:
         finally:
             self._busy.discard(part)
 
-    # --- sends -------------------------------------------------------------------------------------------------------
+    # --- sends ------------------------------------------------------------------------------------
 
     def _begin_send(self, shop: Shop) -> None:
         self._number += 1
         body = f"{self._number:06d}".encode() * self.rng.randint(1, 60)
         self.book.attempted.add(body)
-        kinds = (self._send_ordered, self._send, self._send_delayed, self._send_timed, self._send_in_transaction)
+        kinds = (
+            self._send_ordered,
+            self._send,
+            self._send_delayed,
+            self._send_timed,
+            self._send_in_transaction,
+        )
         [send] = self.rng.choices(kinds, (0.4, 0.4, 0.05, 0.05, 0.1))
         task = self.loop.spawn(shop.node, send(shop.producer, body))
         shop.sends.add(task)
@@ -215,7 +255,11 @@ class Story:
         self._stored(WORK, body, await self._attempt(producer, WORK, body))
 
     async def _send_ordered(self, producer: aio.Producer, body: bytes) -> None:
-        self._stored(LINE, body, await self._attempt(producer, LINE, body, sharding_key=f"key {self.rng.randrange(12)}"))
+        self._stored(
+            LINE,
+            body,
+            await self._attempt(producer, LINE, body, sharding_key=f"key {self.rng.randrange(12)}"),
+        )
 
     async def _send_delayed(self, producer: aio.Producer, body: bytes) -> None:
         level = self.rng.randint(1, len(DELAYS_S))
@@ -226,14 +270,23 @@ class Story:
         if self.rng.random() < 0.5:
             await self._send_later(producer, body, delay_s, delay_s=delay_s)
         else:
-            await self._send_later(producer, body, delay_s, deliver_at=datetime.fromtimestamp(time.time() + delay_s, UTC))
+            await self._send_later(
+                producer,
+                body,
+                delay_s,
+                deliver_at=datetime.fromtimestamp(time.time() + delay_s, UTC),
+            )
 
-    async def _send_later(self, producer: aio.Producer, body: bytes, wait_s: float, **options: Any) -> None:
+    async def _send_later(
+        self, producer: aio.Producer, body: bytes, wait_s: float, **options: Any
+    ) -> None:
         self.book.due[body] = self.loop.now + wait_s, self._clock_changes
         if await self._attempt(producer, WORK, body, **options) is not None:
             self.book.owed[WORK].add(body)
 
-    async def _attempt(self, producer: aio.Producer, topic: str, body: bytes, **options: Any) -> SendResult | None:
+    async def _attempt(
+        self, producer: aio.Producer, topic: str, body: bytes, **options: Any
+    ) -> SendResult | None:
         try:
             result = await producer.send(topic, body, **options)
         except OgiveError as exc:
@@ -258,12 +311,14 @@ class Story:
         end = self.rng.choice(("commit", "commit", "roll back", "leave open"))
         entered = False
         if end == "roll back":
-            self.book.rolled_back.add(body)  # from here on whoever asks is told so
+            # from here on whoever asks is told so
+            self.book.rolled_back.add(body)
         try:
             async with producer.transaction(WORK, body) as transaction:
                 entered = True
                 if end != "roll back":
-                    self.book.owed[WORK].add(body)  # the decision: what happens to its message from now on must not change it
+                    # the decision: what happens to its message from now on must not change it
+                    self.book.owed[WORK].add(body)
                 if end == "leave open":
                     transaction.leave_open()
                 elif end == "roll back":
@@ -279,7 +334,7 @@ class Story:
         self.book.counts["transaction: asked"] += 1
         return message.body in self.book.owed[WORK]
 
-    # --- clients -----------------------------------------------------------------------------------------------------
+    # --- clients ----------------------------------------------------------------------------------
 
     async def _start_producer(self) -> None:
         self._opened += 1
@@ -339,8 +394,12 @@ class Story:
                 book.faults.append(f"{node.name} and {other.name} are both at queue {queue_id}")
             book.handled_by[queue_id] = node
             passed = range(book.high.get(queue_id, -1) + 1, offset)
-            if any(book.places.get((LINE, queue_id, place)) not in book.spoiled for place in passed):
-                book.faults.append(f"queue {queue_id}: {offset} came behind {book.high.get(queue_id, -1)}")
+            if any(
+                book.places.get((LINE, queue_id, place)) not in book.spoiled for place in passed
+            ):
+                book.faults.append(
+                    f"queue {queue_id}: {offset} came behind {book.high.get(queue_id, -1)}"
+                )
             await asyncio.sleep(self.rng.expovariate(200.0))
             if book.handled_by.get(queue_id) is node:
                 del book.handled_by[queue_id]
@@ -384,7 +443,7 @@ class Story:
         if due is not None and due[1] == self._clock_changes and self.loop.now < due[0] - 0.001:
             book.faults.append(f"{body[:6]!r} came {due[0] - self.loop.now:.3f} s early")
 
-    # --- faults ------------------------------------------------------------------------------------------------------
+    # --- faults -----------------------------------------------------------------------------------
 
     def _possible_faults(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         return [
@@ -461,7 +520,10 @@ class Story:
 
     async def _leave(self) -> None:
         member = self.rng.choice(self._members)
-        if member.consumer is not None and sum(other.topic == member.topic for other in self._members) > 1:
+        if (
+            member.consumer is not None
+            and sum(other.topic == member.topic for other in self._members) > 1
+        ):
             self._members.remove(member)
             await self.cluster.on(member.node, member.consumer.close)
 
@@ -500,7 +562,13 @@ class Story:
         self.cluster.network.slow_s = 0.0
 
     async def _pause(self) -> None:
-        node = self.rng.choice([*self.cluster.nodes, *(shop.node for shop in self._shops), *(member.node for member in self._members)])
+        node = self.rng.choice(
+            [
+                *self.cluster.nodes,
+                *(shop.node for shop in self._shops),
+                *(member.node for member in self._members),
+            ]
+        )
         if not node.dead:
             node.paused = True
             await asyncio.sleep(self.rng.random() * 6)
@@ -510,32 +578,50 @@ class Story:
         self._clock_changes += 1
         self.loop.wall_offset_s += self.rng.uniform(-60.0, 60.0)
 
-    # --- the verdict -------------------------------------------------------------------------------------------------
+    # --- the verdict ------------------------------------------------------------------------------
 
     async def _settle(self) -> None:
-        """All faults end; then everything owed must arrive, and all progress reach the end of its queue."""
+        """All faults end; then everything owed must arrive, and all progress reach the end of its
+        queue.
+        """
         while self._faults:
             await asyncio.wait(set(self._faults))
         if self.cluster.broker_failed:
             await self._kill_broker()
         until = self.loop.now + (REST_S if self._about_members else SETTLE_S)
-        while self.loop.now < until and (self._missing() or any(shop.sends for shop in self._shops)):
+        while self.loop.now < until and (
+            self._missing() or any(shop.sends for shop in self._shops)
+        ):
             await asyncio.sleep(1.0)
         for topic, bodies in self._missing().items():
-            self.book.faults.append(f"{len(bodies)} messages of {topic} did not arrive, the first is {min(bodies)[:6]!r}")
+            self.book.faults.append(
+                f"{len(bodies)} messages of {topic} did not arrive, the first is "
+                f"{min(bodies)[:6]!r}"
+            )
         await asyncio.sleep(10.0)
         if not self.book.faults:
             await self._check_progress(until)
         if self._about_members:
             await self._check_dead_letters()
-            rough = sum(count for name, count in self.book.counts.items() if name.startswith("fault: ") and name[7:] not in CALM)
+            rough = sum(
+                count
+                for name, count in self.book.counts.items()
+                if name.startswith("fault: ") and name[7:] not in CALM
+            )
             if self.book.counts["twice"] > rough * IN_HAND:
-                self.book.faults.append(f"{self.book.counts['twice']} deliveries too many after {rough} faults that cost some")
+                self.book.faults.append(
+                    f"{self.book.counts['twice']} deliveries too many after {rough} faults that "
+                    "cost some"
+                )
 
     def _missing(self) -> dict[str, set[bytes]]:
         book = self.book
         found = {topic: book.owed[topic] - book.received[topic] - book.spoiled for topic in GROUPS}
-        found[WORK] = {body for body in found[WORK] if not (self._always_fails(body) and RETRIES in book.tries[body])}
+        found[WORK] = {
+            body
+            for body in found[WORK]
+            if not (self._always_fails(body) and RETRIES in book.tries[body])
+        }
         return {topic: missing for topic, missing in found.items() if missing}
 
     async def _check_dead_letters(self) -> None:
@@ -548,11 +634,15 @@ class Story:
                     found.update(message.body for message in batch)
         for body, count in found.items():
             if not self.book.tries[body].issuperset(range(1 + RETRIES)):
-                self.book.faults.append(f"{body[:6]!r} is a dead letter after the tries {sorted(self.book.tries[body])}")
+                self.book.faults.append(
+                    f"{body[:6]!r} is a dead letter after the tries {sorted(self.book.tries[body])}"
+                )
             if count > 1 and self._calm:
                 self.book.faults.append(f"{body[:6]!r} is a dead letter {count} times")
         owed = {body for body in self.book.owed[WORK] if self._always_fails(body)}
-        self.book.faults += [f"{body[:6]!r} is no dead letter" for body in sorted(owed - found.keys())]
+        self.book.faults += [
+            f"{body[:6]!r} is no dead letter" for body in sorted(owed - found.keys())
+        ]
 
     async def _check_progress(self, until: float) -> None:
         async with aio.Admin(client=CLIENT) as admin:

@@ -1,4 +1,6 @@
-"""What README.md and docs/ tell a reader to type: Python that compiles, with names and arguments that exist, and commands that parse."""
+"""What README.md and docs/ tell a reader to type: Python that compiles, with names and arguments
+that exist, and commands that parse.
+"""
 
 import argparse
 import ast
@@ -37,7 +39,9 @@ def blocks(page: Path, *languages: str) -> Iterator[Block]:
     text = page.read_text("utf-8")
     for fence in re.finditer(r"^```(\w+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if fence[1] in languages:
-            yield Block(f"{page.name}:{text.count(chr(10), 0, fence.start()) + 1}", fence[1], fence[2])
+            yield Block(
+                f"{page.name}:{text.count(chr(10), 0, fence.start()) + 1}", fence[1], fence[2]
+            )
 
 
 def inline(page: Path) -> Iterator[str]:
@@ -56,11 +60,14 @@ def compiled(block: Block) -> ast.Module:
     return ast.parse(block.text, block.place)
 
 
-# --- names and arguments -----------------------------------------------------------------------------------------------
+# --- names and arguments --------------------------------------------------------------------------
 
 
 def found(path: str) -> Any:
-    """What ``ogive.x.y`` is. Raises AttributeError, ModuleNotFoundError for a library that is not installed."""
+    """What ``ogive.x.y`` is.
+
+    Raises AttributeError, ModuleNotFoundError for a library that is not installed.
+    """
     value: Any = ogive
     names = path.split(".")[1:]
     for i, name in enumerate(names):
@@ -89,15 +96,20 @@ def imported(tree: ast.AST) -> dict[str, Any]:
     names: dict[str, Any] = {"ogive": ogive}
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "ogive":
-            module = importlib.import_module(node.module or "")  # not by its path: a package may have a function of the same name
+            # not by its path: a package may have a function of the same name
+            module = importlib.import_module(node.module or "")
             for alias in node.names:
                 there = hasattr(module, alias.name)
-                names[alias.asname or alias.name] = getattr(module, alias.name) if there else found(f"{node.module}.{alias.name}")
+                names[alias.asname or alias.name] = (
+                    getattr(module, alias.name) if there else found(f"{node.module}.{alias.name}")
+                )
     return names
 
 
 def variables(tree: ast.AST, names: dict[str, Any]) -> dict[str, type]:
-    """The variables that are made by calling one of our classes; with the usual names, those that the block does not make."""
+    """The variables that are made by calling one of our classes; with the usual names, those that
+    the block does not make.
+    """
     made = dict(BY_NAME)
     for node in ast.walk(tree):
         pairs: list[tuple[ast.expr | None, ast.expr]] = []
@@ -106,7 +118,11 @@ def variables(tree: ast.AST, names: dict[str, Any]) -> dict[str, type]:
         elif isinstance(node, ast.Assign):
             pairs = [(target, node.value) for target in node.targets]
         for target, value in pairs:
-            if isinstance(target, ast.Name) and isinstance(value, ast.Call) and inspect.isclass(kind := resolved(value.func, names, {})):
+            if (
+                isinstance(target, ast.Name)
+                and isinstance(value, ast.Call)
+                and inspect.isclass(kind := resolved(value.func, names, {}))
+            ):
                 made[target.id] = kind
     return made
 
@@ -138,18 +154,32 @@ def faults(block: Block) -> list[str]:
         names = imported(tree)
         made = variables(tree, names)
         for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and (path := dotted(node)) and path.startswith("ogive."):
+            if (
+                isinstance(node, ast.Attribute)
+                and (path := dotted(node))
+                and path.startswith("ogive.")
+            ):
                 found(path)
-        calls = [(node, resolved(node.func, names, made)) for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        calls = [
+            (node, resolved(node.func, names, made))
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Call)
+        ]
     except AttributeError as exc:
         return [f"{block.place}: {exc}"]
-    return [f"{block.place}: line {node.lineno}: {fault}" for node, value in calls if callable(value) for fault in refused(node, value)]
+    return [
+        f"{block.place}: line {node.lineno}: {fault}"
+        for node, value in calls
+        if callable(value)
+        for fault in refused(node, value)
+    ]
 
 
 def refused(node: ast.Call, call: Callable[..., Any]) -> Iterator[str]:
     try:
         parameters = inspect.signature(call).parameters
-    except ValueError:  # a type without a signature in Python
+    except ValueError:
+        # a type without a signature in Python
         return
     if any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()):
         return
@@ -176,7 +206,8 @@ def test_names_in_running_text_are_there() -> None:
                 except AttributeError as exc:
                     missing.append(f"{page.name}: {path}: {exc}")
                 except ModuleNotFoundError:
-                    continue  # of an extra that is not installed
+                    # of an extra that is not installed
+                    continue
     assert missing == []
 
 
@@ -185,13 +216,20 @@ def test_names_in_running_text_are_there() -> None:
     [
         ("import ogive\nogive.Prodcer()", "there is no ogive.Prodcer"),
         ("ogive.Producer(nameserver='x')", "ogive.Producer takes no nameserver="),
-        ("with ogive.Admin() as it:\n    it.create_topic('T', queus=3)", "it.create_topic takes no queus="),
+        (
+            "with ogive.Admin() as it:\n    it.create_topic('T', queus=3)",
+            "it.create_topic takes no queus=",
+        ),
         ("producer.sned('T', b'')", "no attribute 'sned'"),
         (
-            "async def f():\n    async with ogive.aio.PushConsumer('T', group='g') as c:\n        await c.close(now=True)",
+            "async def f():\n    async with ogive.aio.PushConsumer('T', group='g') as c:\n        "
+            "await c.close(now=True)",
             "c.close takes no now=",
         ),
-        ("@ogive.listener('T', group='g', batches=2)\ndef f(m): ...", "ogive.listener takes no batches="),
+        (
+            "@ogive.listener('T', group='g', batches=2)\ndef f(m): ...",
+            "ogive.listener takes no batches=",
+        ),
         ("from ogive.testing import Brokr", "there is no ogive.testing.Brokr"),
     ],
 )
@@ -200,31 +238,47 @@ def test_a_wrong_name_or_argument_is_found(text: str, fault: str) -> None:
     assert fault in said
 
 
-# --- programs ----------------------------------------------------------------------------------------------------------
+# --- programs -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_python_is_kept_from_the_type_checkers(page: Path) -> None:
-    """They get the blocks that open with exactly these letters, so any other spelling would leave one out."""
-    fences = re.findall(r"^ *```(?=py|\{)(.*)$", page.read_text("utf-8"), re.MULTILINE | re.IGNORECASE)
+    """They get the blocks that open with exactly these letters, so any other spelling would leave
+    one out.
+    """
+    fences = re.findall(
+        r"^ *```(?=py|\{)(.*)$", page.read_text("utf-8"), re.MULTILINE | re.IGNORECASE
+    )
     assert fences == ["python"] * len(list(blocks(page, "python")))
-    assert not re.search(r"#\s*(type|pyright|mypy):", "".join(block.text for block in blocks(page, "python")))
+    assert not re.search(
+        r"#\s*(type|pyright|mypy):", "".join(block.text for block in blocks(page, "python"))
+    )
 
 
 def test_a_block_that_imports_ogive_begins_a_program() -> None:
-    page = "```python\nimport ogive\n```\ntext\n```sh\nls\n```\n```python\nogive.run()\n```\n```python\nimport re\nimport ogive.aio\n```\n"
-    assert programs(page) == ["\nimport ogive\n" + "\n" * 6 + "ogive.run()\n", "\n" * 11 + "import re\nimport ogive.aio\n"]
+    page = (
+        "```python\nimport "
+        "ogive\n```\ntext\n```sh\nls\n```\n```python\nogive.run()\n```\n```python\nimport "
+        "re\nimport ogive.aio\n```\n"
+    )
+    assert programs(page) == [
+        "\nimport ogive\n" + "\n" * 6 + "ogive.run()\n",
+        "\n" * 11 + "import re\nimport ogive.aio\n",
+    ]
 
 
 def test_a_block_with_a_docstring_begins_a_program() -> None:
-    assert programs('```python\nimport re\n```\n```python\n"""Test it."""\n```\n') == ["\nimport re\n", "\n" * 4 + '"""Test it."""\n']
+    assert programs('```python\nimport re\n```\n```python\n"""Test it."""\n```\n') == [
+        "\nimport re\n",
+        "\n" * 4 + '"""Test it."""\n',
+    ]
 
 
 def test_a_page_without_python_has_no_program() -> None:
     assert programs("# Page\n```sh\nls\n```\n") == []
 
 
-# --- commands ----------------------------------------------------------------------------------------------------------
+# --- commands -------------------------------------------------------------------------------------
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -238,7 +292,8 @@ def commands(text: str) -> Iterator[list[str]]:
                 if "ogive" in words[:1]:
                     yield words[1:]
                 words = []
-            elif words or "=" not in word:  # not the environment in front of a command
+            elif words or "=" not in word:
+                # not the environment in front of a command
                 words.append(word)
 
 
@@ -246,22 +301,32 @@ def parser_of(words: list[str]) -> tuple[argparse.ArgumentParser, list[str]]:
     """The parser of the command that *words* begin with, and the rest of them."""
     parser, rest = build_parser(), list(words)
     while rest:
-        choices = next((a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {})
+        choices = next(
+            (a.choices for a in parser._actions if isinstance(a, argparse._SubParsersAction)), {}
+        )
         if rest[0] not in choices:
             break
         parser = choices[rest.pop(0)]
     return parser, rest
 
 
-@pytest.mark.parametrize("block", [block for block in SHELL if any(commands(block.text))], ids=lambda block: block.place)
-def test_every_command_in_a_shell_block_is_understood(block: Block, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "block", [block for block in SHELL if any(commands(block.text))], ids=lambda block: block.place
+)
+def test_every_command_in_a_shell_block_is_understood(
+    block: Block, capsys: pytest.CaptureFixture[str]
+) -> None:
     for words in commands(block.text):
         try:
             options = build_parser(words).parse_args(words)
         except SystemExit as stopped:
-            assert stopped.code == 0, f"{block.place}: ogive {shlex.join(words)}: {capsys.readouterr().err}"  # noqa: PT017
+            if stopped.code:
+                refused = capsys.readouterr().err
+                pytest.fail(f"{block.place}: ogive {shlex.join(words)}: {refused}")
         else:
-            assert hasattr(options, "module"), f"{block.place}: ogive {shlex.join(words)} is half a command"
+            assert hasattr(options, "module"), (
+                f"{block.place}: ogive {shlex.join(words)} is half a command"
+            )
 
 
 def test_every_command_in_running_text_has_these_options() -> None:
@@ -274,39 +339,61 @@ def test_every_command_in_running_text_has_these_options() -> None:
             known = {option for action in parser._actions for option in action.option_strings}
             if parser.prog == "ogive":
                 unknown.append(f"{page.name}: {code}: no such command")
-            unknown += [f"{page.name}: {code}: no {word}" for word in rest if word.startswith("--") and word.partition("=")[0] not in known]
+            unknown += [
+                f"{page.name}: {code}: no {word}"
+                for word in rest
+                if word.startswith("--") and word.partition("=")[0] not in known
+            ]
     assert unknown == []
 
 
 def test_a_command_line_is_cut_as_a_shell_does() -> None:
-    text = "X=1 ogive up --data 'a b' & # why\ncat x | ogive send T --key k < body\necho ogive up\nogive lag g \\\n  --watch\n"
-    assert list(commands(text)) == [["up", "--data", "a b"], ["send", "T", "--key", "k"], ["lag", "g", "--watch"]]
+    text = (
+        "X=1 ogive up --data 'a b' & # why\ncat x | ogive send T --key k < body\necho ogive "
+        "up\nogive lag g \\\n  --watch\n"
+    )
+    assert list(commands(text)) == [
+        ["up", "--data", "a b"],
+        ["send", "T", "--key", "k"],
+        ["lag", "g", "--watch"],
+    ]
 
 
-# --- docstrings --------------------------------------------------------------------------------------------------------
+# --- docstrings -----------------------------------------------------------------------------------
 
 
 def of_class(kind: type) -> Iterator[tuple[str, object]]:
-    """The public methods and properties of *kind* that are ours, and not inherited from a library."""
+    """The public methods and properties of *kind* that are ours, and not inherited from a
+    library.
+    """
     for name in dir(kind):
         value = inspect.getattr_static(kind, name)
         function = getattr(value, "fget", None) or getattr(value, "__func__", value)
-        if not name.startswith("_") and str(getattr(function, "__module__", "")).startswith("ogive"):
+        if not name.startswith("_") and str(getattr(function, "__module__", "")).startswith(
+            "ogive"
+        ):
             yield name, value
 
 
 @pytest.mark.parametrize("module", ["ogive", "ogive.aio", "ogive.testing", "ogive.spark"])
 def test_every_public_name_has_a_docstring(module: str) -> None:
     try:
-        names = {name: getattr(importlib.import_module(module), name) for name in importlib.import_module(module).__all__}
+        names = {
+            name: getattr(importlib.import_module(module), name)
+            for name in importlib.import_module(module).__all__
+        }
     except ModuleNotFoundError as exc:
         pytest.skip(f"{exc.name} is not installed")
     bare = [module] if not importlib.import_module(module).__doc__ else []
     for name, value in names.items():
         # a dataclass without one gets its signature, an enum what the library says
         own = vars(value).get("__doc__") if inspect.isclass(value) else inspect.getdoc(value)
-        if (inspect.isclass(value) or inspect.isroutine(value)) and (not own or own.startswith(f"{name}(")):
+        if (inspect.isclass(value) or inspect.isroutine(value)) and (
+            not own or own.startswith(f"{name}(")
+        ):
             bare.append(name)
         if inspect.isclass(value):
-            bare += [f"{name}.{member}" for member, found in of_class(value) if not inspect.getdoc(found)]
+            bare += [
+                f"{name}.{member}" for member, found in of_class(value) if not inspect.getdoc(found)
+            ]
     assert bare == []

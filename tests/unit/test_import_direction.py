@@ -10,7 +10,8 @@ import pytest
 
 SRC = Path(__file__).parents[2] / "src"
 
-# A module may import its own part and parts with a smaller number; neighbours with the same number may not import each other.
+# A module may import its own part and parts with a smaller number; neighbours with the same number
+# may not import each other.
 STEP = {
     "errors": 0,
     "keywords": 0,
@@ -36,7 +37,12 @@ STEP = {
     "cli": 8,
 }
 # Modules that stand beside the folders: the public face re-exports the client.
-FACE = {"ogive": "client", "ogive.aio": "client", "ogive.__main__": "cli", "pyspark_rocketmq": "spark"}
+FACE = {
+    "ogive": "client",
+    "ogive.aio": "client",
+    "ogive.__main__": "cli",
+    "pyspark_rocketmq": "spark",
+}
 
 FORBIDDEN_IMPORTS = {
     "errors": {"asyncio", "logging", "socket"},
@@ -45,15 +51,19 @@ FORBIDDEN_IMPORTS = {
     "wire": {"asyncio", "logging", "socket"},
     "store": {"asyncio", "socket"},
 }
-# Parsing and printing an address is pure, so a part that may not use sockets may use these of the module.
+# Parsing and printing an address is pure, so a part that may not use sockets may use these of the
+# module.
 PURE_SOCKET_NAMES = {"socket.inet_ntop", "socket.inet_pton", "socket.AF_INET", "socket.AF_INET6"}
-EXTRAS = {  # packages outside the standard library, and the parts that may import them
+# packages outside the standard library, and the parts that may import them
+EXTRAS = {
     "isal": {"wire"},
     "orjson": {"wire"},
     "jinja2": {"console"},
     "lz4": {"wire"},
-    "msgspec": {"client"},  # where a user's own class is one of its structs
-    "markupsafe": {"console"},  # comes with jinja2
+    # where a user's own class is one of its structs
+    "msgspec": {"client"},
+    # comes with jinja2
+    "markupsafe": {"console"},
     "numpy": {"spark", "demo"},
     "psutil": {"demo"},
     "py4j": {"spark"},
@@ -62,26 +72,50 @@ EXTRAS = {  # packages outside the standard library, and the parts that may impo
     "pytest": {"testing"},
     "rich": {"cli", "demo"},
     "starlette": {"console"},
-    "typing_extensions": {"client"},  # for type checkers only
+    # for type checkers only
+    "typing_extensions": {"client"},
     "uvicorn": {"console"},
     "uvloop": {"transport"},
     "zstandard": {"wire"},
 }
-FACING_THE_NETWORK = {"access", "broker", "console", "namesrv", "sql92", "store", "transport", "wire"}
+FACING_THE_NETWORK = {
+    "access",
+    "broker",
+    "console",
+    "namesrv",
+    "sql92",
+    "store",
+    "transport",
+    "wire",
+}
 DANGEROUS_IMPORTS = {"subprocess", "pickle", "marshal", "shelve"}
 DANGEROUS_CALLS = {"eval", "exec", "__import__", "os.system", "os.popen"}
 NEVER_CALLED = {
-    "tempfile.mktemp",  # somebody else may take the name in between
-    "yaml.load", "yaml.load_all", "yaml.unsafe_load", "yaml.full_load",  # make objects of any class
-    "zlib.decompress", "gzip.decompress", "bz2.decompress", "lzma.decompress",  # have no limit: a decompressor's own method has one
-}  # fmt: skip
+    # somebody else may take the name in between
+    "tempfile.mktemp",
+    # make objects of any class
+    "yaml.load",
+    "yaml.load_all",
+    "yaml.unsafe_load",
+    "yaml.full_load",
+    # have no limit: a decompressor's own method has one
+    "zlib.decompress",
+    "gzip.decompress",
+    "bz2.decompress",
+    "lzma.decompress",
+}
 SECRET = re.compile(r"(digest|signature|password|secret|secret_key|token)$")
-"""The end of a name whose value is compared by hmac.compare_digest, which takes as long whatever the other one is."""
+"""The end of a name whose value is compared by hmac.compare_digest, which takes as long whatever
+the other one is.
+"""
 MAY_PRINT = {"cli", "demo"}
 
 
 def part_of(module: str) -> str:
-    """ "wire" for "ogive.wire.frame". Raises KeyError for a part that STEP does not know: give it a place there."""
+    """ "wire" for "ogive.wire.frame".
+
+    Raises KeyError for a part that STEP does not know: give it a place there.
+    """
     if module in FACE:
         return FACE[module]
     top, _, rest = module.partition(".")
@@ -92,7 +126,9 @@ def part_of(module: str) -> str:
 
 
 def imported_modules(tree: ast.AST, modules: frozenset[str]) -> Iterator[str]:
-    """Every absolute module name that *tree* imports, also inside functions; "from ogive import model" names ogive.model."""
+    """Every absolute module name that *tree* imports, also inside functions; "from ogive import
+    model" names ogive.model.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -104,13 +140,23 @@ def imported_modules(tree: ast.AST, modules: frozenset[str]) -> Iterator[str]:
 
 
 def dotted(node: ast.expr) -> str:
-    return f"{dotted(node.value)}.{node.attr}" if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return (
+        f"{dotted(node.value)}.{node.attr}"
+        if isinstance(node, ast.Attribute)
+        else node.id
+        if isinstance(node, ast.Name)
+        else ""
+    )
 
 
 def only_pure_socket_names(tree: ast.AST) -> bool:
     used = {dotted(node) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    renamed = any(isinstance(node, ast.ImportFrom) and node.module == "socket" for node in ast.walk(tree))
-    return not renamed and {name for name in used if name.startswith("socket.")} <= PURE_SOCKET_NAMES
+    renamed = any(
+        isinstance(node, ast.ImportFrom) and node.module == "socket" for node in ast.walk(tree)
+    )
+    return (
+        not renamed and {name for name in used if name.startswith("socket.")} <= PURE_SOCKET_NAMES
+    )
 
 
 def imported_names(tree: ast.AST) -> Iterator[str]:
@@ -124,7 +170,10 @@ def compared_secrets(tree: ast.AST) -> Iterator[str]:
     """Names and calls that are compared by == or != with something that is no constant."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
-            sides = [side.func if isinstance(side, ast.Call) else side for side in (node.left, node.comparators[0])]
+            sides = [
+                side.func if isinstance(side, ast.Call) else side
+                for side in (node.left, node.comparators[0])
+            ]
             if not any(isinstance(side, ast.Constant) for side in sides):
                 yield from (name for name in map(dotted, sides) if SECRET.search(name))
 
@@ -132,11 +181,15 @@ def compared_secrets(tree: ast.AST) -> Iterator[str]:
 def is_forbidden(part: str, package: str) -> bool:
     if package not in sys.stdlib_module_names:
         return part not in EXTRAS.get(package, ())
-    return package in FORBIDDEN_IMPORTS.get(part, ()) or (part in FACING_THE_NETWORK and package in DANGEROUS_IMPORTS)
+    return package in FORBIDDEN_IMPORTS.get(part, ()) or (
+        part in FACING_THE_NETWORK and package in DANGEROUS_IMPORTS
+    )
 
 
 def violations(module: str, source: str, modules: frozenset[str]) -> list[str]:
-    """What *source*, as module *module*, imports or calls against the rules; *modules* are all modules that exist."""
+    """What *source*, as module *module*, imports or calls against the rules; *modules* are all
+    modules that exist.
+    """
     part, tree = part_of(module), ast.parse(source)
     found = []
     for name in imported_modules(tree, modules):
@@ -151,11 +204,22 @@ def violations(module: str, source: str, modules: frozenset[str]) -> list[str]:
             found.append(f"{module} ({part}) imports {name}")
     calls = {dotted(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     forbidden = NEVER_CALLED | DANGEROUS_CALLS if part in FACING_THE_NETWORK else NEVER_CALLED
-    found += [f"{module} ({part}) calls {name}" for name in sorted((calls | set(imported_names(tree))) & forbidden)]
-    if any(keyword.arg == "shell" for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords):
+    found += [
+        f"{module} ({part}) calls {name}"
+        for name in sorted((calls | set(imported_names(tree))) & forbidden)
+    ]
+    if any(
+        keyword.arg == "shell"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        for keyword in node.keywords
+    ):
         found.append(f"{module} ({part}) gives a command to a shell")
     if part in FACING_THE_NETWORK:
-        found += [f"{module} ({part}) compares {name} by ==, not by hmac.compare_digest" for name in compared_secrets(tree)]
+        found += [
+            f"{module} ({part}) compares {name} by ==, not by hmac.compare_digest"
+            for name in compared_secrets(tree)
+        ]
     if "print" in calls and part not in MAY_PRINT:
         found.append(f"{module} ({part}) calls print")
     return found
@@ -171,9 +235,15 @@ SOURCES = {module_name(path): path for path in SRC.rglob("*.py")}
 
 @pytest.mark.feature(177)
 def test_every_module_keeps_the_order() -> None:
-    """Lower parts never import higher ones, neighbours not each other, and each part stays free of what is not its business."""
+    """Lower parts never import higher ones, neighbours not each other, and each part stays free of
+    what is not its business.
+    """
     modules = frozenset(SOURCES)
-    found = [line for name, path in SOURCES.items() for line in violations(name, path.read_text("utf-8"), modules)]
+    found = [
+        line
+        for name, path in SOURCES.items()
+        for line in violations(name, path.read_text("utf-8"), modules)
+    ]
     assert SOURCES
     assert found == []
 

@@ -70,12 +70,17 @@ def said(call: Callable[..., Any], word: str, *args: Any, **others: Any) -> str:
 
 
 @pytest.mark.parametrize(("word", "ours"), CONSTRUCTORS.items())
-@pytest.mark.parametrize("kind", [ogive.Producer, ogive.PushConsumer, ogive.PullConsumer, ogive.Admin, aio.Producer, aio.Admin])
+@pytest.mark.parametrize(
+    "kind",
+    [ogive.Producer, ogive.PushConsumer, ogive.PullConsumer, ogive.Admin, aio.Producer, aio.Admin],
+)
 def test_constructors_name_their_own_option(kind: type, word: str, ours: str) -> None:
     assert ours in said(kind, word)
 
 
-@pytest.mark.parametrize(("word", "ours"), [("group_name", "group="), ("retries", "config=ProducerConfig(retries=...)")])
+@pytest.mark.parametrize(
+    ("word", "ours"), [("group_name", "group="), ("retries", "config=ProducerConfig(retries=...)")]
+)
 @pytest.mark.parametrize("kind", [ogive.Producer, aio.Producer])
 def test_a_setting_of_a_configuration_is_named_with_it(kind: type, word: str, ours: str) -> None:
     assert said(kind, word) == f"use {ours}"
@@ -90,7 +95,10 @@ def test_sends_name_their_own_argument(name: str, word: str, ours: str) -> None:
 @pytest.mark.parametrize("name", ["send", "submit", "send_oneway", "request"])
 async def test_sends_for_asyncio_do_so_as_well(name: str) -> None:
     producer = aio.Producer()
-    with pytest.raises(TypeError, match=f"Producer.{name}.. got an unexpected keyword argument 'headers': use properties="):
+    with pytest.raises(
+        TypeError,
+        match=f"Producer.{name}.. got an unexpected keyword argument 'headers': use properties=",
+    ):
         await getattr(producer, name)("Orders", b"x", headers={})
 
 
@@ -98,7 +106,10 @@ async def test_sends_for_asyncio_do_so_as_well(name: str) -> None:
 def test_listener_names_its_own_argument(word: str, ours: str) -> None:
     assert ours in said(ogive.listener, word, "Orders", group="billing")
     if ours != "topic=":
-        assert ours in said(ogive.PushConsumer, word, "Orders", group="billing") or ours in ("threads=", "as_=")
+        assert ours in said(ogive.PushConsumer, word, "Orders", group="billing") or ours in (
+            "threads=",
+            "as_=",
+        )
 
 
 @pytest.mark.parametrize(
@@ -132,7 +143,11 @@ def test_listener_names_its_own_argument(word: str, ours: str) -> None:
         (ogive.Credentials, "username", "use access_key="),
         (ogive.MessageQueue, "broker", "use broker_name="),
         (ogive.testing.message, "headers", "use properties="),
-        (ogive.testing.Broker, "directory", "there are data=, flush=, name_server_port=, broker_port=, options="),
+        (
+            ogive.testing.Broker,
+            "directory",
+            "there are data=, flush=, name_server_port=, broker_port=, options=",
+        ),
     ],
 )
 def test_so_do_the_others(call: Callable[..., Any], word: str, ours: str) -> None:
@@ -142,7 +157,11 @@ def test_so_do_the_others(call: Callable[..., Any], word: str, ours: str) -> Non
 @pytest.mark.parametrize("module", [ogive, aio])
 @pytest.mark.parametrize("name", ["Producer", "PushConsumer", "PullConsumer", "Admin"])
 def test_every_public_method_names_its_own_arguments(module: Any, name: str) -> None:
-    one = getattr(module, name)() if name != "PushConsumer" else module.PushConsumer(ogive.listener("T", group="g")(print))
+    one = (
+        getattr(module, name)()
+        if name != "PushConsumer"
+        else module.PushConsumer(ogive.listener("T", group="g")(print))
+    )
     for method, _ in inspect.getmembers_static(type(one), inspect.isfunction):
         if method.startswith("_"):
             continue
@@ -166,7 +185,15 @@ def test_other_errors_of_type_stay_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [ogive.Producer.send, aio.Producer.send, ogive.listener, ogive.Message, ogive.Producer, aio.PullConsumer]
+    "function",
+    [
+        ogive.Producer.send,
+        aio.Producer.send,
+        ogive.listener,
+        ogive.Message,
+        ogive.Producer,
+        aio.PullConsumer,
+    ],
 )
 def test_signatures_show_no_catch_all(function: Callable[..., Any]) -> None:
     kinds = {one.kind for one in inspect.signature(function).parameters.values()}

@@ -1,4 +1,6 @@
-"""The three workers of make test-slow: who gets which test, on workers that only say what they were given."""
+"""The three workers of make test-slow: who gets which test, on workers that only say what they were
+given.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -52,7 +54,11 @@ class Worker:
         self.shutting_down = True
 
     def may_begin(self) -> bool:
-        return self.ends_at is None and bool(self.waiting) and (len(self.waiting) > 1 or self.shutting_down)
+        return (
+            self.ends_at is None
+            and bool(self.waiting)
+            and (len(self.waiting) > 1 or self.shutting_down)
+        )
 
 
 def make_workers(count: int, folder: Path) -> list[Worker]:
@@ -60,7 +66,9 @@ def make_workers(count: int, folder: Path) -> list[Worker]:
 
 
 def begun(workers: list[Worker]) -> Lanes:
-    config: Any = SimpleNamespace(getvalue=lambda _: ["popen"] * len(workers), option=SimpleNamespace(loadscopereorder=False))
+    config: Any = SimpleNamespace(
+        getvalue=lambda _: ["popen"] * len(workers), option=SimpleNamespace(loadscopereorder=False)
+    )
     scheduler = Lanes(config, None)
     for worker in workers:
         scheduler.add_node(worker)

@@ -27,9 +27,22 @@ def told(folder: Path, **environment: str) -> str:
     package.mkdir(parents=True, exist_ok=True)
     (package / "__init__.py").touch()
     shutil.copy(ROOT / "src" / "ogive" / "native.py", package)
-    code = "from ogive import native as n; assert (n.native is None) == n.build.startswith('pure'); print(n.build)"
-    variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(folder / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=variables | environment, capture_output=True, text=True, check=True)
+    code = (
+        "from ogive import native as n; assert (n.native is None) == "
+        "n.build.startswith('pure'); print(n.build)"
+    )
+    variables = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(folder / "src"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=variables | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     return done.stdout.strip()
 
 
@@ -63,7 +76,9 @@ def test_in_a_clone_only_the_compiled_part_of_these_very_sources_is_taken(tmp_pa
     assert told(tmp_path) == OTHER
 
 
-def test_a_compiled_part_that_does_not_say_of_which_sources_it_is_is_not_taken_in_a_clone(tmp_path: Path) -> None:
+def test_a_compiled_part_that_does_not_say_of_which_sources_it_is_is_not_taken_in_a_clone(
+    tmp_path: Path,
+) -> None:
     put(tmp_path, "", SOURCE)
     assert told(tmp_path) == OTHER
 
@@ -78,6 +93,12 @@ def test_a_file_that_cannot_be_loaded_is_none(spoilt: bytes, tmp_path: Path) -> 
 def test_every_compiled_function_is_described_and_every_described_one_is_there() -> None:
     if native.native is None:
         pytest.skip("the compiled part was not built, or is left out by OGIVE_NATIVE=0")
-    described = {name for name, value in vars(Native).items() if inspect.isfunction(value) and not name.startswith("_")}
-    assert described == {name for name, value in vars(native.native).items() if inspect.isbuiltin(value)}
+    described = {
+        name
+        for name, value in vars(Native).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
+    assert described == {
+        name for name, value in vars(native.native).items() if inspect.isbuiltin(value)
+    }
     assert all(vars(Native)[name].__doc__ for name in described)

@@ -1,4 +1,6 @@
-"""Ports for servers of other programs: nobody gets one that another process of the same run is about to bind."""
+"""Ports for servers of other programs: nobody gets one that another process of the same run is
+about to bind.
+"""
 
 import itertools
 import random
@@ -20,11 +22,14 @@ def test_workers_share_no_block_and_get_none_twice(monkeypatch: pytest.MonkeyPat
     assert all(port >= 20_000 and port + processes.BLOCK <= 30_000 for port in given)
 
 
-def test_ports_of_a_server_and_its_neighbours_overlap_with_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ports_of_a_server_and_its_neighbours_overlap_with_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(processes, "is_free", lambda port: True)
     given: list[int] = []
     for _ in range(100):
-        random.seed(1)  # as Hypothesis does in every worker
+        # as Hypothesis does in every worker
+        random.seed(1)
         broker = processes.free_port((-2, 0, 1))
         given += [processes.free_port(), broker - 2, broker, broker + 1]
     assert len(given) == len(set(given))

@@ -35,7 +35,9 @@ def test_the_version_is_the_packages() -> None:
 def test_every_requirement_is_pinned_with_hashes_and_names_no_index(path: Path) -> None:
     text = path.read_text("utf-8")
     entries = re.split(r"\n(?=\S)", text.strip())
-    assert all(re.match(r"[\w.-]+==[\w.]+", entry) and "--hash=sha256:" in entry for entry in entries)
+    assert all(
+        re.match(r"[\w.-]+==[\w.]+", entry) and "--hash=sha256:" in entry for entry in entries
+    )
     assert "://" not in text
     assert "index-url" not in text
 
@@ -118,7 +120,11 @@ def test_features_are_written_with_the_tests_that_are_marked(marked: Path, tmp_p
         ("feature(3)", "slow", "no test shows feature 3 (three): mark one with @pytest.mark.fe"),
         ("feature(3)", "feature(3, 9)", "::TestAll::test_inside shows feature 9, which the che"),
         ("def helper", "@pytest.mark.feature(3)\ndef helper", "py:10: pytest.mark.feature must"),
-        ("feature(3)", "feature", "py:13: pytest.mark.feature must be called, on a test, on a class"),
+        (
+            "feature(3)",
+            "feature",
+            "py:13: pytest.mark.feature must be called, on a test, on a class",
+        ),
         ('"b"', 'pytest.param("b", marks=pytest.mark.feature(1))', "py:7: pytest.mark.feature mu"),
     ],
     ids=["renamed", "not shown", "unknown", "no test", "not called", "of a parameter"],
@@ -166,7 +172,8 @@ def is_path(path: str, test: str | None, file: str) -> bool:
     if path.partition("/")[0] in FOLDERS:
         places = PLACES & {path}
     elif file.startswith("tests/") and not path.startswith("test_"):
-        return True  # mostly of a file that a test writes
+        # mostly of a file that a test writes
+        return True
     else:
         places = {place for place in PLACES if f"/{place}".endswith(f"/{path}")}
     if test is None:
@@ -226,7 +233,8 @@ def test_a_missing_java_is_one_sentence_that_says_how_to_get_it(tmp_path: Path) 
     done = set_up(tmp_path, "interop", PATH=only(tmp_path / "bin", "dirname", "sed", "head"))
     assert done.returncode == 1
     assert done.stderr == (
-        "Java 17 or newer is needed to run Apache RocketMQ: install a JDK (Debian: apt-get install openjdk-17-jdk-headless).\n"
+        "Java 17 or newer is needed to run Apache RocketMQ: install a JDK (Debian: apt-get install "
+        "openjdk-17-jdk-headless).\n"
     )
 
 
@@ -235,7 +243,8 @@ def test_a_java_home_that_maven_cannot_use_is_one_sentence_that_names_it(tmp_pat
     done = set_up(tmp_path, "interop", PATH=os.environ["PATH"], JAVA_HOME="/nowhere/java")
     assert done.returncode == 1
     assert done.stderr == (
-        "JAVA_HOME is /nowhere/java, which holds no JDK 17 or newer: set it to one, or unset it. Maven and Apache RocketMQ need that.\n"
+        "JAVA_HOME is /nowhere/java, which holds no JDK 17 or newer: set it to one, or unset it. "
+        "Maven and Apache RocketMQ need that.\n"
     )
 
 
@@ -243,7 +252,8 @@ def test_an_old_python_is_one_sentence_that_says_how_to_get_another(tmp_path: Pa
     done = set_up(tmp_path, "run", PATH=os.environ["PATH"], OGIVE_PYTHON="false")
     assert done.returncode == 1
     assert done.stderr == (
-        "Python 3.11 or newer is needed and false is not one: install it (Debian: apt-get install python3 python3-venv) "
+        "Python 3.11 or newer is needed and false is not one: install it (Debian: apt-get install "
+        "python3 python3-venv) "
         "or name one with OGIVE_PYTHON=/path/to/python.\n"
     )
 
@@ -252,18 +262,23 @@ def test_an_old_python_is_one_sentence_that_says_how_to_get_another(tmp_path: Pa
 WAITS = """
 import subprocess
 if sys.argv[1:3] == ["-m", STEP]:
-    subprocess.run([sys.executable, "-c", "import signal, sys; print('begun', file=sys.stderr, flush=True); signal.pause()"])
+    code = "import signal, sys; print('begun', file=sys.stderr, flush=True); signal.pause()"
+    subprocess.run([sys.executable, "-c", code])
     sys.exit()
 """
 
 
 def _listen_to_sigint() -> None:
-    """Tests that run in a shell's background are started with the signal ignored, and a shell that is cannot change that."""
+    """Tests that run in a shell's background are started with the signal ignored, and a shell that
+    is cannot change that.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @pytest.mark.parametrize("step", ["venv", "pip"])
-def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(step: str, tmp_path: Path) -> None:
+def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(
+    step: str, tmp_path: Path
+) -> None:
     """As a terminal does it: to every process of the foreground group. No process stays."""
     make_empty_clone(tmp_path)
     python = make_interpreter(tmp_path, WAITS.replace("STEP", repr(step)))
@@ -281,7 +296,8 @@ def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(step: s
         assert first.stderr is not None
         assert first.stderr.readline() == "begun\n"
         os.killpg(first.pid, signal.SIGINT)
-        _, errors = first.communicate(timeout=30)  # returns when the last process that holds the pipe is gone, also the waiting one
+        # returns when the last process that holds the pipe is gone, also the waiting one
+        _, errors = first.communicate(timeout=30)
     assert first.returncode == 130
     assert errors == "setup: interrupted; the same command makes .venv whole\n"
     assert not list(tmp_path.glob("tmp.*"))
@@ -298,7 +314,9 @@ def test_ctrl_c_during_set_up_is_one_line_and_the_next_run_starts_afresh(step: s
 
 def ci_steps() -> str:
     """A line each: the budget in minutes, then the command."""
-    return subprocess.run(["bash", ".ci/run", "--list"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        ["bash", ".ci/run", "--list"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_the_budgets_of_ci_add_up_to_at_most_an_hour() -> None:
@@ -306,7 +324,9 @@ def test_the_budgets_of_ci_add_up_to_at_most_an_hour() -> None:
 
 
 def test_a_part_of_the_long_sizes_that_does_not_exist_is_one_sentence() -> None:
-    done = subprocess.run(["make", "test-slow", "PART=nope"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", "test-slow", "PART=nope"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.splitlines()[0] == "PART must be one of: spark interop long, got nope"
 
@@ -324,14 +344,24 @@ def test_ci_runs_every_target_that_tests() -> None:
 
 
 def test_no_large_file_is_tracked() -> None:
-    """A store that a broker left in the clone was committed once: data that a program can make again stays out."""
+    """A store that a broker left in the clone was committed once: data that a program can make
+    again stays out.
+    """
     git = shutil.which("git")
     if git is None or not (ROOT / ".git").exists():
         pytest.skip("not a git clone")
-    tracked = subprocess.run([git, "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=True).stdout.split("\0")
-    assert [name for name in tracked if name and (ROOT / name).is_file() and (ROOT / name).stat().st_size > 256 * 1024] == []
+    tracked = subprocess.run(
+        [git, "-C", str(ROOT), "ls-files", "-z"], capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    assert [
+        name
+        for name in tracked
+        if name and (ROOT / name).is_file() and (ROOT / name).stat().st_size > 256 * 1024
+    ] == []
 
 
 @pytest.mark.feature(107)
 def test_that_concurrent_listeners_keep_no_order_is_documented() -> None:
-    assert "**no order** among concurrent calls" in (ROOT / "docs" / "consuming.md").read_text("utf-8")
+    assert "**no order** among concurrent calls" in (ROOT / "docs" / "consuming.md").read_text(
+        "utf-8"
+    )

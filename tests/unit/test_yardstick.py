@@ -44,9 +44,12 @@ def test_a_comparison_takes_the_turns_it_was_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unit", "today", "slower"), [("messages/s", 94.0, True), ("messages/s", 96.0, False), ("", 106.0, True), ("", 94.0, False)]
+    ("unit", "today", "slower"),
+    [("messages/s", 94.0, True), ("messages/s", 96.0, False), ("", 106.0, True), ("", 94.0, False)],
 )
-def test_a_rate_that_is_lower_and_a_cost_that_is_higher_are_marked(unit: str, today: float, slower: bool) -> None:
+def test_a_rate_that_is_lower_and_a_cost_that_is_higher_are_marked(
+    unit: str, today: float, slower: bool
+) -> None:
     row = Row("what", unit, base=[99.0, 100.0, 101.0], today=[today] * 3)
     assert row.is_slower is slower
     assert ("SLOWER" in table([row], itself=False)) is slower
@@ -54,7 +57,9 @@ def test_a_rate_that_is_lower_and_a_cost_that_is_higher_are_marked(unit: str, to
 
 
 def test_what_could_not_be_measured_is_named_in_the_table() -> None:
-    assert "NOT MEASURED: today: no Java" in table([Row("what", "", error="today: no Java")], itself=False)
+    assert "NOT MEASURED: today: no Java" in table(
+        [Row("what", "", error="today: no Java")], itself=False
+    )
 
 
 def test_both_sides_are_closed_when_one_cannot_begin() -> None:

@@ -1,4 +1,7 @@
-"""Access control: users, policies, and what every request needs. Brokers and name servers share the ``Guard``."""
+"""Access control: users, policies, and what every request needs.
+
+Brokers and name servers share the ``Guard``.
+"""
 
 from ogive.access.guard import Guard
 from ogive.access.refused import AccessRefused

@@ -1,9 +1,11 @@
 """Tells in the log who administered a server: one line for each change that was carried out.
 
-A line says who (the user where there is access control, and the address), where, what was done to what, and the settings that are not what
-they were. One that was answered with an error is told where it is in effect all the same, as what could not be saved may be. "Before" is
-taken when the change begins, "after" when it is done: of two that are made to one thing at once, both are in either line. Secrets are told
-as ``***``. Servers say in a table of theirs, by request code, which requests are changes (``changes.py``).
+A line says who (the user where there is access control, and the address), where, what was done to
+what, and the settings that are not what they were. One that was answered with an error is told
+where it is in effect all the same, as what could not be saved may be. "Before" is taken when the
+change begins, "after" when it is done: of two that are made to one thing at once, both are in
+either line. Secrets are told as ``***``. Servers say in a table of theirs, by request code, which
+requests are changes (``changes.py``).
 
 The lines are of level INFO; ``ogive up`` shows them always, and leaves none of them out.
 """
@@ -23,8 +25,10 @@ log = logging.getLogger(__name__)
 
 INTERNAL_NAME: Final = "*internal"
 """The user as whom the parts of one process ask each other."""
-MAX_SHOWN: Final = 50  # names, or differences, in one line
-MAX_LENGTH: Final = 200  # characters of each
+# names, or differences, in one line
+MAX_SHOWN: Final = 50
+# characters of each
+MAX_LENGTH: Final = 200
 _PLAIN: Final = re.compile(r"[\w%|.:*/+@=,-]+", re.ASCII)
 
 Ctx = TypeVar("Ctx")
@@ -46,8 +50,11 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Change(Generic[Ctx]):
-    """A kind of request that changes something. *operation*: what it does, in words. *state*: what it may change, looked at before and
-    after; None where that is not easy to find out."""
+    """A kind of request that changes something.
+
+    *operation*: what it does, in words. *state*: what it may change, looked at before and after;
+    None where that is not easy to find out.
+    """
 
     operation: str
     about: Callable[[RemotingCommand], About]
@@ -55,8 +62,12 @@ class Change(Generic[Ctx]):
 
 
 def named(**fields: str) -> Callable[[RemotingCommand], About]:
-    """*fields*: by kind, the header's field that holds the name; one that is not given is left out."""
-    return lambda command: {kind: (name,) for kind, at in fields.items() if (name := command.ext_fields.get(at))}
+    """*fields*: by kind, the header's field that holds the name; one that is not given is left
+    out.
+    """
+    return lambda command: {
+        kind: (name,) for kind, at in fields.items() if (name := command.ext_fields.get(at))
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +84,18 @@ class Requester:
 
 
 class Entry(Generic[Ctx]):
-    """One change that is asked for: ``begin`` just before it is carried out, ``tell`` once it has been."""
+    """One change that is asked for: ``begin`` just before it is carried out, ``tell`` once it has
+    been.
+    """
 
-    def __init__(self, change: Change[Ctx], ctx: Ctx, command: RemotingCommand, requester: Requester, server: str) -> None:
+    def __init__(
+        self,
+        change: Change[Ctx],
+        ctx: Ctx,
+        command: RemotingCommand,
+        requester: Requester,
+        server: str,
+    ) -> None:
         """*server*: where. Raises ProtocolError for a body that cannot be read."""
         self._change, self._ctx = change, ctx
         self._asker, self._server = requester, server
@@ -87,26 +107,41 @@ class Entry(Generic[Ctx]):
         self._before = self._state()
 
     def _state(self) -> State:
-        return {} if self._change.state is None else dict(self._change.state(self._ctx, self._about))
+        return (
+            {} if self._change.state is None else dict(self._change.state(self._ctx, self._about))
+        )
 
     def tell(self, code: int) -> None:
         """*code*: that of the answer. Does nothing where the change was refused."""
         try:
             self._tell(code)
-        except Exception:  # the change was made, and who asked for it is to hear of that
+        except Exception:
+            # the change was made, and who asked for it is to hear of that
             log.exception("a change cannot be told")
 
     def _tell(self, code: int) -> None:
         after = self._state()
-        different = [name for name in {**self._before, **after} if self._before.get(name) != after.get(name)]
+        different = [
+            name for name in {**self._before, **after} if self._before.get(name) != after.get(name)
+        ]
         if code != ResponseCode.SUCCESS and not different:
             return
-        changes = {shown(name): (_text(self._before.get(name)), _text(after.get(name))) for name in different[:MAX_SHOWN]}
-        about = {kind: _some([shown(name) for name in names[:MAX_SHOWN]], len(names)) for kind, names in self._about.items()}
-        what = " ".join([self._change.operation, ", ".join(f"{kind} {names}" for kind, names in about.items())]).strip()
+        changes = {
+            shown(name): (_text(self._before.get(name)), _text(after.get(name)))
+            for name in different[:MAX_SHOWN]
+        }
+        about = {
+            kind: _some([shown(name) for name in names[:MAX_SHOWN]], len(names))
+            for kind, names in self._about.items()
+        }
+        what = " ".join(
+            [self._change.operation, ", ".join(f"{kind} {names}" for kind, names in about.items())]
+        ).strip()
         details = ""
         if self._change.state is not None:
-            details = f": {_told(changes, len(different), was=bool(self._before), remains=bool(after))}"
+            details = (
+                f": {_told(changes, len(different), was=bool(self._before), remains=bool(after))}"
+            )
         if code != ResponseCode.SUCCESS:
             details += f"; it was answered with error {code}"
         fields: dict[str, object] = {
@@ -114,18 +149,30 @@ class Entry(Generic[Ctx]):
             "from": self._asker.address,
             "at": self._server,
             "operation": self._change.operation,
-            **{kind: names[0][:MAX_LENGTH] if len(names) == 1 else about[kind] for kind, names in self._about.items()},
+            **{
+                kind: names[0][:MAX_LENGTH] if len(names) == 1 else about[kind]
+                for kind, names in self._about.items()
+            },
             "changes": {
-                name[:MAX_LENGTH]: (_json_value(self._before.get(name)), _json_value(after.get(name))) for name in different[:MAX_SHOWN]
+                name[:MAX_LENGTH]: (
+                    _json_value(self._before.get(name)),
+                    _json_value(after.get(name)),
+                )
+                for name in different[:MAX_SHOWN]
             },
         }
         if code != ResponseCode.SUCCESS:
             fields |= {"code": int(code)}
-        log.info("%s, at %s: %s%s", self._asker, self._server, what, details, extra={"fields": fields})
+        log.info(
+            "%s, at %s: %s%s", self._asker, self._server, what, details, extra={"fields": fields}
+        )
 
 
 def requester(command: RemotingCommand, remote_address: str, *, checked: bool) -> Requester:
-    """Who sent the request. *checked*: whether access control found that its user is who it says."""
+    """Who sent the request.
+
+    *checked*: whether access control found that its user is who it says.
+    """
     return Requester(command.ext_fields.get(ACCESS_KEY) if checked else None, remote_address)
 
 
@@ -145,15 +192,30 @@ def _text(value: object) -> str | None:
 
 def _json_value(value: object) -> str | int | float | bool | None:
     """Return *value* as JSON has it; what JSON has no type for as text."""
-    if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+    if (
+        value is None
+        or isinstance(value, bool | int)
+        or (isinstance(value, float) and math.isfinite(value))
+    ):
         return value
     return str(value)[:MAX_LENGTH]
 
 
-def _told(changes: Mapping[str, tuple[str | None, str | None]], total: int, *, was: bool, remains: bool) -> str:
-    """*changes*, by name: what was, and what is; None for what was, or is, not there. There are *total* of them."""
+def _told(
+    changes: Mapping[str, tuple[str | None, str | None]], total: int, *, was: bool, remains: bool
+) -> str:
+    """*changes*, by name: what was, and what is; None for what was, or is, not there.
+
+    There are *total* of them.
+    """
     if not changes:
         return "nothing is different"
     if was and remains:
-        return _some([f"{name} {old or 'none'} -> {new or 'none'}" for name, (old, new) in changes.items()], total)
-    return f"{'it was' if was else 'it is now'} {_some([f'{name}={old or new}' for name, (old, new) in changes.items()], total)}"
+        return _some(
+            [f"{name} {old or 'none'} -> {new or 'none'}" for name, (old, new) in changes.items()],
+            total,
+        )
+    return (
+        f"{'it was' if was else 'it is now'} "
+        f"{_some([f'{name}={old or new}' for name, (old, new) in changes.items()], total)}"
+    )

@@ -23,7 +23,11 @@ class Need(NamedTuple):
 
     def __str__(self) -> str:
         text = f"{'|'.join(self.actions)} on {self.kind}:{self.name[:128]}"
-        return text if self.or_some is None else f"{text} or {self.or_some[1]} on some {self.or_some[0]}"
+        return (
+            text
+            if self.or_some is None
+            else f"{text} or {self.or_some[1]} on some {self.or_some[0]}"
+        )
 
 
 def is_allowed(acl: Acl | None, need: Need, address: Address | None) -> bool:
@@ -35,12 +39,23 @@ def is_allowed(acl: Acl | None, need: Need, address: Address | None) -> bool:
         return False
     for policy_type in (CUSTOM, DEFAULT):
         fitting = [
-            entry for policy in acl.policies if policy.policy_type == policy_type for entry in policy.entries if _fits(entry, need, address)
+            entry
+            for policy in acl.policies
+            if policy.policy_type == policy_type
+            for entry in policy.entries
+            if _fits(entry, need, address)
         ]
         if fitting:
-            return min(fitting, key=lambda entry: (entry.resource.rank, entry.decision != DENY)).decision != DENY
+            return (
+                min(
+                    fitting, key=lambda entry: (entry.resource.rank, entry.decision != DENY)
+                ).decision
+                != DENY
+            )
     return need.or_some is not None and any(
-        entry.decision != DENY and entry.resource.kind in (need.or_some[0], ANY) and _covers(entry, (need.or_some[1],), address)
+        entry.decision != DENY
+        and entry.resource.kind in (need.or_some[0], ANY)
+        and _covers(entry, (need.or_some[1],), address)
         for policy in acl.policies
         for entry in policy.entries
     )
@@ -53,7 +68,9 @@ def _fits(entry: PolicyEntry, need: Need, address: Address | None) -> bool:
 def _covers(entry: PolicyEntry, actions: tuple[str, ...], address: Address | None) -> bool:
     if "All" not in entry.actions and not _any_of(actions, entry.actions):
         return False
-    return not entry.source_ips or (address is not None and any(address in network for network in entry.source_ips))
+    return not entry.source_ips or (
+        address is not None and any(address in network for network in entry.source_ips)
+    )
 
 
 def _any_of(wanted: Iterable[str], given: Iterable[str]) -> bool:

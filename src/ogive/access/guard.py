@@ -1,14 +1,18 @@
-"""Checks every request before anything else happens to it. Source: auth/authentication and auth/authorization, 5.5.
+"""Checks every request before anything else happens to it.
+
+Source: auth/authentication and auth/authorization, 5.5.
 
 Behaviour
-- Every request, one-way ones too, must carry a user's access key and signature. Super users may do everything; others may do what
-  their policies allow, by the table in needs.py. A code without a row there is for super users only.
+- Every request, one-way ones too, must carry a user's access key and signature. Super users may do
+  everything; others may do what their policies allow, by the table in needs.py. A code without a
+  row there is for super users only.
 - A refusal is NO_PERMISSION. It is counted and told in the log, see refusals.py.
 
 Differs from Java
 - The name server checks, too.
 - Neither an address nor a request code is exempt.
-- An unknown user, a disabled one and a wrong signature get the same text, so that guessing reveals nothing; the log tells them apart.
+- An unknown user, a disabled one and a wrong signature get the same text, so that guessing reveals
+  nothing; the log tells them apart.
 """
 
 from collections.abc import Callable, Iterable
@@ -43,18 +47,28 @@ class Guard:
         topic_at: Callable[[int], str | None] = lambda _: None,
         topics_to_clone: Callable[[str], Iterable[str]] = lambda _: (),
     ) -> None:
-        """*server*: what the log calls it. *topic_at*: finds the topic of the message at a commit-log offset.
+        """*server*: what the log calls it.
+
+        *topic_at*: finds the topic of the message at a commit-log offset.
 
         *topics_to_clone*: see OffsetTable.
         """
         self.table = table
         self.server = server
-        self._facts = Facts(cluster=cluster, is_super=table.is_super, topic_at=topic_at, topics_to_clone=topics_to_clone)
+        self._facts = Facts(
+            cluster=cluster,
+            is_super=table.is_super,
+            topic_at=topic_at,
+            topics_to_clone=topics_to_clone,
+        )
         self._decisions: dict[tuple[str, str, Need], bool] = {}
         self._decided_for = table.version
 
     def check(self, command: RemotingCommand, remote_address: str) -> None:
-        """Return if the request may be carried out. Raises AccessRefused; ProtocolError where its body cannot be read."""
+        """Return if the request may be carried out.
+
+        Raises AccessRefused; ProtocolError where its body cannot be read.
+        """
         try:
             user = self._user(command)
             if user.user_type != SUPER:
@@ -64,11 +78,15 @@ class Guard:
             raise
 
     def may(self, username: str, remote_address: str, need: Need) -> bool:
-        """Whether a user who is logged in already may do this now: what the server sends on its own is checked, too."""
+        """Whether a user who is logged in already may do this now: what the server sends on its own
+        is checked, too.
+        """
         found = self.table.find(username)
         if found is None or found[0].status != ENABLED:
             return False
-        return found[0].user_type == SUPER or self._is_allowed(username, _host(remote_address), need)
+        return found[0].user_type == SUPER or self._is_allowed(
+            username, _host(remote_address), need
+        )
 
     def _user(self, command: RemotingCommand) -> User:
         name = command.ext_fields.get(ACCESS_KEY)
@@ -92,19 +110,31 @@ class Guard:
         for need in rule(command, self._facts):
             if not self._is_allowed(user.username, host, need):
                 what = f"User:{user.username} has no permission: {need} is needed, from {host}"
-                why = f"User:{shown(user.username)} has no permission: {need._replace(name=shown(need.name))} is needed, from {host}"
-                raise AccessRefused(what + advice(self.table.acls.get(USER_SUBJECT + user.username), user.username, need), why=why)
+                why = (
+                    f"User:{shown(user.username)} has no permission: "
+                    f"{need._replace(name=shown(need.name))} is needed, from {host}"
+                )
+                raise AccessRefused(
+                    what
+                    + advice(
+                        self.table.acls.get(USER_SUBJECT + user.username), user.username, need
+                    ),
+                    why=why,
+                )
 
     def _is_allowed(self, username: str, host: str, need: Need) -> bool:
         if self._decided_for != self.table.version or len(self._decisions) >= MAX_DECISIONS:
             self._decisions.clear()
             self._decided_for = self.table.version
-        if len(need.name) > MAX_RESOURCE_LENGTH:  # names nothing that there is: memory is for others
+        # names nothing that there is: memory is for others
+        if len(need.name) > MAX_RESOURCE_LENGTH:
             return is_allowed(self.table.acls.get(USER_SUBJECT + username), need, _address(host))
         key = (username, host, need)
         allowed = self._decisions.get(key)
         if allowed is None:
-            allowed = self._decisions[key] = is_allowed(self.table.acls.get(USER_SUBJECT + username), need, _address(host))
+            allowed = self._decisions[key] = is_allowed(
+                self.table.acls.get(USER_SUBJECT + username), need, _address(host)
+            )
         return allowed
 
 

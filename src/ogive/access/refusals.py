@@ -15,9 +15,21 @@ from ogive.wire.command import RemotingCommand
 log = logging.getLogger(__name__)
 
 TOLD_AGAIN_S: Final = 60.0
-MAX_KNOWN: Final = 1_000  # users with addresses and reasons, each some 500 bytes
-MAX_OF_ONE: Final = 100  # of them from one address: it leaves room for others
-_NAMING: Final = ("topic", "b", "group", "consumerGroup", "groupName", "username", "subject", "brokerName", "namespace")
+# users with addresses and reasons, each some 500 bytes
+MAX_KNOWN: Final = 1_000
+# of them from one address: it leaves room for others
+MAX_OF_ONE: Final = 100
+_NAMING: Final = (
+    "topic",
+    "b",
+    "group",
+    "consumerGroup",
+    "groupName",
+    "username",
+    "subject",
+    "brokerName",
+    "namespace",
+)
 
 
 @dataclass(slots=True)
@@ -30,9 +42,11 @@ class _More:
 
 
 class Refusals:
-    """The first refusal of a user at an address for a reason is a line at once; those like it are counted, and told once a minute.
+    """The first refusal of a user at an address for a reason is a line at once; those like it are
+    counted, and told once a minute.
 
-    Of servers that share their users. Event-loop only. Somebody must call ``tell`` every now and then.
+    Of servers that share their users. Event-loop only. Somebody must call ``tell`` every now and
+    then.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -46,7 +60,10 @@ class Refusals:
         self.count = 0
 
     def note(self, command: RemotingCommand, host: str, server: str, reason: str) -> None:
-        """*reason* may say more than the answer did. The user is who the request says it is from, which may be untrue."""
+        """*reason* may say more than the answer did.
+
+        The user is who the request says it is from, which may be untrue.
+        """
         self.count += 1
         name = command.ext_fields.get(ACCESS_KEY)
         user = f"user {shown(name)}" if name else "a request without a user"
@@ -60,11 +77,27 @@ class Refusals:
             self._hosts[host] += 1
             self._known[key] = _More(name and name[:MAX_LENGTH], self._now())
             asked = _asked(command)
-            fields = {"by": name and name[:MAX_LENGTH], "from": host, "at": server, "operation": asked, "reason": key[2]}
-            log.warning("%s from %s, at %s, was refused %s: %s", user, host, server, asked, key[2], extra={"fields": fields})
+            fields = {
+                "by": name and name[:MAX_LENGTH],
+                "from": host,
+                "at": server,
+                "operation": asked,
+                "reason": key[2],
+            }
+            log.warning(
+                "%s from %s, at %s, was refused %s: %s",
+                user,
+                host,
+                server,
+                asked,
+                key[2],
+                extra={"fields": fields},
+            )
 
     def tell(self) -> None:
-        """How many more there were, of each whose minute is over; what did not come again is told anew when it does."""
+        """How many more there were, of each whose minute is over; what did not come again is told
+        anew when it does.
+        """
         now = self._now()
         for key, more in list(self._known.items()):
             if now - more.since < TOLD_AGAIN_S:
@@ -74,11 +107,21 @@ class Refusals:
                 del self._known[key]
                 continue
             fields = {"by": more.user, "from": host, "reason": reason, "count": more.count}
-            log.warning("%s from %s was refused %d times more: %s", user, host, more.count, reason, extra={"fields": fields})
+            log.warning(
+                "%s from %s was refused %d times more: %s",
+                user,
+                host,
+                more.count,
+                reason,
+                extra={"fields": fields},
+            )
             self._known[key] = _More(more.user, now)
         self._hosts = Counter(host for _, host, _ in self._known)
         if self._others and now - self._others_told_at >= TOLD_AGAIN_S:
-            log.warning("%d requests more of other users or addresses, or for other reasons, were refused", self._others)
+            log.warning(
+                "%d requests more of other users or addresses, or for other reasons, were refused",
+                self._others,
+            )
             self._others, self._others_told_at = 0, now
 
 
@@ -88,4 +131,6 @@ def _asked(command: RemotingCommand) -> str:
         name = f"{RequestCode(command.code).name} ({command.code})"
     except ValueError:
         name = f"request {command.code}"
-    return " ".join([name, *(shown(text) for at in _NAMING if (text := command.ext_fields.get(at)))])
+    return " ".join(
+        [name, *(shown(text) for at in _NAMING if (text := command.ext_fields.get(at)))]
+    )

@@ -1,10 +1,12 @@
 """Users and their policies, in memory and in a file that only its owner can read.
 
-Apache's brokers keep both in a RocksDB, which is not read here; ``mqadmin createUser``, ``createAcl`` and the like work on either broker.
-Source: AuthenticationMetadataManagerImpl.java, AuthorizationMetadataManagerImpl.java, 5.5.
+Apache's brokers keep both in a RocksDB, which is not read here; ``mqadmin createUser``,
+``createAcl`` and the like work on either broker. Source: AuthenticationMetadataManagerImpl.java,
+AuthorizationMetadataManagerImpl.java, 5.5.
 
 Differs from Java
-- The last enabled super user cannot be deleted, disabled or made a normal user: nobody could administer the broker then.
+- The last enabled super user cannot be deleted, disabled or made a normal user: nobody could
+  administer the broker then.
 - A deleted user's policies go with the user.
 """
 
@@ -23,7 +25,18 @@ from ogive.errors import InvalidOption, ProtocolError, ResponseCode, StoreError
 from ogive.store.fs import Fs, OsFs, reason
 from ogive.store.tables import JsonTable, make_lasting_dirs
 from ogive.wire.acl import Credentials
-from ogive.wire.bodies.access import DISABLED, ENABLED, MAX_ENTRIES, NORMAL, SUPER, USER_SUBJECT, Acl, Policy, PolicyEntry, User
+from ogive.wire.bodies.access import (
+    DISABLED,
+    ENABLED,
+    MAX_ENTRIES,
+    NORMAL,
+    SUPER,
+    USER_SUBJECT,
+    Acl,
+    Policy,
+    PolicyEntry,
+    User,
+)
 
 MAX_USERS: Final = 10_000
 _NAME: Final = re.compile(r"[^\s:*\x00-\x1f\x7f]{1,128}")
@@ -32,12 +45,19 @@ _INTERNAL: Final = User(username=INTERNAL_NAME, user_type=SUPER, status=ENABLED)
 
 
 class AccessTable:
-    """Event-loop only. A change is on stable storage before it counts. *version* grows with each."""
+    """Event-loop only.
 
-    def __init__(self, directory: Path | None = None, *, fs: Fs | None = None, max_users: int = MAX_USERS) -> None:
-        """Loads ``access.json`` of the directory (blocking); without a directory everything is in memory only. Raises StoreError.
+    A change is on stable storage before it counts. *version* grows with each.
+    """
 
-        ``internal`` signs requests between the parts of one process: a super user that is in no file and no list.
+    def __init__(
+        self, directory: Path | None = None, *, fs: Fs | None = None, max_users: int = MAX_USERS
+    ) -> None:
+        """Loads ``access.json`` of the directory (blocking); without a directory everything is in
+        memory only. Raises StoreError.
+
+        ``internal`` signs requests between the parts of one process: a super user that is in no
+        file and no list.
         """
         self.internal = Credentials(access_key=INTERNAL_NAME, secret_key=secrets.token_urlsafe(32))
         self._max_users = max_users
@@ -53,11 +73,13 @@ class AccessTable:
             try:
                 stored = self._file.load() or {}
             except OSError as exc:
-                raise StoreError(f"users and policies cannot be read from {directory}: {reason(exc)}") from exc
+                raise StoreError(
+                    f"users and policies cannot be read from {directory}: {reason(exc)}"
+                ) from exc
             self._users, self._acls = _parse(stored)
         self._credentials = _credentials(self._users)
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     @property
     def users(self) -> Mapping[str, User]:
@@ -81,20 +103,28 @@ class AccessTable:
     def has_super_user(self) -> bool:
         return _has_super_user(self._users)
 
-    # --- users -------------------------------------------------------------------------------------------------------
+    # --- users ------------------------------------------------------------------------------------
 
     async def create_user(self, user: User) -> None:
-        """Normal and enabled unless it says otherwise. Raises AccessRefused, InvalidOption, StoreError."""
+        """Normal and enabled unless it says otherwise.
+
+        Raises AccessRefused, InvalidOption, StoreError.
+        """
         _check_name(user.username)
         if not user.password:
             raise InvalidOption(f"user {user.username} needs a password")
-        made = dataclasses.replace(user, user_type=user.user_type or NORMAL, status=user.status or ENABLED)
+        made = dataclasses.replace(
+            user, user_type=user.user_type or NORMAL, status=user.status or ENABLED
+        )
 
         def change(users: dict[str, User], acls: dict[str, Acl]) -> None:
             if user.username in users:
                 raise AccessRefused(f"The user is existed: {user.username}")
             if len(users) >= self._max_users:
-                raise InvalidOption(f"user {user.username}: there are {len(users)} users, the limit is {self._max_users}")
+                raise InvalidOption(
+                    f"user {user.username}: there are {len(users)} users, the limit is "
+                    f"{self._max_users}"
+                )
             users[user.username] = made
 
         await self._change(change)
@@ -122,27 +152,44 @@ class AccessTable:
 
         await self._change(change)
 
-    # --- policies ----------------------------------------------------------------------------------------------------
+    # --- policies ---------------------------------------------------------------------------------
 
     async def put_acl(self, acl: Acl) -> None:
-        """Add policies; an entry replaces the one that there is for the same resource. Raises AccessRefused, InvalidOption, StoreError."""
+        """Add policies; an entry replaces the one that there is for the same resource.
+
+        Raises AccessRefused, InvalidOption, StoreError.
+        """
 
         def change(users: dict[str, User], acls: dict[str, Acl]) -> None:
             subject = _subject(users, acl.subject)
             known = acls.get(subject)
-            acls[subject] = Acl(subject=subject, policies=_merged(known.policies if known is not None else (), acl.policies))
+            acls[subject] = Acl(
+                subject=subject,
+                policies=_merged(known.policies if known is not None else (), acl.policies),
+            )
 
         await self._change(change)
 
-    async def delete_acl(self, subject: str, policy_type: str | None = None, resource: str | None = None) -> None:
-        """All policies of the subject, or those of a type, or on one resource. Raises AccessRefused, StoreError."""
+    async def delete_acl(
+        self, subject: str, policy_type: str | None = None, resource: str | None = None
+    ) -> None:
+        """All policies of the subject, or those of a type, or on one resource.
+
+        Raises AccessRefused, StoreError.
+        """
 
         def change(users: dict[str, User], acls: dict[str, Acl]) -> None:
             owner = USER_SUBJECT + user_of(subject)
             known = acls.get(owner)
             if known is None:
-                raise AccessRefused(f"The acl is not exist: {subject[:256]}", ResponseCode.POLICY_NOT_EXIST)
-            left = tuple(policy for policy in (_without(policy, policy_type, resource) for policy in known.policies) if policy.entries)
+                raise AccessRefused(
+                    f"The acl is not exist: {subject[:256]}", ResponseCode.POLICY_NOT_EXIST
+                )
+            left = tuple(
+                policy
+                for policy in (_without(policy, policy_type, resource) for policy in known.policies)
+                if policy.entries
+            )
             if left:
                 acls[owner] = dataclasses.replace(known, policies=left)
             else:
@@ -150,7 +197,7 @@ class AccessTable:
 
         await self._change(change)
 
-    # --- changes -----------------------------------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------
 
     async def _change(self, change: Callable[[dict[str, User], dict[str, Acl]], None]) -> None:
         """One at a time, first in the file. Raises StoreError, and then nothing has changed."""
@@ -158,7 +205,9 @@ class AccessTable:
             users, acls = dict(self._users), dict(self._acls)
             change(users, acls)
             if _has_super_user(self._users) and not _has_super_user(users):
-                raise AccessRefused("this is the last super user: nobody could administer access any more")
+                raise AccessRefused(
+                    "this is the last super user: nobody could administer access any more"
+                )
             if self._file is not None:
                 try:
                     await asyncio.to_thread(self._file.save, _render(users, acls))
@@ -169,17 +218,25 @@ class AccessTable:
 
 
 def _open(directory: Path, fs: Fs) -> JsonTable:
-    """The file holds passwords in clear, because signatures are computed with them: only the owner may read the directory."""
+    """The file holds passwords in clear, because signatures are computed with them: only the owner
+    may read the directory.
+    """
     try:
         make_lasting_dirs(fs, directory)
-        directory.chmod(_PRIVATE)  # it may be one that was there
+        # it may be one that was there
+        directory.chmod(_PRIVATE)
     except OSError as exc:
-        raise StoreError(f"users and policies cannot be kept in {directory}: {reason(exc)}") from exc
+        raise StoreError(
+            f"users and policies cannot be kept in {directory}: {reason(exc)}"
+        ) from exc
     return JsonTable(fs, directory / "access.json", valid=_is_access_table)
 
 
 def _render(users: Mapping[str, User], acls: Mapping[str, Acl]) -> dict[str, Any]:
-    return {"users": [user.to_json(with_password=True) for user in users.values()], "acls": [acl.to_json() for acl in acls.values()]}
+    return {
+        "users": [user.to_json(with_password=True) for user in users.values()],
+        "acls": [acl.to_json() for acl in acls.values()],
+    }
 
 
 def _parse(stored: dict[str, Any]) -> tuple[dict[str, User], dict[str, Acl]]:
@@ -198,7 +255,11 @@ def _is_access_table(stored: dict[str, Any]) -> bool:
 
 
 def _credentials(users: Mapping[str, User]) -> dict[str, Credentials]:
-    return {name: Credentials(access_key=name, secret_key=user.password) for name, user in users.items() if user.password}
+    return {
+        name: Credentials(access_key=name, secret_key=user.password)
+        for name, user in users.items()
+        if user.password
+    }
 
 
 def _has_super_user(users: Mapping[str, User]) -> bool:
@@ -209,7 +270,10 @@ def _check_name(name: str) -> None:
     if not name.strip():
         raise InvalidOption("The username is blank")
     if not _NAME.fullmatch(name):
-        raise InvalidOption(f"user name {name[:128]!r}: 1 to 128 characters without spaces, colons and asterisks are possible")
+        raise InvalidOption(
+            f"user name {name[:128]!r}: 1 to 128 characters without spaces, colons and asterisks "
+            "are possible"
+        )
 
 
 def _existing(users: Mapping[str, User], name: str) -> User:
@@ -226,7 +290,9 @@ def _subject(users: Mapping[str, User], subject: str) -> str:
 
 
 def user_of(subject: str) -> str:
-    """The user's name in ``User:name``, the first word in any case, as for Java; empty where it is of another form."""
+    """The user's name in ``User:name``, the first word in any case, as for Java; empty where it is
+    of another form.
+    """
     kind, colon, name = subject.partition(":")
     return name if (kind + colon).lower() == USER_SUBJECT.lower() else ""
 
@@ -234,15 +300,27 @@ def user_of(subject: str) -> str:
 def _merged(old: Iterable[Policy], new: Iterable[Policy]) -> tuple[Policy, ...]:
     entries: dict[str, dict[str, PolicyEntry]] = {}
     for policy in (*old, *new):
-        entries.setdefault(policy.policy_type, {}).update({str(entry.resource): entry for entry in policy.entries})
+        entries.setdefault(policy.policy_type, {}).update(
+            {str(entry.resource): entry for entry in policy.entries}
+        )
     for policy_type, found in entries.items():
         if len(found) > MAX_ENTRIES:
-            raise InvalidOption(f"a {policy_type} policy with {len(found)} entries is over the limit of {MAX_ENTRIES}")
-    return tuple(Policy(policy_type=policy_type, entries=tuple(found.values())) for policy_type, found in entries.items())
+            raise InvalidOption(
+                f"a {policy_type} policy with {len(found)} entries is over the limit of "
+                f"{MAX_ENTRIES}"
+            )
+    return tuple(
+        Policy(policy_type=policy_type, entries=tuple(found.values()))
+        for policy_type, found in entries.items()
+    )
 
 
 def _without(policy: Policy, policy_type: str | None, resource: str | None) -> Policy:
     if policy_type and policy.policy_type.lower() != policy_type.lower():
         return policy
-    kept = tuple(entry for entry in policy.entries if str(entry.resource) != resource) if resource else ()
+    kept = (
+        tuple(entry for entry in policy.entries if str(entry.resource) != resource)
+        if resource
+        else ()
+    )
     return dataclasses.replace(policy, entries=kept)

@@ -1,7 +1,9 @@
-"""``apache-broker.conf`` in the broker's directory, with which Apache's broker starts on this store.
+"""``apache-broker.conf`` in the broker's directory, with which Apache's broker starts on this
+store.
 
-Apache's broker refuses files of any size but the configured ones, so this file has the sizes of the store. Ours reads them from the
-files themselves; what it reads here are the delay levels, see store/due_times.py.
+Apache's broker refuses files of any size but the configured ones, so this file has the sizes of the
+store. Ours reads them from the files themselves; what it reads here are the delay levels, see
+store/due_times.py.
 """
 
 from typing import Final
@@ -16,7 +18,8 @@ from ogive.store.tables import read_file, replace_file
 _HEAD: Final = """\
 # Apache RocketMQ's broker starts on this directory:
 #   mqbroker -c apache-broker.conf -n HOST:PORT-OF-A-NAME-SERVER
-# after ogive's broker has stopped. Where the directory is a copy, adapt the paths; the sizes must stay. Written at each start.
+# after ogive's broker has stopped. Where the directory is a copy, adapt the paths; the sizes must
+# stay. Written at each start.
 """
 
 
@@ -47,7 +50,13 @@ def settings(config: BrokerConfig, store: MessageStore) -> dict[str, object]:
 def write(fs: Fs, config: BrokerConfig, store: MessageStore) -> None:
     """Only where it says something else. Raises OSError."""
     path, stats = config.data / APACHE_CONF, store.stats()
-    levels = LevelTables.read(fs, config.data).followed_by(config.levels, stats.commitlog_start, stats.commitlog_end)
-    text = (_HEAD + "".join(f"{name}={value}\n" for name, value in settings(config, store).items()) + levels.lines()).encode()
+    levels = LevelTables.read(fs, config.data).followed_by(
+        config.levels, stats.commitlog_start, stats.commitlog_end
+    )
+    text = (
+        _HEAD
+        + "".join(f"{name}={value}\n" for name, value in settings(config, store).items())
+        + levels.lines()
+    ).encode()
     if read_file(fs, path) != text:
         replace_file(fs, path, text)

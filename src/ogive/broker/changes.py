@@ -1,6 +1,7 @@
 """Which requests administer the broker, and what the log tells of each: see access/audit.py.
 
-Left out: 306 and 401, which change nothing here, and what consumers do all day: commits (15), locks, and messages that are sent back.
+Left out: 306 and 401, which change nothing here, and what consumers do all day: commits (15),
+locks, and messages that are sent back.
 """
 
 from collections.abc import Callable, Iterable
@@ -11,7 +12,14 @@ from ogive.access.audit import About, Change, Secret, State, named
 from ogive.access.table import user_of
 from ogive.broker.context import Context
 from ogive.broker.remote_config import CHANGEABLE, setting_text
-from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig, dumps, group_configs_loads, loads_object, topic_configs_loads
+from ogive.wire.bodies import (
+    SubscriptionGroupConfig,
+    TopicConfig,
+    dumps,
+    group_configs_loads,
+    loads_object,
+    topic_configs_loads,
+)
 from ogive.wire.bodies.access import USER_SUBJECT
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
@@ -35,7 +43,9 @@ def _nothing(command: RemotingCommand) -> About:
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """Those of one of many topics or groups: compared as they are, and a text only where it is told."""
+    """Those of one of many topics or groups: compared as they are, and a text only where it is
+    told.
+    """
 
     config: TopicConfig | SubscriptionGroupConfig
 
@@ -43,7 +53,7 @@ class _Settings:
         return dumps(self.config.to_json()).decode()
 
 
-# --- before and after ------------------------------------------------------------------------------------------------
+# --- before and after -----------------------------------------------------------------------------
 
 
 def _topics(ctx: Context, about: About) -> State:
@@ -72,19 +82,29 @@ def _offsets(ctx: Context, about: About) -> State:
     """Of the group that is put elsewhere: in the topic that is named, or in all."""
     (group,) = about.get("to group") or about.get("group") or ("",)
     topics = about.get("topic") or ctx.offsets.topics_of(group)
-    return {f"{topic}/{queue_id}": offset for topic in topics for queue_id, offset in sorted(ctx.offsets.queues_of(group, topic).items())}
+    return {
+        f"{topic}/{queue_id}": offset
+        for topic in topics
+        for queue_id, offset in sorted(ctx.offsets.queues_of(group, topic).items())
+    }
 
 
 def _user(ctx: Context, about: About) -> State:
     user = None if ctx.guard is None else ctx.guard.table.users.get(*about.get("user", ("",)))
-    return {} if user is None else {"type": user.user_type, "status": user.status, "password": Secret(user.password)}
+    return (
+        {}
+        if user is None
+        else {"type": user.user_type, "status": user.status, "password": Secret(user.password)}
+    )
 
 
 def _rules(ctx: Context, about: About) -> State:
     (subject,) = about.get("subject", ("",))
     acl = None if ctx.guard is None else ctx.guard.table.acls.get(USER_SUBJECT + user_of(subject))
     return {
-        f"{policy.policy_type}/{entry.resource}": " ".join([entry.decision, ",".join(entry.actions), *map(str, entry.source_ips)])
+        f"{policy.policy_type}/{entry.resource}": " ".join(
+            [entry.decision, ",".join(entry.actions), *map(str, entry.source_ips)]
+        )
         for policy in (acl.policies if acl is not None else ())
         for entry in policy.entries
     }
@@ -104,10 +124,16 @@ CHANGES: Final[dict[int, Change[Context]]] = {
     C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Change("create or change", _group_of, _groups),
     C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Change("create or change", _groups_of, _groups),
     C.DELETE_SUBSCRIPTIONGROUP: Change("delete", named(group="groupName"), _groups),
-    C.UPDATE_AND_GET_GROUP_FORBIDDEN: Change("set the right to read of", named(group="group", topic="topic"), _readable),
-    C.INVOKE_BROKER_TO_RESET_OFFSET: Change("reset the offsets of", named(group="group", topic="topic"), _offsets),
+    C.UPDATE_AND_GET_GROUP_FORBIDDEN: Change(
+        "set the right to read of", named(group="group", topic="topic"), _readable
+    ),
+    C.INVOKE_BROKER_TO_RESET_OFFSET: Change(
+        "reset the offsets of", named(group="group", topic="topic"), _offsets
+    ),
     C.CLONE_GROUP_OFFSET: Change(
-        "copy the offsets of", named(**{"group": "srcGroup", "to group": "destGroup", "topic": "topic"}), _offsets
+        "copy the offsets of",
+        named(**{"group": "srcGroup", "to group": "destGroup", "topic": "topic"}),
+        _offsets,
     ),
     C.UPDATE_BROKER_CONFIG: Change("change the broker's settings", _nothing, _configuration),
     C.DELETE_EXPIRED_COMMITLOG: Change("remove old messages at any hour", _nothing),

@@ -1,11 +1,22 @@
-"""Connected producers and consumers by group, with their subscriptions. Source: ConsumerManager.java, ProducerManager.java, 5.3."""
+"""Connected producers and consumers by group, with their subscriptions.
+
+Source: ConsumerManager.java, ProducerManager.java, 5.3.
+"""
 
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from ogive.broker.filtering import MAX_EXPRESSION, MAX_TAGS, Wanted, compiled, memory_of_filter, tag_codes, tag_count
+from ogive.broker.filtering import (
+    MAX_EXPRESSION,
+    MAX_TAGS,
+    Wanted,
+    compiled,
+    memory_of_filter,
+    tag_codes,
+    tag_count,
+)
 from ogive.broker.replies import Rejected
 from ogive.broker.resets import Asker, Audience
 from ogive.errors import InvalidExpression, InvalidOption, ResponseCode
@@ -15,29 +26,41 @@ from ogive.wire.bodies import SQL92, ConsumerData, SubscriptionData
 log = logging.getLogger(__name__)
 
 MAX_CLIENT_ID: Final = 255
-MAX_SHOWN: Final = 80  # characters of an expression in a log line
-MAX_CONNECTION_BYTES: Final = 4 * 1024 * 1024  # of the subscriptions that one connection brings: thousands of the usual kind
-MAX_BYTES: Final = 64 * 1024 * 1024  # of all groups' subscriptions
-_EACH, _TAG = 600, 60  # memory of a subscription, and of a tag beside its text
+# characters of an expression in a log line
+MAX_SHOWN: Final = 80
+# of the subscriptions that one connection brings: thousands of the usual kind
+MAX_CONNECTION_BYTES: Final = 4 * 1024 * 1024
+# of all groups' subscriptions
+MAX_BYTES: Final = 64 * 1024 * 1024
+# memory of a subscription, and of a tag beside its text
+_EACH, _TAG = 600, 60
 
 
 def check_client_id(client_id: str) -> None:
     """Raises InvalidOption."""
     if not 1 <= len(client_id) <= MAX_CLIENT_ID:
-        raise InvalidOption(f"client id of {len(client_id)} characters: 1 to {MAX_CLIENT_ID} are allowed")
+        raise InvalidOption(
+            f"client id of {len(client_id)} characters: 1 to {MAX_CLIENT_ID} are allowed"
+        )
 
 
 def check_subscription(data: SubscriptionData) -> None:
     """Raises InvalidOption for one that is longer than any filter needs to be."""
     longest = max(len(data.expression), len(data.tags) and max(map(len, data.tags)))
-    tags = max(len(data.tags), len(data.codes), 0 if data.expression_type == SQL92 else tag_count(data.expression))
+    tags = max(
+        len(data.tags),
+        len(data.codes),
+        0 if data.expression_type == SQL92 else tag_count(data.expression),
+    )
     if longest > MAX_EXPRESSION or tags > MAX_TAGS:
         limits = f"{MAX_EXPRESSION} characters and {MAX_TAGS} tags are the limits"
         raise InvalidOption(f"the subscription to {data.topic[:80]} is too long: {limits}")
 
 
 def memory_of(wanted: Iterable[SubscriptionData]) -> int:
-    """About how many bytes the subscriptions take, and their filters, once a group pulls with them."""
+    """About how many bytes the subscriptions take, and their filters, once a group pulls with
+    them.
+    """
     return sum(
         _EACH
         + len(data.topic)
@@ -51,8 +74,12 @@ def memory_of(wanted: Iterable[SubscriptionData]) -> int:
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """One client in one group. *seen_at* is the time of its last heartbeat, on the table's clock; *user* is whose credentials that carried,
-    empty without access control; *differs* is what the log was told of how it subscribes otherwise than its group."""
+    """One client in one group.
+
+    *seen_at* is the time of its last heartbeat, on the table's clock; *user* is whose credentials
+    that carried, empty without access control; *differs* is what the log was told of how it
+    subscribes otherwise than its group.
+    """
 
     client_id: str
     connection: Connection
@@ -65,7 +92,10 @@ class Client:
 
 @dataclass(slots=True)
 class Subscription:
-    """A group's subscription to a topic. Its filter is read with the first pull: a heartbeat may bring a thousand, each of milliseconds."""
+    """A group's subscription to a topic.
+
+    Its filter is read with the first pull: a heartbeat may bring a thousand, each of milliseconds.
+    """
 
     data: SubscriptionData
     _read: tuple[Wanted, str] | None = None
@@ -88,7 +118,9 @@ class Subscription:
 
 @dataclass(slots=True, eq=False)
 class ConsumerGroup:
-    """The members of a group that are online, and what they subscribe to: the last heartbeat decides for all."""
+    """The members of a group that are online, and what they subscribe to: the last heartbeat
+    decides for all.
+    """
 
     name: str
     consume_type: str = "CONSUME_PASSIVELY"
@@ -97,7 +129,8 @@ class ConsumerGroup:
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
     members: dict[Connection, Client] = field(default_factory=dict)
     fingerprint: int = 0
-    size: int = 0  # of the subscriptions, see memory_of
+    # of the subscriptions, see memory_of
+    size: int = 0
 
     @property
     def client_ids(self) -> list[str]:
@@ -109,18 +142,28 @@ class ConsumerGroup:
 
     @property
     def audience(self) -> Audience:
-        """Whom a reset concerns. Members that share the queues may be away for a moment; who broadcasts, and comes later, begins anew."""
+        """Whom a reset concerns.
+
+        Members that share the queues may be away for a moment; who broadcasts, and comes later,
+        begins anew.
+        """
         return Audience(self.client_ids, others=not self.is_broadcasting)
 
     def difference(self, wanted: Iterable[SubscriptionData]) -> str:
         """How these subscriptions differ from the group's, in words; empty where they do not."""
         own = {data.topic: data.expression for data in wanted}
-        known = {topic: subscription.data.expression for topic, subscription in self.subscriptions.items()}
+        known = {
+            topic: subscription.data.expression
+            for topic, subscription in self.subscriptions.items()
+        }
         for topic in sorted(own.keys() | known.keys()):
             if topic not in own or topic not in known:
                 return f"it {'subscribes' if topic in own else 'does not subscribe'} to {topic}"
             if own[topic] != known[topic]:
-                return f"it subscribes to {topic} with {own[topic][:MAX_SHOWN]!r} instead of {known[topic][:MAX_SHOWN]!r}"
+                return (
+                    f"it subscribes to {topic} with {own[topic][:MAX_SHOWN]!r} instead of "
+                    f"{known[topic][:MAX_SHOWN]!r}"
+                )
         return ""
 
     def note_fingerprint(self, fingerprint: int) -> bool:
@@ -129,7 +172,10 @@ class ConsumerGroup:
         return before not in (0, fingerprint)
 
     def subscribe(self, wanted: Iterable[SubscriptionData]) -> bool:
-        """Take over a heartbeat's subscriptions; True if topics came or went. A changed expression counts only with a larger version."""
+        """Take over a heartbeat's subscriptions; True if topics came or went.
+
+        A changed expression counts only with a larger version.
+        """
         changed = False
         topics = set()
         for data in wanted:
@@ -146,7 +192,9 @@ class ConsumerGroup:
 
 
 def filter_of(data: SubscriptionData) -> tuple[Wanted, str]:
-    """The filter of a subscription, or what is wrong with it: like Java, keep a bad one, and answer its pulls with an error."""
+    """The filter of a subscription, or what is wrong with it: like Java, keep a bad one, and answer
+    its pulls with an error.
+    """
     if data.expression_type != SQL92:
         return tag_codes(data), ""
     try:
@@ -156,22 +204,41 @@ def filter_of(data: SubscriptionData) -> tuple[Wanted, str]:
 
 
 class ClientTable:
-    """Groups and their members by connection. *changed* is called with each group whose membership or topics changed."""
+    """Groups and their members by connection.
+
+    *changed* is called with each group whose membership or topics changed.
+    """
 
     def __init__(
-        self, *, expiry_s: float, max_clients: int, max_subscriptions: int, now: Callable[[], float], changed: Callable[[str], None]
+        self,
+        *,
+        expiry_s: float,
+        max_clients: int,
+        max_subscriptions: int,
+        now: Callable[[], float],
+        changed: Callable[[str], None],
     ) -> None:
-        self._expiry_s, self._max_clients, self._max_subscriptions = expiry_s, max_clients, max_subscriptions
+        self._expiry_s, self._max_clients, self._max_subscriptions = (
+            expiry_s,
+            max_clients,
+            max_subscriptions,
+        )
         self._now, self._changed = now, changed
         self.producers: dict[str, dict[Connection, Client]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
-        self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}  # producer groups, consumer groups
-        self._producing: dict[str, dict[str, dict[Connection, None]]] = {}  # by client id and user; the newest is the last
+        # producer groups, consumer groups
+        self._groups_of: dict[Connection, tuple[set[str], set[str]]] = {}
+        # by client id and user; the newest is the last
+        self._producing: dict[str, dict[str, dict[Connection, None]]] = {}
         self._count = 0
-        self._bytes = 0  # of the subscriptions of all groups
-        self._bytes_of: dict[Connection, dict[str, int]] = {}  # of those that each connection brought, by group
+        # of the subscriptions of all groups
+        self._bytes = 0
+        # of those that each connection brought, by group
+        self._bytes_of: dict[Connection, dict[str, int]] = {}
         self._began = now()
-        self._lost: dict[str, float] = {}  # consumer groups whose last member went without a word, and when; each is a group of this broker
+        # consumer groups whose last member went without a word, and when; each is a group of this
+        # broker
+        self._lost: dict[str, float] = {}
 
     def __len__(self) -> int:
         return self._count
@@ -181,14 +248,18 @@ class ClientTable:
         return self.consumers.get(name)
 
     def may_have_members(self, name: str) -> bool:
-        """Whether a member is online, or works on and will be again: after a start of the broker, or where its connection was cut."""
+        """Whether a member is online, or works on and will be again: after a start of the broker,
+        or where its connection was cut.
+        """
         since = self._lost.get(name, self._began)
         return name in self.consumers or self._now() - since < self._expiry_s
 
     def audience(self, name: str) -> Audience:
         """Whom a reset of the group concerns."""
         online = self.consumers.get(name)
-        return online.audience if online is not None else Audience(others=self.may_have_members(name))
+        return (
+            online.audience if online is not None else Audience(others=self.may_have_members(name))
+        )
 
     def asker(self, group: str, connection: Connection) -> Asker:
         """Who asks for the group on *connection*."""
@@ -197,13 +268,17 @@ class ClientTable:
         return Asker(connection, client.client_id if client is not None else "")
 
     def producer_connection(self, client_id: str) -> Connection | None:
-        """Where the client is, if it is online as a producer; None while users on different connections call themselves by its id.
+        """Where the client is, if it is online as a producer; None while users on different
+        connections call themselves by its id.
 
-        With access control anybody may name any id: replies to another user's client would go to who uses its id.
+        With access control anybody may name any id: replies to another user's client would go to
+        who uses its id.
         """
         users = self._producing.get(client_id, {})
         newest = {next(reversed(connections)) for connections in users.values()}
-        if len(newest) != 1 or (len(users) > 1 and any(len(connections) > 1 for connections in users.values())):
+        if len(newest) != 1 or (
+            len(users) > 1 and any(len(connections) > 1 for connections in users.values())
+        ):
             return None
         return newest.pop()
 
@@ -217,23 +292,40 @@ class ClientTable:
         previous = members.get(client.connection)
         members[client.connection] = client
         self._claim(client)
-        if previous is not None and (previous.client_id, previous.user) != (client.client_id, client.user):
+        if previous is not None and (previous.client_id, previous.user) != (
+            client.client_id,
+            client.user,
+        ):
             self._forget_producer(previous)
 
     def _claim(self, client: Client) -> None:
         users = self._producing.setdefault(client.client_id, {})
-        if client.user not in users and any(connections.keys() != {client.connection} for connections in users.values()):
+        if client.user not in users and any(
+            connections.keys() != {client.connection} for connections in users.values()
+        ):
             all_users = " and ".join(sorted({*users, client.user}))
-            log.warning("client id %s is used by %s at once: replies to it go to none of them", client.client_id, all_users)
+            log.warning(
+                "client id %s is used by %s at once: replies to it go to none of them",
+                client.client_id,
+                all_users,
+            )
         connections = users.setdefault(client.user, {})
         connections.pop(client.connection, None)
         connections[client.connection] = None
 
-    def register_consumer(self, data: ConsumerData, client: Client, *, with_subscriptions: bool = True) -> None:
-        """A member's heartbeat. Raises Rejected when the table is full, or the group subscribes to too much."""
+    def register_consumer(
+        self, data: ConsumerData, client: Client, *, with_subscriptions: bool = True
+    ) -> None:
+        """A member's heartbeat.
+
+        Raises Rejected when the table is full, or the group subscribes to too much.
+        """
         if len(data.subscriptions) > self._max_subscriptions:
             count, limit = len(data.subscriptions), self._max_subscriptions
-            said = f"group {data.group} subscribes to {count:,} topics (a retry topic counts), {limit:,} are allowed: use several groups"
+            said = (
+                f"group {data.group} subscribes to {count:,} topics (a retry topic counts), "
+                f"{limit:,} are allowed: use several groups"
+            )
             # Not SYSTEM_BUSY: the same heartbeat would be refused again.
             raise Rejected(ResponseCode.INVALID_PARAMETER, said)
         group = self.consumers.get(data.group)
@@ -248,7 +340,11 @@ class ClientTable:
         if with_subscriptions:
             self._compare(group, data, client)
         group.members[client.connection] = client
-        group.consume_type, group.message_model, group.consume_from_where = data.consume_type, data.message_model, data.consume_from_where
+        group.consume_type, group.message_model, group.consume_from_where = (
+            data.consume_type,
+            data.message_model,
+            data.consume_from_where,
+        )
         resubscribed = False
         if with_subscriptions:
             self._bytes_of.setdefault(client.connection, {})[data.group] = size
@@ -258,28 +354,45 @@ class ClientTable:
         if is_new or resubscribed:
             self._changed(data.group)
 
-    def _checked_size(self, group: ConsumerGroup | None, data: ConsumerData, connection: Connection) -> int:
+    def _checked_size(
+        self, group: ConsumerGroup | None, data: ConsumerData, connection: Connection
+    ) -> int:
         """Of the subscriptions. Raises Rejected where there is no room for them."""
-        size, brought, known = memory_of(data.subscriptions), self._bytes_of.get(connection, {}), group.size if group is not None else 0
+        size, brought, known = (
+            memory_of(data.subscriptions),
+            self._bytes_of.get(connection, {}),
+            group.size if group is not None else 0,
+        )
         if sum(brought.values()) - brought.get(data.group, 0) + size > MAX_CONNECTION_BYTES:
-            code, limit = ResponseCode.INVALID_PARAMETER, f"{MAX_CONNECTION_BYTES} are allowed for one connection"
+            code, limit = (
+                ResponseCode.INVALID_PARAMETER,
+                f"{MAX_CONNECTION_BYTES} are allowed for one connection",
+            )
         elif size > known and self._bytes - known + size > MAX_BYTES:
-            code, limit = ResponseCode.SYSTEM_BUSY, f"{MAX_BYTES} are allowed for all groups together"
+            code, limit = (
+                ResponseCode.SYSTEM_BUSY,
+                f"{MAX_BYTES} are allowed for all groups together",
+            )
         else:
             return size
         raise Rejected(code, f"the subscriptions of group {data.group} take {size} bytes: {limit}")
 
     def _compare(self, group: ConsumerGroup, data: ConsumerData, client: Client) -> None:
-        """The fault behind most messages that "do not arrive": said once for each member and difference."""
+        """The fault behind most messages that "do not arrive": said once for each member and
+        difference.
+        """
         previous = group.members.get(client.connection)
         others = len(group.members) - (previous is not None)
         client.differs = group.difference(data.subscriptions) if others else ""
         if client.differs and (previous is None or client.differs != previous.differs):
             log.warning(
-                "group %s: member %s differs from the others: %s. The last heartbeat decides for all, so messages are missed: "
+                "group %s: member %s differs from the others: %s. The last heartbeat decides for "
+                "all, so messages are missed: "
                 "members of a group must subscribe alike",
-                group.name, client.client_id, client.differs,
-            )  # fmt: skip
+                group.name,
+                client.client_id,
+                client.differs,
+            )
 
     def unregister_producer(self, group: str, connection: Connection) -> None:
         members = self.producers.get(group)
@@ -293,7 +406,10 @@ class ClientTable:
 
     def _forget_producer(self, client: Client) -> None:
         """Its connection, unless it is in another group by it."""
-        others = (self.producers[group][client.connection] for group in self._groups_of[client.connection][0])
+        others = (
+            self.producers[group][client.connection]
+            for group in self._groups_of[client.connection][0]
+        )
         if any((one.client_id, one.user) == (client.client_id, client.user) for one in others):
             return
         users = self._producing[client.client_id]
@@ -327,15 +443,28 @@ class ClientTable:
         self._bytes_of.pop(connection, None)
 
     def expired(self) -> list[Connection]:
-        """Connections with a member whose heartbeats have stopped; the caller closes them, which drops them here."""
+        """Connections with a member whose heartbeats have stopped; the caller closes them, which
+        drops them here.
+        """
         limit = self._now() - self._expiry_s
         self._lost = {group: at for group, at in self._lost.items() if at >= limit}
         groups = [*self.producers.values(), *(group.members for group in self.consumers.values())]
-        return list({connection: None for members in groups for connection, client in members.items() if client.seen_at < limit})
+        return list(
+            {
+                connection: None
+                for members in groups
+                for connection, client in members.items()
+                if client.seen_at < limit
+            }
+        )
 
     def _count_up(self, group: str) -> None:
         if self._count >= self._max_clients:
-            raise Rejected(ResponseCode.SYSTEM_BUSY, f"this broker serves {self._max_clients} clients already, no more for group {group}")
+            raise Rejected(
+                ResponseCode.SYSTEM_BUSY,
+                f"this broker serves {self._max_clients} clients already, no more for group "
+                f"{group}",
+            )
         self._count += 1
 
     def _of(self, connection: Connection) -> tuple[set[str], set[str]]:

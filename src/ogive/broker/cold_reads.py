@@ -1,7 +1,9 @@
-"""Reads that have to wait for the disk, on separate threads, so that they do not block the others.
+"""Reads that have to wait for the disk, on separate threads, so that they do not block the
+others.
 
-A read on the event loop takes what is in memory. If the disk is needed it raises Cold: a thread here loads the bytes into the page cache,
-and the loop tries the read again. Only the loop touches state.
+A read on the event loop takes what is in memory. If the disk is needed it raises Cold: a thread
+here loads the bytes into the page cache, and the loop tries the read again. Only the loop touches
+state.
 """
 
 import asyncio
@@ -20,7 +22,8 @@ log = logging.getLogger(__name__)
 
 THREADS: Final = 4
 MAX_WAITING: Final = 10_000
-MAX_TRIES: Final = 256  # of one request; beyond it, the read waits for the disk
+# of one request; beyond it, the read waits for the disk
+MAX_TRIES: Final = 256
 
 T = TypeVar("T")
 
@@ -36,24 +39,38 @@ class ColdReads:
         self._threads = ThreadPoolExecutor(THREADS, "ogive-cold-read")
         self.waiting = 0
 
-    def fetch(self, place: Place, then: Callable[[StoreError | None], None], keep: Callable[[bytes], None] | None = None) -> None:
-        """Have *then* called on the loop, with the error if the disk cannot be read; before that *keep*, with what was read. Raises
-        StoreError, and then never calls them."""
+    def fetch(
+        self,
+        place: Place,
+        then: Callable[[StoreError | None], None],
+        keep: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """Have *then* called on the loop, with the error if the disk cannot be read; before that
+        *keep*, with what was read. Raises StoreError, and then never calls them.
+        """
         if self.waiting >= MAX_WAITING:
             raise StoreBusy(f"{self.waiting} reads wait for the disk")
         try:
             reading = self._threads.submit(self._bring_in, place)
-        except RuntimeError as exc:  # the machine has no thread left, or the broker stops
+        except RuntimeError as exc:
+            # the machine has no thread left, or the broker stops
             raise StoreError(f"{place.path} cannot be read from the disk: {exc}") from exc
         self.waiting += 1
-        reading.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._done, done, then, keep))
+        reading.add_done_callback(
+            lambda done: self._loop.call_soon_threadsafe(self._done, done, then, keep)
+        )
 
     async def bring_in(self, cold: Cold) -> None:
-        """One place after the other, so that others have their turn between them. Raises StoreError."""
+        """One place after the other, so that others have their turn between them.
+
+        Raises StoreError.
+        """
         for place in (cold.place, *cold.others):
             await self.bring_in_place(place)
 
-    async def bring_in_place(self, place: Place, keep: Callable[[Place, bytes], None] | None = None) -> None:
+    async def bring_in_place(
+        self, place: Place, keep: Callable[[Place, bytes], None] | None = None
+    ) -> None:
         """*keep* gets what was read. Raises StoreError."""
         done: asyncio.Future[StoreError | None] = self._loop.create_future()
 
@@ -81,13 +98,19 @@ class ColdReads:
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def _done(self, done: "Future[bytes]", then: Callable[[StoreError | None], None], keep: Callable[[bytes], None] | None) -> None:
+    def _done(
+        self,
+        done: "Future[bytes]",
+        then: Callable[[StoreError | None], None],
+        keep: Callable[[bytes], None] | None,
+    ) -> None:
         self.waiting -= 1
         if done.cancelled():
             then(StoreError("the broker stops"))
             return
         error = done.exception()
-        if error is not None and not isinstance(error, StoreError):  # report it to whoever waits all the same, or a job would hang for ever
+        # report it to whoever waits all the same, or a job would hang for ever
+        if error is not None and not isinstance(error, StoreError):
             log.error("a read from the disk failed", exc_info=error)
             error = StoreError(f"a read from the disk failed: {error!r}")
         if error is None and keep is not None:
@@ -96,10 +119,13 @@ class ColdReads:
 
 
 class JobReads:
-    """Reads of one of the broker's own jobs, which must not block the loop: when one raises Cold, the job passes it to bring_in() and
-    returns; it is woken when it can continue."""
+    """Reads of one of the broker's own jobs, which must not block the loop: when one raises Cold,
+    the job passes it to bring_in() and returns; it is woken when it can continue.
+    """
 
-    def __init__(self, store: MessageStore, fetch: Fetch, wake: Callable[[StoreError | None], None]) -> None:
+    def __init__(
+        self, store: MessageStore, fetch: Fetch, wake: Callable[[StoreError | None], None]
+    ) -> None:
         """*wake* is called on the loop, with the error if the disk cannot be read."""
         self._store, self._fetch, self._wake = store, fetch, wake
         self._tries = 0
@@ -113,7 +139,8 @@ class JobReads:
     def record_at(self, commitlog_offset: int) -> bytes | None:
         """Raises StoreError, Cold."""
         found = self._read(partial(self._store.record_at, commitlog_offset))
-        self._tries = 0  # here alone: entries that are found again and again are no progress
+        # here alone: entries that are found again and again are no progress
+        self._tries = 0
         return found
 
     def bring_in(self, cold: Cold) -> None:

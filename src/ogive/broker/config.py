@@ -8,7 +8,13 @@ from typing import Final, Literal
 
 from ogive.errors import InvalidOption
 from ogive.harmless import is_line
-from ogive.model import DEFAULT_DELAY_LEVELS, MAX_BODY_BYTES, MAX_TOPIC_LENGTH, NAME_CHARACTER, DelayLevels
+from ogive.model import (
+    DEFAULT_DELAY_LEVELS,
+    MAX_BODY_BYTES,
+    MAX_TOPIC_LENGTH,
+    NAME_CHARACTER,
+    DelayLevels,
+)
 from ogive.store.retention import RetentionConfig
 from ogive.transport.expectation import MAX_BUSY_POLL_S
 from ogive.transport.limits import ServerLimits
@@ -18,7 +24,8 @@ from ogive.wire.frame import MAX_FRAME_BYTES
 
 MIB: Final = 1024 * 1024
 LOOPBACK: Final = "127.0.0.1"
-MAX_PULL_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024  # of records; the rest is for the answer's header
+# of records; the rest is for the answer's header
+MAX_PULL_BYTES: Final = MAX_FRAME_BYTES - 64 * 1024
 MAX_HOST_NAME: Final = 253
 _LABEL: Final = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)")
 _NAME: Final = re.compile(f"(?:{NAME_CHARACTER}|\\.)+")
@@ -26,32 +33,43 @@ _NAME: Final = re.compile(f"(?:{NAME_CHARACTER}|\\.)+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """Times in seconds, sizes in bytes. Behind each setting: its name in Apache's broker.conf, and the default there where it differs.
-    Apache's broker passes over keys that are ours alone."""
+    """Times in seconds, sizes in bytes.
+
+    Behind each setting: its name in Apache's broker.conf, and the default there where it differs.
+    Apache's broker passes over keys that are ours alone.
+    """
 
     data: Path  # storePathRootDir
     host: str = LOOPBACK  # bindAddress, 0.0.0.0
-    port: int = 10911  # listenPort; 0 takes a free one
+    port: int = 10911
+    """listenPort; 0 takes a free one."""
     advertised_host: str | None = None
     """Address or name that clients connect to. Required if host is a wildcard. Java: brokerIP1."""
     name_servers: tuple[str, ...] = ()  # namesrvAddr
     cluster: str = "DefaultCluster"  # brokerClusterName
     name: str = "broker-a"  # brokerName
-    broker_id: int = 0  # brokerId; 0 is the master
+    broker_id: int = 0
+    """brokerId; 0 is the master."""
     region: str = "DefaultRegion"  # regionId
 
     # the store
     flush: Literal["sync", "async"] = "sync"  # flushDiskType, ASYNC_FLUSH
-    segment_bytes: int = 64 * MIB  # mappedFileSizeCommitLog, 1 GiB
-    empty_log: bool = False  # begin a new log where that of the directory is gone, instead of asking for it
+    segment_bytes: int = 64 * MIB
+    """mappedFileSizeCommitLog, 1 GiB."""
+    empty_log: bool = False
+    """Begin a new log where that of the directory is gone, instead of asking for it."""
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
-    retention: RetentionConfig = field(default_factory=RetentionConfig)  # how long messages are kept
+    retention: RetentionConfig = field(default_factory=RetentionConfig)
+    """How long messages are kept."""
     retention_check_s: float = 10.0  # cleanResourceInterval
-    scrub_bytes_per_s: int = MIB  # the log is read again in the background; 0: not
+    scrub_bytes_per_s: int = MIB
+    """The log is read again in the background; 0: not."""
 
     # timer messages
-    timer_max_delay_s: float = 7 * 24 * 3600.0  # timerMaxDelaySec, 3 days
-    timer_max_waiting: int = 1_000_000  # timerMaxWaiting (ours alone); each takes some 800 bytes of memory until its time
+    timer_max_delay_s: float = 7 * 24 * 3600.0
+    """timerMaxDelaySec, 3 days."""
+    timer_max_waiting: int = 1_000_000
+    """timerMaxWaiting (ours alone); each takes some 800 bytes of memory until its time."""
 
     # topics and groups
     auto_create_topics: bool = True  # autoCreateTopicEnable
@@ -64,53 +82,73 @@ class BrokerConfig:
     enforce_message_types: bool = False  # see attributes.py
     max_message_bytes: int = 4 * MIB  # maxMessageSize
     max_sends_waiting: int = 10_000  # sendThreadPoolQueueCapacity
-    duplicate_window_s: float = 0.0  # for so long a message with a known unique key is not stored again; 0: always stored
+    duplicate_window_s: float = 0.0
+    """For so long a message with a known unique key is not stored again; 0: always stored."""
     duplicate_max_keys: int = 200_000
     store_replies: bool = True  # storeReplyMessageEnable
 
-    # pulls; "large" counts for clients that ask for more than Apache's own limits, see handlers/pull.py
-    property_filter: bool = True  # enablePropertyFilter, false; whether consumers may filter by SQL92
+    # pulls; "large" counts for clients that ask for more than Apache's own limits, see
+    # handlers/pull.py
+    property_filter: bool = True
+    """enablePropertyFilter, false; whether consumers may filter by SQL92."""
     max_pull_messages: int = 32  # maxTransferCountOnMessageInMemory
     max_pull_bytes: int = 256 * 1024  # maxTransferBytesOnMessageInMemory
     max_large_pull_messages: int = 4096
     max_large_pull_bytes: int = 4 * MIB
-    max_held_pulls: int = 50_000  # beyond it a connection's first 64 are held; each takes some 850 bytes of memory
+    max_held_pulls: int = 50_000
+    """Beyond it a connection's first 64 are held; each takes some 850 bytes of memory."""
     max_held_pulls_per_connection: int = 2_000
 
     # transactions
-    transaction_timeout_s: float = 6.0  # transactionTimeOut; younger ones are not asked about
+    transaction_timeout_s: float = 6.0
+    """transactionTimeOut; younger ones are not asked about."""
     transaction_check_interval_s: float = 30.0  # transactionCheckInterval
     transaction_check_max: int = 15  # transactionCheckMax
-    transaction_keep_s: float = 72 * 3600.0  # fileReservedTime; one is given up when its producer group is gone for longer
-    max_open_transactions: int = 100_000  # maxOpenTransactions (ours alone); each takes some 800 bytes of memory
-    max_unanswered_checks: int = 2_000  # maxUnansweredChecks (ours alone); as many as a producer of Apache's lets wait, checkRequestHoldMax
+    transaction_keep_s: float = 72 * 3600.0
+    """fileReservedTime; one is given up when its producer group is gone for longer."""
+    max_open_transactions: int = 100_000
+    """maxOpenTransactions (ours alone); each takes some 800 bytes of memory."""
+    max_unanswered_checks: int = 2_000
+    """maxUnansweredChecks (ours alone); as many as a producer of Apache's lets wait,
+    checkRequestHoldMax.
+    """
 
     # clients
     client_expiry_s: float = 120.0  # channelExpiredTimeout
     client_scan_s: float = 10.0
     lock_lease_s: float = 60.0  # rocketmq.broker.rebalance.lockMaxLiveTime
-    max_clients: int = 20_000  # producers and consumers, counted per group
+    max_clients: int = 20_000
+    """Producers and consumers, counted per group."""
     max_subscriptions_per_group: int = 1_000
     max_locks: int = 200_000
 
     # progress
-    max_offsets: int = 1_000_000  # group x topic x queue
+    max_offsets: int = 1_000_000
+    """Group x topic x queue."""
     offsets_persist_s: float = 5.0  # flushConsumerOffsetInterval
-    delay_persist_s: float = 1.0  # flushDelayOffsetInterval, 10 s; what a killed broker delivers again
+    delay_persist_s: float = 1.0
+    """flushDelayOffsetInterval, 10 s; what a killed broker delivers again."""
 
     # access
-    tls: TlsConfig | None = None  # tls.server.*; None: connections are not encrypted
-    credentials: Credentials | None = None  # innerClientAuthenticationCredentials; what name servers are asked with
+    tls: TlsConfig | None = None
+    """tls.server.*; None: connections are not encrypted."""
+    credentials: Credentials | None = None
+    """innerClientAuthenticationCredentials; what name servers are asked with."""
 
     # the rest
     register_period_s: float = 30.0  # registerNameServerPeriod
-    name_server_timeout_s: float = 3.0  # registerBrokerTimeoutMills, 24 s
+    name_server_timeout_s: float = 3.0
+    """registerBrokerTimeoutMills, 24 s."""
     stop_grace_s: float = 3.0
-    busy_poll_s: float = 0.0  # how long to look for a client's next request before sleeping, see transport/expectation.py; 0: not
+    busy_poll_s: float = 0.0
+    """How long to look for a client's next request before sleeping, see transport/expectation.py;
+    0: not.
+    """
     server: ServerLimits = field(default_factory=ServerLimits)
 
     def __post_init__(self) -> None:
-        DelayLevels.parse(self.delay_levels)  # raises InvalidOption: a broker must not start with half a table
+        # raises InvalidOption: a broker must not start with half a table
+        DelayLevels.parse(self.delay_levels)
         if not 0 <= self.port < 65536:
             raise InvalidOption(f"port={self.port}: 0 to 65535 is needed")
         if self.flush not in ("sync", "async"):
@@ -124,20 +162,31 @@ class BrokerConfig:
         check_name("cluster", self.cluster)
         check_region("region", self.region)
         if self.host in ("0.0.0.0", "::") and not self.advertised_host:
-            raise InvalidOption(f"host={self.host}: give advertised_host too, the address at which clients reach this broker")
+            raise InvalidOption(
+                f"host={self.host}: give advertised_host too, the address at which clients reach "
+                "this broker"
+            )
         self._check_numbers()
 
     def _check_numbers(self) -> None:
         if self.duplicate_window_s < 0:
-            raise InvalidOption(f"duplicate_window_s={self.duplicate_window_s}: 0 or more is needed")
+            raise InvalidOption(
+                f"duplicate_window_s={self.duplicate_window_s}: 0 or more is needed"
+            )
         if not 0 <= self.busy_poll_s <= MAX_BUSY_POLL_S:
-            raise InvalidOption(f"busy_poll_s={self.busy_poll_s}: 0 to {MAX_BUSY_POLL_S:g} is needed")
+            raise InvalidOption(
+                f"busy_poll_s={self.busy_poll_s}: 0 to {MAX_BUSY_POLL_S:g} is needed"
+            )
         if self.max_message_bytes > MAX_BODY_BYTES:
-            raise InvalidOption(f"max_message_bytes={self.max_message_bytes}: up to {MAX_BODY_BYTES} bytes are possible")
+            raise InvalidOption(
+                f"max_message_bytes={self.max_message_bytes}: up to {MAX_BODY_BYTES} bytes are "
+                "possible"
+            )
         for name in ("max_pull_bytes", "max_large_pull_bytes"):
             if getattr(self, name) > MAX_PULL_BYTES:
                 raise InvalidOption(
-                    f"{name}={getattr(self, name)}: up to {MAX_PULL_BYTES} bytes are possible, clients read no larger answer"
+                    f"{name}={getattr(self, name)}: up to {MAX_PULL_BYTES} bytes are possible, "
+                    "clients read no larger answer"
                 )
         for entry in fields(self):
             value = getattr(self, entry.name)
@@ -153,9 +202,15 @@ class BrokerConfig:
 
 
 def check_name(what: str, name: str) -> None:
-    """Raises InvalidOption. Broker and cluster each have a topic of their name; unlike other topics' it may have the dots of a host's."""
+    """Raises InvalidOption.
+
+    Broker and cluster each have a topic of their name; unlike other topics' it may have the dots of
+    a host's.
+    """
     if not 0 < len(name) <= MAX_TOPIC_LENGTH:
-        raise InvalidOption(f"{what} of {len(name)} characters: 1 to {MAX_TOPIC_LENGTH} are possible")
+        raise InvalidOption(
+            f"{what} of {len(name)} characters: 1 to {MAX_TOPIC_LENGTH} are possible"
+        )
     if not _NAME.fullmatch(name):
         raise InvalidOption(f"{what} {name!r} may hold only letters, digits and % | - _ .")
 
@@ -165,17 +220,27 @@ def check_region(what: str, region: str) -> None:
     if not region:
         raise InvalidOption(f"{what} must not be empty")
     if not is_line(region):
-        raise InvalidOption(f"{what} {region!r}: text in UTF-8 without control characters is expected, every message holds it")
+        raise InvalidOption(
+            f"{what} {region!r}: text in UTF-8 without control characters is expected, every "
+            "message holds it"
+        )
 
 
 def ip_of(host: str) -> str:
-    """*host*, which records hold as an IP address. Raises InvalidOption for any other name than localhost, and for a zone (``%eth0``)."""
+    """*host*, which records hold as an IP address.
+
+    Raises InvalidOption for any other name than localhost, and for a zone (``%eth0``).
+    """
     try:
         address = LOOPBACK if host == "localhost" else str(ip_address(host))
     except ValueError:
-        raise InvalidOption(f"host {host!r}: an IP address is needed, every record holds it") from None
+        raise InvalidOption(
+            f"host {host!r}: an IP address is needed, every record holds it"
+        ) from None
     if "%" in address:
-        raise InvalidOption(f"host {host!r}: an IP address without a zone is needed, every record holds it")
+        raise InvalidOption(
+            f"host {host!r}: an IP address without a zone is needed, every record holds it"
+        )
     return address
 
 
@@ -189,9 +254,13 @@ def check_advertised(what: str, host: str) -> None:
     try:
         address = ip_address(ip_of(host))
     except InvalidOption:
-        raise InvalidOption(f"{what}{host}: a host name, or an IP address without a zone, is expected") from None
+        raise InvalidOption(
+            f"{what}{host}: a host name, or an IP address without a zone, is expected"
+        ) from None
     if address.is_unspecified or address.is_multicast or address == IPv4Address("255.255.255.255"):
-        raise InvalidOption(f"{what}{host}: the address of this machine to which clients connect is expected")
+        raise InvalidOption(
+            f"{what}{host}: the address of this machine to which clients connect is expected"
+        )
 
 
 def is_host_name(host: str) -> bool:
@@ -200,17 +269,48 @@ def is_host_name(host: str) -> bool:
     A name whose last label has only digits is meant as an IP address.
     """
     labels = host.removesuffix(".").split(".")
-    return len(host) <= MAX_HOST_NAME and all(map(_LABEL.fullmatch, labels)) and not labels[-1].isdecimal()
+    return (
+        len(host) <= MAX_HOST_NAME
+        and all(map(_LABEL.fullmatch, labels))
+        and not labels[-1].isdecimal()
+    )
 
 
-_MAX_NUMBER: Final = 1e9  # decades in seconds; more is no time any more
+# decades in seconds; more is no time any more
+_MAX_NUMBER: Final = 1e9
 _POSITIVE: Final = (
-    "duplicate_max_keys", "timer_max_delay_s", "timer_max_waiting",
-    "segment_bytes", "default_topic_queues", "max_topics", "max_groups", "max_message_bytes", "max_sends_waiting",
-    "max_pull_messages", "max_pull_bytes", "max_large_pull_messages", "max_large_pull_bytes", "max_held_pulls",
-    "max_held_pulls_per_connection", "client_expiry_s", "client_scan_s", "lock_lease_s", "max_clients",
-    "transaction_timeout_s", "transaction_check_interval_s", "transaction_check_max", "transaction_keep_s", "max_open_transactions",
+    "duplicate_max_keys",
+    "timer_max_delay_s",
+    "timer_max_waiting",
+    "segment_bytes",
+    "default_topic_queues",
+    "max_topics",
+    "max_groups",
+    "max_message_bytes",
+    "max_sends_waiting",
+    "max_pull_messages",
+    "max_pull_bytes",
+    "max_large_pull_messages",
+    "max_large_pull_bytes",
+    "max_held_pulls",
+    "max_held_pulls_per_connection",
+    "client_expiry_s",
+    "client_scan_s",
+    "lock_lease_s",
+    "max_clients",
+    "transaction_timeout_s",
+    "transaction_check_interval_s",
+    "transaction_check_max",
+    "transaction_keep_s",
+    "max_open_transactions",
     "max_unanswered_checks",
-    "max_subscriptions_per_group", "max_locks", "max_offsets", "offsets_persist_s", "delay_persist_s", "register_period_s",
-    "name_server_timeout_s", "stop_grace_s", "retention_check_s",
-)  # fmt: skip
+    "max_subscriptions_per_group",
+    "max_locks",
+    "max_offsets",
+    "offsets_persist_s",
+    "delay_persist_s",
+    "register_period_s",
+    "name_server_timeout_s",
+    "stop_grace_s",
+    "retention_check_s",
+)

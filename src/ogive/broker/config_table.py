@@ -1,4 +1,6 @@
-"""What the tables of topics and of groups have in common: configurations by name, a limit, a data version, and a file."""
+"""What the tables of topics and of groups have in common: configurations by name, a limit, a data
+version, and a file.
+"""
 
 import logging
 from abc import ABC, abstractmethod
@@ -13,7 +15,8 @@ from ogive.wire.bodies import DataVersion, SubscriptionGroupConfig, TopicConfig
 
 log = logging.getLogger(__name__)
 
-_MAX_MISSED: Final = 1_000  # names come from clients and messages
+# names come from clients and messages
+_MAX_MISSED: Final = 1_000
 
 C = TypeVar("C", TopicConfig, SubscriptionGroupConfig)
 
@@ -24,7 +27,9 @@ class ConfigTable(ABC, Generic[C]):
     *changed* callbacks run after each change, on the loop, and must be short.
     """
 
-    def __init__(self, kind: str, table: JsonTable, *, now_ms: Callable[[], int], limit: int) -> None:
+    def __init__(
+        self, kind: str, table: JsonTable, *, now_ms: Callable[[], int], limit: int
+    ) -> None:
         """*kind*: "topic" or "group", for messages."""
         self._kind, self._now_ms, self._limit = kind, now_ms, limit
         self._configs: dict[str, C] = {}
@@ -33,12 +38,25 @@ class ConfigTable(ABC, Generic[C]):
         self.changed: list[Callable[[], None]] = []
         self.data_version = DataVersion()
 
-    def _begin(self, built_in: Mapping[str, C], loaded: Mapping[str, C], version: object, *, differs: bool = False) -> None:
-        """What the file held, however much, and what it has to hold in any case. *differs*: the file does not hold all of *loaded*."""
+    def _begin(
+        self,
+        built_in: Mapping[str, C],
+        loaded: Mapping[str, C],
+        version: object,
+        *,
+        differs: bool = False,
+    ) -> None:
+        """What the file held, however much, and what it has to hold in any case.
+
+        *differs*: the file does not hold all of *loaded*.
+        """
         self._configs = {**built_in, **loaded}
         if len(self._configs) > self._limit:
             log.warning(
-                "the broker holds %d %ss, its limit is %d: all are kept, new ones are refused", len(self._configs), self._kind, self._limit
+                "the broker holds %d %ss, its limit is %d: all are kept, new ones are refused",
+                len(self._configs),
+                self._kind,
+                self._limit,
             )
         self.data_version = self._read_version(version)
         if differs or not built_in.keys() <= loaded.keys():
@@ -52,7 +70,7 @@ class ConfigTable(ABC, Generic[C]):
             log.warning("%ss file: its version counts from now on: %s", self._kind, exc)
             return DataVersion().next(self._now_ms())
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def get(self, name: str) -> C | None:
         return self._configs.get(name)
@@ -71,13 +89,15 @@ class ConfigTable(ABC, Generic[C]):
         return len(self._configs)
 
     def _is_new_miss(self, name: str) -> bool:
-        """Whether to tell that *name*, which somebody needs, is not here: once, until it is made."""
+        """Whether to tell that *name*, which somebody needs, is not here: once, until it is
+        made.
+        """
         if name in self._missed or len(self._missed) >= _MAX_MISSED:
             return False
         self._missed.add(name)
         return True
 
-    # --- changing ----------------------------------------------------------------------------------------------------
+    # --- changing ---------------------------------------------------------------------------------
 
     @abstractmethod
     def check(self, config: C) -> None:
@@ -94,7 +114,8 @@ class ConfigTable(ABC, Generic[C]):
             return known
         if known is None and len(self._configs) >= self._limit and not beyond_limit:
             raise InvalidOption(
-                f"{self._kind} {config.name}: the broker holds {len(self._configs)} {self._kind}s, its limit is {self._limit}"
+                f"{self._kind} {config.name}: the broker holds {len(self._configs)} {self._kind}s, "
+                f"its limit is {self._limit}"
             )
         self._configs[config.name] = config
         self._missed.discard(config.name)
@@ -114,7 +135,7 @@ class ConfigTable(ABC, Generic[C]):
         for callback in self.changed:
             callback()
 
-    # --- the file ----------------------------------------------------------------------------------------------------
+    # --- the file ---------------------------------------------------------------------------------
 
     @property
     def unsaved(self) -> bool:
@@ -133,8 +154,12 @@ class ConfigTable(ABC, Generic[C]):
     def _snapshot(self) -> Render: ...
 
 
-def read_configs(stored: object, kind: type[C], validate: Callable[[str], str], file: str) -> dict[str, C]:
-    """What a file holds by name; an entry that no command could have made is left out with a warning."""
+def read_configs(
+    stored: object, kind: type[C], validate: Callable[[str], str], file: str
+) -> dict[str, C]:
+    """What a file holds by name; an entry that no command could have made is left out with a
+    warning.
+    """
     configs: dict[str, C] = {}
     entries: dict[Any, Any] = stored if isinstance(stored, dict) else {}
     for name, value in entries.items():

@@ -34,7 +34,8 @@ from ogive.transport.turn import Slices, Turn
 from ogive.wire.acl import ACCESS_KEY
 from ogive.wire.command import RemotingCommand
 
-MAX_SEARCHES: Final = 16  # each may hold max_large_pull_bytes
+# each may hold max_large_pull_bytes
+MAX_SEARCHES: Final = 16
 
 
 async def _not_started() -> None:
@@ -43,7 +44,10 @@ async def _not_started() -> None:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Context:
-    """One broker. *address* is what clients connect to; *store_host* the same as stored in every record."""
+    """One broker.
+
+    *address* is what clients connect to; *store_host* the same as stored in every record.
+    """
 
     config: BrokerConfig
     """With the changes that remote_settings holds."""
@@ -86,7 +90,9 @@ class Context:
     """How many more searches by key may begin now."""
     listings: Listings = field(default_factory=Listings)
     slices: Slices = field(default_factory=Slices)
-    """For requests that take more than one step: each begins in a slice, as requests of one step are carried out in slices."""
+    """For requests that take more than one step: each begins in a slice, as requests of one step
+    are carried out in slices.
+    """
     room: RequestRoom = field(default_factory=RequestRoom)
     """What requests that wait may hold."""
     filter_room: FilterRoom = field(default_factory=FilterRoom)
@@ -98,17 +104,26 @@ class Context:
     delivered: Callable[[int], int] = lambda level: 0
     """The offset up to which a delay level's queue is delivered."""
     save_offsets: Callable[[], Awaitable[None]] = _not_started
-    """Return once the offsets of groups are on stable storage as they are now. Raises StoreError."""
-    _held: dict[str, list[tuple[int, Callable[[], object], Callable[[OgiveError], object]]]] = field(default_factory=dict)
-    """What waits until its topic is saved, in order: bytes, what stores it, and what hears of an error."""
+    """Return once the offsets of groups are on stable storage as they are now.
+
+    Raises StoreError.
+    """
+    _held: dict[str, list[tuple[int, Callable[[], object], Callable[[OgiveError], object]]]] = (
+        field(default_factory=dict)
+    )
+    """What waits until its topic is saved, in order: bytes, what stores it, and what hears of an
+    error.
+    """
     _held_bytes: int = 0
     _submit_due: bool = False
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     def put(self, messages: Messages, done: PutDone, topic: str) -> None:
-        """Store messages that belong to *topic*, all or none; everything put in one loop turn goes to the writer together.
+        """Store messages that belong to *topic*, all or none; everything put in one loop turn goes
+        to the writer together.
 
-        A new topic is saved first: where that fails *done* gets the error, or this raises it, and nothing is stored.
+        A new topic is saved first: where that fails *done* gets the error, or this raises it, and
+        nothing is stored.
         """
         if self.is_saved(topic):
             self.put_now(messages, done)
@@ -131,12 +146,24 @@ class Context:
         return await stored
 
     def is_saved(self, topic: str) -> bool:
-        """Whether what belongs to *topic* may be stored at once: it is on stable storage, and nothing waits for that any more."""
-        return topic not in self._held and (topic not in self.topics.pending or self.topics.is_saved(topic))
+        """Whether what belongs to *topic* may be stored at once: it is on stable storage, and
+        nothing waits for that any more.
+        """
+        return topic not in self._held and (
+            topic not in self.topics.pending or self.topics.is_saved(topic)
+        )
 
-    def once_saved(self, topic: str, messages: Messages, put: Callable[[], object], fail: Callable[[OgiveError], object]) -> None:
-        """Call *put*, which stores *messages*, when *topic* is on stable storage, in the order of these calls; *fail* with the error where
-        it cannot be, or *put* raises one. Raises StoreError where the last try to save it has failed, StoreBusy."""
+    def once_saved(
+        self,
+        topic: str,
+        messages: Messages,
+        put: Callable[[], object],
+        fail: Callable[[OgiveError], object],
+    ) -> None:
+        """Call *put*, which stores *messages*, when *topic* is on stable storage, in the order of
+        these calls; *fail* with the error where it cannot be, or *put* raises one. Raises
+        StoreError where the last try to save it has failed, StoreBusy.
+        """
         self.topics.check_saved(topic)
         size = bytes_of(messages)
         if self._held_bytes + size > self.store.config.max_waiting_bytes:
@@ -165,28 +192,38 @@ class Context:
                 fail(refusal(exc))
 
     def put_now(self, messages: Messages, done: PutDone) -> None:
-        """put() without a look at the topic: *done* is called in the order of the messages' offsets."""
+        """put() without a look at the topic: *done* is called in the order of the messages'
+        offsets.
+        """
         self.store.put(messages, done)
         self._submit_soon()
 
     def put_run(self, messages: list[NewMessage], places: Sequence[QueueKey], done: PutDone) -> int:
-        """put_now() of the first of *messages*, see MessageStore.put_run(); how many they are. Raises StoreError."""
+        """put_now() of the first of *messages*, see MessageStore.put_run(); how many they are.
+
+        Raises StoreError.
+        """
         count = self.store.put_run(messages, places, done)
         if count:
             self._submit_soon()
         return count
 
     def put_counted(self, messages: Sequence[NewMessage], done: PutDone) -> None:
-        """put_now() for messages that waited in a topic of the broker's own: each goes to a queue that its topic serves now, and counts
-        for its topic. That was on stable storage before the sender was answered."""
+        """put_now() for messages that waited in a topic of the broker's own: each goes to a queue
+        that its topic serves now, and counts for its topic. That was on stable storage before the
+        sender was answered.
+        """
         messages = [
-            message if (queue_id := self.topics.served(message.topic, message.queue_id)) == message.queue_id
+            message
+            if (queue_id := self.topics.served(message.topic, message.queue_id)) == message.queue_id
             else message._replace(queue_id=queue_id)
             for message in messages
-        ]  # fmt: skip
+        ]
         self.put_now(messages, self.traffic.counted(messages, done))
 
-    def put_once(self, messages: Sequence[NewMessage], answer: Answer, topic: str, command: RemotingCommand) -> None:
+    def put_once(
+        self, messages: Sequence[NewMessage], answer: Answer, topic: str, command: RemotingCommand
+    ) -> None:
         """put() of what the window of duplicates does not hold yet."""
         assert self.duplicates is not None
         user = None if self.guard is None else command.ext_fields.get(ACCESS_KEY)
@@ -221,9 +258,16 @@ class Context:
         return task
 
     def carry_out_later(
-        self, connection: Connection, command: RemotingCommand, work: Callable[[], Coroutine[Any, Any, None]], how: str = ""
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        how: str = "",
     ) -> bool:
-        """Begin *work*, which answers *command*, in a task of its own. False, and nothing is begun, where those that wait hold too much."""
+        """Begin *work*, which answers *command*, in a task of its own.
+
+        False, and nothing is begun, where those that wait hold too much.
+        """
         size = size_of(command)
         if not self.room.take(connection, size):
             return False

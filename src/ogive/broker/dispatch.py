@@ -24,10 +24,13 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import decode_header
 
 
-def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tries: int = 0) -> None:
+def dispatch(
+    ctx: Context, connection: Connection, command: RemotingCommand, tries: int = 0
+) -> None:
     """Carry out one request; its answer leaves now or later, and a one-way request has none.
 
-    One that needs what only the disk has is carried out again when that has been read: handlers change nothing before they have read.
+    One that needs what only the disk has is carried out again when that has been read: handlers
+    change nothing before they have read.
     """
     try:
         _carry_out(ctx, connection, command)
@@ -37,17 +40,30 @@ def dispatch(ctx: Context, connection: Connection, command: RemotingCommand, tri
         else:
             refuse(connection, command, exc, fields_of_refusal(ctx, command.code, exc))
     except Cold as cold:
-        _later(ctx, connection, command, partial(_again, ctx, connection, command, cold, tries + 1), ", from disk")
+        _later(
+            ctx,
+            connection,
+            command,
+            partial(_again, ctx, connection, command, cold, tries + 1),
+            ", from disk",
+        )
 
 
-def _carry_out(ctx: Context, connection: Connection, command: RemotingCommand, *, in_turn: bool = False) -> Pieces[RemotingCommand] | None:
-    """What is left to do of a listing that is made in pieces. Raises OgiveError for a request that is refused, and Cold."""
+def _carry_out(
+    ctx: Context, connection: Connection, command: RemotingCommand, *, in_turn: bool = False
+) -> Pieces[RemotingCommand] | None:
+    """What is left to do of a listing that is made in pieces.
+
+    Raises OgiveError for a request that is refused, and Cold.
+    """
     route = ROUTES.get(command.code)
-    if type(route) is Route and len(command.body) > route.max_body_bytes:  # before the guard, which may have to read it
+    # before the guard, which may have to read it
+    if type(route) is Route and len(command.body) > route.max_body_bytes:
         remark = f"a body of {len(command.body)} bytes, {route.max_body_bytes} are allowed"
         raise Rejected(ResponseCode.INVALID_PARAMETER, remark)
     if ctx.guard is not None:
-        with ctx.store.without_waiting():  # it may look up whose message is at an offset of the log
+        # it may look up whose message is at an offset of the log
+        with ctx.store.without_waiting():
             ctx.guard.check(command, connection.remote_address)
         connection.trust()
     if type(route) is Direct:
@@ -62,9 +78,16 @@ def _carry_out(ctx: Context, connection: Connection, command: RemotingCommand, *
 
 
 def _later(
-    ctx: Context, connection: Connection, command: RemotingCommand, work: Callable[[], Coroutine[Any, Any, None]], how: str = ""
+    ctx: Context,
+    connection: Connection,
+    command: RemotingCommand,
+    work: Callable[[], Coroutine[Any, Any, None]],
+    how: str = "",
 ) -> bool:
-    """Carry the request out in a task of its own. Where those that wait hold too much it is refused, and *work* not begun."""
+    """Carry the request out in a task of its own.
+
+    Where those that wait hold too much it is refused, and *work* not begun.
+    """
     begun = ctx.carry_out_later(connection, command, work, how)
     if not begun:
         remark = "[REJECTREQUEST]system busy: requests that wait hold too much memory already"
@@ -82,7 +105,10 @@ _REASONS: Final[Mapping[int, str]] = {int(code): reason for code, reason in NOT_
 
 
 async def _in_turn(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
-    """One listing after the other, none for a client that is gone or does not take its answers. See Listings."""
+    """One listing after the other, none for a client that is gone or does not take its answers.
+
+    See Listings.
+    """
     async with ctx.listings.of(connection):
         done = False
         while not done:
@@ -91,14 +117,18 @@ async def _in_turn(ctx: Context, connection: Connection, command: RemotingComman
             except ConnectError:
                 return
             if ctx.slow_readers.must_wait(connection):
-                await asyncio.sleep(LOOK_AGAIN_S)  # until the answers before it have reached the socket's buffer
+                # until the answers before it have reached the socket's buffer
+                await asyncio.sleep(LOOK_AGAIN_S)
             else:
                 done = await _make(ctx, connection, command)
 
 
 async def _make(ctx: Context, connection: Connection, command: RemotingCommand) -> bool:
-    """Whether the listing is answered, or nobody waits for it any more. It is not where its client has stopped to take answers: it begins
-    anew then, so that others do not wait for that client."""
+    """Whether the listing is answered, or nobody waits for it any more.
+
+    It is not where its client has stopped to take answers: it begins anew then, so that others do
+    not wait for that client.
+    """
     tries = 0
     listing = _listing(ctx, connection, command)
     async with AsyncExitStack() as until_answered:
@@ -118,7 +148,9 @@ async def _make(ctx: Context, connection: Connection, command: RemotingCommand) 
                 await until_answered.enter_async_context(ctx.listings.cold)
                 until_answered.callback(ctx.store.keep_nothing)
             tries += 1
-            if cold is not None and not await _bring_in(ctx, connection, command, cold, keeping=tries > listings.KEEP_AFTER):
+            if cold is not None and not await _bring_in(
+                ctx, connection, command, cold, keeping=tries > listings.KEEP_AFTER
+            ):
                 return True
 
 
@@ -129,9 +161,17 @@ def _listing(ctx: Context, connection: Connection, command: RemotingCommand) -> 
         reply(connection, command, (yield from in_pieces))
 
 
-async def _go_on(ctx: Context, connection: Connection, command: RemotingCommand, listing: Pieces[None], tries: int) -> Cold | None:
-    """Go on with a listing whose turn it is, in slices: after each, the loop belongs to everybody else for as long as that one took. What
-    it needs from the disk; None where it is answered, or nobody waits for it any more."""
+async def _go_on(
+    ctx: Context,
+    connection: Connection,
+    command: RemotingCommand,
+    listing: Pieces[None],
+    tries: int,
+) -> Cold | None:
+    """Go on with a listing whose turn it is, in slices: after each, the loop belongs to everybody
+    else for as long as that one took. What it needs from the disk; None where it is answered, or
+    nobody waits for it any more.
+    """
     more, cold = True, None
     while more and cold is None and not connection.closed:
         started = ctx.loop.time()
@@ -140,16 +180,26 @@ async def _go_on(ctx: Context, connection: Connection, command: RemotingCommand,
         except Cold as exc:
             cold = exc.with_traceback(None)
         if not more:
-            await asyncio.sleep(0)  # the answer is written at the end of the turn, and that counts, too
+            # the answer is written at the end of the turn, and that counts, too
+            await asyncio.sleep(0)
         await asyncio.sleep(ctx.loop.time() - started)
     return cold
 
 
-def _slice(ctx: Context, connection: Connection, command: RemotingCommand, listing: Pieces[None], tries: int) -> bool:
+def _slice(
+    ctx: Context,
+    connection: Connection,
+    command: RemotingCommand,
+    listing: Pieces[None],
+    tries: int,
+) -> bool:
     """Whether there is more to do. Raises Cold."""
     until = ctx.loop.time() + SLICE_S
     try:
-        with ctx.store.without_waiting(), ctx.store.waiting() if tries >= listings.MAX_TRIES else nullcontext():
+        with (
+            ctx.store.without_waiting(),
+            ctx.store.waiting() if tries >= listings.MAX_TRIES else nullcontext(),
+        ):
             for cold in listing:
                 if cold is not None:
                     raise cold
@@ -165,7 +215,9 @@ def _slice(ctx: Context, connection: Connection, command: RemotingCommand, listi
     return False
 
 
-async def _bring_in(ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold, *, keeping: bool) -> bool:
+async def _bring_in(
+    ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold, *, keeping: bool
+) -> bool:
     """Whether the listing can go on; else it is refused, or nobody waits for it any more."""
     try:
         for place in (cold.place, *cold.others):
@@ -178,7 +230,9 @@ async def _bring_in(ctx: Context, connection: Connection, command: RemotingComma
     return True
 
 
-async def _again(ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold, tries: int) -> None:
+async def _again(
+    ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold, tries: int
+) -> None:
     try:
         await ctx.cold_reads.bring_in(cold)
     except StoreError as exc:
@@ -189,7 +243,9 @@ async def _again(ctx: Context, connection: Connection, command: RemotingCommand,
 
 
 def _in_a_task(ctx: Context, connection: Connection, command: RemotingCommand, tries: int) -> None:
-    """dispatch(), and where it fails otherwise than with an answer the connection ends, as it does in the connection's own turn."""
+    """dispatch(), and where it fails otherwise than with an answer the connection ends, as it does
+    in the connection's own turn.
+    """
     try:
         dispatch(ctx, connection, command, tries)
     except BaseException:
@@ -198,14 +254,19 @@ def _in_a_task(ctx: Context, connection: Connection, command: RemotingCommand, t
 
 
 def _end_without_answer(connection: Connection, command: RemotingCommand) -> None:
-    connection.abort(f"request {command.code} of {connection.remote_address} ended without an answer")
+    connection.abort(
+        f"request {command.code} of {connection.remote_address} ended without an answer"
+    )
 
 
-def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route: Route[Any]) -> Pieces[RemotingCommand] | None:
+def _serve(
+    ctx: Context, connection: Connection, command: RemotingCommand, route: Route[Any]
+) -> Pieces[RemotingCommand] | None:
     header = decode_header(route.header, command.ext_fields)
     with ctx.store.without_waiting():
         entry = _entry(ctx, connection, command)
-        if entry is not None and not inspect.iscoroutinefunction(route.handle):  # else it begins in its turn, see _serve_later()
+        # else it begins in its turn, see _serve_later()
+        if entry is not None and not inspect.iscoroutinefunction(route.handle):
             entry.begin()
         try:
             answer = route.handle(ctx, connection, header, command.body)
@@ -221,7 +282,9 @@ def _serve(ctx: Context, connection: Connection, command: RemotingCommand, route
         return answer
     else:
         assert inspect.iscoroutine(answer)
-        if not _later(ctx, connection, command, partial(_serve_later, ctx, connection, command, answer, entry)):
+        if not _later(
+            ctx, connection, command, partial(_serve_later, ctx, connection, command, answer, entry)
+        ):
             answer.close()
     return None
 

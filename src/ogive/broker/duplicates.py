@@ -44,7 +44,8 @@ Key = tuple[str, bytes, str | bytes, int]
 """Topic, unique key, producer (its user, or its IP address as bytes) and body checksum."""
 
 _LONG_KEY: Final = 128  # bytes
-MAX_HELD_BYTES: Final = 64 * 1024 * 1024  # of sends that wait for the disk after a start, as many as the store lets wait for itself
+# of sends that wait for the disk after a start, as many as the store lets wait for itself
+MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 MAX_LOOKED_AT: Final = 64
 """Records with the same key, for one send. Any client can store more, and all other sends wait."""
 
@@ -56,14 +57,18 @@ class Placed(NamedTuple):
 
 Put = Callable[[Sequence[NewMessage], PutDone], None]
 Answer = Callable[[int, list[PutResult] | OgiveError], None]
-"""Called once: the queue of the first message, and where each message is, or why nothing was stored."""
+"""Called once: the queue of the first message, and where each message is, or why nothing was
+stored.
+"""
 
 
 class Stored(Protocol):
     """The part of MessageStore that tells what was stored before."""
 
     def now_ms(self) -> int: ...
-    def find_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[bytes | Cold | None]: ...
+    def find_key(
+        self, topic: str, key: str, begin_ms: int, end_ms: int
+    ) -> Iterator[bytes | Cold | None]: ...
     def without_waiting(self) -> AbstractContextManager[None]: ...
 
 
@@ -101,7 +106,9 @@ class Duplicates:
     def __len__(self) -> int:
         return len(self._firsts)
 
-    def put(self, put: Put, messages: Sequence[NewMessage], answer: Answer, user: str | None = None) -> None:
+    def put(
+        self, put: Put, messages: Sequence[NewMessage], answer: Answer, user: str | None = None
+    ) -> None:
         """Store with *put* those of *messages* that are new, and call *answer* for all of them.
 
         *user* is None without access control. If *put* raises, nothing is remembered: the error is
@@ -111,7 +118,9 @@ class Duplicates:
             self._put(put, messages, answer, user)
             return
         if self._held_bytes > MAX_HELD_BYTES:
-            raise StoreBusy(f"{self._held_bytes} bytes wait until it is known whether they are stored already")
+            raise StoreBusy(
+                f"{self._held_bytes} bytes wait until it is known whether they are stored already"
+            )
         self._held.append((put, messages, answer, user))
         self._held_bytes += bytes_of(messages)
         if not self._working:
@@ -137,7 +146,9 @@ class Duplicates:
         finally:
             self._working = False
 
-    def _put(self, put: Put, messages: Sequence[NewMessage], answer: Answer, user: str | None) -> None:
+    def _put(
+        self, put: Put, messages: Sequence[NewMessage], answer: Answer, user: str | None
+    ) -> None:
         now_ms = self._store.now_ms()
         self._expire(now_ms)
         sends = _Sends(len(messages), answer)
@@ -179,14 +190,24 @@ class Duplicates:
             return
         now_ms, tries, looked_at = self._store.now_ms(), 0, 0
         origin = (_address(message.born_host), key[3])
-        search = self._store.find_key(message.topic, text, now_ms - self._window_ms, self._started_ms)
+        search = self._store.find_key(
+            message.topic, text, now_ms - self._window_ms, self._started_ms
+        )
         while True:
             with self._store.without_waiting() if tries < MAX_TRIES else nullcontext():
                 found = next(search, False)
             if isinstance(found, bytes):
                 stored = decode_stored(found)
-                if raw_property(stored.properties, b"UNIQ_KEY") == unique_key and _origin(stored) == origin:
-                    result = PutResult(stored.queue_offset, stored.commitlog_offset, len(found), store_timestamp(found))
+                if (
+                    raw_property(stored.properties, b"UNIQ_KEY") == unique_key
+                    and _origin(stored) == origin
+                ):
+                    result = PutResult(
+                        stored.queue_offset,
+                        stored.commitlog_offset,
+                        len(found),
+                        store_timestamp(found),
+                    )
                     self._firsts[key] = _First(now_ms, Placed(stored.queue_id, result))
                     return
                 looked_at += 1
@@ -199,13 +220,19 @@ class Duplicates:
                 await asyncio.sleep(0)
 
     def _stored(
-        self, fresh: Sequence[NewMessage], firsts: Sequence[_First], keys: Sequence[Key | None], result: list[PutResult] | StoreError
+        self,
+        fresh: Sequence[NewMessage],
+        firsts: Sequence[_First],
+        keys: Sequence[Key | None],
+        result: list[PutResult] | StoreError,
     ) -> None:
         if isinstance(result, StoreError):
             self._forget(keys, firsts)
             outcomes: list[Placed | StoreError] = [result] * len(firsts)
         else:
-            outcomes = [Placed(message.queue_id, one) for message, one in zip(fresh, result, strict=True)]
+            outcomes = [
+                Placed(message.queue_id, one) for message, one in zip(fresh, result, strict=True)
+            ]
         for first, outcome in zip(firsts, outcomes, strict=True):
             first.placed = outcome if isinstance(outcome, Placed) else None
             waiters, first.waiters = first.waiters, []
@@ -226,7 +253,11 @@ class Duplicates:
                 return
             if over and first.at_ms >= oldest_ms and not self._warned:
                 self._warned = True
-                log.warning("more than %d keys inside the window of duplicates: the oldest are forgotten early", self._max_keys)
+                log.warning(
+                    "more than %d keys inside the window of duplicates: the oldest are forgotten "
+                    "early",
+                    self._max_keys,
+                )
             del self._firsts[key]
 
 
@@ -266,12 +297,15 @@ class _Sends:
         self._left, self._answer = count, answer
 
     def refused(self) -> None:
-        """The caller hears of it elsewhere: nothing is answered here, not even for what was already under way."""
+        """The caller hears of it elsewhere: nothing is answered here, not even for what was already
+        under way.
+        """
         self._left = 0
 
     def resolved(self, at: int, outcome: Placed | StoreError) -> None:
         if self._left == 0:
-            return  # has failed, or was refused
+            # has failed, or was refused
+            return
         if isinstance(outcome, StoreError):
             self._left = 0
             self._answer(0, outcome)

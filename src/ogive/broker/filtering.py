@@ -1,9 +1,11 @@
-"""What a pull wants of a queue: tag hashes, which the store compares, or an SQL92 expression over the properties of each record.
+"""What a pull wants of a queue: tag hashes, which the store compares, or an SQL92 expression over
+the properties of each record.
 
 Source: ExpressionMessageFilter.java, ConsumerFilterManager.java, 5.3.
 
-Differs from Java: there is no bloom filter ahead of the expression. One read looks at no more than SCAN records and SCAN_BYTES, or for
-SCAN_S, and then reports how far it got, so that a filter that matches nothing blocks the loop for a few milliseconds at most.
+Differs from Java: there is no bloom filter ahead of the expression. One read looks at no more than
+SCAN records and SCAN_BYTES, or for SCAN_S, and then reports how far it got, so that a filter that
+matches nothing blocks the loop for a few milliseconds at most.
 """
 
 import functools
@@ -24,32 +26,55 @@ Read = Callable[[int, int, int], GetResult]
 """(offset, at most so many messages, at most so many bytes) to what stands there, unfiltered."""
 
 MAX_EXPRESSION: Final = MAX_CHARACTERS
-MAX_TAGS: Final = 1000  # of one subscription
-SCAN: Final = 800  # records looked at for one request; as many as Apache's broker does
+# of one subscription
+MAX_TAGS: Final = 1000
+# records looked at for one request; as many as Apache's broker does
+SCAN: Final = 800
 SCAN_BYTES: Final = 4 * 1024 * 1024
-SCAN_S: Final = 0.02  # three times what SCAN usual records take; thousands of properties, or of words in an expression, would take seconds
-_CODE_BYTES: Final = 100  # memory of a hash in a set
-_SQL_BYTES, _SQL_BYTES_EACH, _MAX_SQL_BYTES = 1_000, 100, 128 * 1024  # memory of an expression that has been read: and a character, at most
-_KEPT: Final = 256  # filters of pulls that bring their own, of either kind, for those that bring the same
-_STEP: Final = 64  # records read at once
+# three times what SCAN usual records take; thousands of properties, or of words in an expression,
+# would take seconds
+SCAN_S: Final = 0.02
+# memory of a hash in a set
+_CODE_BYTES: Final = 100
+# memory of an expression that has been read: and a character, at most
+_SQL_BYTES, _SQL_BYTES_EACH, _MAX_SQL_BYTES = 1_000, 100, 128 * 1024
+# filters of pulls that bring their own, of either kind, for those that bring the same
+_KEPT: Final = 256
+# records read at once
+_STEP: Final = 64
 _STEP_BYTES: Final = 256 * 1024
 
 
 def check_expression_type(expression_type: str | None, *, sql: bool) -> bool:
-    """Whether it is SQL92. Raises Rejected for any that is not served; *sql*: enablePropertyFilter."""
+    """Whether it is SQL92.
+
+    Raises Rejected for any that is not served; *sql*: enablePropertyFilter.
+    """
     if expression_type in (None, "", "TAG"):
         return False
     if expression_type != SQL92:
-        raise Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"a filter of type {expression_type[:40]} is not known: TAG and SQL92 are")
+        raise Rejected(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"a filter of type {expression_type[:40]} is not known: TAG and SQL92 are",
+        )
     if not sql:
-        raise Rejected(ResponseCode.SYSTEM_ERROR, "The broker does not support consumer to filter message by SQL92")
+        raise Rejected(
+            ResponseCode.SYSTEM_ERROR,
+            "The broker does not support consumer to filter message by SQL92",
+        )
     return True
 
 
 def memory_of_filter(expression_type: str | None, expression: str, codes: int = 0) -> int:
-    """About how many bytes a filter takes once it has been read. *codes*: how many hashes were sent with it, which are kept in any case."""
+    """About how many bytes a filter takes once it has been read.
+
+    *codes*: how many hashes were sent with it, which are kept in any case.
+    """
     if expression_type == SQL92:
-        return min(_SQL_BYTES + _SQL_BYTES_EACH * len(expression), _MAX_SQL_BYTES) + _CODE_BYTES * codes
+        return (
+            min(_SQL_BYTES + _SQL_BYTES_EACH * len(expression), _MAX_SQL_BYTES)
+            + _CODE_BYTES * codes
+        )
     return _CODE_BYTES * max(codes, 0 if expression in ("", "*") else tag_count(expression))
 
 
@@ -64,14 +89,18 @@ def wanted_by(expression_type: str | None, expression: str, *, sql: bool) -> Wan
         if len(expression) > MAX_EXPRESSION or tag_count(expression) > MAX_TAGS:
             raise Rejected(
                 ResponseCode.SUBSCRIPTION_PARSE_FAILED,
-                f"a subscription of {len(expression)} characters and {tag_count(expression)} tags is over the limits of {MAX_EXPRESSION} "
+                f"a subscription of {len(expression)} characters and {tag_count(expression)} tags "
+                f"is over the limits of {MAX_EXPRESSION} "
                 f"and {MAX_TAGS}",
             )
         return _codes_of(expression)
     try:
         return compiled(expression)
     except InvalidExpression as exc:
-        raise Rejected(ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"parse the consumer's subscription failed: {exc}") from None
+        raise Rejected(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"parse the consumer's subscription failed: {exc}",
+        ) from None
 
 
 @functools.lru_cache(_KEPT)
@@ -86,14 +115,23 @@ def _codes_of(expression: str) -> frozenset[int] | None:
 
 
 def tag_codes(data: SubscriptionData) -> frozenset[int] | None:
-    """The hashes as sent. Clients in C++ send none with their tags: then those of the expression."""
+    """The hashes as sent.
+
+    Clients in C++ send none with their tags: then those of the expression.
+    """
     if data.expression == "*" or not data.expression:
         return None
-    return frozenset(data.codes or SubscriptionData.of_tags(data.topic, data.expression).codes) or None
+    return (
+        frozenset(data.codes or SubscriptionData.of_tags(data.topic, data.expression).codes) or None
+    )
 
 
-def read_matching(read: Read, wanted: Expression, offset: int, max_messages: int, max_bytes: int) -> GetResult:
-    """Read with SQL92, which the store does not know: the matching records from *offset* on, and the next offset."""
+def read_matching(
+    read: Read, wanted: Expression, offset: int, max_messages: int, max_bytes: int
+) -> GetResult:
+    """Read with SQL92, which the store does not know: the matching records from *offset* on, and
+    the next offset.
+    """
     matches, until = wanted.matches, time.monotonic() + SCAN_S
     parts: list[bytes | memoryview] = []
     count = size = scanned = scanned_bytes = 0
@@ -131,7 +169,13 @@ def lets_pass(wanted: Expression, record: bytes) -> bool:
     return wanted.matches(decode_properties(properties))
 
 
-def _so_far(last: GetResult, next_offset: int, parts: list[bytes | memoryview], count: int, size: int) -> GetResult:
+def _so_far(
+    last: GetResult, next_offset: int, parts: list[bytes | memoryview], count: int, size: int
+) -> GetResult:
     if not count:
-        return GetResult(GetStatus.NO_MATCHED_MESSAGE, next_offset, last.min_offset, last.max_offset)
-    return GetResult(GetStatus.FOUND, next_offset, last.min_offset, last.max_offset, parts, count, size)
+        return GetResult(
+            GetStatus.NO_MATCHED_MESSAGE, next_offset, last.min_offset, last.max_offset
+        )
+    return GetResult(
+        GetStatus.FOUND, next_offset, last.min_offset, last.max_offset, parts, count, size
+    )

@@ -1,10 +1,10 @@
 """The consumer groups of one broker. Source: SubscriptionGroupManager.java, 5.5.
 
-Retry policy, attributes, system flag and fixed subscriptions are kept and shown. Nothing here acts on them; in Java they are for the
-proxy, POP and lite topics.
+Retry policy, attributes, system flag and fixed subscriptions are kept and shown. Nothing here acts
+on them; in Java they are for the proxy, POP and lite topics.
 
-Differs from Java: settings that Java could not read again from the file are refused; what is forbidden goes with its group, and one topic's
-with that topic alone.
+Differs from Java: settings that Java could not read again from the file are refused; what is
+forbidden goes with its group, and one topic's with that topic alone.
 """
 
 import itertools
@@ -34,7 +34,8 @@ BUILT_IN: Final = (
 )
 NONE_IS_MADE: Final = "this broker makes none by itself (`ogive group create`)"
 MAX_RETRY_QUEUES: Final = 1024
-MAX_FORBIDDEN: Final = 20_000  # pairs of a group and a topic
+# pairs of a group and a topic
+MAX_FORBIDDEN: Final = 20_000
 MAX_KEPT_BYTES: Final = 16_384
 """Of one group's settings that the broker only keeps."""
 
@@ -42,16 +43,29 @@ MAX_KEPT_BYTES: Final = 16_384
 class GroupTable(ConfigTable[SubscriptionGroupConfig]):
     """See ConfigTable."""
 
-    def __init__(self, table: JsonTable, *, auto_create: bool, now_ms: Callable[[], int], max_groups: int = 20_000) -> None:
+    def __init__(
+        self,
+        table: JsonTable,
+        *,
+        auto_create: bool,
+        now_ms: Callable[[], int],
+        max_groups: int = 20_000,
+    ) -> None:
         """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError."""
         super().__init__("group", table, now_ms=now_ms, limit=max_groups)
         self.auto_create = auto_create
         stored = table.load() or {}
-        loaded = read_configs(stored.get("subscriptionGroupTable"), SubscriptionGroupConfig, validate_group, "groups")
+        loaded = read_configs(
+            stored.get("subscriptionGroupTable"), SubscriptionGroupConfig, validate_group, "groups"
+        )
         forbidden = stored.get("forbiddenTable")
         self._forbidden: dict[str, Any] = forbidden if isinstance(forbidden, dict) else {}
         """Group to topic to bits of what it may not do there, as the file has it: any JSON."""
-        self._begin({name: SubscriptionGroupConfig(name=name) for name in BUILT_IN}, loaded, stored.get("dataVersion"))
+        self._begin(
+            {name: SubscriptionGroupConfig(name=name) for name in BUILT_IN},
+            loaded,
+            stored.get("dataVersion"),
+        )
 
     def find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
         """Return None if there is no such group and none may be made.
@@ -71,15 +85,24 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
     def miss(self, name: str) -> None:
         """A member of a group that is not there has come, and none is made."""
         if self._is_new_miss(name):
-            log.warning("group %s has a member and does not exist: it is given nothing, as %s", name, NONE_IS_MADE)
+            log.warning(
+                "group %s has a member and does not exist: it is given nothing, as %s",
+                name,
+                NONE_IS_MADE,
+            )
 
     def check(self, config: SubscriptionGroupConfig) -> None:
         """Raises InvalidOption for a bad name or impossible settings."""
         validate_group(config.name)
         if not 0 <= config.retry_queues <= MAX_RETRY_QUEUES:
-            raise InvalidOption(f"group {config.name}: {config.retry_queues} retry queues, 0 to {MAX_RETRY_QUEUES} are possible")
+            raise InvalidOption(
+                f"group {config.name}: {config.retry_queues} retry queues, 0 to {MAX_RETRY_QUEUES} "
+                "are possible"
+            )
         if config.retry_max_times < -1:
-            raise InvalidOption(f"group {config.name}: {config.retry_max_times} retries, -1 or more are possible")
+            raise InvalidOption(
+                f"group {config.name}: {config.retry_max_times} retries, -1 or more are possible"
+            )
         for name, number in (
             ("retryMaxTimes", config.retry_max_times),
             ("groupSysFlag", config.sys_flag),
@@ -93,7 +116,9 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         """Whether there was such a group. Raises InvalidOption for a built-in one."""
         if name in BUILT_IN:
             raise InvalidOption(f"group {name} belongs to the broker: it cannot be deleted")
-        self._forbidden = {group: topics for group, topics in self._forbidden.items() if group != name}
+        self._forbidden = {
+            group: topics for group, topics in self._forbidden.items() if group != name
+        }
         return self._remove(name)
 
     def may_read(self, group: str, topic: str) -> bool:
@@ -105,17 +130,28 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
             return
         topics = self._bits(group)
         if not may_read and sum(len(self._bits(name)) for name in self._forbidden) >= MAX_FORBIDDEN:
-            raise InvalidOption(f"group {group}: {MAX_FORBIDDEN} topics are forbidden to groups already")
+            raise InvalidOption(
+                f"group {group}: {MAX_FORBIDDEN} topics are forbidden to groups already"
+            )
         topics[topic] = topics.get(topic, 0) ^ PERM_READ
-        self._forbidden = {**self._forbidden, group: {name: bits for name, bits in topics.items() if bits}}
+        self._forbidden = {
+            **self._forbidden,
+            group: {name: bits for name, bits in topics.items() if bits},
+        }
         self._note_change()
 
     def _bits(self, group: str) -> dict[str, int]:
         topics = self._forbidden.get(group)
-        return {name: bits for name, bits in topics.items() if type(bits) is int and bits > 0} if isinstance(topics, dict) else {}
+        return (
+            {name: bits for name, bits in topics.items() if type(bits) is int and bits > 0}
+            if isinstance(topics, dict)
+            else {}
+        )
 
     def to_json(self, first: int = 0, end: int | None = None) -> dict[str, Any]:
-        """The table as the file and GET_ALL_SUBSCRIPTIONGROUP_CONFIG hold it, or the groups of one page of it."""
+        """The table as the file and GET_ALL_SUBSCRIPTIONGROUP_CONFIG hold it, or the groups of one
+        page of it.
+        """
         return self._render(list(itertools.islice(self._configs.values(), first, end)))()
 
     def _snapshot(self) -> Render:
@@ -134,25 +170,47 @@ def _check_kept(config: SubscriptionGroupConfig) -> None:
     """Raises InvalidOption for what the broker only keeps, and Apache's could not read."""
     policy, subscriptions = config.retry_policy, config.subscriptions or ()
     if (policy.get("type") or "CUSTOMIZED") not in ("CUSTOMIZED", "EXPONENTIAL"):
-        raise InvalidOption(f"group {config.name}: the type of groupRetryPolicy is CUSTOMIZED or EXPONENTIAL")
-    exponential, customized = policy.get("exponentialRetryPolicy") or {}, policy.get("customizedRetryPolicy") or {}
-    if not isinstance(exponential, dict) or not all(_is_number(exponential.get(name, 0)) for name in ("initial", "max", "multiplier")):
-        raise InvalidOption(f"group {config.name}: exponentialRetryPolicy holds the numbers initial, max and multiplier")
+        raise InvalidOption(
+            f"group {config.name}: the type of groupRetryPolicy is CUSTOMIZED or EXPONENTIAL"
+        )
+    exponential, customized = (
+        policy.get("exponentialRetryPolicy") or {},
+        policy.get("customizedRetryPolicy") or {},
+    )
+    if not isinstance(exponential, dict) or not all(
+        _is_number(exponential.get(name, 0)) for name in ("initial", "max", "multiplier")
+    ):
+        raise InvalidOption(
+            f"group {config.name}: exponentialRetryPolicy holds the numbers initial, max and "
+            "multiplier"
+        )
     if not isinstance(customized, dict) or not _are_numbers(customized.get("next", [])):
-        raise InvalidOption(f"group {config.name}: customizedRetryPolicy holds a list of numbers, next")
+        raise InvalidOption(
+            f"group {config.name}: customizedRetryPolicy holds a list of numbers, next"
+        )
     for subscription in subscriptions:
         texts = [subscription.get(name) or "" for name in ("topic", "expressionType", "expression")]
-        if not all(isinstance(text, str) for text in texts) or not _is_number(subscription.get("version", 0)):
-            raise InvalidOption(f"group {config.name}: subscriptionDataSet holds the texts topic, expressionType, expression, and a number")
+        if not all(isinstance(text, str) for text in texts) or not _is_number(
+            subscription.get("version", 0)
+        ):
+            raise InvalidOption(
+                f"group {config.name}: subscriptionDataSet holds the texts topic, expressionType, "
+                "expression, and a number"
+            )
     size = len(dumps([dict(config.attributes), dict(policy), *map(dict, subscriptions)]))
     if size > MAX_KEPT_BYTES:
         raise InvalidOption(
-            f"group {config.name}: {size} bytes of attributes, retry policy and subscriptions, {MAX_KEPT_BYTES} are possible"
+            f"group {config.name}: {size} bytes of attributes, retry policy and subscriptions, "
+            f"{MAX_KEPT_BYTES} are possible"
         )
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF
+    return (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF
+    )
 
 
 def _are_numbers(value: object) -> bool:

@@ -1,4 +1,5 @@
-"""Half messages: how one is made of what a producer sends, what consumers get of it, and how its copies are recognised.
+"""Half messages: how one is made of what a producer sends, what consumers get of it, and how its
+copies are recognised.
 
 Source: TransactionalMessageBridge.java, EndTransactionProcessor.java, 5.3.
 """
@@ -20,17 +21,29 @@ from ogive.wire.numbers import parse_long
 _MAX_IMMUNITY_S: Final = 7 * 24 * 3600
 _NO_TRANSACTION: Final = ~int(SysFlag.TRANSACTION_MASK)
 _COMMIT: Final = int(SysFlag.TRANSACTION_COMMIT)
-_REAL_PLACE: Final = f"{PropertyName.REAL_TOPIC}\x01%b\x02{PropertyName.REAL_QUEUE_ID}\x01%b\x02".encode()
-_BESIDE: Final = (PropertyName.REAL_TOPIC, PropertyName.REAL_QUEUE_ID, PropertyName.RECORD_CRC)  # not in what consumers get
-_new_message: Final = tuple.__new__  # a third of what the call of a named tuple costs
+_REAL_PLACE: Final = (
+    f"{PropertyName.REAL_TOPIC}\x01%b\x02{PropertyName.REAL_QUEUE_ID}\x01%b\x02".encode()
+)
+# not in what consumers get
+_BESIDE: Final = (PropertyName.REAL_TOPIC, PropertyName.REAL_QUEUE_ID, PropertyName.RECORD_CRC)
+# a third of what the call of a named tuple costs
+_new_message: Final = tuple.__new__
 
 
 def redirect_half(properties: dict[str, str], topic: str, queue_id: int) -> tuple[str, int]:
-    """Where a message with TRAN_MSG=true is stored; adds what leads back. Raises Rejected for one that no commit could deliver."""
+    """Where a message with TRAN_MSG=true is stored; adds what leads back.
+
+    Raises Rejected for one that no commit could deliver.
+    """
     if not properties.get(PropertyName.PRODUCER_GROUP):
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a transactional message needs the property PGROUP: nobody could end it")
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL,
+            "a transactional message needs the property PGROUP: nobody could end it",
+        )
     if PropertyName.DELAY in properties or "TIMER_" in "\x02".join(properties):
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a message is either transactional or delayed, not both")
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL, "a message is either transactional or delayed, not both"
+        )
     for name in (PropertyName.TRANSACTION_CHECKS, PropertyName.TRANSACTION_FIRST_OFFSET):
         properties.pop(name, None)
     properties |= {
@@ -43,19 +56,31 @@ def redirect_half(properties: dict[str, str], topic: str, queue_id: int) -> tupl
 
 def identity_of(topic: str, properties: Mapping[str, str], born_ms: int, body_crc: int) -> bytes:
     """16 bytes that copies of one half message, and the message that it becomes, have in common."""
-    real_topic = properties.get(PropertyName.REAL_TOPIC, topic)  # a committed message has only its own
+    # a committed message has only its own
+    real_topic = properties.get(PropertyName.REAL_TOPIC, topic)
     return identity(
-        real_topic, properties.get(PropertyName.UNIQ_KEY, ""), properties.get(PropertyName.PRODUCER_GROUP, ""), born_ms, body_crc
+        real_topic,
+        properties.get(PropertyName.UNIQ_KEY, ""),
+        properties.get(PropertyName.PRODUCER_GROUP, ""),
+        born_ms,
+        body_crc,
     )
 
 
 def identity(topic: str, key: str, group: str, born_ms: int, body_crc: int) -> bytes:
     """identity_of() a message for consumers of *topic*."""
-    return hashlib.blake2b(f"{topic}\x02{key}\x02{group}\x02{born_ms}\x02{body_crc}".encode(), digest_size=16).digest()
+    return hashlib.blake2b(
+        f"{topic}\x02{key}\x02{group}\x02{born_ms}\x02{body_crc}".encode(), digest_size=16
+    ).digest()
 
 
 def identity_of_record(stored: StoredMessage) -> bytes:
-    return identity_of(stored.topic, decode_properties(stored.properties), stored.born_timestamp_ms, stored.body_crc)
+    return identity_of(
+        stored.topic,
+        decode_properties(stored.properties),
+        stored.born_timestamp_ms,
+        stored.body_crc,
+    )
 
 
 def find_half_message(store: MessageStore, commitlog_offset: int) -> StoredMessage | None:
@@ -73,7 +98,10 @@ def half_message(store: MessageStore, commitlog_offset: int) -> StoredMessage:
 
 
 def committed(half: StoredMessage, store_host: bytes) -> NewMessage:
-    """The message that consumers get. It keeps TRAN_MSG and __transactionId__, as in Java, whose clients look at them."""
+    """The message that consumers get.
+
+    It keeps TRAN_MSG and __transactionId__, as in Java, whose clients look at them.
+    """
     message = as_it_is(half, store_host)._replace(prepared_transaction_offset=half.commitlog_offset)
     return for_consumers(message, decode_properties(half.properties))
 
@@ -84,21 +112,31 @@ def as_it_is(half: StoredMessage, store_host: bytes) -> NewMessage:
 
 
 def for_consumers(half: NewMessage, properties: Mapping[str, str]) -> NewMessage:
-    """*half* as it is committed; *properties* are those that its client sent, and what redirect_half() added."""
+    """*half* as it is committed; *properties* are those that its client sent, and what
+    redirect_half() added.
+    """
     topic, queue = properties[PropertyName.REAL_TOPIC], properties[PropertyName.REAL_QUEUE_ID]
-    before, found, behind = half.properties.partition(_REAL_PLACE % (topic.encode(), queue.encode()))
-    if found and before.endswith(b"\x02") and PropertyName.RECORD_CRC not in properties:  # as redirect_half() leaves them
+    before, found, behind = half.properties.partition(
+        _REAL_PLACE % (topic.encode(), queue.encode())
+    )
+    # as redirect_half() leaves them
+    if found and before.endswith(b"\x02") and PropertyName.RECORD_CRC not in properties:
         text = before + behind
     else:
         own = decode_properties(half.properties)
-        text = encode_properties({name: value for name, value in own.items() if name not in _BESIDE})
+        text = encode_properties(
+            {name: value for name, value in own.items() if name not in _BESIDE}
+        )
     return ready_message(half, topic, int(queue), text)
 
 
 def ready_message(half: NewMessage, topic: str, queue_id: int, properties: bytes) -> NewMessage:
     """*half* for consumers of this queue, with these properties."""
     _, _, body, _, sys_flag, *others = half
-    return _new_message(NewMessage, (topic, queue_id, body, properties, sys_flag & _NO_TRANSACTION | _COMMIT, *others))
+    return _new_message(
+        NewMessage,
+        (topic, queue_id, body, properties, sys_flag & _NO_TRANSACTION | _COMMIT, *others),
+    )
 
 
 def immunity_ms(properties: Mapping[str, str]) -> int | None:

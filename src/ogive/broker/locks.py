@@ -1,7 +1,10 @@
-"""Queue locks of orderly consumers: leases that are not checked on pull. Source: RebalanceLockManager.java, 5.3.
+"""Queue locks of orderly consumers: leases that are not checked on pull.
 
-Differs from Java: the holders are kept in a file. Otherwise a restarted broker would give a queue to the first member that asks, while its
-holder goes on until its own lease is over: two members would consume one queue at a time.
+Source: RebalanceLockManager.java, 5.3.
+
+Differs from Java: the holders are kept in a file. Otherwise a restarted broker would give a queue
+to the first member that asks, while its holder goes on until its own lease is over: two members
+would consume one queue at a time.
 """
 
 import logging
@@ -22,16 +25,27 @@ log = logging.getLogger(__name__)
 class _Lease:
     client_id: str
     expires_at: float
-    version: int = 0  # of the file that says so first
+    # of the file that says so first
+    version: int = 0
 
 
 class QueueLocks:
-    """At most one client of a group holds a queue. A lease expires after *lease_s*, and is renewed by each call of its owner.
+    """At most one client of a group holds a queue.
 
-    Event-loop only; the file is written off the loop, and only when a queue changes hands: after a restart every owner gets a whole lease.
+    A lease expires after *lease_s*, and is renewed by each call of its owner.
+
+    Event-loop only; the file is written off the loop, and only when a queue changes hands: after a
+    restart every owner gets a whole lease.
     """
 
-    def __init__(self, lease_s: float, max_locks: int, now: Callable[[], float], table: JsonTable, broker_name: str) -> None:
+    def __init__(
+        self,
+        lease_s: float,
+        max_locks: int,
+        now: Callable[[], float],
+        table: JsonTable,
+        broker_name: str,
+    ) -> None:
         """*broker_name*: whose queues these are."""
         self._lease_s, self._max, self._now = lease_s, max_locks, now
         self._broker_name = broker_name
@@ -40,15 +54,22 @@ class QueueLocks:
         self._writer = TableWriter("queue locks", table, self._snapshot)
 
     def load(self, stored: dict[str, Any]) -> None:
-        """Take up what the file holds, also more than the table takes from clients: each is somebody's queue. What is no lock there is
-        passed over: it costs its owner a queue, not the broker its start."""
+        """Take up what the file holds, also more than the table takes from clients: each is
+        somebody's queue. What is no lock there is passed over: it costs its owner a queue, not the
+        broker its start.
+        """
         expires_at = self._now() + self._lease_s
         for group, client_id, queue in _stored_locks(stored, self._broker_name):
             leases = self._groups.setdefault(group, {})
             self._count += queue not in leases
             leases[queue] = _Lease(client_id, expires_at)
         if self._count > self._max:
-            log.warning("the file holds %d queue locks, the limit is %d: all are kept, new ones are refused", self._count, self._max)
+            log.warning(
+                "the file holds %d queue locks, the limit is %d: all are kept, new ones are "
+                "refused",
+                self._count,
+                self._max,
+            )
 
     async def saved(self) -> None:
         """Return when the file says who holds what. Raises StoreError."""
@@ -56,18 +77,28 @@ class QueueLocks:
             await self._writer.saved()
 
     async def safe(self, group: str, queues: Iterable[MessageQueue]) -> None:
-        """Return once the file says who holds *queues* of the group. Raises StoreError, but not for holders that it has already: while the
-        disk is full, they carry on."""
+        """Return once the file says who holds *queues* of the group.
+
+        Raises StoreError, but not for holders that it has already: while the disk is full, they
+        carry on.
+        """
         leases = self._groups.get(group, {})
-        if max([leases[queue].version for queue in queues if queue in leases], default=0) > self._writer.written:
+        if (
+            max([leases[queue].version for queue in queues if queue in leases], default=0)
+            > self._writer.written
+        ):
             await self._writer.saved()
 
     def save_soon(self) -> None:
-        """Save released and expired locks in the background: if a restart comes first, it only keeps others out for one lease."""
+        """Save released and expired locks in the background: if a restart comes first, it only
+        keeps others out for one lease.
+        """
         if self._writer.unsaved:
             self._writer.start()
 
-    def lock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    def lock(
+        self, group: str, client_id: str, queues: Iterable[MessageQueue]
+    ) -> list[MessageQueue]:
         """Those of *queues* that the client holds now. Raises Rejected when the table is full."""
         now = self._now()
         leases = self._groups.setdefault(group, {})
@@ -77,7 +108,8 @@ class QueueLocks:
                 lease = leases.get(queue)
                 if lease is None:
                     self._make_room()
-                    leases = self._groups.setdefault(group, leases)  # making room forgets groups that hold nothing
+                    # making room forgets groups that hold nothing
+                    leases = self._groups.setdefault(group, leases)
                     self._count += 1
                     lease = leases[queue] = _Lease("", now)
                 elif lease.client_id != client_id and lease.expires_at > now:
@@ -95,7 +127,11 @@ class QueueLocks:
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Only what the client itself holds is freed."""
         leases = self._groups.get(group, {})
-        ours = [queue for queue in queues if (lease := leases.get(queue)) is not None and lease.client_id == client_id]
+        ours = [
+            queue
+            for queue in queues
+            if (lease := leases.get(queue)) is not None and lease.client_id == client_id
+        ]
         self._remove(group, leases, dict.fromkeys(ours))
 
     def holds_any(self, group: str) -> bool:
@@ -107,9 +143,13 @@ class QueueLocks:
         """Forget the leases that have ended."""
         now = self._now()
         for group, leases in list(self._groups.items()):
-            self._remove(group, leases, [queue for queue, lease in leases.items() if lease.expires_at <= now])
+            self._remove(
+                group, leases, [queue for queue, lease in leases.items() if lease.expires_at <= now]
+            )
 
-    def _remove(self, group: str, leases: dict[MessageQueue, _Lease], queues: Collection[MessageQueue]) -> None:
+    def _remove(
+        self, group: str, leases: dict[MessageQueue, _Lease], queues: Collection[MessageQueue]
+    ) -> None:
         for queue in queues:
             del leases[queue]
         self._count -= len(queues)
@@ -122,7 +162,9 @@ class QueueLocks:
         if self._count >= self._max:
             self.expire()
         if self._count >= self._max:
-            raise Rejected(ResponseCode.SYSTEM_BUSY, f"this broker keeps {self._max} queue locks already")
+            raise Rejected(
+                ResponseCode.SYSTEM_BUSY, f"this broker keeps {self._max} queue locks already"
+            )
 
     def __len__(self) -> int:
         return self._count
@@ -131,11 +173,15 @@ class QueueLocks:
         rows: dict[str, dict[str, list[tuple[str, int]]]] = {}
         for group, leases in self._groups.items():
             for queue, lease in leases.items():
-                rows.setdefault(group, {}).setdefault(lease.client_id, []).append((queue.topic, queue.queue_id))
+                rows.setdefault(group, {}).setdefault(lease.client_id, []).append(
+                    (queue.topic, queue.queue_id)
+                )
         return lambda: {"lockTable": rows}
 
 
-def _stored_locks(stored: dict[str, Any], broker_name: str) -> Iterator[tuple[str, str, MessageQueue]]:
+def _stored_locks(
+    stored: dict[str, Any], broker_name: str
+) -> Iterator[tuple[str, str, MessageQueue]]:
     """(group, client id, queue) of every row that has the form of one."""
     groups = stored.get("lockTable")
     for group, clients in groups.items() if isinstance(groups, dict) else ():

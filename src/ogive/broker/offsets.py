@@ -1,4 +1,7 @@
-"""The progress of each group in each queue: the next offset to consume. Source: ConsumerOffsetManager.java, 5.3."""
+"""The progress of each group in each queue: the next offset to consume.
+
+Source: ConsumerOffsetManager.java, 5.3.
+"""
 
 import logging
 import time
@@ -20,15 +23,22 @@ _MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
 
 
 class OffsetTable:
-    """group x topic x queue -> offset. In memory; whoever owns it saves a snapshot when ``version`` has moved.
+    """group x topic x queue -> offset.
+
+    In memory; whoever owns it saves a snapshot when ``version`` has moved.
 
     ``resets`` are what members have not heard of yet.
     """
 
-    def __init__(self, max_offsets: int, *, away_s: float = 120.0, now: Callable[[], float] = time.monotonic) -> None:
-        self._queues: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
-        self._topics: Counter[str] = Counter()  # how many of them are of a topic
-        self._groups: Counter[str] = Counter()  # and of a group
+    def __init__(
+        self, max_offsets: int, *, away_s: float = 120.0, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        # (topic, group) -> queue id -> offset
+        self._queues: dict[tuple[str, str], dict[int, int]] = {}
+        # how many of them are of a topic
+        self._topics: Counter[str] = Counter()
+        # and of a group
+        self._groups: Counter[str] = Counter()
         self._count = 0
         self._max = max_offsets
         self._version = 0
@@ -40,7 +50,8 @@ class OffsetTable:
         return self._version + self.resets.version
 
     def _most(self) -> int:
-        return max(self._max, self._count)  # a file may hold more offsets than are allowed
+        # a file may hold more offsets than are allowed
+        return max(self._max, self._count)
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """None: the group has no progress there."""
@@ -51,12 +62,16 @@ class OffsetTable:
         """Take over a client's progress; it may go back. Raises Rejected when the table is full."""
         if self._count >= self._max and self.get(group, topic, queue_id) is None:
             raise Rejected(
-                ResponseCode.SYSTEM_BUSY, f"this broker keeps {self._count} offsets already, none for {group} on {topic}/{queue_id}"
+                ResponseCode.SYSTEM_BUSY,
+                f"this broker keeps {self._count} offsets already, none for {group} on "
+                f"{topic}/{queue_id}",
             )
         self.note(group, topic, queue_id, offset)
 
     def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """commit() for the broker's own progress, and for what its file holds: neither is refused when the table is full."""
+        """commit() for the broker's own progress, and for what its file holds: neither is refused
+        when the table is full.
+        """
         queues = self._queues.get((topic, group))
         if queues is None:
             queues = self._queues[topic, group] = {}
@@ -70,7 +85,10 @@ class OffsetTable:
         self._version += 1
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int, audience: Audience) -> None:
-        """Put the group elsewhere. *audience*: those who have to learn of it with their next pull."""
+        """Put the group elsewhere.
+
+        *audience*: those who have to learn of it with their next pull.
+        """
         self.commit(group, topic, queue_id, offset)
         self.resets.note(group, topic, queue_id, audience)
 
@@ -83,8 +101,14 @@ class OffsetTable:
         return [topic for topic, owner in self._queues if owner == group]
 
     def topics_to_clone(self, group: str) -> list[str]:
-        """Those on which another group can be put where this one is: its retry topic and its dead letters are its own."""
-        return [topic for topic in self.topics_of(group) if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+        """Those on which another group can be put where this one is: its retry topic and its dead
+        letters are its own.
+        """
+        return [
+            topic
+            for topic in self.topics_of(group)
+            if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        ]
 
     def pairs(self) -> Iterable[tuple[str, str]]:
         """Topic and group of all that has progress."""
@@ -98,8 +122,17 @@ class OffsetTable:
         """Groups that have progress on the topic."""
         return [group for name, group in self._queues if name == topic]
 
-    def remove_topic(self, topic: str, online: Mapping[str, Audience] = MappingProxyType({}), queue_ids: Collection[int] = ()) -> None:
-        """The topic is deleted. *online*: groups, and who of them is told to begin anew in *queue_ids* should it be made again."""
+    def remove_topic(
+        self,
+        topic: str,
+        online: Mapping[str, Audience] = MappingProxyType({}),
+        queue_ids: Collection[int] = (),
+    ) -> None:
+        """The topic is deleted.
+
+        *online*: groups, and who of them is told to begin anew in *queue_ids* should it be made
+        again.
+        """
         if topic in self._topics:
             self._remove([key for key in self._queues if key[0] == topic])
         for group, audience in online.items():
@@ -121,9 +154,11 @@ class OffsetTable:
                     del table[name]
 
     def cut(self, end: Callable[[str, int], int | None]) -> int:
-        """Take progress beyond the end of its queue, ``end(topic, queue_id)``, back to it; how often that was needed. None: it may stay.
+        """Take progress beyond the end of its queue, ``end(topic, queue_id)``, back to it; how
+        often that was needed. None: it may stay.
 
-        After a power cut with flush=async the last messages are gone, and the next ones get their offsets: they would be passed over.
+        After a power cut with flush=async the last messages are gone, and the next ones get their
+        offsets: they would be passed over.
         """
         beyond = [
             (topic, group, queue, last)
@@ -138,9 +173,11 @@ class OffsetTable:
         return len(beyond)
 
     def doubt(self) -> None:
-        """Members go on from the progress here, not from their own: the last messages may be gone, and others have their offsets.
+        """Members go on from the progress here, not from their own: the last messages may be gone,
+        and others have their offsets.
 
-        Progress that is beyond the end tells that, as long as the queue has not grown past it again: a member outlives its broker.
+        Progress that is beyond the end tells that, as long as the queue has not grown past it
+        again: a member outlives its broker.
         """
         for (topic, group), queues in self._queues.items():
             for queue in queues:
@@ -149,13 +186,14 @@ class OffsetTable:
     def __len__(self) -> int:
         return self._count
 
-    # --- consumerOffset.json -----------------------------------------------------------------------------------------
+    # --- consumerOffset.json ----------------------------------------------------------------------
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """What makes the file's content, Apache's form: ``{"offsetTable": {"topic@group": {"0": 5}}}``; neither name can hold an @.
+        """What makes the file's content, Apache's form: ``{"offsetTable": {"topic@group": {"0":
+        5}}}``; neither name can hold an @.
 
-        Where members have to be told something there is an ``untoldTable``, too, ``{"topic@group": [0], "topic@group@client": [0]}``;
-        Apache's broker passes over it.
+        Where members have to be told something there is an ``untoldTable``, too, ``{"topic@group":
+        [0], "topic@group@client": [0]}``; Apache's broker passes over it.
 
         The table may change while it is called, in another thread.
         """
@@ -164,13 +202,16 @@ class OffsetTable:
         return lambda: {
             "dataVersion": DataVersion(version).to_json(),
             "offsetTable": {
-                f"{topic}@{group}": {str(queue): at for queue, at in table.items()} for (topic, group), table in queues.items()
+                f"{topic}@{group}": {str(queue): at for queue, at in table.items()}
+                for (topic, group), table in queues.items()
             },
             **({"untoldTable": untold} if untold else {}),
         }
 
     def load(self, value: Mapping[str, Any]) -> None:
-        """Take over a file's content, also of more entries than the table takes from clients; those that are none are left out."""
+        """Take over a file's content, also of more entries than the table takes from clients; those
+        that are none are left out.
+        """
         for key, queue, offset in _entries(value.get("offsetTable")):
             topic, _, group = key.partition("@")
             if group:
@@ -178,7 +219,12 @@ class OffsetTable:
         self.resets.load(_untold_entries(value.get("untoldTable")))
         self._version = 0
         if self._count > self._max:
-            log.warning("the file holds %d offsets of groups, the limit is %d: all are kept, new ones are refused", self._count, self._max)
+            log.warning(
+                "the file holds %d offsets of groups, the limit is %d: all are kept, new ones are "
+                "refused",
+                self._count,
+                self._max,
+            )
 
 
 def _entries(table: object) -> Iterator[tuple[str, int, int]]:

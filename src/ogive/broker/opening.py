@@ -45,7 +45,10 @@ class Machine:
 
 @dataclass(slots=True, kw_only=True)
 class Opened:
-    """What a broker keeps on disk, recovered. A *_file* is where what stands before or after it is saved."""
+    """What a broker keeps on disk, recovered.
+
+    A *_file* is where what stands before or after it is saved.
+    """
 
     remote_settings: RemoteSettings
     store: MessageStore
@@ -65,13 +68,21 @@ class Opened:
 
 
 def open_all(config: BrokerConfig, machine: Machine) -> Opened:
-    """Open and recover everything in the data directory. Blocking. Raises StoreError, ProtocolError."""
+    """Open and recover everything in the data directory.
+
+    Blocking. Raises StoreError, ProtocolError.
+    """
     fs, folder = machine.fs, config.data / "config"
     store_config = StoreConfig(
-        root=config.data, flush=config.flush, segment_bytes=config.segment_bytes, delay_levels=config.levels, **machine.store
+        root=config.data,
+        flush=config.flush,
+        segment_bytes=config.segment_bytes,
+        delay_levels=config.levels,
+        **machine.store,
     )
     if not config.empty_log:
-        with suppress(OSError):  # opening meets it again, and says what it means
+        # opening meets it again, and says what it means
+        with suppress(OSError):
             refuse_emptied(fs, store_config)
     store = MessageStore.open(store_config, fs=fs, clock_ms=now_ms, monotonic=time.monotonic)
 
@@ -80,7 +91,9 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         return table
 
     try:
-        remote_settings = RemoteSettings(loud(JsonTable(fs, folder / "remoteSettings.json")), config, now_ms)
+        remote_settings = RemoteSettings(
+            loud(JsonTable(fs, folder / "remoteSettings.json")), config, now_ms
+        )
         config = remote_settings.config
         apache_conf.write(fs, config, store)
         topics = TopicTable(
@@ -91,9 +104,15 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
             now_ms=now_ms,
             default_queues=config.default_topic_queues,
             max_topics=config.max_topics,
-            complete=lambda stored: completed(stored, {*store.queues, *places_of_waiting(fs, config.data)}, store.has_batches),
-            check_made=lambda made: store.check_topic(made.name, batches=keeps_batches(made.attributes)),
-            on_made=lambda made: store.make_topic(made.name, batches=keeps_batches(made.attributes)),
+            complete=lambda stored: completed(
+                stored, {*store.queues, *places_of_waiting(fs, config.data)}, store.has_batches
+            ),
+            check_made=lambda made: store.check_topic(
+                made.name, batches=keeps_batches(made.attributes)
+            ),
+            on_made=lambda made: store.make_topic(
+                made.name, batches=keeps_batches(made.attributes)
+            ),
         )
         groups = GroupTable(
             loud(JsonTable(fs, folder / "subscriptionGroup.json")),
@@ -116,34 +135,64 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
         timers = Timers(store, now_ms, config.timer_max_waiting)
         timers.recover(timers_file.progress())
         timers_file.take_over(timers.snapshot()())
-        transactions = Transactions(store, store.now_ms, config.max_open_transactions, topics.served)
+        transactions = Transactions(
+            store, store.now_ms, config.max_open_transactions, topics.served
+        )
         transactions.recover(offsets)
         ages_file = loud(JsonTable(fs, folder / "retention.json"))
         ages = ages_file.load() or {}
     except BaseException as exc:
         store.close()
         if isinstance(exc, OSError):
-            raise StoreUnusable(f"the broker's tables cannot be kept in {folder}: {reason(exc)}") from exc
+            raise StoreUnusable(
+                f"the broker's tables cannot be kept in {folder}: {reason(exc)}"
+            ) from exc
         raise
     return Opened(
-        store=store, topics=topics, groups=groups, offsets=offsets, offsets_file=offsets_file, delays_file=delays_file, delays=delays,
-        transactions=transactions, timers_file=timers_file, timers=timers, locks_file=locks_file, locks=locks, ages_file=ages_file,
-        ages=ages, remote_settings=remote_settings,
-    )  # fmt: skip
+        store=store,
+        topics=topics,
+        groups=groups,
+        offsets=offsets,
+        offsets_file=offsets_file,
+        delays_file=delays_file,
+        delays=delays,
+        transactions=transactions,
+        timers_file=timers_file,
+        timers=timers,
+        locks_file=locks_file,
+        locks=locks,
+        ages_file=ages_file,
+        ages=ages,
+        remote_settings=remote_settings,
+    )
 
 
 def _cut_progress(
-    store: MessageStore, topics: TopicTable, offsets: OffsetTable, offsets_file: JsonTable, delays: dict[str, Any], delays_file: JsonTable
+    store: MessageStore,
+    topics: TopicTable,
+    offsets: OffsetTable,
+    offsets_file: JsonTable,
+    delays: dict[str, Any],
+    delays_file: JsonTable,
 ) -> None:
-    """Cut offsets beyond the end of their queue, and save that before new messages make the queue grow past them."""
+    """Cut offsets beyond the end of their queue, and save that before new messages make the queue
+    grow past them.
+    """
 
     def end_of(topic: str, queue_id: int) -> int | None:
         config = topics.get(topic)
-        return store.max_offset(topic, queue_id) if config is None or config.perm & PERM_WRITE else None  # no messages come there
+        # no messages come there
+        return (
+            store.max_offset(topic, queue_id)
+            if config is None or config.perm & PERM_WRITE
+            else None
+        )
 
     cut = offsets.cut(end_of)
     if cut:
-        log.warning("%d offsets of groups were beyond the end of their queue and are set to it", cut)
+        log.warning(
+            "%d offsets of groups were beyond the end of their queue and are set to it", cut
+        )
         offsets_file.save(offsets.snapshot()())
     table = delays.get("offsetTable")
     if not isinstance(table, dict):
@@ -155,6 +204,9 @@ def _cut_progress(
             if at > end:
                 beyond[level] = end
     if beyond:
-        log.warning("the progress of delay levels %s was beyond the end of their queues and is set to it", ", ".join(beyond))
+        log.warning(
+            "the progress of delay levels %s was beyond the end of their queues and is set to it",
+            ", ".join(beyond),
+        )
         delays_file.save(delays | {"offsetTable": table | beyond})
         table |= beyond

@@ -1,17 +1,25 @@
-"""Keeping name servers informed of this broker and its topics. Source: BrokerController.java, BrokerOuterAPI.java, 5.3.
+"""Keeping name servers informed of this broker and its topics.
+
+Source: BrokerController.java, BrokerOuterAPI.java, 5.3.
 
 Behaviour
-- The whole topic table goes to each name server at the start, after changes (several in one), and whenever the name server says that
-  it holds something else; in between, asking it whether it does is the sign of life.
+- The whole topic table goes to each name server at the start, after changes (several in one), and
+  whenever the name server says that it holds something else; in between, asking it whether it does
+  is the sign of life.
 - Each name server has its own connection and task: one that is dead or slow holds up no other.
-- A table of COMPRESSED_FROM topics or more goes compressed. A name server that refuses that gets the JSON form, until it is connected anew.
-- Topics that ORDER_TOPIC_CONFIG of the first name server names become ordered, as by Java since 5.0; 4.9 makes all others unordered, too.
+- A table of COMPRESSED_FROM topics or more goes compressed. A name server that refuses that gets
+  the JSON form, until it is connected anew.
+- Topics that ORDER_TOPIC_CONFIG of the first name server names become ordered, as by Java since
+  5.0; 4.9 makes all others unordered, too.
 
 Differs from Java
-- A lost connection is noticed and mended after FIRST_RETRY_S (then with growing pauses), so a restarted name server has its routes back in
-  seconds. A server that accepts connections and drops them is not tried more often either.
-- Java has the option to compress, compressedRegister, and then says in the header that it did not: no name server can read it.
-- Changes send the whole table, never a table of one topic, which a name server that does not know the broker would refuse.
+- A lost connection is noticed and mended after FIRST_RETRY_S (then with growing pauses), so a
+  restarted name server has its routes back in seconds. A server that accepts connections and drops
+  them is not tried more often either.
+- Java has the option to compress, compressedRegister, and then says in the header that it did not:
+  no name server can read it.
+- Changes send the whole table, never a table of one topic, which a name server that does not know
+  the broker would refuse.
 """
 
 import asyncio
@@ -25,7 +33,14 @@ from ogive.errors import BrokerError, OgiveError, broker_error
 from ogive.transport.connection import Connection, connect, split_address
 from ogive.transport.tasks import watch
 from ogive.wire.acl import Credentials
-from ogive.wire.bodies import DataVersion, RegisterBrokerBody, TopicRouteData, dumps, kv_table_loads, loads_object
+from ogive.wire.bodies import (
+    DataVersion,
+    RegisterBrokerBody,
+    TopicRouteData,
+    dumps,
+    kv_table_loads,
+    loads_object,
+)
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand
@@ -43,7 +58,8 @@ from ogive.wire.headers import (
 log = logging.getLogger(__name__)
 
 FIRST_RETRY_S: Final = 1.0
-EXPIRY_MS: Final = 120_000  # Apache's default; more where the period asks for it
+# Apache's default; more where the period asks for it
+EXPIRY_MS: Final = 120_000
 COMPRESSED_FROM: Final = 1_000
 """Topics. With fewer the JSON form, 160 bytes a topic, costs nobody anything."""
 
@@ -76,29 +92,44 @@ class Registration:
         credentials: Credentials | None = None,
         dial: Dial | None = None,
     ) -> None:
-        """*address* is where clients reach the broker; *credentials* sign what name servers are asked; *dial* takes the place of TCP."""
+        """*address* is where clients reach the broker; *credentials* sign what name servers are
+        asked; *dial* takes the place of TCP.
+        """
         self.credentials = credentials
         self.dial = dial or self._dial
-        self.cluster, self.broker_name, self.broker_id, self.address = cluster, broker_name, broker_id, address
+        self.cluster, self.broker_name, self.broker_id, self.address = (
+            cluster,
+            broker_name,
+            broker_id,
+            address,
+        )
         self.topics = topics
         self.period_s, self.timeout_s = period_s, timeout_s
-        self._tables: dict[bool, _Table] = {}  # by whether they may be compressed
+        # by whether they may be compressed
+        self._tables: dict[bool, _Table] = {}
         self._encoding = asyncio.Lock()
-        self._peers = [_NameServer(self, name_server, first=i == 0) for i, name_server in enumerate(dict.fromkeys(name_servers))]
+        self._peers = [
+            _NameServer(self, name_server, first=i == 0)
+            for i, name_server in enumerate(dict.fromkeys(name_servers))
+        ]
 
     async def _dial(self, name_server: str) -> Connection:
         host, port = split_address(name_server)
         return await connect(host, port, timeout_s=self.timeout_s, credentials=self.credentials)
 
     async def start(self) -> None:
-        """Return when every name server has answered once or cannot be reached; those are tried again in the background."""
+        """Return when every name server has answered once or cannot be reached; those are tried
+        again in the background.
+        """
         self.topics.changed.append(self._topics_changed)
         await asyncio.gather(*(peer.attempt() for peer in self._peers))
         for peer in self._peers:
             peer.start()
 
     async def stop(self) -> None:
-        """Tell every name server that the broker goes; those that do not answer in time find out by the lost connection."""
+        """Tell every name server that the broker goes; those that do not answer in time find out by
+        the lost connection.
+        """
         if self._topics_changed in self.topics.changed:
             self.topics.changed.remove(self._topics_changed)
         await asyncio.gather(*(peer.stop() for peer in self._peers))
@@ -113,7 +144,9 @@ class Registration:
         return {peer.address: peer.known for peer in self._peers}
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        """What the first name server that answers knows of the topic; None where none answers, or knows it."""
+        """What the first name server that answers knows of the topic; None where none answers, or
+        knows it.
+        """
         for peer in self._peers:
             with suppress(OgiveError):
                 return await peer.route(topic)
@@ -124,14 +157,18 @@ class Registration:
             peer.wake()
 
     async def table(self, *, compress: bool) -> _Table:
-        """The topic table as it is registered. Made in a thread (20,000 topics take 0.16 s), once for each version.
+        """The topic table as it is registered.
+
+        Made in a thread (20,000 topics take 0.16 s), once for each version.
 
         *compress*: if that is worth while and possible.
         """
         async with self._encoding:
             known = self._tables.get(compress)
             if known is None or known.version != self.topics.data_version:
-                body = RegisterBrokerBody(data_version=self.topics.data_version, topics=dict(self.topics.all()))
+                body = RegisterBrokerBody(
+                    data_version=self.topics.data_version, topics=dict(self.topics.all())
+                )
                 known = self._tables[compress] = await asyncio.to_thread(_encode, body, compress)
             return known
 
@@ -150,12 +187,14 @@ class _NameServer:
         self.address = address
         self._first = first
         self._connection: Connection | None = None
-        self._known: DataVersion | None = None  # what it holds, as far as we know
+        # what it holds, as far as we know
+        self._known: DataVersion | None = None
         self._registered_on: Connection | None = None
         self._failures = 0
         self._plain_only = False
         self._wake = asyncio.Event()
-        self._tried = asyncio.Event()  # replaced after each attempt: waiters hold the one they wait for
+        # replaced after each attempt: waiters hold the one they wait for
+        self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -183,14 +222,21 @@ class _NameServer:
             await connection.wait_closed()
 
     async def wait_for(self, counter: int) -> None:
-        """Return when version *counter* of the table is known there, an attempt has failed, or none is made any more."""
-        while self._task is not None and not self._failures and (self._known is None or self._known.counter < counter):
+        """Return when version *counter* of the table is known there, an attempt has failed, or none
+        is made any more.
+        """
+        while (
+            self._task is not None
+            and not self._failures
+            and (self._known is None or self._known.counter < counter)
+        ):
             await self._tried.wait()
 
     async def _run(self) -> None:
         while True:
             if self._failures:
-                await asyncio.sleep(self._pause_s())  # in full: what would wake us may be the very connection that was lost
+                # in full: what would wake us may be the very connection that was lost
+                await asyncio.sleep(self._pause_s())
             else:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._registration.period_s):
@@ -201,12 +247,19 @@ class _NameServer:
         return min(self._registration.period_s, FIRST_RETRY_S * 2.0 ** (self._failures - 1))
 
     async def attempt(self) -> None:
-        """Bring the name server up to date once; a failure is logged when it is the first in a row."""
+        """Bring the name server up to date once; a failure is logged when it is the first in a
+        row.
+        """
         self._wake.clear()
         try:
             await self._update()
         except OgiveError as exc:
-            log.log(logging.DEBUG if self._failures else logging.WARNING, "name server %s: %s", self.address, exc)
+            log.log(
+                logging.DEBUG if self._failures else logging.WARNING,
+                "name server %s: %s",
+                self.address,
+                exc,
+            )
             self._failures = min(self._failures + 1, 10)
             self._known = None
         else:
@@ -222,9 +275,11 @@ class _NameServer:
         if self._known == version:
             if not await self._holds_something_else(version):
                 return
-            if self._registered_on is self._connection:  # it was not restarted
+            # it was not restarted
+            if self._registered_on is self._connection:
                 log.warning(
-                    "name server %s has lost what broker %s registered: does another broker have that name? Each needs its own",
+                    "name server %s has lost what broker %s registered: does another broker have "
+                    "that name? Each needs its own",
                     self.address,
                     about.broker_name,
                 )
@@ -235,9 +290,12 @@ class _NameServer:
     async def _register(self) -> RemotingCommand:
         """The answer. Raises OgiveError.
 
-        The compressed form is not tried twice in a row: a server that drops the connection at it could never be reached.
+        The compressed form is not tried twice in a row: a server that drops the connection at it
+        could never be reached.
         """
-        table = await self._registration.table(compress=not self._plain_only and self._failures % 2 == 0)
+        table = await self._registration.table(
+            compress=not self._plain_only and self._failures % 2 == 0
+        )
         try:
             reply = await self._call(self._register_header(table), table.body)
         except BrokerError as exc:
@@ -245,20 +303,29 @@ class _NameServer:
                 raise
             table = await self._registration.table(compress=False)
             reply = await self._call(self._register_header(table), table.body)
-            log.info("name server %s does not take a compressed registration, and gets it as it is: %s", self.address, exc)
+            log.info(
+                "name server %s does not take a compressed registration, and gets it as it is: %s",
+                self.address,
+                exc,
+            )
             self._plain_only = True
         self._known, self._registered_on = table.version, self._connection
         return reply
 
     async def route(self, topic: str) -> TopicRouteData:
         """Raises OgiveError."""
-        answer = await self._call(GetRouteInfoRequest(topic=topic, accept_standard_json_only=True), b"")
+        answer = await self._call(
+            GetRouteInfoRequest(topic=topic, accept_standard_json_only=True), b""
+        )
         return TopicRouteData.from_json(loads_object(answer.body))
 
     async def _holds_something_else(self, version: DataVersion) -> bool:
         about = self._registration
         header = QueryDataVersionRequest(
-            broker_name=about.broker_name, broker_addr=about.address, cluster_name=about.cluster, broker_id=about.broker_id
+            broker_name=about.broker_name,
+            broker_addr=about.address,
+            cluster_name=about.cluster,
+            broker_id=about.broker_id,
         )
         reply = await self._call(header, dumps(version.to_json()))
         return decode_header(QueryDataVersionResponse, reply.ext_fields).changed
@@ -278,14 +345,19 @@ class _NameServer:
     def _unregister_command(self) -> RemotingCommand:
         about = self._registration
         header = UnregisterBrokerRequest(
-            broker_name=about.broker_name, broker_addr=about.address, cluster_name=about.cluster, broker_id=about.broker_id
+            broker_name=about.broker_name,
+            broker_addr=about.address,
+            cluster_name=about.cluster,
+            broker_id=about.broker_id,
         )
         return RemotingCommand(header.code, encode_header(header))
 
     async def _call(self, header: Header, body: bytes) -> RemotingCommand:
         """The answer, if it is SUCCESS. Raises OgiveError."""
         connection = await self._connected()
-        reply = await connection.call(RemotingCommand(header.code, encode_header(header), body), self._registration.timeout_s)
+        reply = await connection.call(
+            RemotingCommand(header.code, encode_header(header), body), self._registration.timeout_s
+        )
         if reply.code != ResponseCode.SUCCESS:
             raise broker_error(reply.code, reply.remark, self.address)
         return reply
@@ -297,5 +369,6 @@ class _NameServer:
         return self._connection
 
     def _lost(self, _: Connection) -> None:
-        self._plain_only = False  # the next one may be of another release
+        # the next one may be of another release
+        self._plain_only = False
         asyncio.get_running_loop().call_later(FIRST_RETRY_S, self._wake.set)

@@ -1,9 +1,12 @@
-"""Which settings may be changed over the network while the broker runs, and how that is done: UPDATE_BROKER_CONFIG (25).
+"""Which settings may be changed over the network while the broker runs, and how that is done:
+UPDATE_BROKER_CONFIG (25).
 
-Only the settings listed here: through those for files, addresses or programs, strangers ran commands on brokers (CVE-2023-33246).
+Only the settings listed here: through those for files, addresses or programs, strangers ran
+commands on brokers (CVE-2023-33246).
 
-A change outlives the broker in a file of its own, beside what the configuration said when it was made. Once the configuration says
-something else, that is the newer word, and the change is forgotten. Java writes into broker.conf itself, where the last writer counts, too.
+A change outlives the broker in a file of its own, beside what the configuration said when it was
+made. Once the configuration says something else, that is the newer word, and the change is
+forgotten. Java writes into broker.conf itself, where the last writer counts, too.
 """
 
 import logging
@@ -54,15 +57,24 @@ CHANGEABLE: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
     "sendThreadPoolQueueCapacity": ("max_sends_waiting", _count()),
     "storeReplyMessageEnable": ("store_replies", _switch),
 }
-"""Name in Apache's broker.conf -> name in BrokerConfig, and how its text is read: as narrowly as BrokerConfig takes it, so that a refusal
-speaks of the name that was asked for."""
+"""Name in Apache's broker.conf -> name in BrokerConfig, and how its text is read: as narrowly as
+BrokerConfig takes it, so that a refusal speaks of the name that was asked for.
+"""
 
 
 class RemoteSettings:
-    """The settings that were changed over the network. Event-loop only; the file is written off the loop."""
+    """The settings that were changed over the network.
 
-    def __init__(self, table: JsonTable, configured: BrokerConfig, now_ms: Callable[[], int]) -> None:
-        """Loads the file (blocking). *configured*: what the command line, a file or a program says. Raises StoreError."""
+    Event-loop only; the file is written off the loop.
+    """
+
+    def __init__(
+        self, table: JsonTable, configured: BrokerConfig, now_ms: Callable[[], int]
+    ) -> None:
+        """Loads the file (blocking).
+
+        *configured*: what the command line, a file or a program says. Raises StoreError.
+        """
         self._now_ms = now_ms
         self.version = DataVersion(0, now_ms())
         """Of this run: moves with each change."""
@@ -79,7 +91,12 @@ class RemoteSettings:
             if name not in CHANGEABLE or not isinstance(value, str):
                 log.warning("remote settings file: entry %.80r is left out", name)
             elif entry.get("insteadOf") != self._configured_as(name):
-                log.warning("%s=%.80s, set over the network, counts no more: the configuration was changed since", name, value)
+                log.warning(
+                    "%s=%.80s, set over the network, counts no more: the configuration was changed "
+                    "since",
+                    name,
+                    value,
+                )
             else:
                 self._apply_stored(name, value)
         if entries.keys() != self._changed.keys():
@@ -99,7 +116,10 @@ class RemoteSettings:
             self._changed[name] = value
 
     def change(self, body: bytes) -> BrokerConfig:
-        """Carry out all lines ``name=value`` of *body*, or none. Returns what counts then. Raises Rejected, InvalidOption."""
+        """Carry out all lines ``name=value`` of *body*, or none.
+
+        Returns what counts then. Raises Rejected, InvalidOption.
+        """
         asked = _properties(body)
         self.config = _with(self.config, asked)
         self.version = self.version.next(self._now_ms())
@@ -120,7 +140,10 @@ class RemoteSettings:
         return setting_text(self._configured, name)
 
     def _snapshot(self) -> Render:
-        settings = {name: {"value": value, "insteadOf": self._configured_as(name)} for name, value in self._changed.items()}
+        settings = {
+            name: {"value": value, "insteadOf": self._configured_as(name)}
+            for name, value in self._changed.items()
+        }
         return lambda: {"settings": settings}
 
 
@@ -137,13 +160,17 @@ def _with(config: BrokerConfig, asked: Mapping[str, str]) -> BrokerConfig:
         known = CHANGEABLE.get(name)
         if known is None:
             allowed = ", ".join(CHANGEABLE)
-            raise Rejected(ResponseCode.NO_PERMISSION, f"{name[:80]} cannot be changed over the network; these can: {allowed}")
+            raise Rejected(
+                ResponseCode.NO_PERMISSION,
+                f"{name[:80]} cannot be changed over the network; these can: {allowed}",
+            )
         field, read = known
         try:
             changes[field] = read(text)
         except ValueError as exc:
             raise Rejected(ResponseCode.INVALID_PARAMETER, f"{name}={text[:80]}: {exc}") from None
-    return replace(config, **changes)  # raises InvalidOption, which is answered as INVALID_PARAMETER
+    # raises InvalidOption, which is answered as INVALID_PARAMETER
+    return replace(config, **changes)
 
 
 def _properties(body: bytes) -> dict[str, str]:

@@ -1,13 +1,22 @@
 """Building answers, and turning errors into answers.
 
-Every server of 5.x answers in JSON, whatever the encoding of the request: clients decode by the frame, and those in C++ read JSON only.
+Every server of 5.x answers in JSON, whatever the encoding of the request: clients decode by the
+frame, and those in C++ read JSON only.
 """
 
 import logging
 import struct
 from typing import Final
 
-from ogive.errors import InvalidOption, OgiveError, ProtocolError, Refused, ResponseCode, StoreBusy, StoreError
+from ogive.errors import (
+    InvalidOption,
+    OgiveError,
+    ProtocolError,
+    Refused,
+    ResponseCode,
+    StoreBusy,
+    StoreError,
+)
 from ogive.transport.connection import Connection
 from ogive.wire.codes import Flag
 from ogive.wire.command import RemotingCommand, encode_command
@@ -17,19 +26,32 @@ log = logging.getLogger(__name__)
 
 RESPONSE: Final = int(Flag.RESPONSE)
 ONEWAY: Final = int(Flag.ONEWAY)
-MAX_QUEUES_SHOWN: Final = 50_000  # in one answer, some 10 MB of text: more may fit no frame
+# in one answer, some 10 MB of text: more may fit no frame
+MAX_QUEUES_SHOWN: Final = 50_000
 
-_LENGTHS: Final = struct.Struct(">II")  # of a frame, and of its header in JSON
-_SUCCESS: Final = encode_command(RemotingCommand(ResponseCode.SUCCESS, {}, b"", 0, RESPONSE))[8:].replace(b'"opaque":0', b'"opaque":%d')
+# of a frame, and of its header in JSON
+_LENGTHS: Final = struct.Struct(">II")
+_SUCCESS: Final = encode_command(RemotingCommand(ResponseCode.SUCCESS, {}, b"", 0, RESPONSE))[
+    8:
+].replace(b'"opaque":0', b'"opaque":%d')
 
 
 class Rejected(Refused):
     """Raised by the broker's handlers."""
 
 
-def success(header: Header | None = None, body: bytes = b"", *, remark: str | None = None) -> RemotingCommand:
+def success(
+    header: Header | None = None, body: bytes = b"", *, remark: str | None = None
+) -> RemotingCommand:
     """SUCCESS with the fields of *header*; the opaque is added when it is sent."""
-    return RemotingCommand(ResponseCode.SUCCESS, {} if header is None else encode_header(header), body, 0, RESPONSE, remark)
+    return RemotingCommand(
+        ResponseCode.SUCCESS,
+        {} if header is None else encode_header(header),
+        body,
+        0,
+        RESPONSE,
+        remark,
+    )
 
 
 def success_frame(opaque: int) -> bytes:
@@ -55,7 +77,12 @@ def reply(connection: Connection, request: RemotingCommand, answer: RemotingComm
         connection.reply(answer)
 
 
-def refuse(connection: Connection, request: RemotingCommand, error: OgiveError, fields: dict[str, str] | None = None) -> None:
+def refuse(
+    connection: Connection,
+    request: RemotingCommand,
+    error: OgiveError,
+    fields: dict[str, str] | None = None,
+) -> None:
     """Answer with the code for *error*, and *fields*.
 
     Raises *error* again if no request can cause it, which means a bug.
@@ -65,8 +92,9 @@ def refuse(connection: Connection, request: RemotingCommand, error: OgiveError, 
 
 
 def refusal(error: Exception) -> OgiveError:
-    """What to answer where *error* ended a step that nobody waits in: itself, or where it is none of ours, which means a bug and is logged,
-    an error of the store."""
+    """What to answer where *error* ended a step that nobody waits in: itself, or where it is none
+    of ours, which means a bug and is logged, an error of the store.
+    """
     if isinstance(error, OgiveError):
         return error
     log.error("a request failed", exc_info=error)
@@ -83,7 +111,10 @@ def code_and_remark(error: OgiveError) -> tuple[ResponseCode, str]:
         case ProtocolError():
             return ResponseCode.SYSTEM_ERROR, str(error)
         case StoreBusy():
-            return ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy, start flow control for a while: {error}"
+            return (
+                ResponseCode.SYSTEM_BUSY,
+                f"[REJECTREQUEST]system busy, start flow control for a while: {error}",
+            )
         case StoreError():
             return ResponseCode.SERVICE_NOT_AVAILABLE, f"service not available now: {error}"
     raise error

@@ -11,14 +11,19 @@ log = logging.getLogger(__name__)
 
 
 class Asker(NamedTuple):
-    """Who asks for a group. *client_id* is empty where no member has said yet that the connection is its own."""
+    """Who asks for a group.
+
+    *client_id* is empty where no member has said yet that the connection is its own.
+    """
 
     connection: object
     client_id: str
 
 
 class Audience(NamedTuple):
-    """Whom a reset concerns: *members* by their client ids, and, for as long as members may be away, *others* who come."""
+    """Whom a reset concerns: *members* by their client ids, and, for as long as members may be
+    away, *others* who come.
+    """
 
     members: Collection[str] = ()
     others: bool = False
@@ -28,41 +33,59 @@ class Audience(NamedTuple):
 class _Heard:
     """What a connection has heard of a reset."""
 
-    offset: int = -1  # that it was given last, by an answer or as it asked for one
-    moved: bool = False  # a pull of it was answered with that
-    knows: bool = False  # it has pulled since: what it commits is new
+    # that it was given last, by an answer or as it asked for one
+    offset: int = -1
+    # a pull of it was answered with that
+    moved: bool = False
+    # it has pulled since: what it commits is new
+    knows: bool = False
 
 
 @dataclass(slots=True)
 class _Note:
     """A reset of which not everybody has heard. What the others commit is ignored."""
 
-    members: frozenset[str]  # those of them that were online
-    until: float  # for so long, whoever comes with a place that was not given to it since is another
+    # those of them that were online
+    members: frozenset[str]
+    # for so long, whoever comes with a place that was not given to it since is another
+    until: float
     heard: WeakKeyDictionary[object, _Heard] | None = None
 
     def heard_by(self, connection: object) -> _Heard:
-        if self.heard is None:  # most of the notes after a crash are asked for by nobody
+        # most of the notes after a crash are asked for by nobody
+        if self.heard is None:
             self.heard = WeakKeyDictionary()
         return self.heard.setdefault(connection, _Heard())
 
 
 class Resets:
-    """A reset is noted for each queue until those have heard of it who may have a place of their own there: the members that were online,
-    and for *away_s* whoever comes.
+    """A reset is noted for each queue until those have heard of it who may have a place of their
+    own there: the members that were online, and for *away_s* whoever comes.
 
-    Somebody knows when it pulls from an offset that it was given since, or pulls on after it was sent there.
+    Somebody knows when it pulls from an offset that it was given since, or pulls on after it was
+    sent there.
     """
 
     def __init__(
-        self, position: Callable[[str, str, int], int | None], most: Callable[[], int], away_s: float, now: Callable[[], float]
+        self,
+        position: Callable[[str, str, int], int | None],
+        most: Callable[[], int],
+        away_s: float,
+        now: Callable[[], float],
     ) -> None:
-        """*position*: of a group in a topic's queue. *most*: how many notes, and members in them, there may be now."""
+        """*position*: of a group in a topic's queue.
+
+        *most*: how many notes, and members in them, there may be now.
+        """
         self._position, self._most, self._away_s, self._now = position, most, away_s, now
-        self._notes: dict[tuple[str, str, int], _Note] = {}  # (topic, group, queue id)
-        self._noted = 0  # notes, and members in them
-        self._next_until = math.inf  # of them, the least that is still to come
-        self.version = 0  # grows with every change
+        # (topic, group, queue id)
+        self._notes: dict[tuple[str, str, int], _Note] = {}
+        # notes, and members in them
+        self._noted = 0
+        # of them, the least that is still to come
+        self._next_until = math.inf
+        # grows with every change
+        self.version = 0
 
     def __bool__(self) -> bool:
         return bool(self._notes)
@@ -70,7 +93,11 @@ class Resets:
     def is_untold(self, group: str, topic: str, queue_id: int, asker: Asker) -> bool:
         """Whether the queue was reset and *asker* does not know yet: what it commits is ignored."""
         note = self._notes.get((topic, group, queue_id))
-        if note is None or (note.heard is not None and (heard := note.heard.get(asker.connection)) is not None and heard.knows):
+        if note is None or (
+            note.heard is not None
+            and (heard := note.heard.get(asker.connection)) is not None
+            and heard.knows
+        ):
             return False
         return asker.client_id in note.members or self._now() < note.until
 
@@ -80,7 +107,9 @@ class Resets:
             self._notes[topic, group, queue_id].heard_by(asker.connection).offset = offset
 
     def redirect(self, group: str, topic: str, queue_id: int, asker: Asker, at: int) -> int | None:
-        """Where *asker*, who pulls from *at*, has to go on instead; None where it knows, or pulls on though it was told."""
+        """Where *asker*, who pulls from *at*, has to go on instead; None where it knows, or pulls
+        on though it was told.
+        """
         if not self.is_untold(group, topic, queue_id, asker):
             return None
         heard = self._notes[topic, group, queue_id].heard_by(asker.connection)
@@ -92,8 +121,9 @@ class Resets:
         return heard.offset
 
     def hint(self, group: str, topic: str, queue_id: int, asker: Asker) -> int | None:
-        """redirect() for a pull that waited when the group was put elsewhere: it may be of a place that *asker* has left, so that the next
-        one is redirected as well."""
+        """redirect() for a pull that waited when the group was put elsewhere: it may be of a place
+        that *asker* has left, so that the next one is redirected as well.
+        """
         if not self.is_untold(group, topic, queue_id, asker):
             return None
         offset = self._position(group, topic, queue_id) or 0
@@ -105,9 +135,13 @@ class Resets:
         now = self._now()
         if now < self._next_until:
             return
-        for place in [place for place, note in self._notes.items() if now >= note.until and not note.members]:
+        for place in [
+            place for place, note in self._notes.items() if now >= note.until and not note.members
+        ]:
             self.drop(place)
-        self._next_until = min([note.until for note in self._notes.values() if note.until > now], default=math.inf)
+        self._next_until = min(
+            [note.until for note in self._notes.values() if note.until > now], default=math.inf
+        )
 
     def note(self, group: str, topic: str, queue_id: int, audience: Audience) -> None:
         place = topic, group, queue_id
@@ -117,10 +151,15 @@ class Resets:
         room = self._most() - self._noted
         if room <= 0:
             log.warning(
-                "the reset of %s on %s/%d is told to nobody: there are too many that members have not heard of", group, topic, queue_id
+                "the reset of %s on %s/%d is told to nobody: there are too many that members have "
+                "not heard of",
+                group,
+                topic,
+                queue_id,
             )
             return
-        if len(audience.members) >= room:  # too many to know them by name
+        # too many to know them by name
+        if len(audience.members) >= room:
             audience = Audience(others=True)
         until = self._now() + self._away_s if audience.others else -math.inf
         self._notes[place] = _Note(frozenset(audience.members), until)
@@ -150,7 +189,9 @@ class Resets:
             self.drop(place)
 
     def table(self) -> dict[str, list[int]]:
-        """``{"topic@group": queue ids, "topic@group@client": queue ids}``: whoever comes, and each member."""
+        """``{"topic@group": queue ids, "topic@group@client": queue ids}``: whoever comes, and each
+        member.
+        """
         found: dict[str, list[int]] = {}
         for (topic, group, queue), note in sorted(self._notes.items()):
             for who in (*sorted(note.members), *([""] if self._now() < note.until else [])):

@@ -18,12 +18,17 @@ from ogive.store.retention import MAX_PER_RUN, Ages, RetentionConfig, due
 log = logging.getLogger(__name__)
 
 SAVE_S: Final = 300.0
-_STEP_S: Final = 0.001  # between two steps of a removal, the first of which waits for the disk
+# between two steps of a removal, the first of which waits for the disk
+_STEP_S: Final = 0.001
 
 
 def machine_time_s() -> float:
     """Seconds since the machine started, including sleep; this clock cannot be set."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+    return (
+        time.clock_gettime(time.CLOCK_BOOTTIME)
+        if hasattr(time, "CLOCK_BOOTTIME")
+        else time.monotonic()
+    )
 
 
 def local_hour() -> int:
@@ -40,7 +45,9 @@ def disk_used(directory: Path) -> float:
 
 
 class Retention:
-    """*needed* are offsets of the log that must stay, whatever their age, such as that of the oldest message with a timer."""
+    """*needed* are offsets of the log that must stay, whatever their age, such as that of the
+    oldest message with a timer.
+    """
 
     def __init__(
         self,
@@ -68,17 +75,25 @@ class Retention:
         self._ages.load(ages)
 
     def full_for_s(self, commitlog_offset: int) -> float:
-        """For how long the segment with that offset has been full, by the machine's uptime; 0 for one that is not."""
+        """For how long the segment with that offset has been full, by the machine's uptime; 0 for
+        one that is not.
+        """
         return self._ages.of(commitlog_offset - commitlog_offset % self._store.segment_bytes)
 
     async def run(self) -> None:
-        """Remove what is due now. Raises StoreError when a queue cannot be read, or the ages of segments cannot be saved."""
+        """Remove what is due now.
+
+        Raises StoreError when a queue cannot be read, or the ages of segments cannot be saved.
+        """
         self._store.remove_left()
         self._ages.see(self._store.full_segments, self._now_s())
         full = self._store.full_segments
         asked = self.at_once
-        count = due(full, self._ages, self._config, hour=self._hour(), disk_used=self._used(), at_once=asked)
-        self.at_once = asked and count == MAX_PER_RUN  # the rest goes with the next run
+        count = due(
+            full, self._ages, self._config, hour=self._hour(), disk_used=self._used(), at_once=asked
+        )
+        # the rest goes with the next run
+        self.at_once = asked and count == MAX_PER_RUN
         until = self._until(full, count)
         if until > self._store.stats().commitlog_start and self._store.failed is None:
             oldest_s = self._ages.of(full[0])
@@ -89,7 +104,12 @@ class Retention:
                 self.at_once |= asked
                 raise
             removed = self._store.stats().commitlog_start
-            log.info("messages before commit-log offset %d are removed, the oldest segment was full for %.1f h", removed, oldest_s / 3600)
+            log.info(
+                "messages before commit-log offset %d are removed, the oldest segment was full for "
+                "%.1f h",
+                removed,
+                oldest_s / 3600,
+            )
             await self.save()
         elif self._now_s() - self._saved_at_s >= SAVE_S:
             await self.save()

@@ -38,24 +38,32 @@ H = TypeVar("H", bound=Header)
 
 
 SHORT_BODY: Final = 64 * 1024
-LONG_BODY: Final = 1024 * 1024  # lists of thousands: topics, groups, queues, rules; it is read in some ten milliseconds
+# lists of thousands: topics, groups, queues, rules; it is read in some ten milliseconds
+LONG_BODY: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Route(Generic[H]):
-    """The handler gets the decoded header and the body, and gives the answer, at once or later. *listing*: one that grows with what the
-    broker holds, so it is made one at a time, and in pieces where it may be long. *max_body_bytes*: most requests have no body, or a short
-    one."""
+    """The handler gets the decoded header and the body, and gives the answer, at once or later.
+
+    *listing*: one that grows with what the broker holds, so it is made one at a time, and in pieces
+    where it may be long. *max_body_bytes*: most requests have no body, or a short one.
+    """
 
     header: type[H]
-    handle: Callable[[Context, Connection, H, bytes], RemotingCommand | Awaitable[RemotingCommand] | Pieces[RemotingCommand]]
+    handle: Callable[
+        [Context, Connection, H, bytes],
+        RemotingCommand | Awaitable[RemotingCommand] | Pieces[RemotingCommand],
+    ]
     listing: bool = False
     max_body_bytes: int = SHORT_BODY
 
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """The handler takes the command as it came and answers through the connection: the hot paths, and what needs the client's version."""
+    """The handler takes the command as it came and answers through the connection: the hot paths,
+    and what needs the client's version.
+    """
 
     handle: Callable[[Context, Connection, RemotingCommand], None]
 
@@ -150,53 +158,125 @@ C: Final = RequestCode
 NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
     **_reasons(
         "name servers answer it",
-        C.PUT_KV_CONFIG, C.GET_KV_CONFIG, C.DELETE_KV_CONFIG, C.REGISTER_BROKER, C.UNREGISTER_BROKER, C.GET_ROUTEINFO_BY_TOPIC,
-        C.GET_BROKER_CLUSTER_INFO, C.WIPE_WRITE_PERM_OF_BROKER, C.ADD_WRITE_PERM_OF_BROKER, C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
-        C.DELETE_TOPIC_IN_NAMESRV, C.REGISTER_TOPIC_IN_NAMESRV, C.GET_KVLIST_BY_NAMESPACE, C.GET_TOPICS_BY_CLUSTER,
-        C.GET_SYSTEM_TOPIC_LIST_FROM_NS, C.GET_UNIT_TOPIC_LIST, C.GET_HAS_UNIT_SUB_TOPIC_LIST, C.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
-        C.UPDATE_NAMESRV_CONFIG, C.GET_NAMESRV_CONFIG, C.QUERY_DATA_VERSION, C.GET_BROKER_MEMBER_GROUP, C.BROKER_HEARTBEAT,
+        C.PUT_KV_CONFIG,
+        C.GET_KV_CONFIG,
+        C.DELETE_KV_CONFIG,
+        C.REGISTER_BROKER,
+        C.UNREGISTER_BROKER,
+        C.GET_ROUTEINFO_BY_TOPIC,
+        C.GET_BROKER_CLUSTER_INFO,
+        C.WIPE_WRITE_PERM_OF_BROKER,
+        C.ADD_WRITE_PERM_OF_BROKER,
+        C.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        C.DELETE_TOPIC_IN_NAMESRV,
+        C.REGISTER_TOPIC_IN_NAMESRV,
+        C.GET_KVLIST_BY_NAMESPACE,
+        C.GET_TOPICS_BY_CLUSTER,
+        C.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        C.GET_UNIT_TOPIC_LIST,
+        C.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        C.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+        C.UPDATE_NAMESRV_CONFIG,
+        C.GET_NAMESRV_CONFIG,
+        C.QUERY_DATA_VERSION,
+        C.GET_BROKER_MEMBER_GROUP,
+        C.BROKER_HEARTBEAT,
     ),
     **_reasons(
         "clients answer it",
-        C.CHECK_TRANSACTION_STATE, C.NOTIFY_CONSUMER_IDS_CHANGED, C.RESET_CONSUMER_CLIENT_OFFSET, C.GET_CONSUMER_STATUS_FROM_CLIENT,
-        C.PUSH_REPLY_MESSAGE_TO_CLIENT, C.NOTIFY_UNSUBSCRIBE_LITE,
+        C.CHECK_TRANSACTION_STATE,
+        C.NOTIFY_CONSUMER_IDS_CHANGED,
+        C.RESET_CONSUMER_CLIENT_OFFSET,
+        C.GET_CONSUMER_STATUS_FROM_CLIENT,
+        C.PUSH_REPLY_MESSAGE_TO_CLIENT,
+        C.NOTIFY_UNSUBSCRIBE_LITE,
     ),
     **_reasons(
         "no broker of Apache's answers it either",
-        C.QUERY_BROKER_OFFSET, C.GET_TOPIC_CONFIG_LIST, C.GET_TOPIC_NAME_LIST, C.TRIGGER_DELETE_FILES, C.GET_CLIENT_CONFIG,
-        C.SUSPEND_CONSUMER, C.RESUME_CONSUMER, C.RESET_CONSUMER_OFFSET_IN_CONSUMER, C.RESET_CONSUMER_OFFSET_IN_BROKER,
-        C.ADJUST_CONSUMER_THREAD_POOL, C.WHO_CONSUME_THE_MESSAGE, C.REGISTER_FILTER_SERVER, C.REGISTER_MESSAGE_FILTER_CLASS,
+        C.QUERY_BROKER_OFFSET,
+        C.GET_TOPIC_CONFIG_LIST,
+        C.GET_TOPIC_NAME_LIST,
+        C.TRIGGER_DELETE_FILES,
+        C.GET_CLIENT_CONFIG,
+        C.SUSPEND_CONSUMER,
+        C.RESUME_CONSUMER,
+        C.RESET_CONSUMER_OFFSET_IN_CONSUMER,
+        C.RESET_CONSUMER_OFFSET_IN_BROKER,
+        C.ADJUST_CONSUMER_THREAD_POOL,
+        C.WHO_CONSUME_THE_MESSAGE,
+        C.REGISTER_FILTER_SERVER,
+        C.REGISTER_MESSAGE_FILTER_CLASS,
     ),
     **_reasons(
         "one broker without slaves or controller has nothing to say to it",
-        C.ADD_BROKER, C.REMOVE_BROKER, C.NOTIFY_MIN_BROKER_ID_CHANGE, C.EXCHANGE_BROKER_HA_INFO, C.GET_BROKER_HA_STATUS,
-        C.RESET_MASTER_FLUSH_OFFSET, C.CONTROLLER_ALTER_SYNC_STATE_SET, C.CONTROLLER_ELECT_MASTER, C.CONTROLLER_REGISTER_BROKER,
-        C.CONTROLLER_GET_REPLICA_INFO, C.CONTROLLER_GET_METADATA_INFO, C.CONTROLLER_GET_SYNC_STATE_DATA, C.GET_BROKER_EPOCH_CACHE,
-        C.NOTIFY_BROKER_ROLE_CHANGED, C.UPDATE_CONTROLLER_CONFIG, C.GET_CONTROLLER_CONFIG, C.CLEAN_BROKER_DATA,
-        C.CONTROLLER_GET_NEXT_BROKER_ID, C.CONTROLLER_APPLY_BROKER_ID, C.BROKER_CLOSE_CHANNEL_REQUEST,
-        C.CHECK_NOT_ACTIVE_BROKER_REQUEST, C.GET_BROKER_LIVE_INFO_REQUEST, C.GET_SYNC_STATE_DATA_REQUEST,
-        C.RAFT_BROKER_HEART_BEAT_EVENT_REQUEST, C.UPDATE_AND_CREATE_STATIC_TOPIC, C.GET_ALL_CONSUMER_OFFSET, C.GET_ALL_DELAY_OFFSET,
-        C.GET_ALL_MESSAGE_REQUEST_MODE, C.GET_TIMER_CHECK_POINT,
+        C.ADD_BROKER,
+        C.REMOVE_BROKER,
+        C.NOTIFY_MIN_BROKER_ID_CHANGE,
+        C.EXCHANGE_BROKER_HA_INFO,
+        C.GET_BROKER_HA_STATUS,
+        C.RESET_MASTER_FLUSH_OFFSET,
+        C.CONTROLLER_ALTER_SYNC_STATE_SET,
+        C.CONTROLLER_ELECT_MASTER,
+        C.CONTROLLER_REGISTER_BROKER,
+        C.CONTROLLER_GET_REPLICA_INFO,
+        C.CONTROLLER_GET_METADATA_INFO,
+        C.CONTROLLER_GET_SYNC_STATE_DATA,
+        C.GET_BROKER_EPOCH_CACHE,
+        C.NOTIFY_BROKER_ROLE_CHANGED,
+        C.UPDATE_CONTROLLER_CONFIG,
+        C.GET_CONTROLLER_CONFIG,
+        C.CLEAN_BROKER_DATA,
+        C.CONTROLLER_GET_NEXT_BROKER_ID,
+        C.CONTROLLER_APPLY_BROKER_ID,
+        C.BROKER_CLOSE_CHANNEL_REQUEST,
+        C.CHECK_NOT_ACTIVE_BROKER_REQUEST,
+        C.GET_BROKER_LIVE_INFO_REQUEST,
+        C.GET_SYNC_STATE_DATA_REQUEST,
+        C.RAFT_BROKER_HEART_BEAT_EVENT_REQUEST,
+        C.UPDATE_AND_CREATE_STATIC_TOPIC,
+        C.GET_ALL_CONSUMER_OFFSET,
+        C.GET_ALL_DELAY_OFFSET,
+        C.GET_ALL_MESSAGE_REQUEST_MODE,
+        C.GET_TIMER_CHECK_POINT,
     ),
     **_reasons(
         "the part of Apache's store that it is about does not exist here",
-        C.CHECK_ROCKSDB_CQ_WRITE_PROGRESS, C.EXPORT_ROCKSDB_CONFIG_TO_JSON, C.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
-        C.REMOVE_COLD_DATA_FLOW_CTR_CONFIG, C.GET_COLD_DATA_FLOW_CTR_INFO, C.SET_COMMITLOG_READ_MODE, C.SWITCH_TIMER_ENGINE,
+        C.CHECK_ROCKSDB_CQ_WRITE_PROGRESS,
+        C.EXPORT_ROCKSDB_CONFIG_TO_JSON,
+        C.UPDATE_COLD_DATA_FLOW_CTR_CONFIG,
+        C.REMOVE_COLD_DATA_FLOW_CTR_CONFIG,
+        C.GET_COLD_DATA_FLOW_CTR_INFO,
+        C.SET_COMMITLOG_READ_MODE,
+        C.SWITCH_TIMER_ENGINE,
         C.GET_TIMER_METRICS,
     ),
     **_reasons(
         "lite topics are not supported",
-        C.POP_LITE_MESSAGE, C.LITE_SUBSCRIPTION_CTL, C.ACK_LITE_MESSAGE, C.GET_BROKER_LITE_INFO, C.GET_PARENT_TOPIC_INFO,
-        C.GET_LITE_TOPIC_INFO, C.GET_LITE_CLIENT_INFO, C.GET_LITE_GROUP_INFO, C.TRIGGER_LITE_DISPATCH,
+        C.POP_LITE_MESSAGE,
+        C.LITE_SUBSCRIPTION_CTL,
+        C.ACK_LITE_MESSAGE,
+        C.GET_BROKER_LITE_INFO,
+        C.GET_PARENT_TOPIC_INFO,
+        C.GET_LITE_TOPIC_INFO,
+        C.GET_LITE_CLIENT_INFO,
+        C.GET_LITE_GROUP_INFO,
+        C.TRIGGER_LITE_DISPATCH,
     ),
     **_reasons(
         "pop consumption is not supported",
-        C.POP_MESSAGE, C.ACK_MESSAGE, C.BATCH_ACK_MESSAGE, C.PEEK_MESSAGE, C.CHANGE_MESSAGE_INVISIBLETIME, C.NOTIFICATION, C.POLLING_INFO,
+        C.POP_MESSAGE,
+        C.ACK_MESSAGE,
+        C.BATCH_ACK_MESSAGE,
+        C.PEEK_MESSAGE,
+        C.CHANGE_MESSAGE_INVISIBLETIME,
+        C.NOTIFICATION,
+        C.POLLING_INFO,
         C.POP_ROLLBACK,
     ),
     **_reasons(
         "an operator's command that this broker does not have",
-        C.QUERY_CORRECTION_OFFSET, C.RESUME_CHECK_HALF_MESSAGE,
+        C.QUERY_CORRECTION_OFFSET,
+        C.RESUME_CHECK_HALF_MESSAGE,
     ),
-}  # fmt: skip
+}
 """Every other code of the protocol, and why it gets REQUEST_CODE_NOT_SUPPORTED."""

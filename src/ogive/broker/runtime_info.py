@@ -1,8 +1,10 @@
 """A broker's figures and settings under the names that Apache's tools know.
 
-"Free" in commitLogDirCapacity is what may still be written; Java counts what the system keeps for root, too.
+"Free" in commitLogDirCapacity is what may still be written; Java counts what the system keeps for
+root, too.
 
-Source: BrokerRuntimeInfo in AdminBrokerProcessor.java and StoreStatsService.java, 5.3; BrokerConfig.java, MessageStoreConfig.java.
+Source: BrokerRuntimeInfo in AdminBrokerProcessor.java and StoreStatsService.java, 5.3;
+BrokerConfig.java, MessageStoreConfig.java.
 """
 
 import shutil
@@ -25,7 +27,10 @@ _GIB: Final = 1024**3
 
 
 def runtime_info(ctx: Context) -> dict[str, str]:
-    """Everything that GET_BROKER_RUNTIME_INFO answers. Rates come in threes: 10 s, 1 min, 10 min."""
+    """Everything that GET_BROKER_RUNTIME_INFO answers.
+
+    Rates come in threes: 10 s, 1 min, 10 min.
+    """
     stats = ctx.store.stats()
     values: dict[str, object] = {
         "brokerVersion": VERSION,
@@ -50,11 +55,15 @@ def runtime_info(ctx: Context) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
-# Tools read these and some fail without them. Here no request waits for a thread, no write for a lock, and no queue for what is in the log:
-# sends, and the ends of transactions, wait for the disk only, and have their figures above.
+# Tools read these and some fail without them. Here no request waits for a thread, no write for a
+# lock, and no queue for what is in the log: sends, and the ends of transactions, wait for the disk
+# only, and have their figures above.
 _NO_COUNTERPART: Final = dict.fromkeys(
     (
-        *(f"{pool}ThreadPoolQueueHeadWaitTimeMills" for pool in ("send", "pull", "litePull", "query", "ack")),
+        *(
+            f"{pool}ThreadPoolQueueHeadWaitTimeMills"
+            for pool in ("send", "pull", "litePull", "query", "ack")
+        ),
         *(f"{pool}ThreadPoolQueueSize" for pool in ("pull", "litePull", "query", "ack")),
         *(f"{pool}ThreadPoolQueueCapacity" for pool in ("pull", "litePull", "query", "ack")),
         "EndTransactionThreadPoolQueueCapacity",
@@ -77,7 +86,8 @@ def _traffic(traffic: Traffic) -> dict[str, object]:
     return {
         "putTps": three([rate.put for rate in rates]),
         "getTransferredTps": transferred,
-        "getTransferedTps": transferred,  # its name until 4.9
+        # its name until 4.9
+        "getTransferedTps": transferred,
         "getFoundTps": three([rate.found for rate in rates]),
         "getMissTps": three([rate.missed for rate in rates]),
         "getTotalTps": three([rate.found + rate.missed for rate in rates]),
@@ -95,7 +105,9 @@ def _times(traffic: Traffic) -> dict[str, object]:
     puts = traffic.put_times
     return {
         "putMessageEntireTimeMax": int(puts.longest_s * 1000),
-        "putMessageDistributeTime": "".join(f"[{name}]:{count} " for name, count in puts.table().items()),
+        "putMessageDistributeTime": "".join(
+            f"[{name}]:{count} " for name, count in puts.table().items()
+        ),
         "putLatency99": f"{puts.share_ms(0.99):.2f}",
         "putLatency999": f"{puts.share_ms(0.999):.2f}",
         "getMessageEntireTimeMax": int(traffic.get_times.longest_s * 1000),
@@ -107,11 +119,17 @@ def _delayed(ctx: Context) -> dict[str, object]:
     """For each delay level in use: how many messages have been delivered, and have come in."""
     levels = sorted(queue_id + 1 for topic, queue_id in ctx.store.queues if topic == SCHEDULE_TOPIC)
     ends = {level: ctx.store.max_offset(SCHEDULE_TOPIC, level - 1) for level in levels}
-    return {f"scheduleMessageOffset_{level}": f"{ctx.delivered(level)},{end}" for level, end in ends.items() if end}
+    return {
+        f"scheduleMessageOffset_{level}": f"{ctx.delivered(level)},{end}"
+        for level, end in ends.items()
+        if end
+    }
 
 
 def _timers(ctx: Context) -> dict[str, object]:
-    """Messages for a time: the seconds that delivery is late, what is not taken up yet, what waits, and how many came and went a second."""
+    """Messages for a time: the seconds that delivery is late, what is not taken up yet, what waits,
+    and how many came and went a second.
+    """
     enqueued, dequeued = ctx.traffic.timer_rates()
     return {
         "timerReadBehind": int(ctx.timers.behind_s),
@@ -137,7 +155,8 @@ def _disk(ctx: Context) -> dict[str, object]:
     usage = shutil.disk_usage(ctx.config.data)
     ratio = f"{disk_used(ctx.config.data):.2f}"
     return {
-        "commitLogDirCapacity": f"Total : {usage.total / _GIB:.1f} GiB, Free : {usage.free / _GIB:.1f} GiB.",
+        "commitLogDirCapacity": f"Total : {usage.total / _GIB:.1f} GiB, Free : "
+        f"{usage.free / _GIB:.1f} GiB.",
         "commitLogDiskRatio": ratio,
         f"commitLogDiskRatio_{ctx.config.data.absolute() / 'commitlog'}": ratio,
         "consumeQueueDiskRatio": ratio,
@@ -158,7 +177,10 @@ def _duration(milliseconds: int) -> str:
 
 
 def settings(ctx: Context) -> Mapping[str, object]:
-    """The broker's settings under their names in Apache's broker.conf, in alphabetical order. Nothing secret is among them."""
+    """The broker's settings under their names in Apache's broker.conf, in alphabetical order.
+
+    Nothing secret is among them.
+    """
     config = ctx.config
     kept = config.retention
     guarded = _java(ctx.guard is not None)
@@ -207,14 +229,17 @@ def settings(ctx: Context) -> Mapping[str, object]:
         "transactionTimeOut": round(config.transaction_timeout_s * 1000),
         OWN_VERSION_FIGURE: __version__,
         # what is not to be set here, but true; exportConfigs of 4.9 fails without some of them
-        "aclEnable": _java(False),  # of releases before 5
+        # of releases before 5
+        "aclEnable": _java(False),
         "filterServerNums": 0,
         "msgTraceTopicName": TRACE_TOPIC,
         "recallMessageEnable": _java(True),
         "slaveReadEnable": _java(False),
         "traceOn": _java(True),
-        "traceTopicEnable": _java(False),  # it comes with the first trace
-        "useServerSideResetOffset": _java(True),  # how 222 works here, see handlers/offsets.py
+        # it comes with the first trace
+        "traceTopicEnable": _java(False),
+        # how 222 works here, see handlers/offsets.py
+        "useServerSideResetOffset": _java(True),
         "useTLS": _java(config.tls is not None),
     }
     if config.tls is not None:
@@ -222,8 +247,12 @@ def settings(ctx: Context) -> Mapping[str, object]:
             "tls.server.certPath": config.tls.cert.absolute(),
             "tls.server.keyPath": config.tls.key.absolute(),
             "tls.server.mode": config.tls.mode,
-            "tls.server.need.client.auth": "require" if config.tls.client_auth == "required" else config.tls.client_auth,
-            "tls.server.trustCertPath": config.tls.client_ca.absolute() if config.tls.client_ca else "",
+            "tls.server.need.client.auth": "require"
+            if config.tls.client_auth == "required"
+            else config.tls.client_auth,
+            "tls.server.trustCertPath": config.tls.client_ca.absolute()
+            if config.tls.client_ca
+            else "",
         }
     return dict(sorted(values.items()))
 

@@ -25,9 +25,11 @@ class TableWriter:
         self._table = table
         self._snapshot = snapshot
         self.version = 0  # counts changes
-        self.written = 0  # the version that the file holds
+        # the version that the file holds
+        self.written = 0
         self._writing: asyncio.Task[None] | None = None
-        self._failed = 0  # the newest version that could not be written
+        # the newest version that could not be written
+        self._failed = 0
         self._failure: OSError | None = None
         self._failed_at = 0.0
 
@@ -41,29 +43,43 @@ class TableWriter:
         self.version += 1
 
     def start(self) -> None:
-        """Mark, and begin to write in the background. A failure is logged, and the change is kept for the next write."""
+        """Mark, and begin to write in the background.
+
+        A failure is logged, and the change is kept for the next write.
+        """
         self.mark()
         if self._writing is None:
             self._begin().add_done_callback(self._report)
 
     async def saved(self, version: int | None = None) -> None:
-        """Return when every change made before the call, or up to *version*, is on stable storage. Raises StoreError."""
+        """Return when every change made before the call, or up to *version*, is on stable storage.
+
+        Raises StoreError.
+        """
         wanted = self.version if version is None else version
         while self.written < wanted:
             writing = self._writing or self._begin()
             await asyncio.wait([writing])
             if writing.exception() is not None and self._writing is None and self.written < wanted:
-                raise StoreError(f"cannot save {self._name}: {_why(writing.exception())}") from writing.exception()
+                raise StoreError(
+                    f"cannot save {self._name}: {_why(writing.exception())}"
+                ) from writing.exception()
 
     def check(self, version: int) -> None:
-        """Raises StoreError where *version* could not be saved, and tries that again for the next call."""
+        """Raises StoreError where *version* could not be saved, and tries that again for the next
+        call.
+        """
         if self.written < version <= self._failed:
             self.save_again()
             raise StoreError(f"cannot save {self._name}: {_why(self._failure)}")
 
     def save_again(self) -> None:
         """Write in the background what could not be written, at most once a second."""
-        if self.unsaved and self._writing is None and asyncio.get_running_loop().time() >= self._failed_at + RETRY_S:
+        if (
+            self.unsaved
+            and self._writing is None
+            and asyncio.get_running_loop().time() >= self._failed_at + RETRY_S
+        ):
             self._begin().add_done_callback(self._report)
 
     def _begin(self) -> asyncio.Task[None]:
@@ -71,7 +87,9 @@ class TableWriter:
         return self._writing
 
     async def _write(self) -> None:
-        """Until the file holds the newest version, so that changes made during a write need no further trigger."""
+        """Until the file holds the newest version, so that changes made during a write need no
+        further trigger.
+        """
         version = self.version
         try:
             while self.written < self.version:
@@ -79,7 +97,11 @@ class TableWriter:
                 await asyncio.to_thread(self._save, render)
                 self.written = version
         except OSError as exc:
-            self._failed, self._failure, self._failed_at = version, exc, asyncio.get_running_loop().time()
+            self._failed, self._failure, self._failed_at = (
+                version,
+                exc,
+                asyncio.get_running_loop().time(),
+            )
             raise
         finally:
             self._writing = None
@@ -108,11 +130,14 @@ class Counted(Protocol):
 class ProgressSaver:
     """Saves a table now and then, and never ahead of the log.
 
-    A state is saved only after everything that was put before it is synced: a power cut must not leave progress behind messages that are
-    lost. This matters with flush=async; with flush=sync the log is on disk anyway.
+    A state is saved only after everything that was put before it is synced: a power cut must not
+    leave progress behind messages that are lost. This matters with flush=async; with flush=sync the
+    log is on disk anyway.
     """
 
-    def __init__(self, name: str, table: Counted, file: JsonTable, synced: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, name: str, table: Counted, file: JsonTable, synced: Callable[[], Awaitable[None]]
+    ) -> None:
         self._table = table
         self._synced = synced
         self._render: Render = dict

@@ -1,19 +1,26 @@
-"""Delay levels: messages wait in SCHEDULE_TOPIC_XXXX, queue level - 1, and are stored again under their real topic when due.
+"""Delay levels: messages wait in SCHEDULE_TOPIC_XXXX, queue level - 1, and are stored again under
+their real topic when due.
 
 Source: ScheduleMessageService.java, HookUtils.java, 5.3.
 
 Behaviour
-- The messages of a level are due in the order of its queue, so one timer per level waits for the first of them.
-- Never early: each message waits until the time that its level had when it was sent, even if the levels have changed since or the level is
-  gone. Where a level has become shorter, new messages wait behind the old ones.
+- The messages of a level are due in the order of its queue, so one timer per level waits for the
+  first of them.
+- Never early: each message waits until the time that its level had when it was sent, even if the
+  levels have changed since or the level is gone. Where a level has become shorter, new messages
+  wait behind the old ones.
 - Progress is saved from time to time: after a crash, what was delivered since is delivered again.
 - The stored properties stay: delivered messages still carry DELAY, REAL_TOPIC and REAL_QID.
 
 Differs from Java
-- Nothing polls: a timer or an arrival wakes a level. While it waits, it looks at the clock once a minute, in case the clock was set.
-- A message that would fit no record of its own topic is refused when it is sent; Java finds out when it is due.
-- Java delivers at once what is due later than its level's delay from now, and never what waits in a level that is gone.
-- A message without REAL_TOPIC or with an invalid REAL_QID is skipped with a warning; Java's task ends there.
+- Nothing polls: a timer or an arrival wakes a level. While it waits, it looks at the clock once a
+  minute, in case the clock was set.
+- A message that would fit no record of its own topic is refused when it is sent; Java finds out
+  when it is due.
+- Java delivers at once what is due later than its level's delay from now, and never what waits in a
+  level that is gone.
+- A message without REAL_TOPIC or with an invalid REAL_QID is skipped with a warning; Java's task
+  ends there.
 """
 
 import asyncio
@@ -36,13 +43,17 @@ from ogive.wire.numbers import parse_int, whole_number
 
 log = logging.getLogger(__name__)
 
-BATCH: Final = 64  # messages of one level in flight
+# messages of one level in flight
+BATCH: Final = 64
 RETRY_S: Final = 0.1
 _MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
 
 
-def delayed(levels: DelayLevels, topic: str, queue_id: int, properties: dict[str, str]) -> tuple[str, int]:
-    """Where a message with these properties is stored; a delay level adds REAL_TOPIC and REAL_QID, and wins over timers.
+def delayed(
+    levels: DelayLevels, topic: str, queue_id: int, properties: dict[str, str]
+) -> tuple[str, int]:
+    """Where a message with these properties is stored; a delay level adds REAL_TOPIC and REAL_QID,
+    and wins over timers.
 
     Raises ProtocolError for a level that is no number.
     """
@@ -57,35 +68,62 @@ def delayed(levels: DelayLevels, topic: str, queue_id: int, properties: dict[str
         return topic, queue_id
     for name in [name for name in properties if name.startswith("TIMER_")]:
         del properties[name]
-    properties |= {PropertyName.DELAY: str(level), PropertyName.REAL_TOPIC: topic, PropertyName.REAL_QUEUE_ID: str(queue_id)}
+    properties |= {
+        PropertyName.DELAY: str(level),
+        PropertyName.REAL_TOPIC: topic,
+        PropertyName.REAL_QUEUE_ID: str(queue_id),
+    }
     return SCHEDULE_TOPIC, level - 1
 
 
-def check_delivery(store: MessageStore, message: NewMessage, topic: str, spare_bytes: int = 0) -> None:
-    """Raises InvalidOption for a message that fits the topic it waits in and, with *spare_bytes* more, no record of *topic*, its own: a
-    name may be longer than that of the topic it waits in, and a segment small."""
+def check_delivery(
+    store: MessageStore, message: NewMessage, topic: str, spare_bytes: int = 0
+) -> None:
+    """Raises InvalidOption for a message that fits the topic it waits in and, with *spare_bytes*
+    more, no record of *topic*, its own: a name may be longer than that of the topic it waits in,
+    and a segment small.
+    """
     if len(topic) > len(message.topic) or spare_bytes:
         store.check_fits(message._replace(topic=topic), spare_bytes)
 
 
 class Schedule:
-    """Delivers what is due. *put* stores one message, *fetch* reads what is on disk only; everything runs on the event loop."""
+    """Delivers what is due.
+
+    *put* stores one message, *fetch* reads what is on disk only; everything runs on the event loop.
+    """
 
     def __init__(
-        self, store: MessageStore, put: Put, fetch: Fetch, levels: DelayLevels, store_host: bytes, now_ms: Callable[[], int]
+        self,
+        store: MessageStore,
+        put: Put,
+        fetch: Fetch,
+        levels: DelayLevels,
+        store_host: bytes,
+        now_ms: Callable[[], int],
     ) -> None:
         self._known = len(levels.delays_ms)
-        gone = {queue_id for topic, queue_id in store.queues if topic == SCHEDULE_TOPIC and queue_id >= self._known}
+        gone = {
+            queue_id
+            for topic, queue_id in store.queues
+            if topic == SCHEDULE_TOPIC and queue_id >= self._known
+        }
         self._levels = {
             (SCHEDULE_TOPIC, queue_id): _Level(queue_id + 1, store, put, fetch, store_host, now_ms)
             for queue_id in (*range(self._known), *sorted(gone))
         }
-        self._others: dict[str, int] = {}  # progress of levels that have no queue here: another broker may have them, with the same store
+        # progress of levels that have no queue here: another broker may have them, with the same
+        # store
+        self._others: dict[str, int] = {}
 
     def start(self) -> None:
         for level in self._levels.values():
             if level.level > self._known and level.waits:
-                log.info("delay level %d is not in the table any more: what waits in it is delivered at its time", level.level)
+                log.info(
+                    "delay level %d is not in the table any more: what waits in it is delivered at "
+                    "its time",
+                    level.level,
+                )
             level.wake()
 
     async def stop(self) -> None:
@@ -104,8 +142,9 @@ class Schedule:
         return found.offset if found is not None else 0
 
     def needed_from(self) -> int:
-        """The log must be kept from this commit-log offset on: that of the oldest message that waits, or one before it while memory does
-        not say more. Raises StoreError."""
+        """The log must be kept from this commit-log offset on: that of the oldest message that
+        waits, or one before it while memory does not say more. Raises StoreError.
+        """
         return min([level.needed_from() for level in self._levels.values()])
 
     @property
@@ -115,7 +154,9 @@ class Schedule:
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
         """What makes delayOffset.json: level -> next queue offset."""
-        table = self._others | {str(level.level): level.offset for level in self._levels.values() if level.offset}
+        table = self._others | {
+            str(level.level): level.offset for level in self._levels.values() if level.offset
+        }
         version = self.version
         return lambda: {"dataVersion": DataVersion(version).to_json(), "offsetTable": table}
 
@@ -138,22 +179,37 @@ def is_level(text: object) -> bool:
 
 
 class _Level:
-    """One queue of SCHEDULE_TOPIC_XXXX and its timer. At most one batch of its messages is on the way to the store."""
+    """One queue of SCHEDULE_TOPIC_XXXX and its timer.
 
-    def __init__(self, level: int, store: MessageStore, put: Put, fetch: Fetch, store_host: bytes, now_ms: Callable[[], int]) -> None:
+    At most one batch of its messages is on the way to the store.
+    """
+
+    def __init__(
+        self,
+        level: int,
+        store: MessageStore,
+        put: Put,
+        fetch: Fetch,
+        store_host: bytes,
+        now_ms: Callable[[], int],
+    ) -> None:
         self.level = level
         self.key = (SCHEDULE_TOPIC, level - 1)
-        self.offset = 0  # everything before is delivered
+        # everything before is delivered
+        self.offset = 0
         self.steps = 0
         self._store, self._put, self._store_host, self._now_ms = store, put, store_host, now_ms
         self._loop = asyncio.get_running_loop()
         self._fetch, self._reads = fetch, JobReads(store, fetch, self._brought_in)
-        self._needed_from = 0  # as it was when memory held it
-        self._cold: Cold | None = None  # what the message at _batch_end needs
+        # as it was when memory held it
+        self._needed_from = 0
+        # what the message at _batch_end needs
+        self._cold: Cold | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._on_the_way = 0
         self._batch_end = 0
-        self._redo_from: int | None = None  # the first message of the batch that could not be stored
+        # the first message of the batch that could not be stored
+        self._redo_from: int | None = None
         self._stopped: asyncio.Future[None] | None = None
 
     @property
@@ -162,8 +218,10 @@ class _Level:
         return self.offset < self._store.max_offset(*self.key)
 
     def wake(self) -> None:
-        """Deliver what is due, or set the timer for what comes next. A batch on the way wakes again when it is through, and so does what
-        is being read from disk."""
+        """Deliver what is due, or set the timer for what comes next.
+
+        A batch on the way wakes again when it is through, and so does what is being read from disk.
+        """
         if self._stopped is not None or self._on_the_way or self._reads.pending:
             return
         self._cancel_timer()
@@ -185,12 +243,17 @@ class _Level:
         if error is None:
             self.wake()
         elif self._stopped is None:
-            log.warning("delay level %d cannot be read, next try in %.1f s: %s", self.level, RETRY_S, error)
+            log.warning(
+                "delay level %d cannot be read, next try in %.1f s: %s", self.level, RETRY_S, error
+            )
             self._cancel_timer()
             self._timer = self._loop.call_later(RETRY_S, self.wake)
 
     def needed_from(self) -> int:
-        """See Schedule. Where the first entry says nothing, everything is needed until it is passed over."""
+        """See Schedule.
+
+        Where the first entry says nothing, everything is needed until it is passed over.
+        """
         offset, stats = max(self.offset, self._store.min_offset(*self.key)), self._store.stats()
         if offset >= self._store.max_offset(*self.key):
             return stats.commitlog_end
@@ -201,7 +264,8 @@ class _Level:
             self._fetch(cold.place, _looked_at_later)
             return max(self._needed_from, stats.commitlog_start)
         if first and first[0].size != FILLER_SIZE:
-            self._needed_from = first[0].commitlog_offset  # what follows it in the queue follows it in the log, too
+            # what follows it in the queue follows it in the log, too
+            self._needed_from = first[0].commitlog_offset
             return self._needed_from
         return stats.commitlog_start
 
@@ -217,18 +281,22 @@ class _Level:
             self._timer = None
 
     def _due(self) -> tuple[list[Entry], int]:
-        """The entries to deliver now, and how long the first one after them has to wait, if there is one."""
+        """The entries to deliver now, and how long the first one after them has to wait, if there
+        is one.
+        """
         now_ms = self._now_ms()
         entries = self._reads.entries(*self.key, self.offset, BATCH)
         for at, entry in enumerate(entries):
-            wait_ms = entry.tags_code - now_ms  # this queue holds the time of delivery where others hold the tag
+            # this queue holds the time of delivery where others hold the tag
+            wait_ms = entry.tags_code - now_ms
             if wait_ms > 0:
                 return entries[:at], wait_ms
         return entries, 0
 
     def _deliver(self, due: list[Entry]) -> None:
         self._batch_end, self._redo_from = self.offset + len(due), None
-        self._on_the_way = 1  # this loop itself
+        # this loop itself
+        self._on_the_way = 1
         for offset, entry in enumerate(due, self.offset):
             self._on_the_way += 1
             try:
@@ -238,12 +306,19 @@ class _Level:
                 else:
                     self._put((message,), partial(self._stored, offset))
             except InvalidOption as exc:
-                log.error("delay level %d: message %d fits no record of its own topic: it is passed over: %s", self.level, offset, exc)
+                log.error(
+                    "delay level %d: message %d fits no record of its own topic: it is passed "
+                    "over: %s",
+                    self.level,
+                    offset,
+                    exc,
+                )
                 self._on_the_way -= 1
             except StoreError as exc:
                 self._stored(offset, exc)
                 break
-            except Cold as cold:  # the batch ends before it
+            except Cold as cold:
+                # the batch ends before it
                 self._on_the_way -= 1
                 self._batch_end, self._cold = offset, cold
                 break
@@ -251,8 +326,15 @@ class _Level:
 
     def _stored(self, offset: int, result: list[PutResult] | StoreError) -> None:
         if isinstance(result, StoreError) and (self._redo_from is None or offset < self._redo_from):
-            self._redo_from = offset  # a later one may have been refused at once, and then this one, which was on its way
-            log.warning("delay level %d: message %d could not be delivered, next try in %.1f s: %s", self.level, offset, RETRY_S, result)
+            # a later one may have been refused at once, and then this one, which was on its way
+            self._redo_from = offset
+            log.warning(
+                "delay level %d: message %d could not be delivered, next try in %.1f s: %s",
+                self.level,
+                offset,
+                RETRY_S,
+                result,
+            )
         self._one_less()
 
     def _one_less(self) -> None:
@@ -273,17 +355,28 @@ class _Level:
 
     def _message(self, entry: Entry) -> NewMessage | None:
         """The message to store again, or None if it is gone. Raises StoreError, Cold."""
-        record = self._reads.record_at(entry.commitlog_offset) if entry.size != FILLER_SIZE else None
+        record = (
+            self._reads.record_at(entry.commitlog_offset) if entry.size != FILLER_SIZE else None
+        )
         if record is None:
-            log.warning("delay level %d: the log has no message at %d any more", self.level, entry.commitlog_offset)
+            log.warning(
+                "delay level %d: the log has no message at %d any more",
+                self.level,
+                entry.commitlog_offset,
+            )
             return None
         stored = decode_stored(record)
         place = real_place(decode_properties(stored.properties))
         if place is None:
-            log.warning("delay level %d: the message at %d does not say where it belongs", self.level, entry.commitlog_offset)
+            log.warning(
+                "delay level %d: the message at %d does not say where it belongs",
+                self.level,
+                entry.commitlog_offset,
+            )
             return None
         if place[0] == HALF_TOPIC:
-            return None  # a half message is never delayed: this is what Java does with one that is
+            # a half message is never delayed: this is what Java does with one that is
+            return None
         return stored_again(stored, place, stored.properties, self._store_host)
 
 

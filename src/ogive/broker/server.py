@@ -53,20 +53,30 @@ log = logging.getLogger(__name__)
 
 
 class Broker:
-    """One broker on the running event loop. ``failed`` gets the error when the store cannot go on: the process should end then.
+    """One broker on the running event loop. ``failed`` gets the error when the store cannot go on:
+    the process should end then.
 
     After a failure sends are refused (14), and reads go on.
     """
 
     def __init__(
-        self, config: BrokerConfig, machine: Machine | None = None, *, access: AccessTable | None = None, dial: Dial | None = None
+        self,
+        config: BrokerConfig,
+        machine: Machine | None = None,
+        *,
+        access: AccessTable | None = None,
+        dial: Dial | None = None,
     ) -> None:
-        """*access*: the users who may ask, and for what; None: anybody may do anything. *dial* leads to name servers in this process."""
+        """*access*: the users who may ask, and for what; None: anybody may do anything.
+
+        *dial* leads to name servers in this process.
+        """
         self._dial = dial
         self.config = config
         self._machine = machine or Machine()
         self._access = access
-        self.unsaved: StoreError | None = None  # why stop() could not save everything
+        # why stop() could not save everything
+        self.unsaved: StoreError | None = None
         self.failed: asyncio.Future[OgiveError] = asyncio.get_running_loop().create_future()
         self._server = Server(
             self._handle,
@@ -98,22 +108,35 @@ class Broker:
             raise IllegalStateError("this broker is not running")
         return self._ctx
 
-    # --- start -------------------------------------------------------------------------------------------------------
+    # --- start ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Return once the broker serves and is registered. Raises StoreError, ConnectError; then nothing runs."""
+        """Return once the broker serves and is registered.
+
+        Raises StoreError, ConnectError; then nothing runs.
+        """
         opened = await self._open()
         self._record_host = await _record_host(self.config)
         ctx = self._ctx = self._context(opened)
         ctx.duplicates = _duplicates(ctx)
         schedule = self._schedule = _schedule(ctx, opened)
         ctx.delivered = schedule.delivered
-        ctx.retention.needed += [schedule.needed_from, ctx.timers.needed_from, ctx.transactions.needed_from]
+        ctx.retention.needed += [
+            schedule.needed_from,
+            ctx.timers.needed_from,
+            ctx.transactions.needed_from,
+        ]
         self._saves = _saves(ctx, opened, schedule)
         self._start_store(ctx, schedule)
         self._start_jobs([*self._saves, *_jobs(ctx)])
         await ctx.registration.start()
-        log.info("broker %s serves on %s, store %s; ogive %s", self.config.name, self.address, self.config.data, build)
+        log.info(
+            "broker %s serves on %s, store %s; ogive %s",
+            self.config.name,
+            self.address,
+            self.config.data,
+            build,
+        )
 
     async def _open(self) -> Opened:
         """Open the store, the tables and the port, whose number is part of the broker's address."""
@@ -189,7 +212,9 @@ class Broker:
                 now_ms=now_ms,
                 timers=lambda: (opened.timers.taken_up, opened.timers.delivered),
             ),
-            guard=None if self._access is None else _guard(self._access, config.cluster, f"broker {config.name}", opened),
+            guard=None
+            if self._access is None
+            else _guard(self._access, config.cluster, f"broker {config.name}", opened),
             own_properties=own_properties(config.region, config.cluster),
             send_answer=answer_template(config.region, message_id_format(store_host)),
             batch_answer=answer_template(config.region, "%b"),
@@ -198,13 +223,17 @@ class Broker:
 
     def _start_jobs(self, jobs: Iterable["_Job"]) -> None:
         for job in jobs:
-            work: Coroutine[Any, Any, None] = every(job.period_s, job.work, name=job.name, first_after_s=job.period_s)
+            work: Coroutine[Any, Any, None] = every(
+                job.period_s, job.work, name=job.name, first_after_s=job.period_s
+            )
             task = asyncio.create_task(work, name=job.name)
             task.add_done_callback(self._job_ended)
             self._jobs.append(task)
 
     def _job_ended(self, task: asyncio.Task[None]) -> None:
-        """Jobs run until they are cancelled: any other end is a bug, and a broker without the job would be no broker."""
+        """Jobs run until they are cancelled: any other end is a bug, and a broker without the job
+        would be no broker.
+        """
         if not task.cancelled() and (exc := task.exception()) is not None:
             log.critical("job %r ended", task.get_name(), exc_info=exc)
             self._fail(IllegalStateError(f"job {task.get_name()!r} ended: {exc!r}"))
@@ -212,16 +241,23 @@ class Broker:
     async def metrics_page(self) -> Page:
         """For Prometheus."""
         if self._ctx is not None:
-            with suppress(StoreError):  # it stops meanwhile
+            # it stops meanwhile
+            with suppress(StoreError):
                 return Page(200, await metrics(self._ctx), CONTENT_TYPE)
         return Page(503, "this broker does not serve\n")
 
     def health_page(self) -> Page:
         """Whether the process is worth keeping: not once the store has failed."""
-        return Page(503, f"failed: {self.failed.result()}\n") if self.failed.done() else Page(200, "ok\n")
+        return (
+            Page(503, f"failed: {self.failed.result()}\n")
+            if self.failed.done()
+            else Page(200, "ok\n")
+        )
 
     def ready_page(self) -> Page:
-        """Whether clients should come: not before the start, after a failure, while it stops, or where no name server leads them here."""
+        """Whether clients should come: not before the start, after a failure, while it stops, or
+        where no name server leads them here.
+        """
         if self._ctx is None or self._stopping or self.failed.done():
             return Page(503, "not ready\n")
         known = self._ctx.registration.known()
@@ -233,10 +269,12 @@ class Broker:
         """See Server.reload_certificates."""
         await self._server.reload_certificates()
 
-    # --- stop --------------------------------------------------------------------------------------------------------
+    # --- stop -------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Take leave of the name servers, answer what is in flight, save everything, close the store. A second call does nothing."""
+        """Take leave of the name servers, answer what is in flight, save everything, close the
+        store. A second call does nothing.
+        """
         ctx = self._ctx
         if ctx is None or self._stopping:
             return
@@ -262,15 +300,18 @@ class Broker:
             await ctx.locks.saved()
             await ctx.retention.save()
         except StoreError as exc:
-            log.error("broker %s: its progress since the last save is lost: %s", self.config.name, exc)
+            log.error(
+                "broker %s: its progress since the last save is lost: %s", self.config.name, exc
+            )
             self.unsaved = exc
         ctx.store.close()
 
-    # --- events ------------------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
         if self._ctx is None:
-            connection.abort("")  # the answer would come from a broker that is not there yet, or any more
+            # the answer would come from a broker that is not there yet, or any more
+            connection.abort("")
         else:
             dispatch(self._ctx, connection, command)
 
@@ -293,7 +334,9 @@ class Broker:
         connection.on_close.append(partial(_connection_closed, ctx))
 
     def _members_changed(self, group: str) -> None:
-        """However many members come and go in one turn of the loop, each member is notified once."""
+        """However many members come and go in one turn of the loop, each member is notified
+        once.
+        """
         if not self._to_notify:
             asyncio.get_running_loop().call_soon(self._notify)
         self._to_notify.add(group)
@@ -309,7 +352,7 @@ class Broker:
             self.failed.set_result(error)
 
 
-# --- what a start builds ---------------------------------------------------------------------------------------------
+# --- what a start builds --------------------------------------------------------------------------
 
 
 class _Job(NamedTuple):
@@ -322,18 +365,28 @@ class _Job(NamedTuple):
 
 def _guard(access: AccessTable, cluster: str, server: str, opened: Opened) -> Guard:
     topic_at = partial(_topic_at, opened.store)
-    return Guard(access, cluster=cluster, server=server, topic_at=topic_at, topics_to_clone=opened.offsets.topics_to_clone)
+    return Guard(
+        access,
+        cluster=cluster,
+        server=server,
+        topic_at=topic_at,
+        topics_to_clone=opened.offsets.topics_to_clone,
+    )
 
 
 def _locks(config: BrokerConfig, opened: Opened, loop: asyncio.AbstractEventLoop) -> QueueLocks:
-    locks = QueueLocks(config.lock_lease_s, config.max_locks, loop.time, opened.locks_file, config.name)
+    locks = QueueLocks(
+        config.lock_lease_s, config.max_locks, loop.time, opened.locks_file, config.name
+    )
     locks.load(opened.locks)
     return locks
 
 
 def _retention(config: BrokerConfig, opened: Opened, cold_reads: ColdReads) -> Retention:
     used = partial(disk_used, config.data / "commitlog")
-    retention = Retention(opened.store, opened.ages_file, config.retention, cold_reads.bring_in, used=used)
+    retention = Retention(
+        opened.store, opened.ages_file, config.retention, cold_reads.bring_in, used=used
+    )
     retention.load(opened.ages)
     return retention
 
@@ -342,11 +395,24 @@ def _duplicates(ctx: Context) -> Duplicates | None:
     config = ctx.config
     if not config.duplicate_window_s:
         return None
-    return Duplicates(config.duplicate_window_s, config.duplicate_max_keys, ctx.store, ctx.cold_reads.bring_in, ctx.spawn)
+    return Duplicates(
+        config.duplicate_window_s,
+        config.duplicate_max_keys,
+        ctx.store,
+        ctx.cold_reads.bring_in,
+        ctx.spawn,
+    )
 
 
 def _schedule(ctx: Context, opened: Opened) -> Schedule:
-    schedule = Schedule(ctx.store, ctx.put_counted, ctx.cold_reads.fetch, ctx.levels, ctx.store_host, ctx.store.now_ms)
+    schedule = Schedule(
+        ctx.store,
+        ctx.put_counted,
+        ctx.cold_reads.fetch,
+        ctx.levels,
+        ctx.store_host,
+        ctx.store.now_ms,
+    )
     schedule.load(opened.delays)
     return schedule
 
@@ -356,7 +422,9 @@ def _saves(ctx: Context, opened: Opened, schedule: Schedule) -> list[_Job]:
     config = ctx.config
     offsets = ProgressSaver("consumer offsets", ctx.offsets, opened.offsets_file, ctx.synced)
     delays = ProgressSaver("delay offsets", schedule, opened.delays_file, ctx.synced)
-    timers = ProgressSaver("the progress of timer messages", ctx.timers, opened.timers_file, ctx.synced)
+    timers = ProgressSaver(
+        "the progress of timer messages", ctx.timers, opened.timers_file, ctx.synced
+    )
     ctx.save_offsets = partial(_save_offsets, ctx, offsets)
     return [
         _Job(config.offsets_persist_s, ctx.save_offsets, "save consumer offsets"),
@@ -368,13 +436,25 @@ def _saves(ctx: Context, opened: Opened, schedule: Schedule) -> list[_Job]:
 def _jobs(ctx: Context) -> list[_Job]:
     config = ctx.config
     jobs = [
-        _Job(config.transaction_check_interval_s, _transaction_checks(ctx).run, "check transactions"),
-        _Job(config.client_scan_s, partial(_look_after, ctx), "expire clients and locks, save tables again, tell of refusals"),
+        _Job(
+            config.transaction_check_interval_s, _transaction_checks(ctx).run, "check transactions"
+        ),
+        _Job(
+            config.client_scan_s,
+            partial(_look_after, ctx),
+            "expire clients and locks, save tables again, tell of refusals",
+        ),
         _Job(config.retention_check_s, ctx.retention.run, "remove old messages"),
         _Job(SAMPLE_S, ctx.traffic.sample, "sample traffic"),
     ]
     if config.scrub_bytes_per_s:
-        jobs.append(_Job(1.0, Scrubbing(ctx.store, config.scrub_bytes_per_s, ctx.loop.time).run, "read the log again"))
+        jobs.append(
+            _Job(
+                1.0,
+                Scrubbing(ctx.store, config.scrub_bytes_per_s, ctx.loop.time).run,
+                "read the log again",
+            )
+        )
     return jobs
 
 
@@ -382,11 +462,19 @@ def _transaction_checks(ctx: Context) -> TransactionChecks:
     read = partial(ctx.cold_reads.read, ctx.store)
     may_send = partial(_may_send, ctx.guard)
     return TransactionChecks(
-        ctx.transactions, ctx.clients, ctx.config, ctx.store_host, ctx.store.now_ms, ctx.loop.time, ctx.retention.full_for_s, read, may_send
+        ctx.transactions,
+        ctx.clients,
+        ctx.config,
+        ctx.store_host,
+        ctx.store.now_ms,
+        ctx.loop.time,
+        ctx.retention.full_for_s,
+        read,
+        may_send,
     )
 
 
-# --- what happens meanwhile ------------------------------------------------------------------------------------------
+# --- what happens meanwhile -----------------------------------------------------------------------
 
 
 def _may_send(guard: Guard | None, client: Client, topic: str) -> bool:
@@ -394,7 +482,9 @@ def _may_send(guard: Guard | None, client: Client, topic: str) -> bool:
 
 
 def _topic_at(store: MessageStore, commitlog_offset: int) -> str | None:
-    """The topic that a message belongs to; a half message and a delayed one wait elsewhere, and belong to where they will go."""
+    """The topic that a message belongs to; a half message and a delayed one wait elsewhere, and
+    belong to where they will go.
+    """
     record = store.record_at(commitlog_offset)
     if record is None:
         return None
@@ -403,7 +493,9 @@ def _topic_at(store: MessageStore, commitlog_offset: int) -> str | None:
     return real.decode() if real is not None and stored.topic in WAITING_TOPICS else stored.topic
 
 
-def _arrived(holds: PullHolds, schedule: Schedule, timers: Timers, ends: dict[QueueKey, int]) -> None:
+def _arrived(
+    holds: PullHolds, schedule: Schedule, timers: Timers, ends: dict[QueueKey, int]
+) -> None:
     holds.arrived(ends)
     schedule.arrived(ends)
     timers.arrived(ends)
@@ -416,11 +508,17 @@ async def _save_offsets(ctx: Context, saver: ProgressSaver) -> None:
 
 
 async def _look_after(ctx: Context) -> None:
-    """Let go of clients and locks that have expired, save the tables that could not be saved, and tell of refusals."""
+    """Let go of clients and locks that have expired, save the tables that could not be saved, and
+    tell of refusals.
+    """
     if ctx.guard is not None:
         ctx.guard.table.refusals.tell()
     for connection in ctx.clients.expired():
-        log.info("client %s is dropped: no heartbeat for %g s", connection.remote_address, ctx.config.client_expiry_s)
+        log.info(
+            "client %s is dropped: no heartbeat for %g s",
+            connection.remote_address,
+            ctx.config.client_expiry_s,
+        )
         connection.close()
     ctx.offsets.resets.forget_old()
     ctx.locks.expire()
@@ -447,15 +545,25 @@ async def _record_host(config: BrokerConfig) -> str:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as exc:
         own = LOOPBACK if config.host in ("0.0.0.0", "::") else ip_of(config.host)
-        log.warning("advertised host %s cannot be resolved (%s): the ids of messages stored until the next start hold %s", host, exc, own)
+        log.warning(
+            "advertised host %s cannot be resolved (%s): the ids of messages stored until the next "
+            "start hold %s",
+            host,
+            exc,
+            own,
+        )
         return own
-    return ip_of(str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0]).partition("%")[0])
+    return ip_of(
+        str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0]).partition("%")[0]
+    )
 
 
 _V4_IN_V6: Final = "::ffff:"
 
 
 def _host_bytes(address: str) -> bytes:
-    """A peer's address as records hold it; one that is IPv4 behind an IPv6 socket counts as IPv4."""
+    """A peer's address as records hold it; one that is IPv4 behind an IPv6 socket counts as
+    IPv4.
+    """
     host, _, port = address.rpartition(":")
     return encode_host(host.strip("[]").removeprefix(_V4_IN_V6).partition("%")[0], int(port))

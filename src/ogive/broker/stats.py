@@ -1,7 +1,9 @@
-"""Throughput: counters since the start, and rates. Source: StoreStatsService.java, BrokerStatsManager.java, 5.3.
+"""Throughput: counters since the start, and rates.
 
-Differs from Java: until a rate's window has passed once, the rate is that since the start, where Java shows nothing; send times are of all
-sends since the start.
+Source: StoreStatsService.java, BrokerStatsManager.java, 5.3.
+
+Differs from Java: until a rate's window has passed once, the rate is that since the start, where
+Java shows nothing; send times are of all sends since the start.
 """
 
 import time
@@ -18,12 +20,19 @@ from ogive.store.model import NewMessage, PutDone, PutResult
 from ogive.transport.prometheus import Histogram
 from ogive.wire.codes import RequestCode
 
-SIZE_BOUNDS: Final = (1024, 4096, 512 * 1024, 1024**2, 2 * 1024**2, 4 * 1024**2)  # BrokerMetricsManager.java
+# BrokerMetricsManager.java
+SIZE_BOUNDS: Final = (1024, 4096, 512 * 1024, 1024**2, 2 * 1024**2, 4 * 1024**2)
 SAMPLE_S: Final = 10.0
 WINDOWS_S: Final = (10.0, 60.0, 600.0)
-MAX_KEYS: Final = 20_000  # of each table
-_SENDS: Final = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
-_JITTER_S: Final = SAMPLE_S / 2  # a sample that is this much too young for a window still counts for it
+# of each table
+MAX_KEYS: Final = 20_000
+_SENDS: Final = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+)
+# a sample that is this much too young for a window still counts for it
+_JITTER_S: Final = SAMPLE_S / 2
 
 
 T = TypeVar("T")
@@ -63,7 +72,9 @@ class Totals(NamedTuple):
 
 
 class UsersTotals(NamedTuple):
-    """Messages stored and handed out, but for the broker's own topics: what waits there counts when it is stored under its real one."""
+    """Messages stored and handed out, but for the broker's own topics: what waits there counts when
+    it is stored under its real one.
+    """
 
     put: int = 0
     transferred: int = 0
@@ -79,7 +90,9 @@ class Rates(NamedTuple):
 
 
 class Values:
-    """Values, counted by *bounds*: those up to the first, those above it up to the second, and so on."""
+    """Values, counted by *bounds*: those up to the first, those above it up to the second, and so
+    on.
+    """
 
     __slots__ = ("_bounds", "_counts", "_total")
 
@@ -96,15 +109,31 @@ class Values:
 
 
 class Durations:
-    """How often something took how long: by the millisecond up to FINE_MS, in Java's steps beyond. *longest_s* is the longest."""
+    """How often something took how long: by the millisecond up to FINE_MS, in Java's steps beyond.
+
+    *longest_s* is the longest.
+    """
 
     FINE_MS: Final = 100
     STEPS_MS: Final = (100, 200, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 10_000)
     NAMES: Final = (
-        "<=0ms", "0~10ms", "10~50ms", "50~100ms", "100~200ms", "200~500ms", "500ms~1s", "1~2s", "2~3s", "3~4s", "4~5s", "5~10s", "10s~",
-    )  # fmt: skip
+        "<=0ms",
+        "0~10ms",
+        "10~50ms",
+        "50~100ms",
+        "100~200ms",
+        "200~500ms",
+        "500ms~1s",
+        "1~2s",
+        "2~3s",
+        "3~4s",
+        "4~5s",
+        "5~10s",
+        "10s~",
+    )
 
-    BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)  # of rpc_latency, RemotingMetricsManager.java
+    # of rpc_latency, RemotingMetricsManager.java
+    BOUNDS_MS: Final = (1, 3, 5, 7, 10, 100, 1_000, 2_000, 3_000)
 
     __slots__ = ("_coarse", "_fine", "_total_s", "longest_s")
 
@@ -141,12 +170,21 @@ class Durations:
     def table(self) -> dict[str, int]:
         """Name of the step to how often."""
         fine = self._fine
-        return dict(zip(self.NAMES, (fine[0], sum(fine[1:10]), sum(fine[10:50]), sum(fine[50:]), *self._coarse), strict=True))
+        return dict(
+            zip(
+                self.NAMES,
+                (fine[0], sum(fine[1:10]), sum(fine[10:50]), sum(fine[50:]), *self._coarse),
+                strict=True,
+            )
+        )
 
     def histogram(self) -> Histogram:
         """In milliseconds."""
         fine, coarse = [0, *accumulate(self._fine)], [0, *accumulate(self._coarse)]
-        below = [fine[ms] if ms <= self.FINE_MS else fine[-1] + coarse[self.STEPS_MS.index(ms)] for ms in self.BOUNDS_MS]
+        below = [
+            fine[ms] if ms <= self.FINE_MS else fine[-1] + coarse[self.STEPS_MS.index(ms)]
+            for ms in self.BOUNDS_MS
+        ]
         return Histogram(self.BOUNDS_MS, below, fine[-1] + coarse[-1], self._total_s * 1000)
 
     def share_ms(self, share: float) -> int:
@@ -156,7 +194,10 @@ class Durations:
             return 0
         seen = 0
         longest_ms = int(self.longest_s * 1000)
-        for ms, count in (*enumerate(self._fine), *zip((*self.STEPS_MS[1:], longest_ms), self._coarse, strict=True)):
+        for ms, count in (
+            *enumerate(self._fine),
+            *zip((*self.STEPS_MS[1:], longest_ms), self._coarse, strict=True),
+        ):
             seen += count
             if seen >= wanted:
                 return min(ms, longest_ms)
@@ -164,16 +205,36 @@ class Durations:
 
 
 class Traffic:
-    """Pulls count here, and what is stored by topic; the store counts all puts. Event-loop only; ``sample`` is called every SAMPLE_S.
+    """Pulls count here, and what is stored by topic; the store counts all puts.
 
-    puts: by topic.  gets and sent_back: by group and topic.  send_times and get_times: how long storing and reading took.
+    Event-loop only; ``sample`` is called every SAMPLE_S.
+
+    puts: by topic. gets and sent_back: by group and topic. send_times and get_times: how long
+    storing and reading took.
     """
 
     __slots__ = (
-        "_found", "_is_system", "_missed", "_mornings", "_now", "_now_ms", "_puts", "_samples", "_timers",
-        "_totals", "_transferred", "_users_put", "_users_transferred",
-        "failed", "get_times", "gets", "puts", "refusal_times", "send_times", "sent_back",
-    )  # fmt: skip
+        "_found",
+        "_is_system",
+        "_missed",
+        "_mornings",
+        "_now",
+        "_now_ms",
+        "_puts",
+        "_samples",
+        "_timers",
+        "_totals",
+        "_transferred",
+        "_users_put",
+        "_users_transferred",
+        "failed",
+        "get_times",
+        "gets",
+        "puts",
+        "refusal_times",
+        "send_times",
+        "sent_back",
+    )
 
     def __init__(
         self,
@@ -185,12 +246,17 @@ class Traffic:
         timers: Callable[[], tuple[int, int]] = lambda: (0, 0),
         max_keys: int = MAX_KEYS,
     ) -> None:
-        """*puts*: messages stored so far. *is_system*: whether a topic is the broker's own. *now*: seconds, monotonic.
-        *now_ms*: the time of day, for the day's totals.
-        *timers*: messages for a time that came so far, and that were delivered."""
+        """*puts*: messages stored so far.
+
+        *is_system*: whether a topic is the broker's own. *now*: seconds, monotonic. *now_ms*: the
+        time of day, for the day's totals. *timers*: messages for a time that came so far, and that
+        were delivered.
+        """
         self._puts, self._now, self._now_ms, self._timers = puts, now, now_ms, timers
         self._is_system = is_system
-        self._transferred = self._found = self._missed = self._users_put = self._users_transferred = 0
+        self._transferred = self._found = self._missed = self._users_put = (
+            self._users_transferred
+        ) = 0
         self.puts, self.gets, self.sent_back = (Tallies(now, max_keys) for _ in range(3))
         self._totals = Tallies(now, 4)
         self.get_times = Durations()
@@ -205,13 +271,17 @@ class Traffic:
         self._mornings = (self._today(), UsersTotals(), UsersTotals())
 
     def stored(self, topic: str, messages: int, size: int, seconds: float, code: int) -> None:
-        """A send, a request with this *code* that took *seconds*, has put so many messages and bytes into a topic."""
+        """A send, a request with this *code* that took *seconds*, has put so many messages and
+        bytes into a topic.
+        """
         tally = self.count_put(topic, messages, size)
         self.send_times[code].add(seconds)
         tally.sent_sizes[(size // messages - 1).bit_length()] += messages
         tally.sent_bytes += size
 
-    def stored_run(self, topics: Sequence[str], sizes: Sequence[int], seconds: float, code: int) -> None:
+    def stored_run(
+        self, topics: Sequence[str], sizes: Sequence[int], seconds: float, code: int
+    ) -> None:
         """stored() of sends that were stored together; topic and size of each."""
         for (topic, size), sends in Counter(zip(topics, sizes, strict=True)).items():
             tally = self.count_put(topic, sends, sends * size, sends)
@@ -219,8 +289,12 @@ class Traffic:
             tally.sent_bytes += sends * size
         self.send_times[code].add(seconds, len(sizes))
 
-    def refused(self, code: int, answer: int, seconds: float = 0.0, *, by_store: bool, times: int = 1) -> None:
-        """A send, or several, that got this *answer*; *by_store*: because the store took nothing."""
+    def refused(
+        self, code: int, answer: int, seconds: float = 0.0, *, by_store: bool, times: int = 1
+    ) -> None:
+        """A send, or several, that got this *answer*; *by_store*: because the store took
+        nothing.
+        """
         self.refusal_times[code, answer].add(seconds, times)
         if by_store:
             self.failed += times
@@ -237,24 +311,40 @@ class Traffic:
         return self.puts.count(topic, "", messages, size, calls)
 
     def sizes(self) -> Iterator[tuple[str, Histogram]]:
-        """By topic, of messages that clients sent, as stored; those of a batch count with their average, as in Java."""
+        """By topic, of messages that clients sent, as stored; those of a batch count with their
+        average, as in Java.
+        """
         for topic, _, tally in self.puts.items():
             if tally.sent_sizes:
-                at_most = [sum(n for bits, n in tally.sent_sizes.items() if 1 << bits <= bound) for bound in SIZE_BOUNDS]
-                yield topic, Histogram(SIZE_BOUNDS, at_most, sum(tally.sent_sizes.values()), tally.sent_bytes)
+                at_most = [
+                    sum(n for bits, n in tally.sent_sizes.items() if 1 << bits <= bound)
+                    for bound in SIZE_BOUNDS
+                ]
+                yield (
+                    topic,
+                    Histogram(
+                        SIZE_BOUNDS, at_most, sum(tally.sent_sizes.values()), tally.sent_bytes
+                    ),
+                )
 
     def counted(self, messages: Sequence[NewMessage], done: PutDone) -> PutDone:
         """*done* for messages that the broker itself stores; they count for their topics."""
         return partial(self._count, messages, done)
 
-    def _count(self, messages: Sequence[NewMessage], done: PutDone, result: list[PutResult] | OgiveError) -> None:
+    def _count(
+        self, messages: Sequence[NewMessage], done: PutDone, result: list[PutResult] | OgiveError
+    ) -> None:
         if not isinstance(result, OgiveError):
             for message, stored in zip(messages, result, strict=True):
                 self.count_put(message.topic, 1, stored.size)
         done(result)
 
-    def pulled(self, group: str, topic: str, queue_id: int, count: int, size: int, end: int) -> None:
-        """One pull was answered with *count* messages of *size* bytes; *end* is where the next one goes on."""
+    def pulled(
+        self, group: str, topic: str, queue_id: int, count: int, size: int, end: int
+    ) -> None:
+        """One pull was answered with *count* messages of *size* bytes; *end* is where the next one
+        goes on.
+        """
         if count:
             self._found += 1
             self._transferred += count
@@ -324,9 +414,18 @@ class Traffic:
         return tuple(self._rate(window_s, now, counts) for window_s in WINDOWS_S)
 
     def _rate(self, window_s: float, now: float, counts: Totals) -> Rates:
-        at, then = next((sample for sample in reversed(self._samples) if now - sample[0] >= window_s - _JITTER_S), self._samples[0])
+        at, then = next(
+            (
+                sample
+                for sample in reversed(self._samples)
+                if now - sample[0] >= window_s - _JITTER_S
+            ),
+            self._samples[0],
+        )
         elapsed_s = max(now - at, 1.0)
-        return Rates(*((count - before) / elapsed_s for count, before in zip(counts, then, strict=True)))
+        return Rates(
+            *((count - before) / elapsed_s for count, before in zip(counts, then, strict=True))
+        )
 
     def group_rate(self, group: str, topic: str | None = None) -> float:
         """Messages a second that the group took during the last minute, of one topic or all."""

@@ -1,7 +1,9 @@
-"""Messages, bytes and calls by key, and how many of them in the last minute, hour and day. Source: StatsItem.java, StatsItemSet.java, 5.5.
+"""Messages, bytes and calls by key, and how many of them in the last minute, hour and day.
 
-Differs from Java: a window ends now, not at the last sample, and a key that is younger than the window has its count since it began; Java
-shows nothing for hour and day until it has two samples.
+Source: StatsItem.java, StatsItemSet.java, 5.5.
+
+Differs from Java: a window ends now, not at the last sample, and a key that is younger than the
+window has its count since it began; Java shows nothing for hour and day until it has two samples.
 """
 
 from bisect import bisect_right
@@ -18,9 +20,11 @@ class Window(NamedTuple):
     step_s: float
 
 
-WINDOWS: Final = (Window(60, 10), Window(3600, 600), Window(86_400, 3600))  # minute, hour, day
+# minute, hour, day
+WINDOWS: Final = (Window(60, 10), Window(3600, 600), Window(86_400, 3600))
 _NONE: Final[Mapping[int, int]] = MappingProxyType({})
-_JITTER_S: Final = 5.0  # a note that comes this much too early counts for its step
+# a note that comes this much too early counts for its step
+_JITTER_S: Final = 5.0
 
 
 class Counts(NamedTuple):
@@ -48,7 +52,9 @@ class Tally:
         self.ends: dict[int, int] = {}
         """Queue id to the offset up to which it was handed out, where that is counted."""
         self.sent_sizes: defaultdict[int, int] = defaultdict(int)
-        """How many messages clients sent, by the bits of their size - 1; counted where the key is a topic, as are *sent_bytes*."""
+        """How many messages clients sent, by the bits of their size - 1; counted where the key is a
+        topic, as are *sent_bytes*.
+        """
         self.sent_bytes = 0
         self._born = born
         self._notes: tuple[deque[tuple[float, Counts]], ...] = tuple(
@@ -76,9 +82,11 @@ class Tally:
 
 
 class Tallies:
-    """Tallies by two words, such as group and topic; the second may be empty. ``sample`` is called every 10 s.
+    """Tallies by two words, such as group and topic; the second may be empty. ``sample`` is called
+    every 10 s.
 
-    At most *max_keys*: what comes then is counted nowhere, until keys have been idle for a day or are forgotten.
+    At most *max_keys*: what comes then is counted nowhere, until keys have been idle for a day or
+    are forgotten.
     """
 
     def __init__(self, now: Callable[[], float], max_keys: int) -> None:
@@ -87,7 +95,9 @@ class Tallies:
         self._tables: dict[str, dict[str, Tally]] = {}
         self._count = 0
         self._nowhere = Tally(now())
-        self._starts = tuple(deque([now()], maxlen=round(window.span_s / window.step_s) + 2) for window in WINDOWS)
+        self._starts = tuple(
+            deque([now()], maxlen=round(window.span_s / window.step_s) + 2) for window in WINDOWS
+        )
 
     def __len__(self) -> int:
         return self._count
@@ -136,7 +146,11 @@ class Tallies:
 
     def _drop_idle(self, since: float) -> None:
         for first, table in list(self._tables.items()):
-            for second in [word for word, tally in table.items() if not tally.passed(len(WINDOWS) - 1, since, since).counts.calls]:
+            for second in [
+                word
+                for word, tally in table.items()
+                if not tally.passed(len(WINDOWS) - 1, since, since).counts.calls
+            ]:
                 self._remove(first, second)
 
     def _all(self) -> Iterator[Tally]:
@@ -155,14 +169,21 @@ class Tallies:
         if tally is None:
             return None
         now = self._now()
-        return tuple(tally.passed(index, self._start(index, now), now) for index in range(len(WINDOWS)))
+        return tuple(
+            tally.passed(index, self._start(index, now), now) for index in range(len(WINDOWS))
+        )
 
     def rate(self, first: str, second: str | None = None) -> float:
-        """Messages a second in the last minute; of all keys with that first word, if no second is given."""
+        """Messages a second in the last minute; of all keys with that first word, if no second is
+        given.
+        """
         table = self._tables.get(first, {})
         tallies = table.values() if second is None else filter(None, (table.get(second),))
         now = self._now()
-        return sum(passed.counts.messages / passed.elapsed_s for passed in (tally.passed(0, self._start(0, now), now) for tally in tallies))
+        return sum(
+            passed.counts.messages / passed.elapsed_s
+            for passed in (tally.passed(0, self._start(0, now), now) for tally in tallies)
+        )
 
     def _start(self, index: int, now: float) -> float:
         """When the window begins: a note was taken then."""

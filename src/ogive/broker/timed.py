@@ -3,13 +3,14 @@
 Source: HookUtils.transformTimerMessage, RecallMessageHandle.java, 5.5.
 
 Behaviour
-- Of TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS the first present one counts. A time in the past means now.
-- TIMER_DELIVER_MS is a time of the machine's clock. A delay is measured, and its end given, by the store's clock, which is never set back:
-  so it may be ahead of the machine's.
+- Of TIMER_DELAY_SEC, TIMER_DELAY_MS and TIMER_DELIVER_MS the first present one counts. A time in
+  the past means now.
+- TIMER_DELIVER_MS is a time of the machine's clock. A delay is measured, and its end given, by the
+  store's clock, which is never set back: so it may be ahead of the machine's.
 
 Differs from Java
-- TIMER_OUT_MS is written as Java writes it (whole seconds, an exact one a second earlier), but delivery is at the exact time, which
-  is in TIMER_DELIVER_MS.
+- TIMER_OUT_MS is written as Java writes it (whole seconds, an exact one a second earlier), but
+  delivery is at the exact time, which is in TIMER_DELIVER_MS.
 """
 
 import base64
@@ -35,37 +36,58 @@ _TIME_DIGITS: Final = 18
 TIMES_BYTES: Final = len("TIMER_ENQUEUE_MS__TIMER_DEQUEUE_MS___") + 2 * _TIME_DIGITS
 """What a message may grow by when it is delivered."""
 
-_LONG_KEY: Final = 128  # characters; clients' own have 32 or 56
+# characters; clients' own have 32 or 56
+_LONG_KEY: Final = 128
 Name = tuple[str, str, str]
-"""Topic, unique key and TIMER_OUT_MS: what a message is taken back by, so by nobody who may not write to its topic. Made by name_of()."""
+"""Topic, unique key and TIMER_OUT_MS: what a message is taken back by, so by nobody who may not
+write to its topic. Made by name_of().
+"""
 
 
 def name_of(topic: str, unique_key: str, out_ms: str) -> Name:
     """With a digest in place of a long key: each message that waits keeps its name in memory."""
     if len(unique_key) > _LONG_KEY:
-        unique_key = "\x02" + hashlib.blake2b(unique_key.encode(errors="surrogatepass"), digest_size=16).hexdigest()  # no key holds \x02
+        # no key holds \x02
+        unique_key = (
+            "\x02"
+            + hashlib.blake2b(unique_key.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+        )
     return topic, unique_key, out_ms
 
 
-def timed(properties: dict[str, str], topic: str, queue_id: int, *, wall_ms: int, store_ms: int, max_delay_s: float) -> tuple[str, int]:
-    """Where a message with these properties is stored; one that has to wait gets TIMER_OUT_MS, REAL_TOPIC and REAL_QID.
+def timed(
+    properties: dict[str, str],
+    topic: str,
+    queue_id: int,
+    *,
+    wall_ms: int,
+    store_ms: int,
+    max_delay_s: float,
+) -> tuple[str, int]:
+    """Where a message with these properties is stored; one that has to wait gets TIMER_OUT_MS,
+    REAL_TOPIC and REAL_QID.
 
-    *wall_ms* is now by the machine's clock, *store_ms* by the store's. Raises Rejected for a time that is no number, or too far away.
+    *wall_ms* is now by the machine's clock, *store_ms* by the store's. Raises Rejected for a time
+    that is no number, or too far away.
     """
     if OUT_MS in properties or topic == TIMER_TOPIC:
-        return topic, queue_id  # it has waited already, and is sent again with all its properties
+        # it has waited already, and is sent again with all its properties
+        return topic, queue_id
     now_ms = store_ms if is_delay(properties) else wall_ms
     deliver_ms = _asked_time(properties, now_ms)
     if deliver_ms is None:
         return topic, queue_id
     if deliver_ms <= now_ms:
         if DELETE_KEY in properties:
-            raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "too late to take back a message whose time has come")
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL, "too late to take back a message whose time has come"
+            )
         return topic, queue_id
     if deliver_ms - now_ms > max_delay_s * 1000:
         raise Rejected(
             ResponseCode.MESSAGE_ILLEGAL,
-            f"timer message illegal, the delay time should not be bigger than the max delay {max_delay_s * 1000:.0f}ms",
+            "timer message illegal, the delay time should not be bigger than the max delay "
+            f"{max_delay_s * 1000:.0f}ms",
         )
     out_ms = deliver_ms // _PRECISION_MS * _PRECISION_MS
     if out_ms == deliver_ms:
@@ -87,13 +109,16 @@ def _asked_time(properties: Mapping[str, str], now_ms: int) -> int | None:
                 return start + parse_long(text) * unit
             except ValueError:
                 raise Rejected(
-                    ResponseCode.MESSAGE_ILLEGAL, f"timer message illegal, property {name} is not a number: {text[:40]!r}"
+                    ResponseCode.MESSAGE_ILLEGAL,
+                    f"timer message illegal, property {name} is not a number: {text[:40]!r}",
                 ) from None
     return None
 
 
 def is_delay(properties: Mapping[str, str]) -> bool:
-    """Whether a message with these properties waits for so long, not until a time: its TIMER_DELIVER_MS is one of the store's clock."""
+    """Whether a message with these properties waits for so long, not until a time: its
+    TIMER_DELIVER_MS is one of the store's clock.
+    """
     return DELAY_SEC in properties or DELAY_MS in properties
 
 
@@ -103,7 +128,9 @@ def is_time(text: str) -> bool:
 
 
 def exact_time(out_ms: int, deliver_ms: str) -> int:
-    """The time that was asked for, if it is still known; else the end of the second that begins at TIMER_OUT_MS: late, never early."""
+    """The time that was asked for, if it is still known; else the end of the second that begins at
+    TIMER_OUT_MS: late, never early.
+    """
     try:
         exact_ms = parse_long(deliver_ms)
     except ValueError:
@@ -115,15 +142,24 @@ def delivered_properties(stored: StoredMessage, now_ms: int) -> bytes:
     """With TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS, as Java adds them, where there is room."""
     properties = strip_crc(stored.properties)
     end = b"" if properties.endswith(b"\x02") else b"\x02"
-    times = b"%bTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (end, stored.store_timestamp_ms, now_ms)
-    return properties + times if len(properties) + len(times) <= MAX_PROPERTIES_BYTES else properties
+    times = b"%bTIMER_ENQUEUE_MS\x01%d\x02TIMER_DEQUEUE_MS\x01%d\x02" % (
+        end,
+        stored.store_timestamp_ms,
+        now_ms,
+    )
+    return (
+        properties + times if len(properties) + len(times) <= MAX_PROPERTIES_BYTES else properties
+    )
 
 
-# --- taking back -------------------------------------------------------------------------------------------------------
+# --- taking back ----------------------------------------------------------------------------------
 
 
 def recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None:
-    """What a producer takes this message back with, if it waits for its time. The millisecond more is Java's: it finds the slot again."""
+    """What a producer takes this message back with, if it waits for its time.
+
+    The millisecond more is Java's: it finds the slot again.
+    """
     out_ms, topic = properties.get(OUT_MS), properties.get(PropertyName.REAL_TOPIC)
     if out_ms is None or topic is None or topic.startswith(RETRY_PREFIX):
         return None
@@ -149,7 +185,11 @@ def read_handle(text: str) -> Handle:
         if "+" in text or "/" in text:
             raise ValueError("not of the alphabet for URLs")
         padded = text if text.endswith("=") else text + "=" * (-len(text) % 4)
-        words = base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ", 4)
+        words = (
+            base64.b64decode(padded.encode("ascii"), altchars=b"-_", validate=True)
+            .decode()
+            .split(" ", 4)
+        )
         # The key is the client's, and may hold spaces.
         version, topic, broker_name, text_ms, unique_key = words
         time_ms = parse_long(text_ms)

@@ -1,18 +1,22 @@
-"""Timer messages: they wait in rmq_sys_wheel_timer and are stored again under their real topic when their time has come.
+"""Timer messages: they wait in rmq_sys_wheel_timer and are stored again under their real topic when
+their time has come.
 
 Source: TimerMessageStore.java, 5.5.
 
 Behaviour
-- Never early, to the millisecond. The times of all waiting messages are in memory, and one timer of the loop waits for the earliest.
-- A time of day (TIMER_DELIVER_MS) has come when the machine's clock says so, also after that was set back; a delay is over when it has
-  passed by the store's clock, which is not set back.
-- A message with TIMER_DEL_UNIQKEY cancels the one of its topic with that unique key and TIMER_OUT_MS, if it is still waiting.
-- At the start the part of the topic that may hold waiting messages is read; what is overdue is delivered at once.
+- Never early, to the millisecond. The times of all waiting messages are in memory, and one timer of
+  the loop waits for the earliest.
+- A time of day (TIMER_DELIVER_MS) has come when the machine's clock says so, also after that was
+  set back; a delay is over when it has passed by the store's clock, which is not set back.
+- A message with TIMER_DEL_UNIQKEY cancels the one of its topic with that unique key and
+  TIMER_OUT_MS, if it is still waiting.
+- At the start the part of the topic that may hold waiting messages is read; what is overdue is
+  delivered at once.
 
 Differs from Java
 - Nothing is rolled: messages wait as long as they have to, up to timer_max_delay_s.
-- At most timer_max_waiting messages wait; beyond that sends are answered SYSTEM_BUSY, but for those that take one back. Java limits each
-  second's slot instead.
+- At most timer_max_waiting messages wait; beyond that sends are answered SYSTEM_BUSY, but for those
+  that take one back. Java limits each second's slot instead.
 - There is no wheel file and no timer log, see timer_progress.py.
 """
 
@@ -27,7 +31,18 @@ from typing import Any, Final, NamedTuple
 from ogive.broker.cold_reads import Fetch, JobReads
 from ogive.broker.replies import Rejected
 from ogive.broker.stats import ByTopic, Values
-from ogive.broker.timed import DELETE_KEY, DELIVER_MS, OUT_MS, Handle, Name, delivered_properties, exact_time, is_delay, is_time, name_of
+from ogive.broker.timed import (
+    DELETE_KEY,
+    DELIVER_MS,
+    OUT_MS,
+    Handle,
+    Name,
+    delivered_properties,
+    exact_time,
+    is_delay,
+    is_time,
+    name_of,
+)
 from ogive.broker.waiting import MAX_WAIT_S, Put, stored_again
 from ogive.errors import InvalidOption, ResponseCode, StoreError
 from ogive.model import HALF_TOPIC, TIMER_TOPIC, PropertyName
@@ -40,13 +55,19 @@ from ogive.wire.message import decode_properties, decode_stored, real_place
 log = logging.getLogger(__name__)
 
 TIMER_KEY: Final = (TIMER_TOPIC, 0)
-WAITS_S: Final = (60, 600, 3_600, 43_200, 86_400, 259_200)  # bounds of delay_message_latency, DefaultStoreMetricsManager.java
-BATCH: Final = 128  # messages read and put in one turn of the loop
-PASSED: Final = 1024  # that were taken back, of which a turn clears the heap
-IN_FLIGHT: Final = 1024  # messages being stored
+# bounds of delay_message_latency, DefaultStoreMetricsManager.java
+WAITS_S: Final = (60, 600, 3_600, 43_200, 86_400, 259_200)
+# messages read and put in one turn of the loop
+BATCH: Final = 128
+# that were taken back, of which a turn clears the heap
+PASSED: Final = 1024
+# messages being stored
+IN_FLIGHT: Final = 1024
 RETRY_S: Final = 0.1
-_READ: Final = 1024  # queue entries at once
-_TAKEN_BACK: Final = 1024  # taken back, and still in the two heaps: at most as many as wait, and these
+# queue entries at once
+_READ: Final = 1024
+# taken back, and still in the two heaps: at most as many as wait, and these
+_TAKEN_BACK: Final = 1024
 
 
 class TimerMessage(NamedTuple):
@@ -61,10 +82,12 @@ class TimerMessage(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """Of the messages before *end*, those whose time is at most *settled_ms* are delivered; everything before *low* is settled.
+    """Of the messages before *end*, those whose time is at most *settled_ms* are delivered;
+    everything before *low* is settled.
 
     *settled_delays_ms*: the same for those with a delay, whose times are of the store's clock.
-    *by_second*: *settled_ms* is in terms of TIMER_OUT_MS, as in Apache's broker, and a message may be there twice (rolled).
+    *by_second*: *settled_ms* is in terms of TIMER_OUT_MS, as in Apache's broker, and a message may
+    be there twice (rolled).
     """
 
     low: int = 0
@@ -82,13 +105,15 @@ class _Line:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.now_ms = now_ms
-        self.heap: list[tuple[int, int]] = []  # (time, offset); holds offsets that were taken back, too
+        # (time, offset); holds offsets that were taken back, too
+        self.heap: list[tuple[int, int]] = []
 
     def overdue(self) -> Iterator[int]:
         """Offsets in the heap whose time has come, without an order."""
         now_ms, looked_at = self.now_ms(), [0]
         for at in looked_at:
-            if at < len(self.heap) and self.heap[at][0] <= now_ms:  # else nothing below it is, either
+            # else nothing below it is, either
+            if at < len(self.heap) and self.heap[at][0] <= now_ms:
                 looked_at += (2 * at + 1, 2 * at + 2)
                 yield self.heap[at][1]
 
@@ -109,7 +134,10 @@ class _Line:
 
 
 class _Names:
-    """The waiting messages by name. Nearly always there is one of a name; a client can give all its messages the same."""
+    """The waiting messages by name.
+
+    Nearly always there is one of a name; a client can give all its messages the same.
+    """
 
     def __init__(self) -> None:
         self._first: dict[Name, int] = {}
@@ -145,7 +173,9 @@ class _Names:
 
 
 class TopicTimers:
-    """Messages of a topic since the start: how many came and were delivered, and for how many seconds they were to wait."""
+    """Messages of a topic since the start: how many came and were delivered, and for how many
+    seconds they were to wait.
+    """
 
     def __init__(self) -> None:
         self.taken_up = self.delivered = 0
@@ -171,12 +201,16 @@ class Timers:
         self._reads: JobReads | None = None  # before start()
         self._store_host = b""
         self._times, self._delays = _Line(wall_ms), _Line(store.now_ms)
-        # OrderedDict, not dict: its first key is the lowest offset, and is found at once however many before it are gone
+        # OrderedDict, not dict: its first key is the lowest offset, and is found at once however
+        # many before it are gone
         self._waiting: OrderedDict[int, TimerMessage] = OrderedDict()
         self._names = _Names()
-        self._on_the_way: dict[int, TimerMessage] = {}  # still in _waiting: until they are stored, a start has to find them
-        self._held: dict[Name, Hold] = {}  # names whose messages are being taken back; these are still in _waiting
-        self._end = 0  # of the part of the queue that has been read
+        # still in _waiting: until they are stored, a start has to find them
+        self._on_the_way: dict[int, TimerMessage] = {}
+        # names whose messages are being taken back; these are still in _waiting
+        self._held: dict[Name, Hold] = {}
+        # of the part of the queue that has been read
+        self._end = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._idle: asyncio.Event | None = None
@@ -201,19 +235,33 @@ class Timers:
     def behind_s(self) -> float:
         """How late the earliest message is that is due and not delivered; 0 if none is due."""
         progress = self.progress()
-        behind_ms = self._times.now_ms() - progress.settled_ms, self._delays.now_ms() - progress.settled_delays_ms
+        behind_ms = (
+            self._times.now_ms() - progress.settled_ms,
+            self._delays.now_ms() - progress.settled_delays_ms,
+        )
         return max(0, max(behind_ms) - 1) / 1000
 
     @property
     def overdue(self) -> int:
         """How many messages are due and not yet safe under their own topic."""
-        due = {offset for line in (self._times, self._delays) for offset in line.overdue() if offset in self._waiting}
-        return len(self._on_the_way.keys() | {offset for offset in due if self._waiting[offset].name not in self._held})
+        due = {
+            offset
+            for line in (self._times, self._delays)
+            for offset in line.overdue()
+            if offset in self._waiting
+        }
+        return len(
+            self._on_the_way.keys()
+            | {offset for offset in due if self._waiting[offset].name not in self._held}
+        )
 
     def check_room(self) -> None:
         """Raises Rejected when as many messages wait as may."""
         if len(self) >= self._max:
-            raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: {self._max} timer messages wait already")
+            raise Rejected(
+                ResponseCode.SYSTEM_BUSY,
+                f"[REJECTREQUEST]system busy: {self._max} timer messages wait already",
+            )
 
     def held(self, handle: Handle) -> Hold | None:
         """Return the hold under which the messages of *handle* are being cancelled, or None."""
@@ -244,7 +292,8 @@ class Timers:
     def recover(self, progress: Progress) -> None:
         """Read again what may wait. Blocking; before start(). Raises StoreError."""
         low, high = self._store.min_offset(*TIMER_KEY), self._store.max_offset(*TIMER_KEY)
-        self._end = min(max(progress.low, low), high)  # a power cut may have taken what the progress speaks of
+        # a power cut may have taken what the progress speaks of
+        self._end = min(max(progress.low, low), high)
         self._read(progress._replace(end=min(progress.end, high)))
         if self._waiting:
             log.info("%d timer messages wait", len(self._waiting))
@@ -272,60 +321,104 @@ class Timers:
 
     def progress(self) -> Progress:
         """From where the next start has to continue."""
-        passed_over = (self._waiting[offset] for hold in self._held.values() for offset in hold.passed_over)
+        passed_over = (
+            self._waiting[offset] for hold in self._held.values() for offset in hold.passed_over
+        )
         apart = [*self._on_the_way.values(), *passed_over]
-        settled_ms = self._times.settled_ms(self._waiting, [one.deliver_ms for one in apart if not one.is_delay])
-        settled_delays_ms = self._delays.settled_ms(self._waiting, [one.deliver_ms for one in apart if one.is_delay])
-        return Progress(next(iter(self._waiting), self._end), self._end, settled_ms, settled_delays_ms)
+        settled_ms = self._times.settled_ms(
+            self._waiting, [one.deliver_ms for one in apart if not one.is_delay]
+        )
+        settled_delays_ms = self._delays.settled_ms(
+            self._waiting, [one.deliver_ms for one in apart if one.is_delay]
+        )
+        return Progress(
+            next(iter(self._waiting), self._end), self._end, settled_ms, settled_delays_ms
+        )
 
     def needed_from(self) -> int:
-        """The log must be kept from this commit-log offset on: that of the oldest message that waits; all while there are unread ones."""
+        """The log must be kept from this commit-log offset on: that of the oldest message that
+        waits; all while there are unread ones.
+        """
         if self._waiting:
             return next(iter(self._waiting.values())).commitlog_offset
         stats = self._store.stats()
-        return stats.commitlog_start if self._end < self._store.max_offset(*TIMER_KEY) else stats.commitlog_end
+        return (
+            stats.commitlog_start
+            if self._end < self._store.max_offset(*TIMER_KEY)
+            else stats.commitlog_end
+        )
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """What makes the progress file. *readMs*: Apache's broker waits from there on; what it got for a time before that never came."""
+        """What makes the progress file.
+
+        *readMs*: Apache's broker waits from there on; what it got for a time before that never
+        came.
+        """
         low, end, settled_ms, settled_delays_ms, _ = self.progress()
         read_ms = min(settled_ms, settled_delays_ms, self._times.now_ms())
-        return lambda: {"low": low, "end": end, "settledMs": settled_ms, "settledDelaysMs": settled_delays_ms, "readMs": read_ms}
+        return lambda: {
+            "low": low,
+            "end": end,
+            "settledMs": settled_ms,
+            "settledDelaysMs": settled_delays_ms,
+            "readMs": read_ms,
+        }
 
-    # --- reading the topic -------------------------------------------------------------------------------------------
+    # --- reading the topic ------------------------------------------------------------------------
 
     def _read(self, progress: Progress = _FROM_HERE) -> None:
         while entries := self._store.entries(*TIMER_KEY, self._end, _READ):
             self.version += 1
             for offset, entry in enumerate(entries, self._end):
-                record = self._store.record_at(entry.commitlog_offset) if entry.size != FILLER_SIZE else None
+                record = (
+                    self._store.record_at(entry.commitlog_offset)
+                    if entry.size != FILLER_SIZE
+                    else None
+                )
                 if record is None:
                     log.warning("timer message %d is not in the log any more", offset)
                 else:
                     self._take_up(offset, entry.commitlog_offset, record, progress)
-                self._end = offset + 1  # each by itself: where one cannot be read now, the next try begins with that one
+                # each by itself: where one cannot be read now, the next try begins with that one
+                self._end = offset + 1
 
-    def _take_up(self, offset: int, commitlog_offset: int, record: bytes, progress: Progress) -> None:
+    def _take_up(
+        self, offset: int, commitlog_offset: int, record: bytes, progress: Progress
+    ) -> None:
         properties = decode_properties(decode_stored(record).properties)
         out_ms = properties.get(OUT_MS, "")
         if not is_time(out_ms):
             log.warning("timer message %d does not say when it is due", offset)
             return
         if DELETE_KEY in properties:
-            self._take_back(properties[DELETE_KEY], properties.get(PropertyName.REAL_TOPIC, ""), out_ms)
+            self._take_back(
+                properties[DELETE_KEY], properties.get(PropertyName.REAL_TOPIC, ""), out_ms
+            )
             return
-        deliver_ms, delay = exact_time(int(out_ms), properties.get(DELIVER_MS, "")), is_delay(properties)
+        deliver_ms, delay = (
+            exact_time(int(out_ms), properties.get(DELIVER_MS, "")),
+            is_delay(properties),
+        )
         if offset < progress.end:
             if progress.by_second:
                 if int(out_ms) < progress.settled_ms:
                     return
             elif deliver_ms <= (progress.settled_delays_ms if delay else progress.settled_ms):
                 return
-        name = name_of(properties.get(PropertyName.REAL_TOPIC, ""), properties.get(PropertyName.UNIQ_KEY, ""), out_ms)
+        name = name_of(
+            properties.get(PropertyName.REAL_TOPIC, ""),
+            properties.get(PropertyName.UNIQ_KEY, ""),
+            out_ms,
+        )
         if "TIMER_ROLL_TIMES" in properties:
-            self._drop(name)  # this is the same message again, which Apache's broker put farther on
-        one = self._waiting[offset] = TimerMessage(deliver_ms, offset, commitlog_offset, name, delay)
+            # this is the same message again, which Apache's broker put farther on
+            self._drop(name)
+        one = self._waiting[offset] = TimerMessage(
+            deliver_ms, offset, commitlog_offset, name, delay
+        )
         self.waiting_of[name[0]] += 1
-        if self._loop is not None:  # else it came before the start
+        # else it came before the start
+        if self._loop is not None:
             clock, figures = self._delays if delay else self._times, self.by_topic.of(name[0])
             figures.waits.add(max(0, deliver_ms - clock.now_ms()) / 1000)
             figures.taken_up += 1
@@ -334,10 +427,14 @@ class Timers:
         self.taken_up += 1
 
     def _line_up(self, one: TimerMessage) -> None:
-        heapq.heappush((self._delays if one.is_delay else self._times).heap, (one.deliver_ms, one.offset))
+        heapq.heappush(
+            (self._delays if one.is_delay else self._times).heap, (one.deliver_ms, one.offset)
+        )
 
     def _take_back(self, key: str, topic: str, out_ms: str) -> None:
-        """*key* is a unique key, or topic, plus sign and unique key (appendTopicForTimerDeleteKey)."""
+        """*key* is a unique key, or topic, plus sign and unique key
+        (appendTopicForTimerDeleteKey).
+        """
         name = name_of(topic, key, out_ms)
         if name not in self._names:
             name = name_of(topic, key.removeprefix(f"{topic}+"), out_ms)
@@ -353,7 +450,7 @@ class Timers:
             self._times.trim(self._waiting)
             self._delays.trim(self._waiting)
 
-    # --- delivery ----------------------------------------------------------------------------------------------------
+    # --- delivery ---------------------------------------------------------------------------------
 
     def _wake(self) -> None:
         """Read new messages, deliver what is due, and set the timer for the next one."""
@@ -363,7 +460,8 @@ class Timers:
         try:
             self._read()
             if self._reads.pending:
-                return  # what is due first is being read from disk: that wakes
+                # what is due first is being read from disk: that wakes
+                return
             more = self._deliver(self._reads)
         except StoreError as exc:
             self._brought_in(exc)
@@ -374,7 +472,9 @@ class Timers:
         if more:
             self._wake_in(0.0)
         elif len(self._on_the_way) < IN_FLIGHT:
-            waits_ms = [line.heap[0][0] - line.now_ms() for line in (self._times, self._delays) if line.heap]
+            waits_ms = [
+                line.heap[0][0] - line.now_ms() for line in (self._times, self._delays) if line.heap
+            ]
             if waits_ms:
                 self._wake_in(max(0.0, min(waits_ms) / 1000))
 
@@ -383,7 +483,9 @@ class Timers:
         if error is None:
             self._wake()
         elif not self._stopping:
-            log.warning("timer messages cannot be delivered, next try in %.1f s: %s", RETRY_S, error)
+            log.warning(
+                "timer messages cannot be delivered, next try in %.1f s: %s", RETRY_S, error
+            )
             self._cancel_timer()
             self._wake_in(RETRY_S)
 
@@ -397,13 +499,17 @@ class Timers:
             self._timer = None
 
     def _deliver(self, reads: JobReads) -> bool:
-        """Whether more is due than one turn may carry. Raises StoreError and Cold, with the message that met it waiting again."""
+        """Whether more is due than one turn may carry.
+
+        Raises StoreError and Cold, with the message that met it waiting again.
+        """
         taken = passed = 0
         for line in (self._times, self._delays):
             now_ms = line.now_ms()
             while line.heap and line.heap[0][0] <= now_ms:
                 if len(self._on_the_way) >= IN_FLIGHT:
-                    return False  # an answer of the store wakes again
+                    # an answer of the store wakes again
+                    return False
                 if taken == BATCH or passed == PASSED:
                     return True
                 offset = heapq.heappop(line.heap)[1]
@@ -429,7 +535,11 @@ class Timers:
             else:
                 self._put((message,), partial(self._stored, one))
         except InvalidOption as exc:
-            log.error("timer message %d fits no record of its own topic: it is passed over: %s", one.offset, exc)
+            log.error(
+                "timer message %d fits no record of its own topic: it is passed over: %s",
+                one.offset,
+                exc,
+            )
             self._settled(one)
         except (StoreError, Cold):
             self._wait_again(one)
@@ -454,7 +564,12 @@ class Timers:
 
     def _stored(self, one: TimerMessage, result: list[PutResult] | StoreError) -> None:
         if isinstance(result, StoreError):
-            log.warning("timer message %d could not be delivered, next try in %.1f s: %s", one.offset, RETRY_S, result)
+            log.warning(
+                "timer message %d could not be delivered, next try in %.1f s: %s",
+                one.offset,
+                RETRY_S,
+                result,
+            )
             self._wait_again(one)
         else:
             self._settled(one)
@@ -481,7 +596,9 @@ class Timers:
         if place is None or place[0] == HALF_TOPIC:
             log.warning("timer message %d does not say where it belongs", one.offset)
             return None
-        return stored_again(stored, place, delivered_properties(stored, self._store.now_ms()), self._store_host)
+        return stored_again(
+            stored, place, delivered_properties(stored, self._store.now_ms()), self._store_host
+        )
 
 
 def _not_started(_messages: tuple[NewMessage], _done: PutDone) -> None:

@@ -1,8 +1,9 @@
 """The topics of one broker. Source: TopicConfigManager.java, TopicValidator.java, 5.3.
 
-Differs from Java: a topic has at most MAX_MADE_QUEUES queues, unless it comes with its store; with auto-creation off no default topic
-creates anything (Java still follows the cluster's topic); an unchanged update changes no version; names and queue numbers are always
-checked; TRANS_CHECK_MAX_TIME_TOPIC exists from the start.
+Differs from Java: a topic has at most MAX_MADE_QUEUES queues, unless it comes with its store; with
+auto-creation off no default topic creates anything (Java still follows the cluster's topic); an
+unchanged update changes no version; names and queue numbers are always checked;
+TRANS_CHECK_MAX_TIME_TOPIC exists from the start.
 """
 
 import logging
@@ -36,8 +37,10 @@ log = logging.getLogger(__name__)
 
 READ_WRITE: Final = PERM_READ | PERM_WRITE
 READ_WRITE_INHERIT: Final = READ_WRITE | PERM_INHERIT
-MAX_MADE_QUEUES: Final = 1_024  # as many as Apache's own BenchmarkTest; an answer about 65,536 took the broker seconds
-UNIT_FLAG: Final = 1  # topicSysFlag of a topic made by a producer in unit mode
+# as many as Apache's own BenchmarkTest; an answer about 65,536 took the broker seconds
+MAX_MADE_QUEUES: Final = 1_024
+# topicSysFlag of a topic made by a producer in unit mode
+UNIT_FLAG: Final = 1
 
 _FIXED: Final = {
     "SELF_TEST_TOPIC": 1,
@@ -70,14 +73,16 @@ class TopicTable(ConfigTable[TopicConfig]):
     ) -> None:
         """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError.
 
-        *complete* makes whole what is left where the file is lost: its backup, or nothing. *check_made* raises InvalidOption for a new
-        topic that must not be made now; *on_made* hears of each new one before anything can be sent to it.
+        *complete* makes whole what is left where the file is lost: its backup, or nothing.
+        *check_made* raises InvalidOption for a new topic that must not be made now; *on_made* hears
+        of each new one before anything can be sent to it.
         """
         super().__init__("topic", table, now_ms=now_ms, limit=max_topics)
         self._refuse_made, self._on_made = check_made, on_made
         self.pending: dict[str, int] = {}
-        """Topics that were made, or got more queues, a moment ago, and the version of the file that says so first: what is sent to one is
-        stored no sooner. Some may be saved by now."""
+        """Topics that were made, or got more queues, a moment ago, and the version of the file that
+        says so first: what is sent to one is stored no sooner. Some may be saved by now.
+        """
         self._auto_create = auto_create
         self._leaving: Collection[str] = ()
         replies = reply_topic(cluster)
@@ -87,20 +92,24 @@ class TopicTable(ConfigTable[TopicConfig]):
         built_in[broker_name] = _topic(broker_name, 1, READ_WRITE_INHERIT)
         built_in[replies] = _topic(replies, 1)
         if auto_create:
-            built_in[AUTO_CREATE_TOPIC] = _topic(AUTO_CREATE_TOPIC, default_queues, READ_WRITE_INHERIT)
+            built_in[AUTO_CREATE_TOPIC] = _topic(
+                AUTO_CREATE_TOPIC, default_queues, READ_WRITE_INHERIT
+            )
         stored = table.load() or {}
         whole = complete(stored) if table.is_lost else stored
         loaded = read_configs(
             whole.get("topicConfigTable"),
             TopicConfig,
-            lambda name: name if name in built_in else validate_topic(name),  # those of broker and cluster may hold dots
+            # those of broker and cluster may hold dots
+            lambda name: name if name in built_in else validate_topic(name),
             "topics",
         )
         if not auto_create:
-            loaded.pop(AUTO_CREATE_TOPIC, None)  # its route would invite producers to topics that are not created
+            # its route would invite producers to topics that are not created
+            loaded.pop(AUTO_CREATE_TOPIC, None)
         self._begin(built_in, loaded, whole.get("dataVersion"), differs=whole is not stored)
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def is_system(self, name: str) -> bool:
         """Whether *name* is the broker's own: no command creates, changes or deletes it."""
@@ -127,18 +136,24 @@ class TopicTable(ConfigTable[TopicConfig]):
             await self._writer.saved(self.pending[name])
 
     def served(self, name: str, queue_id: int) -> int:
-        """The queue for a message that waited for its time, or for its commit, and was sent to *queue_id*: that one, or where the topic has
-        fewer queues now, one that is read. Where the topic is gone, or has no queue that is read, the first, which it has as soon as it has
-        any: nobody knows how many it is made again with. A topic that is gone is told of once."""
+        """The queue for a message that waited for its time, or for its commit, and was sent to
+        *queue_id*: that one, or where the topic has fewer queues now, one that is read. Where the
+        topic is gone, or has no queue that is read, the first, which it has as soon as it has any:
+        nobody knows how many it is made again with. A topic that is gone is told of once.
+        """
         config = self._configs.get(name)
         if config is not None:
             queues = min(config.read_queues, config.write_queues) or config.read_queues or 1
             return queue_id if queue_id < config.read_queues else queue_id % queues
         if self._is_new_miss(name):
-            log.warning("topic %s is not there, but messages that waited for it are: they are served if it is made again", name)
+            log.warning(
+                "topic %s is not there, but messages that waited for it are: they are served if it "
+                "is made again",
+                name,
+            )
         return 0
 
-    # --- changing ----------------------------------------------------------------------------------------------------
+    # --- changing ---------------------------------------------------------------------------------
 
     def check(self, config: TopicConfig) -> None:
         """Raises InvalidOption for a bad or reserved name, or impossible numbers."""
@@ -146,22 +161,37 @@ class TopicTable(ConfigTable[TopicConfig]):
         if self.is_system(config.name):
             raise InvalidOption(f"topic {config.name} belongs to the broker: it cannot be changed")
         known = self._configs.get(config.name)
-        most = max(MAX_MADE_QUEUES, known.read_queues, known.write_queues) if known is not None else MAX_MADE_QUEUES
+        most = (
+            max(MAX_MADE_QUEUES, known.read_queues, known.write_queues)
+            if known is not None
+            else MAX_MADE_QUEUES
+        )
         for what, count in (("read", config.read_queues), ("write", config.write_queues)):
             if not 0 <= count <= most:
-                raise InvalidOption(f"topic {config.name}: {count} {what} queues, 0 to {most} are possible")
+                raise InvalidOption(
+                    f"topic {config.name}: {count} {what} queues, 0 to {most} are possible"
+                )
         if not 0 <= config.perm <= READ_WRITE_INHERIT:
-            raise InvalidOption(f"topic {config.name}: permission {config.perm}, 0 to {READ_WRITE_INHERIT} are possible")
+            raise InvalidOption(
+                f"topic {config.name}: permission {config.perm}, 0 to {READ_WRITE_INHERIT} are "
+                "possible"
+            )
         if config.filter_type not in ("SINGLE_TAG", "MULTI_TAG"):
-            raise InvalidOption(f"topic {config.name}: filter type {config.filter_type[:40]!r}, SINGLE_TAG or MULTI_TAG is expected")
+            raise InvalidOption(
+                f"topic {config.name}: filter type {config.filter_type[:40]!r}, SINGLE_TAG or "
+                "MULTI_TAG is expected"
+            )
         self._check_made(config)
 
     def _check_made(self, config: TopicConfig) -> None:
         if config.name not in self._configs:
             self._refuse_made(config)
 
-    def auto_create_on_send(self, name: str, default_topic: str, default_queues: int, *, unit_mode: bool = False) -> TopicConfig | None:
-        """The topic for a send, made after *default_topic* where it is missing; None when that is not possible.
+    def auto_create_on_send(
+        self, name: str, default_topic: str, default_queues: int, *, unit_mode: bool = False
+    ) -> TopicConfig | None:
+        """The topic for a send, made after *default_topic* where it is missing; None when that is
+        not possible.
 
         Raises InvalidOption for a bad name or a full table. Source: createTopicInSendMessageMethod.
         """
@@ -174,10 +204,15 @@ class TopicTable(ConfigTable[TopicConfig]):
         validate_topic(name)
         queues = max(1, min(default_queues, model.write_queues, MAX_MADE_QUEUES))
         config = _topic(name, queues, model.perm & ~PERM_INHERIT)
-        return self._put(replace(config, filter_type=model.filter_type, sys_flag=UNIT_FLAG if unit_mode else 0))
+        return self._put(
+            replace(config, filter_type=model.filter_type, sys_flag=UNIT_FLAG if unit_mode else 0)
+        )
 
     def ensure_retry(self, group: str, queues: int = 1) -> TopicConfig:
-        """The group's retry topic, whether or not topics are created automatically. Raises InvalidOption."""
+        """The group's retry topic, whether or not topics are created automatically.
+
+        Raises InvalidOption.
+        """
         return self._ensure(retry_topic(group), queues)
 
     def ensure_dlq(self, group: str) -> TopicConfig:
@@ -190,12 +225,17 @@ class TopicTable(ConfigTable[TopicConfig]):
         Anyone who may send can fill the table, and groups have a limit of their own.
         """
         known = self._configs.get(name)
-        return known or self._put(_topic(validate_topic(name), max(1, min(queues, MAX_MADE_QUEUES))), beyond_limit=True)
+        return known or self._put(
+            _topic(validate_topic(name), max(1, min(queues, MAX_MADE_QUEUES))), beyond_limit=True
+        )
 
     def _put(self, config: TopicConfig, *, beyond_limit: bool = False) -> TopicConfig:
         known = self._configs.get(config.name)
         if known is None and config.name in self._leaving:
-            raise Rejected(ResponseCode.SERVICE_NOT_AVAILABLE, f"topic {config.name} is being deleted: it can be made again in a moment")
+            raise Rejected(
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                f"topic {config.name} is being deleted: it can be made again in a moment",
+            )
         self._check_made(config)
         if not self.unsaved:
             self.pending.clear()
@@ -207,7 +247,9 @@ class TopicTable(ConfigTable[TopicConfig]):
         return put
 
     def switch_auto_create(self, on: bool, default_queues: int) -> None:
-        """The topic after which others are made comes and goes with the switch: its route invites producers."""
+        """The topic after which others are made comes and goes with the switch: its route invites
+        producers.
+        """
         self._auto_create = on
         if on and AUTO_CREATE_TOPIC not in self._configs:
             self._put(_topic(AUTO_CREATE_TOPIC, default_queues, READ_WRITE_INHERIT))
@@ -215,8 +257,15 @@ class TopicTable(ConfigTable[TopicConfig]):
             self._note_change()
 
     def mark_ordered(self, names: Iterable[str]) -> None:
-        """Those that the name server's ORDER_TOPIC_CONFIG names. Others stay as they are: who makes one enters it there afterwards."""
-        found = [config for name in names if (config := self._configs.get(name)) is not None and not config.order]
+        """Those that the name server's ORDER_TOPIC_CONFIG names.
+
+        Others stay as they are: who makes one enters it there afterwards.
+        """
+        found = [
+            config
+            for name in names
+            if (config := self._configs.get(name)) is not None and not config.order
+        ]
         for config in found:
             self._configs[config.name] = replace(config, order=True)
         if found:
@@ -224,7 +273,9 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     @contextmanager
     def kept_out(self, names: Collection[str]) -> Iterator[None]:
-        """While what there is of deleted topics goes, nobody makes them again: what was sent to them then would go with it."""
+        """While what there is of deleted topics goes, nobody makes them again: what was sent to
+        them then would go with it.
+        """
         self._leaving = names
         try:
             yield
@@ -240,7 +291,10 @@ class TopicTable(ConfigTable[TopicConfig]):
 
     def _snapshot(self) -> Render:
         topics, version = list(self._configs.values()), self.data_version
-        return lambda: {"dataVersion": version.to_json(), "topicConfigTable": {topic.name: topic.to_json() for topic in topics}}
+        return lambda: {
+            "dataVersion": version.to_json(),
+            "topicConfigTable": {topic.name: topic.to_json() for topic in topics},
+        }
 
 
 def _topic(name: str, queues: int, perm: int = READ_WRITE) -> TopicConfig:

@@ -1,26 +1,35 @@
 """Asks producers about transactions that were never ended: CHECK_TRANSACTION_STATE (39).
 
-Source: TransactionalMessageServiceImpl.java, AbstractTransactionalMessageCheckListener.java, ProducerManager.java, 5.3.
+Source: TransactionalMessageServiceImpl.java, AbstractTransactionalMessageCheckListener.java,
+ProducerManager.java, 5.3.
 
 Behaviour
-- Each round asks one live producer of its group about every transaction that is old enough, the oldest first; producers take turns.
+- Each round asks one live producer of its group about every transaction that is old enough, the
+  oldest first; producers take turns.
 - A transaction is old enough after transaction_timeout, or after its own
   CHECK_IMMUNITY_TIME_IN_SECONDS, and in each round after its first check.
-- A question is counted before it is asked: the half message is stored again at the end of its topic, with TRANSACTION_CHECK_TIMES one
-  higher, and the producer answers with the offsets of that copy.
-- After transaction_check_max questions the message goes to TRANS_CHECK_MAX_TIME_TOPIC, for an operator to look at.
+- A question is counted before it is asked: the half message is stored again at the end of its
+  topic, with TRANSACTION_CHECK_TIMES one higher, and the producer answers with the offsets of that
+  copy.
+- After transaction_check_max questions the message goes to TRANS_CHECK_MAX_TIME_TOPIC, for an
+  operator to look at.
 
 Differs from Java
-- Without a live producer of the group nothing counts: a producer may be away for up to transaction_keep_s and still be asked. That time is
-  counted from the first round of this start that missed it, by a clock that nobody can set and that stands still while the machine sleeps:
-  neither downtime nor a step of the wall clock gives up what could be asked about. Java goes by the wall clock.
-- Starts that come more often would keep such a transaction, and the log from there on, for ever. So RETURN_S after one it is given up, too,
-  where its segment of the log has been full for KEEPS times transaction_keep_s.
-- The age before which nobody is asked counts from when the message was stored, on the broker's own clock; Java takes the producer's.
-- At most max_unanswered_checks questions wait for their answers, so that no producer has to drop any; a round goes on as answers come,
-  or after an interval without them. Java asks for as long as a minute, whatever comes back.
-- With access control only producers whose user may send to the topic are asked: the question carries the message, and any client may
-  claim in a heartbeat that it produces for a group.
+- Without a live producer of the group nothing counts: a producer may be away for up to
+  transaction_keep_s and still be asked. That time is counted from the first round of this start
+  that missed it, by a clock that nobody can set and that stands still while the machine sleeps:
+  neither downtime nor a step of the wall clock gives up what could be asked about. Java goes by the
+  wall clock.
+- Starts that come more often would keep such a transaction, and the log from there on, for ever. So
+  RETURN_S after one it is given up, too, where its segment of the log has been full for KEEPS times
+  transaction_keep_s.
+- The age before which nobody is asked counts from when the message was stored, on the broker's own
+  clock; Java takes the producer's.
+- At most max_unanswered_checks questions wait for their answers, so that no producer has to drop
+  any; a round goes on as answers come, or after an interval without them. Java asks for as long as
+  a minute, whatever comes back.
+- With access control only producers whose user may send to the topic are asked: the question
+  carries the message, and any client may claim in a heartbeat that it produces for a group.
 """
 
 import asyncio
@@ -57,9 +66,11 @@ from ogive.wire.numbers import whole_number
 log = logging.getLogger(__name__)
 
 AT_A_TIME: Final = 64
-KEEPS: Final = 10  # these two: see above
+# these two: see above
+KEEPS: Final = 10
 RETURN_S: Final = 3600.0
-LOOK_S: Final = 0.05  # how often a round that waits for answers looks for them
+# how often a round that waits for answers looks for them
+LOOK_S: Final = 0.05
 
 MaySend = Callable[[Client, str], bool]
 """Whether the client's user may send to the topic."""
@@ -81,9 +92,17 @@ class TransactionChecks:
         read: Read,
         may_send: MaySend,
     ) -> None:
-        """*now_s* is the loop's clock; *full_for_s*: see Retention. *read* carries out a read of the store, and waits for the disk where
-        it has to, but not on the loop."""
-        self._transactions, self._clients, self._config, self._read = transactions, clients, config, read
+        """*now_s* is the loop's clock; *full_for_s*: see Retention.
+
+        *read* carries out a read of the store, and waits for the disk where it has to, but not on
+        the loop.
+        """
+        self._transactions, self._clients, self._config, self._read = (
+            transactions,
+            clients,
+            config,
+            read,
+        )
         self._store_host, self._now_ms, self._may_send = store_host, now_ms, may_send
         self._now_s, self._full_for_s = now_s, full_for_s
         self._turn = itertools.count()
@@ -91,7 +110,9 @@ class TransactionChecks:
     async def run(self) -> None:
         """One round. Raises StoreError."""
         self._transactions.write_marks()
-        due = [transaction for transaction in self._transactions.idle() if self._is_due(transaction)]
+        due = [
+            transaction for transaction in self._transactions.idle() if self._is_due(transaction)
+        ]
         limit = self._config.max_unanswered_checks
         at_a_time = min(AT_A_TIME, limit)
         waiting: list[Transaction] = []
@@ -103,7 +124,9 @@ class TransactionChecks:
                 waiting = await self._unanswered(waiting, (limit - at_a_time) // 2)
 
     async def _unanswered(self, asked: list[Transaction], few: int) -> list[Transaction]:
-        """Those of *asked* without an answer, once they are as few as that; after an interval they count as lost, and there are none."""
+        """Those of *asked* without an answer, once they are as few as that; after an interval they
+        count as lost, and there are none.
+        """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._config.transaction_check_interval_s
         while len(asked := [one for one in asked if one.asked and one.decision is None]) > few:
@@ -131,10 +154,14 @@ class TransactionChecks:
         name = f"the half message at {transaction.commitlog_offset}"
         try:
             half = await self._read(partial(self._transactions.find_half_message, transaction))
-            if _in_use(transaction):  # since the disk was read
+            # since the disk was read
+            if _in_use(transaction):
                 return False
             if half is None:
-                log.error("a transaction is given up: the log has no half message at %d any more", transaction.commitlog_offset)
+                log.error(
+                    "a transaction is given up: the log has no half message at %d any more",
+                    transaction.commitlog_offset,
+                )
                 self._transactions.drop(transaction, None)
                 return False
             name = _name(half)
@@ -149,9 +176,17 @@ class TransactionChecks:
         checks = _count(properties)
         group, topic = properties[PropertyName.PRODUCER_GROUP], properties[PropertyName.REAL_TOPIC]
         live = bool(self._live(group, topic))
-        if checks >= self._config.transaction_check_max or self._is_alone_too_long(transaction, live):
-            log.warning("nobody decided about the transaction of %s: it goes to %s", _name(half), CHECKED_TOO_OFTEN_TOPIC)
-            self._transactions.drop(transaction, self._copy(half, CHECKED_TOO_OFTEN_TOPIC, properties))
+        if checks >= self._config.transaction_check_max or self._is_alone_too_long(
+            transaction, live
+        ):
+            log.warning(
+                "nobody decided about the transaction of %s: it goes to %s",
+                _name(half),
+                CHECKED_TOO_OFTEN_TOPIC,
+            )
+            self._transactions.drop(
+                transaction, self._copy(half, CHECKED_TOO_OFTEN_TOPIC, properties)
+            )
             return False
         if not live:
             log.debug("no producer of group %s is there to be asked about %s", group, _name(half))
@@ -174,17 +209,23 @@ class TransactionChecks:
         if transaction.alone_since_s is None:
             transaction.alone_since_s = self._now_s()
         alone_s, keep_s = self._now_s() - transaction.alone_since_s, self._config.transaction_keep_s
-        return alone_s > keep_s or (alone_s > RETURN_S and self._full_for_s(transaction.commitlog_offset) > KEEPS * keep_s)
+        return alone_s > keep_s or (
+            alone_s > RETURN_S and self._full_for_s(transaction.commitlog_offset) > KEEPS * keep_s
+        )
 
     async def _move(self, transaction: Transaction, copy: NewMessage) -> None:
         """Return when the half message has its new place. Raises StoreError."""
         moved: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
-        self._transactions.move(transaction, copy, lambda error: None if moved.done() else moved.set_result(error))
+        self._transactions.move(
+            transaction, copy, lambda error: None if moved.done() else moved.set_result(error)
+        )
         error = await moved
         if error is not None:
             raise error
 
-    def _ask(self, producer: Connection, transaction: Transaction, half: StoredMessage, copy: NewMessage) -> None:
+    def _ask(
+        self, producer: Connection, transaction: Transaction, half: StoredMessage, copy: NewMessage
+    ) -> None:
         properties = decode_properties(copy.properties)
         key = properties.get(PropertyName.UNIQ_KEY)
         header = CheckTransactionStateRequest(
@@ -207,7 +248,9 @@ class TransactionChecks:
             store_host=self._store_host,
         )
         try:
-            producer.send_nowait(RemotingCommand(header.code, encode_header(header), encode_stored(record)))
+            producer.send_nowait(
+                RemotingCommand(header.code, encode_header(header), encode_stored(record))
+            )
         except ConnectError as exc:
             log.debug("the transaction of %s is asked about again later: %s", _name(half), exc)
 
@@ -221,7 +264,9 @@ class TransactionChecks:
         ]
 
     def _copy(self, half: StoredMessage, topic: str, properties: dict[str, str]) -> NewMessage:
-        return stored_again(half, (topic, 0), encode_properties(fit_properties(properties)), self._store_host)
+        return stored_again(
+            half, (topic, 0), encode_properties(fit_properties(properties)), self._store_host
+        )
 
 
 def _counted(properties: dict[str, str], checks: int) -> dict[str, str]:

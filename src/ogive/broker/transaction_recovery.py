@@ -1,8 +1,10 @@
-"""Finds the open transactions at the start: half messages without a mark, read from where the last run had got to.
+"""Finds the open transactions at the start: half messages without a mark, read from where the last
+run had got to.
 
-A power cut may keep a mark and lose the record that was written with it. So a mark says how far before it that record starts, and does not
-count if the record is missing. A crash of Apache's broker may leave a committed message without its mark: the transaction counts as
-committed then, and the mark is added.
+A power cut may keep a mark and lose the record that was written with it. So a mark says how far
+before it that record starts, and does not count if the record is missing. A crash of Apache's
+broker may leave a committed message without its mark: the transaction counts as committed then, and
+the mark is added.
 """
 
 import logging
@@ -10,7 +12,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from ogive.broker.half_messages import find_half_message, identity_of, identity_of_record, immunity_ms
+from ogive.broker.half_messages import (
+    find_half_message,
+    identity_of,
+    identity_of_record,
+    immunity_ms,
+)
 from ogive.broker.offsets import OffsetTable
 from ogive.broker.transaction_state import MarkProgress, Transaction
 from ogive.broker.waiting import Served
@@ -21,7 +28,9 @@ from ogive.wire.message import StoredMessage, decode_properties, decode_stored, 
 
 log = logging.getLogger(__name__)
 
-UNMARKED_MS: Final = 10_000  # a commit without its mark is no older, compared with the newest message of its queue: Apache marks every 3 s
+# a commit without its mark is no older, compared with the newest message of its queue: Apache marks
+# every 3 s
+UNMARKED_MS: Final = 10_000
 _READ: Final = 256
 
 
@@ -30,14 +39,18 @@ class Found:
     """*open*: those with a decision only lack their marks."""
 
     open: dict[bytes, Transaction]
-    stray: list[int]  # older places of ended transactions, without their mark
-    doubted: set[int]  # places whose mark does not count
+    # older places of ended transactions, without their mark
+    stray: list[int]
+    # places whose mark does not count
+    doubted: set[int]
     marks: MarkProgress
 
 
 def find_transactions(store: MessageStore, offsets: OffsetTable, served: Served) -> Found:
     """Blocking. Raises StoreError."""
-    first = max(offsets.get(TRANSACTION_GROUP, OP_HALF_TOPIC, 0) or 0, store.min_offset(OP_HALF_TOPIC, 0))
+    first = max(
+        offsets.get(TRANSACTION_GROUP, OP_HALF_TOPIC, 0) or 0, store.min_offset(OP_HALF_TOPIC, 0)
+    )
     found = Found({}, [], set(), MarkProgress(first))
     marked = _read_marks(store, first, found)
     newest: dict[bytes, Transaction] = {}
@@ -45,7 +58,10 @@ def find_transactions(store: MessageStore, offsets: OffsetTable, served: Served)
     for place, stored in _records(store, HALF_TOPIC, 0, first):
         transaction = _transaction(place, stored)
         if transaction is None:
-            log.warning("the half message at %d does not say where it belongs: it is passed over", stored.commitlog_offset)
+            log.warning(
+                "the half message at %d does not say where it belongs: it is passed over",
+                stored.commitlog_offset,
+            )
             continue
         older = newest.pop(transaction.identity, None)
         if older is not None:
@@ -53,7 +69,8 @@ def find_transactions(store: MessageStore, offsets: OffsetTable, served: Served)
         newest[transaction.identity] = transaction
     for transaction in newest.values():
         unmarked = [place for place in transaction.places if place not in marked]
-        if transaction.queue_offset in marked:  # the newest place decides
+        # the newest place decides
+        if transaction.queue_offset in marked:
             found.stray.extend(unmarked)
         else:
             transaction.places = unmarked
@@ -66,11 +83,15 @@ def _read_marks(store: MessageStore, first: int, found: Found) -> set[int]:
     """The places that are marked; what else the marks tell goes into *found*."""
     marked: set[int] = set()
     for at, mark in _records(store, OP_HALF_TOPIC, 0, first):
-        places = {int(word) for word in mark.body.split(b",") if word.isdigit()}  # many in one: Apache's since 5.0
+        # many in one: Apache's since 5.0
+        places = {int(word) for word in mark.body.split(b",") if word.isdigit()}
         if _counts(store, mark):
             marked |= places
         else:
-            log.warning("the mark at %d does not count: what was written with it is gone", mark.commitlog_offset)
+            log.warning(
+                "the mark at %d does not count: what was written with it is gone",
+                mark.commitlog_offset,
+            )
             found.doubted.update(places)
         found.marks.add(at, places)
     return marked
@@ -87,8 +108,10 @@ def _note_committed(store: MessageStore, opened: dict[bytes, Transaction], serve
     """Note the decision where a crash came between a commit and its mark."""
     sent_to = _real_places(store, opened.values())
     now = [(topic, served(topic, queue_id)) for topic, queue_id in sent_to]
-    while_away = [(topic, 0) for topic, _ in sent_to]  # the topic was gone when they were committed, and may be there again
-    for topic, queue_id in dict.fromkeys([*sent_to, *now, *while_away]):  # commits are under their real topic, near the end of the log
+    # the topic was gone when they were committed, and may be there again
+    while_away = [(topic, 0) for topic, _ in sent_to]
+    # commits are under their real topic, near the end of the log
+    for topic, queue_id in dict.fromkeys([*sent_to, *now, *while_away]):
         end = store.max_offset(topic, queue_id)
         newest_ms = store.store_time(topic, queue_id, end - 1)
         first = store.offset_by_time(topic, queue_id, newest_ms - UNMARKED_MS)
@@ -96,18 +119,30 @@ def _note_committed(store: MessageStore, opened: dict[bytes, Transaction], serve
             if stored.sys_flag & SysFlag.TRANSACTION_MASK == SysFlag.TRANSACTION_COMMIT:
                 transaction = opened.get(identity_of_record(stored))
                 if transaction is not None:
-                    log.warning("the transaction of the message at %d was committed: its mark is added", stored.commitlog_offset)
+                    log.warning(
+                        "the transaction of the message at %d was committed: its mark is added",
+                        stored.commitlog_offset,
+                    )
                     transaction.decision = Decision.COMMIT
 
 
-def _real_places(store: MessageStore, transactions: Iterable[Transaction]) -> dict[tuple[str, int], None]:
-    halves = [find_half_message(store, transaction.commitlog_offset) for transaction in transactions]
-    places = [real_place(decode_properties(half.properties)) for half in halves if half is not None]  # None: unreadable since
+def _real_places(
+    store: MessageStore, transactions: Iterable[Transaction]
+) -> dict[tuple[str, int], None]:
+    halves = [
+        find_half_message(store, transaction.commitlog_offset) for transaction in transactions
+    ]
+    # None: unreadable since
+    places = [real_place(decode_properties(half.properties)) for half in halves if half is not None]
     return dict.fromkeys(place for place in places if place is not None)
 
 
-def _records(store: MessageStore, topic: str, queue_id: int, offset: int) -> Iterator[tuple[int, StoredMessage]]:
-    """(queue offset, record) from *offset* to the queue's end; offsets without a record are passed over."""
+def _records(
+    store: MessageStore, topic: str, queue_id: int, offset: int
+) -> Iterator[tuple[int, StoredMessage]]:
+    """(queue offset, record) from *offset* to the queue's end; offsets without a record are passed
+    over.
+    """
     end = store.max_offset(topic, queue_id)
     while offset < end:
         entries = store.entries(topic, queue_id, offset, _READ)
@@ -130,6 +165,8 @@ def _transaction(place: int, stored: StoredMessage) -> Transaction | None:
     identity = identity_of(stored.topic, properties, stored.born_timestamp_ms, stored.body_crc)
     group = properties[PropertyName.PRODUCER_GROUP]
     immunity, log_offset = immunity_ms(properties), stored.commitlog_offset
-    found = Transaction(identity, place_of[0], group, log_offset, stored.store_timestamp_ms, immunity, [place])
+    found = Transaction(
+        identity, place_of[0], group, log_offset, stored.store_timestamp_ms, immunity, [place]
+    )
     found.checked = PropertyName.TRANSACTION_CHECKS in properties
     return found

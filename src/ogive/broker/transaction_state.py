@@ -1,4 +1,7 @@
-"""The state of open transactions, each part of it bounded. See transactions.py for what happens to them."""
+"""The state of open transactions, each part of it bounded.
+
+See transactions.py for what happens to them.
+"""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
@@ -9,9 +12,12 @@ from ogive.errors import StoreError
 from ogive.store.model import NewMessage
 from ogive.wire.codes import Decision
 
-MAX_MARKS: Final = 10_000  # marks whose places are remembered one by one; with more, progress in their topic is coarser
-MAX_READY_BYTES: Final = 16 * 1024 * 1024  # of half messages in memory; those of other transactions are read from the log
-_OBJECT_BYTES: Final = 512  # of a half message in memory beside its bytes, about
+# marks whose places are remembered one by one; with more, progress in their topic is coarser
+MAX_MARKS: Final = 10_000
+# of half messages in memory; those of other transactions are read from the log
+MAX_READY_BYTES: Final = 16 * 1024 * 1024
+# of a half message in memory beside its bytes, about
+_OBJECT_BYTES: Final = 512
 
 Ended = Callable[[StoreError | None], None]
 """Called once the end of a transaction is safe, or could not be stored."""
@@ -23,19 +29,27 @@ class Transaction:
 
     identity: bytes
     topic: str
-    group: str  # of its producers
+    # of its producers
+    group: str
     commitlog_offset: int
     stored_ms: int
-    immunity_ms: int | None  # the age before which it is not asked about, where the producer chose one
-    places: list[int]  # offsets in the half topic that carry no mark yet; the newest is the last
-    moving: bool = False  # a new half message of it is being stored
-    decision: Decision | None = None  # its end is being stored, waits for the move, or only lacks marks
+    # the age before which it is not asked about, where the producer chose one
+    immunity_ms: int | None
+    # offsets in the half topic that carry no mark yet; the newest is the last
+    places: list[int]
+    # a new half message of it is being stored
+    moving: bool = False
+    # its end is being stored, waits for the move, or only lacks marks
+    decision: Decision | None = None
     waiting: list[Ended] = field(default_factory=list)
-    opened_ms: int = 0  # 0: before this start
-    asked: bool = False  # a producer was, and has not answered yet
+    # 0: before this start
+    opened_ms: int = 0
+    # a producer was, and has not answered yet
+    asked: bool = False
     checked: bool = False
     """Set from the first check on, also of an earlier run: each round asks then."""
-    alone_since_s: float | None = None  # by the loop's clock; None unless the last look found nobody to be asked
+    # by the loop's clock; None unless the last look found nobody to be asked
+    alone_since_s: float | None = None
 
     @property
     def queue_offset(self) -> int:
@@ -43,11 +57,14 @@ class Transaction:
 
 
 class MarkProgress:
-    """From which offset on the next start has to read the op topic: it needs the marks of the half messages that it reads again."""
+    """From which offset on the next start has to read the op topic: it needs the marks of the half
+    messages that it reads again.
+    """
 
     def __init__(self, first: int) -> None:
         self._first = first
-        self._marks: deque[tuple[int, int]] = deque()  # (offset in the op topic + 1, highest half offset marked there or before)
+        # (offset in the op topic + 1, highest half offset marked there or before)
+        self._marks: deque[tuple[int, int]] = deque()
 
     def __len__(self) -> int:
         return len(self._marks)
@@ -59,7 +76,10 @@ class MarkProgress:
             highest = max(highest, self._marks[-1][1])
         self._marks.append((op_offset + 1, highest))
         if len(self._marks) > MAX_MARKS:
-            self._marks = deque(mark for i, mark in enumerate(self._marks, len(self._marks) % 2) if i % 2)  # the later one of each pair
+            # the later one of each pair
+            self._marks = deque(
+                mark for i, mark in enumerate(self._marks, len(self._marks) % 2) if i % 2
+            )
 
     def first_needed(self, half_offset: int) -> int:
         """The first mark that a start needs if it reads half messages from *half_offset* on."""
@@ -69,7 +89,9 @@ class MarkProgress:
 
 
 class ReadyMessages:
-    """What commits store, by the place of their half message; the oldest are forgotten beyond MAX_READY_BYTES."""
+    """What commits store, by the place of their half message; the oldest are forgotten beyond
+    MAX_READY_BYTES.
+    """
 
     def __init__(self) -> None:
         self._ready: OrderedDict[int, NewMessage] = OrderedDict()

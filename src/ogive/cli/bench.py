@@ -53,7 +53,11 @@ class Figures:
         times = sorted(self.times_s)
 
         def share_ms(share: float) -> float | None:
-            return round(times[min(int(len(times) * share), len(times) - 1)] * 1000, 3) if times else None
+            return (
+                round(times[min(int(len(times) * share), len(times) - 1)] * 1000, 3)
+                if times
+                else None
+            )
 
         return {
             "messages_per_s": round(self.messages / elapsed, 1),
@@ -93,7 +97,11 @@ class Measured:
         return self._counts(self.last) | self.whole.rates(self.last)
 
     def _counts(self, until: float) -> dict[str, object]:
-        return {"seconds": round(until - self.whole.started, 3), "messages": self.whole.messages, "failed": self.failed}
+        return {
+            "seconds": round(until - self.whole.started, 3),
+            "messages": self.whole.messages,
+            "failed": self.failed,
+        }
 
 
 def _check_count(options: argparse.Namespace) -> None:
@@ -108,12 +116,18 @@ async def produce(options: argparse.Namespace) -> int:
         raise InvalidOption(f"--size {options.size}: 1 to {MAX_SIZE} bytes are possible")
     if not 1 <= options.in_flight <= MAX_IN_FLIGHT:
         raise InvalidOption(f"--in-flight {options.in_flight}: 1 to {MAX_IN_FLIGHT} are possible")
-    measured, body, ends = Measured(), bytes(options.size), time.perf_counter() + seconds(options.duration)
+    measured, body, ends = (
+        Measured(),
+        bytes(options.size),
+        time.perf_counter() + seconds(options.duration),
+    )
     first: list[OgiveError] = []
     numbers = itertools.count()
 
     async def send_one_after_the_other(producer: aio.Producer) -> None:
-        while (began := time.perf_counter()) < ends and (options.count is None or next(numbers) < options.count):
+        while (began := time.perf_counter()) < ends and (
+            options.count is None or next(numbers) < options.count
+        ):
             try:
                 await producer.send(options.topic, body)
             except OgiveError as exc:
@@ -121,16 +135,21 @@ async def produce(options: argparse.Namespace) -> int:
                 if not first:
                     first.append(exc)
                 if measured.whole.messages == 0:
-                    return  # nothing works: do not try for the whole time
+                    # nothing works: do not try for the whole time
+                    return
             else:
                 measured.done(len(body), time.perf_counter() - began)
 
-    plain = ProducerConfig(compress_over_bytes=None)  # a body of zeros would arrive as nothing
+    # a body of zeros would arrive as nothing
+    plain = ProducerConfig(compress_over_bytes=None)
     async with aio.Producer(client=client_config(options), config=plain) as producer:
         reports = asyncio.create_task(_report(measured, "sent", as_json=options.json))
         try:
-            await asyncio.gather(*(send_one_after_the_other(producer) for _ in range(options.in_flight)))
-        finally:  # also at Ctrl-C
+            await asyncio.gather(
+                *(send_one_after_the_other(producer) for _ in range(options.in_flight))
+            )
+        finally:
+            # also at Ctrl-C
             reports.cancel()
             _show(measured.total(), "sent", as_json=options.json, last=True)
     if first:
@@ -142,14 +161,23 @@ async def consume(options: argparse.Namespace) -> int:
     """1 when nothing came."""
     _check_count(options)
     measured, ends = Measured(), time.perf_counter() + seconds(options.duration)
-    async with aio.PullConsumer(options.topic, group=options.group, start="earliest", client=client_config(options)) as consumer:
+    async with aio.PullConsumer(
+        options.topic, group=options.group, start="earliest", client=client_config(options)
+    ) as consumer:
         reports = asyncio.create_task(_report(measured, "received", as_json=options.json))
         try:
-            while (left := ends - time.perf_counter()) > 0 and (options.count is None or measured.whole.messages < options.count):
-                missing = POLL if options.count is None else min(options.count - measured.whole.messages, POLL)
+            while (left := ends - time.perf_counter()) > 0 and (
+                options.count is None or measured.whole.messages < options.count
+            ):
+                missing = (
+                    POLL
+                    if options.count is None
+                    else min(options.count - measured.whole.messages, POLL)
+                )
                 for message in await consumer.poll(min(left, 1.0), max_messages=missing):
                     measured.done(len(message.body))
-        finally:  # also at Ctrl-C
+        finally:
+            # also at Ctrl-C
             reports.cancel()
             _show(measured.total(), "received", as_json=options.json, last=True)
     return 0 if measured.whole.messages else 1
@@ -165,9 +193,17 @@ def _show(record: dict[str, object], verb: str, *, as_json: bool, last: bool) ->
     if as_json:
         print_json(record | {"last": last})
         return
-    times = f", p50 {record['p50_ms']} ms, p99 {record['p99_ms']} ms, max {record['max_ms']} ms" if record["p50_ms"] is not None else ""
+    times = (
+        f", p50 {record['p50_ms']} ms, p99 {record['p99_ms']} ms, max {record['max_ms']} ms"
+        if record["p50_ms"] is not None
+        else ""
+    )
     rate, volume = f"{record['messages_per_s']:,} messages/s", f"{record['mib_per_s']} MiB/s"
     failed = f", {record['failed']:,} failed" if record["failed"] else ""
     done = f"{record['messages']:,} {verb}"
-    line = f"total: {done} in {record['seconds']:.2f} s" if last else f"{record['seconds']:.0f} s: {done}"
+    line = (
+        f"total: {done} in {record['seconds']:.2f} s"
+        if last
+        else f"{record['seconds']:.0f} s: {done}"
+    )
     print(f"{line}{failed}, {rate}, {volume}{times}", flush=True)

@@ -26,7 +26,9 @@ async def lag(options: argparse.Namespace) -> int:
             await check_topic(admin, options.topic)
             print(nothing_consumed(options), file=sys.stderr)
             return EXIT_ERROR
-        gaps = await admin.lag_gaps(options.group, options.topic, members=not options.without_members)
+        gaps = await admin.lag_gaps(
+            options.group, options.topic, members=not options.without_members
+        )
     total = sum(row.lag for row in rows)
     over = total > options.max
     if options.json:
@@ -35,7 +37,10 @@ async def lag(options: argparse.Namespace) -> int:
     else:
         answer = "over" if over else "unknown" if gaps else "ok"
         least = "at least " if gaps else ""
-        print(f"{answer}: group {options.group} is {least}{counted(total, 'message')} behind, {options.max:,} are allowed")
+        print(
+            f"{answer}: group {options.group} is {least}{counted(total, 'message')} behind, "
+            f"{options.max:,} are allowed"
+        )
         for gap in gaps:
             accepts = "; --without-members accepts that" if gap.startswith(NO_MEMBER) else ""
             print(f"ogive: {gap}{accepts}", file=sys.stderr)

@@ -10,35 +10,53 @@ from ogive.errors import InvalidOption, ResponseCode, broker_error
 R = ResponseCode
 
 _EXPLAINED: Final[dict[ResponseCode, str]] = {
-    R.RPC_TIME_OUT: "a broker waited in vain for another one; look whether all brokers of the cluster are up",
-    R.RPC_SEND_TO_CHANNEL_FAILED: "a broker could not write to another one; look at the network between them",
-    R.RPC_ADDR_IS_NULL: "a broker does not know another one's address; look whether that one is registered (`ogive broker list`)",
+    R.RPC_TIME_OUT: "a broker waited in vain for another one; look whether all brokers of the "
+    "cluster are up",
+    R.RPC_SEND_TO_CHANNEL_FAILED: "a broker could not write to another one; look at the network "
+    "between them",
+    R.RPC_ADDR_IS_NULL: "a broker does not know another one's address; look whether that one is "
+    "registered (`ogive broker list`)",
     R.RPC_UNKNOWN: "a broker's call to another one failed; its log says why",
     R.SUCCESS: "done",
-    R.SYSTEM_ERROR: "the broker's catch-all; its remark says why. Without one, look into the broker's log",
-    R.SYSTEM_BUSY: "flow control: the broker has more work than it can do in time. Try later, send less at once, or add brokers",
-    R.REQUEST_CODE_NOT_SUPPORTED: "the server does not know the request: it is of another kind (a broker for a name server), "
+    R.SYSTEM_ERROR: "the broker's catch-all; its remark says why. Without one, look into the "
+    "broker's log",
+    R.SYSTEM_BUSY: "flow control: the broker has more work than it can do in time. Try later, send "
+    "less at once, or add brokers",
+    R.REQUEST_CODE_NOT_SUPPORTED: "the server does not know the request: it is of another kind (a "
+    "broker for a name server), "
     "or of another release",
     R.TRANSACTION_FAILED: "not used by servers",
-    R.FLUSH_DISK_TIMEOUT: "the message is stored, but was not on disk in time: a power cut may lose it",
+    R.FLUSH_DISK_TIMEOUT: "the message is stored, but was not on disk in time: a power cut may "
+    "lose it",
     R.SLAVE_NOT_AVAILABLE: "the message is stored at the master; there is no slave to copy it to",
     R.FLUSH_SLAVE_TIMEOUT: "the message is stored at the master; the slave did not confirm in time",
-    R.MESSAGE_ILLEGAL: "the message is refused: too long, a bad topic or property. Mend it; trying again cannot help",
-    R.SERVICE_NOT_AVAILABLE: "the broker cannot write: its disk is full or failed, it is a slave, or it is shutting down",
+    R.MESSAGE_ILLEGAL: "the message is refused: too long, a bad topic or property. Mend it; trying "
+    "again cannot help",
+    R.SERVICE_NOT_AVAILABLE: "the broker cannot write: its disk is full or failed, it is a slave, "
+    "or it is shutting down",
     R.VERSION_NOT_SUPPORTED: "client and server are of releases that do not go together",
-    R.NO_PERMISSION: "access control forbids it, or a permission of topic, group or broker (`ogive topic show`, `ogive group show`)",
+    R.NO_PERMISSION: "access control forbids it, or a permission of topic, group or broker (`ogive "
+    "topic show`, `ogive group show`)",
     R.TOPIC_NOT_EXIST: "no such topic: it is misspelt, or must be created (`ogive topic create`)",
     R.TOPIC_EXIST_ALREADY: "there is such a topic already",
     R.PULL_NOT_FOUND: "nothing new in the queue; consumers ask again by themselves",
-    R.PULL_RETRY_IMMEDIATELY: "what is new does not match the subscription; consumers go on by themselves",
-    R.PULL_OFFSET_MOVED: "the queue does not hold the offset that was asked for, or the group was reset; consumers go on by themselves",
+    R.PULL_RETRY_IMMEDIATELY: "what is new does not match the subscription; consumers go on by "
+    "themselves",
+    R.PULL_OFFSET_MOVED: "the queue does not hold the offset that was asked for, or the group was "
+    "reset; consumers go on by themselves",
     R.QUERY_NOT_FOUND: "nothing under that key, offset or name",
-    R.SUBSCRIPTION_PARSE_FAILED: "the filter expression cannot be read: tags are separated by ||, SQL must be allowed at the broker",
-    R.SUBSCRIPTION_NOT_EXIST: "the broker does not know the group's subscription yet; the next heartbeat mends it",
-    R.SUBSCRIPTION_NOT_LATEST: "the broker has an older subscription of the group; a heartbeat mends it. If it stays, members differ",
-    R.SUBSCRIPTION_GROUP_NOT_EXIST: "no such consumer group, and the broker makes none by itself (`ogive group create`)",
-    R.FILTER_DATA_NOT_EXIST: "the broker does not know the group's SQL filter yet; the next heartbeat mends it",
-    R.FILTER_DATA_NOT_LATEST: "the broker has an older SQL filter of the group; the next heartbeat mends it",
+    R.SUBSCRIPTION_PARSE_FAILED: "the filter expression cannot be read: tags are separated by ||, "
+    "SQL must be allowed at the broker",
+    R.SUBSCRIPTION_NOT_EXIST: "the broker does not know the group's subscription yet; the next "
+    "heartbeat mends it",
+    R.SUBSCRIPTION_NOT_LATEST: "the broker has an older subscription of the group; a heartbeat "
+    "mends it. If it stays, members differ",
+    R.SUBSCRIPTION_GROUP_NOT_EXIST: "no such consumer group, and the broker makes none by itself "
+    "(`ogive group create`)",
+    R.FILTER_DATA_NOT_EXIST: "the broker does not know the group's SQL filter yet; the next "
+    "heartbeat mends it",
+    R.FILTER_DATA_NOT_LATEST: "the broker has an older SQL filter of the group; the next heartbeat "
+    "mends it",
     R.INVALID_PARAMETER: "an argument is refused; the remark names it",
     R.TRANSACTION_SHOULD_COMMIT: "the transaction is to be committed",
     R.TRANSACTION_SHOULD_ROLLBACK: "the transaction is to be rolled back",
@@ -49,14 +67,18 @@ _EXPLAINED: Final[dict[ResponseCode, str]] = {
     R.CONSUMER_NOT_ONLINE: "no member of the group is connected to the broker (`ogive group show`)",
     R.CONSUME_MSG_TIMEOUT: "the member was asked, and did not answer in time",
     R.NO_MESSAGE: "no message there, or its offset is outside the queue",
-    R.POLLING_FULL: "5.x: too many consumers wait for messages. 4.x: the access-control file could not be changed",
-    R.POLLING_TIMEOUT: "5.x: no message came in the time given. 4.x: the access-control entry could not be deleted",
+    R.POLLING_FULL: "5.x: too many consumers wait for messages. 4.x: the access-control file could "
+    "not be changed",
+    R.POLLING_TIMEOUT: "5.x: no message came in the time given. 4.x: the access-control entry "
+    "could not be deleted",
     R.BROKER_NOT_EXIST: "5.x: no such broker. 4.x: the white list could not be changed",
     R.BROKER_DISPATCH_NOT_COMPLETE: "the broker has not caught up with its own log yet; try later",
     R.BROADCAST_CONSUMPTION: "the group consumes by broadcasting: its offsets live at the members",
     R.FLOW_CONTROL: "flow control: try later, or send less at once",
-    R.NOT_LEADER_FOR_QUEUE: "the queue has moved to another broker; clients learn it with the next route",
-    R.ILLEGAL_OPERATION: "too late, or not for this message: a recall or commit that came after its time",
+    R.NOT_LEADER_FOR_QUEUE: "the queue has moved to another broker; clients learn it with the next "
+    "route",
+    R.ILLEGAL_OPERATION: "too late, or not for this message: a recall or commit that came after "
+    "its time",
     R.GO_AWAY: "the server is shutting down; clients connect elsewhere",
     R.LMQ_QUOTA_EXCEEDED: "the broker holds as many light queues as it may",
     R.LITE_SUBSCRIPTION_QUOTA_EXCEEDED: "the client subscribes to as many light topics as it may",
@@ -83,7 +105,9 @@ def run(options: argparse.Namespace) -> int:
     code = _parse(options.code)
     error = type(broker_error(code, None)).__name__
     if options.json:
-        print_json({"code": code.value, "name": code.name, "meaning": explain(code), "exception": error})
+        print_json(
+            {"code": code.value, "name": code.name, "meaning": explain(code), "exception": error}
+        )
     else:
         print(f"{code.value} {code.name}: {explain(code)}")
         if code is not ResponseCode.SUCCESS:
@@ -101,4 +125,6 @@ def _parse(text: str) -> ResponseCode:
         near = [name for name in ResponseCode.__members__ if text and text.upper() in name]
         near = near or difflib.get_close_matches(text.upper(), ResponseCode.__members__)
         known = f": did you mean {' or '.join(near[:3])}?" if near else ""
-        raise InvalidOption(f"{text} is not a response code{known or '; `ogive errors` lists them'}") from None
+        raise InvalidOption(
+            f"{text} is not a response code{known or '; `ogive errors` lists them'}"
+        ) from None

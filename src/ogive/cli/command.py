@@ -34,25 +34,48 @@ def run(arguments: Sequence[str]) -> int:
         code = carry_out(options)
         if isinstance(code, int):
             return code
-        import asyncio  # here, because it takes longer to load than the help takes to print
+        # here, because it takes longer to load than the help takes to print
+        import asyncio
 
         return asyncio.run(code)
     except OgiveError as exc:
         from ogive.cli.advice import way_out
 
-        text, advice = harmless_text(str(exc)), way_out(exc, options)  # a server may have had a word in it
-        _complain(f"{text.rstrip('.')}{'' if text.endswith('?') else '.'} {advice}" if advice else text, options)
+        # a server may have had a word in it
+        text, advice = harmless_text(str(exc)), way_out(exc, options)
+        _complain(
+            f"{text.rstrip('.')}{'' if text.endswith('?') else '.'} {advice}" if advice else text,
+            options,
+        )
         return EXIT_TRY_LATER if isinstance(exc, TryLater) else EXIT_ERROR
 
 
 _NAMES: Final = (
-    "topic", "topics", "group", "cluster", "broker", "broker_name", "tag", "keys", "properties", "sharding_key", "key", "id", "ids",
-    "trace_topic", "source", "user", "resource", "instance_name",
-)  # fmt: skip
+    "topic",
+    "topics",
+    "group",
+    "cluster",
+    "broker",
+    "broker_name",
+    "tag",
+    "keys",
+    "properties",
+    "sharding_key",
+    "key",
+    "id",
+    "ids",
+    "trace_topic",
+    "source",
+    "user",
+    "resource",
+    "instance_name",
+)
 
 
 def _check_names(options: argparse.Namespace) -> None:
-    """Raises InvalidOption for bytes on the command line that are no text: no request can hold them. Files may have such names."""
+    """Raises InvalidOption for bytes on the command line that are no text: no request can hold
+    them. Files may have such names.
+    """
     for name in _NAMES:
         given = getattr(options, name, None)
         for text in given if isinstance(given, list) else [given]:
@@ -61,7 +84,8 @@ def _check_names(options: argparse.Namespace) -> None:
 
 
 def _complain(text: str, options: argparse.Namespace) -> None:
-    if getattr(options, "log_format", "text") == "json":  # a log of JSON has no other lines
+    # a log of JSON has no other lines
+    if getattr(options, "log_format", "text") == "json":
         from ogive.cli.logs import last_line
 
         text = last_line(text)

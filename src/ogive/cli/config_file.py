@@ -1,4 +1,5 @@
-"""``ogive up --config FILE``: the options of the command line in a TOML file, or the supported keys of Apache's broker.conf.
+"""``ogive up --config FILE``: the options of the command line in a TOML file, or the supported keys
+of Apache's broker.conf.
 
 The command line wins over the file.
 """
@@ -28,7 +29,8 @@ _NAMED: Final = re.compile(r"--[a-z-]+|[a-z_]+(?==)")
 
 
 def read(path: str, command: argparse.ArgumentParser) -> dict[str, Any]:
-    """New defaults for *command*, by the names of its options' attributes; ``config_notes`` are for the log, once it is set up.
+    """New defaults for *command*, by the names of its options' attributes; ``config_notes`` are for
+    the log, once it is set up.
 
     Raises InvalidOption.
     """
@@ -48,10 +50,12 @@ def read(path: str, command: argparse.ArgumentParser) -> dict[str, Any]:
     return _from_toml(path, table, command)
 
 
-# --- TOML ------------------------------------------------------------------------------------------------------------
+# --- TOML -----------------------------------------------------------------------------------------
 
 
-def _from_toml(path: str, table: Mapping[str, Any], command: argparse.ArgumentParser) -> dict[str, Any]:
+def _from_toml(
+    path: str, table: Mapping[str, Any], command: argparse.ArgumentParser
+) -> dict[str, Any]:
     known = {
         option.removeprefix("--"): action
         for action in command._actions
@@ -62,7 +66,9 @@ def _from_toml(path: str, table: Mapping[str, Any], command: argparse.ArgumentPa
     for name, value in table.items():
         action = known.get(name)
         if action is None and isinstance(value, dict):
-            raise InvalidOption(f"{path}: [{name}] is a table: settings stand at the top level, without one")
+            raise InvalidOption(
+                f"{path}: [{name}] is a table: settings stand at the top level, without one"
+            )
         if action is None:
             raise InvalidOption(f"{path}: {name} is no setting{_nearest(name, known)}")
         found[action.dest] = _value(f"{path}: {name}", action, value)
@@ -90,18 +96,26 @@ def _value(where: str, action: argparse.Action, value: Any) -> Any:
 
 
 def blamed(text: str, options: argparse.Namespace) -> str:
-    """Where in the file the value stands that an error's *text* is about, as a sentence; empty where it is not from the file.
+    """Where in the file the value stands that an error's *text* is about, as a sentence; empty
+    where it is not from the file.
 
-    Such a text begins with an option, or a field of BrokerConfig. ``options.in_file`` is what read() gave; the command line wins.
+    Such a text begins with an option, or a field of BrokerConfig. ``options.in_file`` is what
+    read() gave; the command line wins.
     """
     named = _NAMED.match(text)
     if named is None:
         return ""
     path, found = options.config, options.in_file
     name = named[0].removeprefix("--").replace("-", "_")
-    if name not in found.get("broker_settings", {}) and (name not in found or getattr(options, name) is not found[name]):
+    if name not in found.get("broker_settings", {}) and (
+        name not in found or getattr(options, name) is not found[name]
+    ):
         return ""
-    keys = {dest: key for key, (dest, _) in (*_KEYS.items(), *_SETTINGS.items())} if _is_broker_conf(path) else {}
+    keys = (
+        {dest: key for key, (dest, _) in (*_KEYS.items(), *_SETTINGS.items())}
+        if _is_broker_conf(path)
+        else {}
+    )
     return f"{keys.get(name, name.replace('_', '-'))} in {path} says so."
 
 
@@ -114,7 +128,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f"; {near[0]} is" if near else f"; there are {', '.join(sorted(known))}"
 
 
-# --- broker.conf -----------------------------------------------------------------------------------------------------
+# --- broker.conf ----------------------------------------------------------------------------------
 
 
 def _properties(path: str, data: bytes) -> dict[str, str]:
@@ -182,19 +196,25 @@ def _period(text: str) -> float:
 def _no_old_rules(text: str) -> None:
     if _switch(text):
         raise InvalidOption(
-            "users and rules of releases before 5 (plain_acl.yml) are not read. authenticationEnabled and authorizationEnabled switch on "
+            "users and rules of releases before 5 (plain_acl.yml) are not read. "
+            "authenticationEnabled and authorizationEnabled switch on "
             "those of the newer ones"
         )
 
 
 def _master_id(text: str) -> None:
     if _whole(text):
-        raise InvalidOption("only 0, a master, is possible here: there are no replicas. Give each broker a brokerName of its own")
+        raise InvalidOption(
+            "only 0, a master, is possible here: there are no replicas. Give each broker a "
+            "brokerName of its own"
+        )
 
 
 def _master_role(text: str) -> None:
     if text not in ("ASYNC_MASTER", "SYNC_MASTER"):
-        raise InvalidOption("only ASYNC_MASTER and SYNC_MASTER are possible here: there are no replicas")
+        raise InvalidOption(
+            "only ASYNC_MASTER and SYNC_MASTER are possible here: there are no replicas"
+        )
 
 
 def _client_auth(text: str) -> str:
@@ -310,25 +330,42 @@ def _from_broker_conf(path: str, found: Mapping[str, str], *, is_ascii: bool) ->
             elif name in _ONLY:
                 _ONLY[name](text.strip())
         except (ValueError, KeyError, TypeError, InvalidOption) as exc:
-            shown = "what stands there" if name in _SECRET else repr(text[:80])  # never a password
-            why = f": {exc}" if isinstance(exc, InvalidOption) else f": {_SECRET[name]} is expected" if name in _SECRET else ""
+            # never a password
+            shown = "what stands there" if name in _SECRET else repr(text[:80])
+            why = (
+                f": {exc}"
+                if isinstance(exc, InvalidOption)
+                else f": {_SECRET[name]} is expected"
+                if name in _SECRET
+                else ""
+            )
             raise InvalidOption(f"{path}: {name} cannot be {shown}{why}") from None
     for name in _PLACES.keys() & found.keys():
         _check_place(path, name, found[name], found.get("storePathRootDir"))
     if settings:
         defaults["broker_settings"] = settings
     _drop_unused_tls(defaults)
-    if (found.get("authorizationEnabled", "false").lower() == "true") != bool(defaults.get("acl", False)):
+    if (found.get("authorizationEnabled", "false").lower() == "true") != bool(
+        defaults.get("acl", False)
+    ):
         raise InvalidOption(
-            f"{path}: authenticationEnabled and authorizationEnabled must be equal here: one asks who it is, the other decides"
+            f"{path}: authenticationEnabled and authorizationEnabled must be equal here: one asks "
+            "who it is, the other decides"
         )
     unknown = sorted(found.keys() - set(_KNOWN))
-    notes = [f"{path}: not used here: {', '.join(map(_doubted, unknown))[:2000]}"] if unknown else []
-    foreign = sorted(name for name in found.keys() & set(_KNOWN) if not found[name].isascii() and name not in _SECRET)
+    notes = (
+        [f"{path}: not used here: {', '.join(map(_doubted, unknown))[:2000]}"] if unknown else []
+    )
+    foreign = sorted(
+        name
+        for name in found.keys() & set(_KNOWN)
+        if not found[name].isascii() and name not in _SECRET
+    )
     # In a file of ASCII alone they came from escapes.
     if foreign and not is_ascii:
         notes.append(
-            f"{path}: {', '.join(foreign)}: characters beyond ASCII are read byte by byte, as by Apache's broker; write \\uXXXX for each"
+            f"{path}: {', '.join(foreign)}: characters beyond ASCII are read byte by byte, as by "
+            "Apache's broker; write \\uXXXX for each"
         )
     if notes:
         defaults["config_notes"] = notes
@@ -348,17 +385,25 @@ def _drop_unused_tls(defaults: dict[str, Any]) -> None:
 
 
 def _check_place(path: str, name: str, text: str, root: str | None) -> None:
-    """Raises InvalidOption for another place than ours: a start there would begin an empty log, while the messages are elsewhere."""
+    """Raises InvalidOption for another place than ours: a start there would begin an empty log,
+    while the messages are elsewhere.
+    """
     if root is None or Path(text).resolve() != (Path(root) / _PLACES[name]).resolve():
         raise InvalidOption(
-            f"{path}: {name} cannot be {text[:80]!r}: it is always {_PLACES[name]} in storePathRootDir, "
-            f"which {'is not given' if root is None else f'is {root}'}; a mount or a link there puts it on another disk"
+            f"{path}: {name} cannot be {text[:80]!r}: it is always {_PLACES[name]} in "
+            "storePathRootDir, "
+            f"which {'is not given' if root is None else f'is {root}'}; a mount or a link there "
+            "puts it on another disk"
         )
 
 
 def _doubted(name: str) -> str:
-    """With the key that it may be a misspelling of: very near ones only, as most are other settings of Apache's."""
+    """With the key that it may be a misspelling of: very near ones only, as most are other settings
+    of Apache's.
+    """
     if not name or any(map(str.isspace, name)) or not name.isprintable():
         return repr(name[:80])
-    near = next(([key] for key in _KNOWN if key.lower() == name.lower()), []) or difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.9)
+    near = next(
+        ([key] for key in _KNOWN if key.lower() == name.lower()), []
+    ) or difflib.get_close_matches(name, _KNOWN, n=1, cutoff=0.9)
     return f"{name} (did you mean {near[0]}?)" if near else name

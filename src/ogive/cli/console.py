@@ -22,7 +22,8 @@ async def run(options: argparse.Namespace) -> int:
     if not 0 <= options.console_port <= 65535:
         raise InvalidOption(f"--port {options.console_port}: 0 to 65535 is needed")
     config = await asyncio.to_thread(of_cluster, options)
-    from ogive.console.server import Console  # only after the check that its libraries are installed
+    # only after the check that its libraries are installed
+    from ogive.console.server import Console
 
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -41,30 +42,62 @@ async def run(options: argparse.Namespace) -> int:
 
 
 def of_cluster(options: argparse.Namespace) -> ConsoleConfig:
-    """For the cluster that the options, the environment or the context name. Raises InvalidOption."""
+    """For the cluster that the options, the environment or the context name.
+
+    Raises InvalidOption.
+    """
     require_extra()
     if bool(options.tls_cert) != bool(options.tls_key):
         raise InvalidOption("HTTPS needs both --tls-cert and --tls-key")
-    tls = TlsConfig(cert=Path(options.tls_cert), key=Path(options.tls_key)) if options.tls_cert else None
+    tls = (
+        TlsConfig(cert=Path(options.tls_cert), key=Path(options.tls_key))
+        if options.tls_cert
+        else None
+    )
     return _config(options, connect.client_config(options), connect.place(options).credentials, tls)
 
 
-def beside_broker(options: argparse.Namespace, internal: Credentials | None, tls: TlsConfig | None) -> ConsoleConfig:
-    """For the broker of this process; its name server's address is set later. Raises InvalidOption."""
+def beside_broker(
+    options: argparse.Namespace, internal: Credentials | None, tls: TlsConfig | None
+) -> ConsoleConfig:
+    """For the broker of this process; its name server's address is set later.
+
+    Raises InvalidOption.
+    """
     require_extra()
     if tls is not None and tls.client_auth == "required":
-        raise InvalidOption("--console-port: the console has no certificate of its own to show; add --tls-client-auth optional")
-    client = ClientConfig(credentials=internal, ssl=False if tls is None else only_trusting(tls.cert))
-    return _config(options, client, options.credentials if options.acl else None, tls and TlsConfig(cert=tls.cert, key=tls.key))
+        raise InvalidOption(
+            "--console-port: the console has no certificate of its own to show; add "
+            "--tls-client-auth optional"
+        )
+    client = ClientConfig(
+        credentials=internal, ssl=False if tls is None else only_trusting(tls.cert)
+    )
+    return _config(
+        options,
+        client,
+        options.credentials if options.acl else None,
+        tls and TlsConfig(cert=tls.cert, key=tls.key),
+    )
 
 
-def _config(options: argparse.Namespace, client: ClientConfig, credentials: str | None, tls: TlsConfig | None) -> ConsoleConfig:
+def _config(
+    options: argparse.Namespace,
+    client: ClientConfig,
+    credentials: str | None,
+    tls: TlsConfig | None,
+) -> ConsoleConfig:
     """*credentials*: the file that is used where the options name none for the console."""
     file = options.console_credentials or credentials
     asked = read_credentials(file) if file else None
     try:
         return ConsoleConfig(
-            client=client, host=options.console_host, port=options.console_port, name=options.console_name, credentials=asked, tls=tls
+            client=client,
+            host=options.console_host,
+            port=options.console_port,
+            name=options.console_name,
+            credentials=asked,
+            tls=tls,
         )
     except InvalidOption as exc:
         raise InvalidOption(f"{exc} (--console-host IP, --console-credentials FILE)") from None

@@ -1,7 +1,7 @@
 """``ogive context ...``: named clusters, so that an address need not be typed each time.
 
-They are kept in ``ogive/contexts.json`` in the user's configuration directory (XDG_CONFIG_HOME, else ~/.config). Secrets are not: a
-context names the file that holds them.
+They are kept in ``ogive/contexts.json`` in the user's configuration directory (XDG_CONFIG_HOME,
+else ~/.config). Secrets are not: a context names the file that holds them.
 """
 
 import argparse
@@ -24,7 +24,9 @@ MAX_NAME: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One cluster: its name servers, and the files with credentials, authorities and a certificate of one's own, if it asks for them."""
+    """One cluster: its name servers, and the files with credentials, authorities and a certificate
+    of one's own, if it asks for them.
+    """
 
     name_server: str
     credentials: str | None = None
@@ -49,17 +51,25 @@ class Contexts:
         if name not in self.contexts:
             known = ", ".join(sorted(self.contexts)) or "none"
             raise InvalidOption(
-                f"there is no context {name!r}{source}; known: {known}. `ogive context add {name} --name-server HOST:PORT` makes it"
+                f"there is no context {name!r}{source}; known: {known}. `ogive context add {name} "
+                "--name-server HOST:PORT` makes it"
             )
         return self.contexts[name]
 
 
 def file() -> Path:
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "ogive" / "contexts.json"
+    return (
+        Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        / "ogive"
+        / "contexts.json"
+    )
 
 
 def load() -> Contexts:
-    """The contexts in the file; none if there is no file. Raises InvalidOption for a file of another kind."""
+    """The contexts in the file; none if there is no file.
+
+    Raises InvalidOption for a file of another kind.
+    """
     path = file()
     try:
         with path.open("rb") as opened:
@@ -74,10 +84,15 @@ def load() -> Contexts:
 
 def _save(contexts: Contexts) -> None:
     path = file()
-    value: dict[str, Any] = {"contexts": {name: asdict(one) for name, one in contexts.contexts.items()}, "current": contexts.current}
+    value: dict[str, Any] = {
+        "contexts": {name: asdict(one) for name, one in contexts.contexts.items()},
+        "current": contexts.current,
+    }
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, suffix=".new", delete=False, encoding="utf-8") as new:
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, suffix=".new", delete=False, encoding="utf-8"
+        ) as new:
             json.dump(value, new, indent=2)
         Path(new.name).replace(path)
     except OSError as exc:
@@ -85,7 +100,9 @@ def _save(contexts: Contexts) -> None:
 
 
 def chosen() -> tuple[str, Context] | None:
-    """The context that OGIVE_CONTEXT names, or the one in use, with its name; None where there is neither. Raises InvalidOption."""
+    """The context that OGIVE_CONTEXT names, or the one in use, with its name; None where there is
+    neither. Raises InvalidOption.
+    """
     contexts = load()
     if named := os.environ.get("OGIVE_CONTEXT"):
         return named, contexts.get(named, " (from OGIVE_CONTEXT)")
@@ -94,9 +111,13 @@ def chosen() -> tuple[str, Context] | None:
 
 def add(options: argparse.Namespace) -> int:
     if not 1 <= len(options.context) <= MAX_NAME or any(c.isspace() for c in options.context):
-        raise InvalidOption(f"context name {options.context[:80]!r}: 1 to {MAX_NAME} characters without spaces are needed")
+        raise InvalidOption(
+            f"context name {options.context[:80]!r}: 1 to {MAX_NAME} characters without spaces are "
+            "needed"
+        )
     if not options.name_server.startswith(("http://", "https://")):
-        parse_name_servers(options.name_server)  # raises InvalidOption now, and not at each command
+        # raises InvalidOption now, and not at each command
+        parse_name_servers(options.name_server)
     contexts = load()
     files = (options.credentials, options.cafile, options.certfile, options.keyfile)
     absolute = [None if path is None else str(Path(path).absolute()) for path in files]
@@ -105,9 +126,17 @@ def add(options: argparse.Namespace) -> int:
         contexts.current = options.context
     _save(contexts)
     for path in absolute:
-        if path is not None and not is_there(Path(path)):  # it may come later: contexts are made on new machines, too
-            print(f"ogive: there is no file {path} yet: commands that use this context will fail until there is", file=sys.stderr)
-    print(f"context {options.context} is {options.name_server}{', in use now' if contexts.current == options.context else ''}")
+        # it may come later: contexts are made on new machines, too
+        if path is not None and not is_there(Path(path)):
+            print(
+                f"ogive: there is no file {path} yet: commands that use this context will fail "
+                "until there is",
+                file=sys.stderr,
+            )
+    print(
+        f"context {options.context} is "
+        f"{options.name_server}{', in use now' if contexts.current == options.context else ''}"
+    )
     return 0
 
 
@@ -133,13 +162,27 @@ def remove(options: argparse.Namespace) -> int:
 
 def list_contexts(options: argparse.Namespace) -> int:
     contexts = load()
-    rows = [(name, name == contexts.current, one) for name, one in sorted(contexts.contexts.items())]
+    rows = [
+        (name, name == contexts.current, one) for name, one in sorted(contexts.contexts.items())
+    ]
     if options.json:
         for name, current, one in rows:
             print_json({"context": name, "current": current, **asdict(one)})
     elif rows:
-        table = [("*" if current else "", name, one.name_server, one.credentials, one.cafile, one.certfile) for name, current, one in rows]
-        print_table(("", "context", "name server", "credentials", "authorities", "certificate"), table)
+        table = [
+            (
+                "*" if current else "",
+                name,
+                one.name_server,
+                one.credentials,
+                one.cafile,
+                one.certfile,
+            )
+            for name, current, one in rows
+        ]
+        print_table(
+            ("", "context", "name server", "credentials", "authorities", "certificate"), table
+        )
     else:
         print("no contexts; `ogive context add NAME --name-server HOST:PORT` adds one")
     return 0

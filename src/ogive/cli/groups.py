@@ -26,14 +26,29 @@ async def list_groups(options: argparse.Namespace) -> int:
             online = await admin.members(group.name)
             lag = sum(queue.lag for queue in await admin.lag(group.name, members=False))
             members = 0 if online is None else len(online.connections)
-            return {"group": group.name, "members": members, "lag": lag, "max_retries": group.max_retries, "enabled": group.enabled}
+            return {
+                "group": group.name,
+                "members": members,
+                "lag": lag,
+                "max_retries": group.max_retries,
+                "enabled": group.enabled,
+            }
 
         rows = await each(await admin.groups(system=options.all), row)
     if options.json:
         for one in rows:
             print_json(one)
     else:
-        table = [(r["group"], r["members"], r["lag"], r["max_retries"], "" if r["enabled"] else "disabled") for r in rows]
+        table = [
+            (
+                r["group"],
+                r["members"],
+                r["lag"],
+                r["max_retries"],
+                "" if r["enabled"] else "disabled",
+            )
+            for r in rows
+        ]
         print_table(("group", "members", "lag", "retries", ""), table)
     return 0
 
@@ -41,7 +56,10 @@ async def list_groups(options: argparse.Namespace) -> int:
 async def show_group(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         group = await admin.group(options.group)
-    members = [{"id": m.client_id, "address": m.address, "language": m.language, "version": m.version} for m in group.members]
+    members = [
+        {"id": m.client_id, "address": m.address, "language": m.language, "version": m.version}
+        for m in group.members
+    ]
     if options.json:
         print_json(
             {
@@ -63,10 +81,13 @@ async def show_group(options: argparse.Namespace) -> int:
     state = "enabled" if group.enabled else "disabled: its members get nothing"
     print(f"group {group.name} on {' '.join(group.brokers)}, {state}")
     settings = {
-        "retry limit": f"{group.max_retries}, then the dead letters; the max_retries of a listener comes before it",
+        "retry limit": f"{group.max_retries}, then the dead letters; the max_retries of a listener "
+        "comes before it",
         "retry queues": group.retry_queues,
         "broadcasting": "allowed" if group.broadcast else "not allowed",
-        "orderly": "yes, for clients of a proxy" if group.orderly else "no; listeners decide that for themselves",
+        "orderly": "yes, for clients of a proxy"
+        if group.orderly
+        else "no; listeners decide that for themselves",
         "lag": f"{group.lag:,}, {group.messages_per_s:,.1f} messages/s consumed",
     }
     for name, value in settings.items():
@@ -78,15 +99,25 @@ async def show_group(options: argparse.Namespace) -> int:
     print()
     print_table(("topic", "subscription"), list(group.subscriptions.items()))
     print()
-    print_table(("member", "address", "language", "version"), [tuple(member.values()) for member in members])
+    print_table(
+        ("member", "address", "language", "version"), [tuple(member.values()) for member in members]
+    )
     return 0
 
 
 async def create_group(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
-        await admin.create_group(options.group, max_retries=options.max_retries, retry_queues=options.retry_queues)
+        await admin.create_group(
+            options.group, max_retries=options.max_retries, retry_queues=options.retry_queues
+        )
     text = f"group {options.group} has {options.max_retries} retries"
-    print_done(options, text, group=options.group, max_retries=options.max_retries, retry_queues=options.retry_queues)
+    print_done(
+        options,
+        text,
+        group=options.group,
+        max_retries=options.max_retries,
+        retry_queues=options.retry_queues,
+    )
     return 0
 
 
@@ -100,7 +131,8 @@ async def update_group(options: argparse.Namespace) -> int:
     wanted = {name: value for name, value in named.items() if value is not None}
     if not wanted:
         raise InvalidOption(
-            "nothing to change: --max-retries, --retry-queues, --broadcast, --no-broadcast, --enable or --disable is needed"
+            "nothing to change: --max-retries, --retry-queues, --broadcast, --no-broadcast, "
+            "--enable or --disable is needed"
         )
     async with aio.Admin(client=client_config(options)) as admin:
         changes = await admin.update_group(options.group, **wanted, dry_run=options.dry_run)
@@ -109,7 +141,10 @@ async def update_group(options: argparse.Namespace) -> int:
 
 
 async def delete_group(options: argparse.Namespace) -> int:
-    confirm(f"delete group {options.group}{' and its progress' if options.offsets else ''}?", yes=options.yes)
+    confirm(
+        f"delete group {options.group}{' and its progress' if options.offsets else ''}?",
+        yes=options.yes,
+    )
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.delete_group(options.group, offsets=options.offsets)
     text = f"group {options.group} is deleted; its retry and dead-letter topics stay"
@@ -135,7 +170,11 @@ async def clone_group(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         await refuse_unknown(admin, options.source)
         return await _move(
-            admin, options, lambda dry_run: admin.clone_offsets(options.source, options.group, options.topic, dry_run=dry_run)
+            admin,
+            options,
+            lambda dry_run: admin.clone_offsets(
+                options.source, options.group, options.topic, dry_run=dry_run
+            ),
         )
 
 
@@ -143,10 +182,18 @@ async def _reset(options: argparse.Namespace, target: ResetTarget | int) -> int:
     """*target*: a number is an offset in the queue that the options name."""
     async with aio.Admin(client=client_config(options)) as admin:
         to = {await named_queue(admin, options): target} if isinstance(target, int) else target
-        return await _move(admin, options, lambda dry_run: admin.reset_offsets(options.group, options.topic, to, dry_run=dry_run))
+        return await _move(
+            admin,
+            options,
+            lambda dry_run: admin.reset_offsets(options.group, options.topic, to, dry_run=dry_run),
+        )
 
 
-async def _move(admin: aio.Admin, options: argparse.Namespace, move: Callable[[bool], Awaitable[list[OffsetReset]]]) -> int:
+async def _move(
+    admin: aio.Admin,
+    options: argparse.Namespace,
+    move: Callable[[bool], Awaitable[list[OffsetReset]]],
+) -> int:
     """*move* puts the options' group elsewhere; with True it only says what would change."""
     agreed: list[OffsetReset] = []
     try:
@@ -156,12 +203,19 @@ async def _move(admin: aio.Admin, options: argparse.Namespace, move: Callable[[b
             agreed = await _ask(admin, options, await move(True))
         plan = await move(options.dry_run)
     except GroupNotExist:
-        await refuse_unknown(admin, options.group)  # raises the same with the names that are similar
+        # raises the same with the names that are similar
+        await refuse_unknown(admin, options.group)
         raise
     if options.json:
         for row in plan:
-            where = {"topic": row.queue.topic, "broker": row.queue.broker_name, "queue": row.queue.queue_id}
-            print_json(where | {"before": row.before, "after": row.after, "dry_run": options.dry_run})
+            where = {
+                "topic": row.queue.topic,
+                "broker": row.queue.broker_name,
+                "queue": row.queue.queue_id,
+            }
+            print_json(
+                where | {"before": row.before, "after": row.after, "dry_run": options.dry_run}
+            )
         return 0
     if plan == agreed:
         print(f"group {options.group} is moved", flush=True)
@@ -173,10 +227,14 @@ async def _move(admin: aio.Admin, options: argparse.Namespace, move: Callable[[b
 
 
 def _print_plan(plan: list[OffsetReset], file: TextIO | None = None) -> None:
-    print_table(("broker", "queue", "before", "after", "messages"), [_row(row) for row in plan], file)
+    print_table(
+        ("broker", "queue", "before", "after", "messages"), [_row(row) for row in plan], file
+    )
 
 
-async def _ask(admin: aio.Admin, options: argparse.Namespace, plan: list[OffsetReset]) -> list[OffsetReset]:
+async def _ask(
+    admin: aio.Admin, options: argparse.Namespace, plan: list[OffsetReset]
+) -> list[OffsetReset]:
     """Show the plan and ask, unless the group only gets its first position. Return what was shown.
 
     Raises InvalidOption if the user does not agree, and where the topic is probably not the one
@@ -188,9 +246,15 @@ async def _ask(admin: aio.Admin, options: argparse.Namespace, plan: list[OffsetR
     skipped, repeated = sum(max(0, move) for move in moves), sum(max(0, -move) for move in moves)
     questions = []
     if skipped:
-        questions.append(f"skip {counted(skipped, 'message')} of {options.topic} that group {options.group} has not consumed")
+        questions.append(
+            f"skip {counted(skipped, 'message')} of {options.topic} that group {options.group} has "
+            "not consumed"
+        )
     if repeated:
-        questions.append(f"deliver {counted(repeated, 'message')} of {options.topic} to group {options.group} again")
+        questions.append(
+            f"deliver {counted(repeated, 'message')} of {options.topic} to group {options.group} "
+            "again"
+        )
     if not questions:
         return []
     _print_plan(plan, sys.stderr if options.json else None)
@@ -199,11 +263,19 @@ async def _ask(admin: aio.Admin, options: argparse.Namespace, plan: list[OffsetR
 
 
 async def _ask_whether_it_is_meant(admin: aio.Admin, options: argparse.Namespace) -> None:
-    """A position in a topic is one for good: a group that consumes others only would be behind in this one for ever."""
-    consumed = {row.queue.topic for row in await admin.lag(options.group, members=False)} - {retry_topic(options.group)}
+    """A position in a topic is one for good: a group that consumes others only would be behind in
+    this one for ever.
+    """
+    consumed = {row.queue.topic for row in await admin.lag(options.group, members=False)} - {
+        retry_topic(options.group)
+    }
     if consumed and options.topic not in consumed:
         names = " ".join(sorted(consumed))
-        confirm(f"group {options.group} has never consumed {options.topic}, but {names}: give it a position there for good?", yes=False)
+        confirm(
+            f"group {options.group} has never consumed {options.topic}, but {names}: give it a "
+            "position there for good?",
+            yes=False,
+        )
 
 
 def _row(row: OffsetReset) -> tuple[object, ...]:
@@ -219,4 +291,8 @@ def place(text: str) -> ResetTarget:
     ends: dict[str, ResetTarget] = {"earliest": "earliest", "latest": "latest"}
     if text in ends:
         return ends[text]
-    return instant("--to", text, "earliest, latest, or a time such as 2026-11-01T08:00 is expected; an offset needs --queue")
+    return instant(
+        "--to",
+        text,
+        "earliest, latest, or a time such as 2026-11-01T08:00 is expected; an offset needs --queue",
+    )

@@ -9,7 +9,14 @@ from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.output import print_json, print_table
 from ogive.client.admin import QueueLag
-from ogive.errors import BrokerError, GroupNotExist, NoNameServer, NoRoute, ProtocolError, TransportError
+from ogive.errors import (
+    BrokerError,
+    GroupNotExist,
+    NoNameServer,
+    NoRoute,
+    ProtocolError,
+    TransportError,
+)
 from ogive.harmless import harmless_text
 
 WATCH_S = 2.0
@@ -75,10 +82,26 @@ def _show(rows: list[QueueLag], options: argparse.Namespace) -> None:
         for row in rows:
             queue = row.queue
             where = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
-            print_json(where | {"offset": row.consumer_offset, "max_offset": row.max_offset, "lag": row.lag, "member": row.member})
+            print_json(
+                where
+                | {
+                    "offset": row.consumer_offset,
+                    "max_offset": row.max_offset,
+                    "lag": row.lag,
+                    "member": row.member,
+                }
+            )
     else:
         table = [
-            (row.queue.topic, row.queue.broker_name, row.queue.queue_id, row.consumer_offset, row.max_offset, row.lag, row.member)
+            (
+                row.queue.topic,
+                row.queue.broker_name,
+                row.queue.queue_id,
+                row.consumer_offset,
+                row.max_offset,
+                row.lag,
+                row.member,
+            )
             for row in rows
         ]
         print_table(("topic", "broker", "queue", "offset", "end", "lag", "member"), table)

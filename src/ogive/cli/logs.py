@@ -1,4 +1,6 @@
-"""The log of ``ogive up`` on standard error: one line per event, of bounded length, as text or JSON."""
+"""The log of ``ogive up`` on standard error: one line per event, of bounded length, as text or
+JSON.
+"""
 
 import json
 import logging
@@ -11,8 +13,10 @@ from typing import Final, Literal
 
 from ogive.harmless import escape_controls, harmless
 
-LINES_A_SECOND: Final = 10  # of one place in the code; more are counted
-SAME_AFTER_S: Final = 10.0  # more than the tries of one request take
+# of one place in the code; more are counted
+LINES_A_SECOND: Final = 10
+# more than the tries of one request take
+SAME_AFTER_S: Final = 10.0
 MAX_LINES_KNOWN: Final = 1_000
 CHANGES: Final = "ogive.access.audit"
 """The logger of administrative changes: all of them are told."""
@@ -21,10 +25,14 @@ _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 def set_up(verbose: int, form: Literal["text", "json"]) -> None:
-    """All loggers of this process, from WARNING on; *verbose* 1: INFO, 2: DEBUG. Administrative changes, and what a start found after a
-    crash, are shown in any case."""
+    """All loggers of this process, from WARNING on; *verbose* 1: INFO, 2: DEBUG.
+
+    Administrative changes, and what a start found after a crash, are shown in any case.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else Lines("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    handler.setFormatter(
+        JsonLines() if form == "json" else Lines("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    )
     handler.addFilter(Bounded())
     level = _LEVELS[min(verbose, 2)]
     logging.basicConfig(level=level, handlers=[handler])
@@ -33,14 +41,18 @@ def set_up(verbose: int, form: Literal["text", "json"]) -> None:
 
 
 class Lines(logging.Formatter):
-    """What a client called itself stays in its line: it must not look like one of ours, nor command a terminal."""
+    """What a client called itself stays in its line: it must not look like one of ours, nor command
+    a terminal.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
         return harmless(super().formatMessage(record))
 
 
 class JsonLines(logging.Formatter):
-    """time (UTC), level, logger, message; exception where there is one; and the fields of changes and refusals, see ogive.access."""
+    """time (UTC), level, logger, message; exception where there is one; and the fields of changes
+    and refusals, see ogive.access.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -57,16 +69,23 @@ class JsonLines(logging.Formatter):
 
 def last_line(text: str) -> str:
     """Why the command ended, as JsonLines writes it."""
-    return JsonLines().format(logging.LogRecord("ogive", logging.CRITICAL, "", 0, "%s", (text,), None))
+    return JsonLines().format(
+        logging.LogRecord("ogive", logging.CRITICAL, "", 0, "%s", (text,), None)
+    )
 
 
 class Once(logging.Filter):
-    """For commands. A line that stood there within the last *after_s* is left out: tries at a wrong address all fail alike.
+    """For commands.
+
+    A line that stood there within the last *after_s* is left out: tries at a wrong address all fail
+    alike.
 
     So is what a connection says of its end: the command's own error says it again.
     """
 
-    def __init__(self, now: Callable[[], float] = time.monotonic, after_s: float = SAME_AFTER_S) -> None:
+    def __init__(
+        self, now: Callable[[], float] = time.monotonic, after_s: float = SAME_AFTER_S
+    ) -> None:
         super().__init__()
         self._now, self._after_s = now, after_s
         self._shown: dict[str, float] = {}
@@ -88,24 +107,30 @@ _NEVER_AGAIN: Final = Once(after_s=math.inf)
 
 
 def say_once(*, again: bool = True) -> None:
-    """For a command that sets up no log: what is left then is Python's last resort, which writes warnings to standard error.
+    """For a command that sets up no log: what is left then is Python's last resort, which writes
+    warnings to standard error.
 
-    Without *again* no line is ever repeated: for a command that reads the same files several times, however long that takes.
+    Without *again* no line is ever repeated: for a command that reads the same files several times,
+    however long that takes.
     """
     if logging.lastResort is not None:
-        logging.lastResort.addFilter(_ONCE if again else _NEVER_AGAIN)  # a second time changes nothing
+        # a second time changes nothing
+        logging.lastResort.addFilter(_ONCE if again else _NEVER_AGAIN)
 
 
 class Bounded(logging.Filter):
-    """A peer that makes the server complain cannot fill a disk: of one kind LINES_A_SECOND pass, and the next one says how many did not.
+    """A peer that makes the server complain cannot fill a disk: of one kind LINES_A_SECOND pass,
+    and the next one says how many did not.
 
-    The kinds are places in our own code, so there are few of them. No administrative change is held back: others must not hide it.
+    The kinds are places in our own code, so there are few of them. No administrative change is held
+    back: others must not hide it.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now = now
-        self._kinds: dict[tuple[str, int], tuple[float, int, int]] = {}  # start of the second, passed, held back
+        # start of the second, passed, held back
+        self._kinds: dict[tuple[str, int], tuple[float, int, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.name == CHANGES:
@@ -119,5 +144,8 @@ class Bounded(logging.Filter):
             return False
         self._kinds[kind] = (start, passed + 1, 0)
         if held_back:
-            record.msg, record.args = f"{record.getMessage()} (and {held_back} more of this kind)", ()
+            record.msg, record.args = (
+                f"{record.getMessage()} (and {held_back} more of this kind)",
+                (),
+            )
         return True

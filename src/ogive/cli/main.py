@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 def main(arguments: "Sequence[str] | None" = None) -> int:
-    """The exit code: 0 done, 1 failed with one sentence on standard error, 2 wrong usage, 74 the store failed, 75 a start that
-    may succeed later, 130 interrupted."""
+    """The exit code: 0 done, 1 failed with one sentence on standard error, 2 wrong usage, 74 the
+    store failed, 75 a start that may succeed later, 130 interrupted.
+    """
     try:
         _open_outputs()
         from ogive.cli.command import run
@@ -24,22 +25,33 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
         return code
     except KeyboardInterrupt:
         if sys.stderr.isatty():
-            print(file=sys.stderr)  # ends the line on which the terminal shows ^C
-        return 130  # EXIT_INTERRUPTED, which may not be loaded
-    except BrokenPipeError:  # the reader of a pipe went away: nothing is left to say
+            # ends the line on which the terminal shows ^C
+            print(file=sys.stderr)
+        # EXIT_INTERRUPTED, which may not be loaded
+        return 130
+    except BrokenPipeError:
+        # the reader of a pipe went away: nothing is left to say
         return 0
     except OSError as exc:
-        if exc.filename is not None or exc.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+        if exc.filename is not None or exc.errno not in (
+            errno.ENOSPC,
+            errno.EDQUOT,
+            errno.EFBIG,
+            errno.EIO,
+        ):
             raise
         print(f"ogive: the output cannot be written: {exc.strerror}", file=sys.stderr)
         return 1
     finally:
-        if _output_fails():  # Python would complain at its end
+        # Python would complain at its end
+        if _output_fails():
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _open_outputs() -> None:
-    """A program can be started without them (``>&-``): then what is said goes nowhere, and into no file that is opened in their place."""
+    """A program can be started without them (``>&-``): then what is said goes nowhere, and into no
+    file that is opened in their place.
+    """
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if sys.stderr is None:

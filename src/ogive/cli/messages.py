@@ -31,7 +31,10 @@ async def send(options: argparse.Namespace) -> int:
     async with aio.Producer(client=client_config(options)) as producer:
         for body in _bodies(options):
             if not heard:
-                raise OgiveError(f"standard output is closed: after {counted(count, 'message')} nothing more of the input was sent")
+                raise OgiveError(
+                    f"standard output is closed: after {counted(count, 'message')} nothing more of "
+                    "the input was sent"
+                )
             message = Message(
                 options.topic,
                 body,
@@ -46,62 +49,102 @@ async def send(options: argparse.Namespace) -> int:
             count += 1
             try:
                 _tell(sent, options, delay_ms)
-            except BrokenPipeError:  # as with ``| head -2``: what was not sent is no success
+            except BrokenPipeError:
+                # as with ``| head -2``: what was not sent is no success
                 heard = False
     return 0
 
 
 def _tell(sent: SendResult, options: argparse.Namespace, delay_ms: int | None) -> None:
     if options.json and options.delay is not None:
-        place = {"topic": sent.queue.topic, "broker": sent.queue.broker_name, "delay_s": options.delay}
+        place = {
+            "topic": sent.queue.topic,
+            "broker": sent.queue.broker_name,
+            "delay_s": options.delay,
+        }
         print_json({"id": sent.id, "status": sent.status.name, **place})
     elif options.json:
-        print_json({"id": sent.id, "status": sent.status.name, **_place(sent, options.delay_level, delay_ms)})
+        print_json(
+            {
+                "id": sent.id,
+                "status": sent.status.name,
+                **_place(sent, options.delay_level, delay_ms),
+            }
+        )
     elif options.delay is not None:
-        print(f"{sent.queue.topic} on {sent.queue.broker_name} in {options.delay:g} s id {sent.id}", flush=True)
+        print(
+            f"{sent.queue.topic} on {sent.queue.broker_name} in {options.delay:g} s id {sent.id}",
+            flush=True,
+        )
     elif options.delay_level:
         when = "later" if delay_ms is None else f"in {_duration(delay_ms)}"
-        print(f"{sent.queue.topic} on {sent.queue.broker_name} {when} (delay level {options.delay_level}) id {sent.id}", flush=True)
+        print(
+            f"{sent.queue.topic} on {sent.queue.broker_name} {when} (delay level "
+            f"{options.delay_level}) id {sent.id}",
+            flush=True,
+        )
     else:
         print(f"{sent.queue} offset {sent.queue_offset} id {sent.id}", flush=True)
 
 
 async def _delay_ms(options: argparse.Namespace) -> int | None:
-    """What the level means at the topic's brokers; None where they do not tell. Raises InvalidOption for a level that they do not have.
+    """What the level means at the topic's brokers; None where they do not tell.
 
-    A broker takes a level that is too high for its highest: hours, where minutes may have been meant.
+    Raises InvalidOption for a level that they do not have.
+
+    A broker takes a level that is too high for its highest: hours, where minutes may have been
+    meant.
     """
     if options.delay_level < 0:
-        raise InvalidOption(f"--delay-level {options.delay_level}: 1 is the first level, 0 means at once")
+        raise InvalidOption(
+            f"--delay-level {options.delay_level}: 1 is the first level, 0 means at once"
+        )
     async with aio.Admin(client=client_config(options)) as admin:
         try:
             levels = await admin.delay_levels(options.topic)
-        except (BrokerError, ProtocolError):  # settings may be secret; the message can be sent without them
+        except (BrokerError, ProtocolError):
+            # settings may be secret; the message can be sent without them
             return None
     if options.delay_level > (count := len(levels.delays_ms)):
         table = ", ".join(map(_duration, levels.delays_ms))
-        raise InvalidOption(f"--delay-level {options.delay_level}: the broker has {count} level{'s' if count > 1 else ''} ({table})")
+        raise InvalidOption(
+            f"--delay-level {options.delay_level}: the broker has {count} "
+            f"level{'s' if count > 1 else ''} ({table})"
+        )
     return levels.delay_ms(options.delay_level)
 
 
 def _place(sent: SendResult, delay_level: int, delay_ms: int | None) -> dict[str, Any]:
-    """Where a message is stored. A delayed one has its place only when it is due: the broker's answer is a place among those that wait."""
+    """Where a message is stored.
+
+    A delayed one has its place only when it is due: the broker's answer is a place among those that
+    wait.
+    """
     where = {"topic": sent.queue.topic, "broker": sent.queue.broker_name}
     if delay_level:
-        return where | {"delay_level": delay_level, "delay_s": None if delay_ms is None else delay_ms / 1000}
+        return where | {
+            "delay_level": delay_level,
+            "delay_s": None if delay_ms is None else delay_ms / 1000,
+        }
     return where | {"queue": sent.queue.queue_id, "offset": sent.queue_offset}
 
 
 def _duration(milliseconds: int) -> str:
     """120,000 as "2 min"."""
-    size, unit = next(((size, unit) for size, unit in _UNITS if milliseconds and milliseconds % size == 0), (1000, "s"))
+    size, unit = next(
+        ((size, unit) for size, unit in _UNITS if milliseconds and milliseconds % size == 0),
+        (1000, "s"),
+    )
     return f"{milliseconds / size:g} {unit}"
 
 
 def _bodies(options: argparse.Namespace) -> Iterator[bytes]:
-    """Raises InvalidOption where nothing was given: an empty message is one that somebody asked for."""
+    """Raises InvalidOption where nothing was given: an empty message is one that somebody asked
+    for.
+    """
     if options.body is not None:
-        yield os.fsencode(options.body)  # as it was typed, also what is no text
+        # as it was typed, also what is no text
+        yield os.fsencode(options.body)
         return
     if sys.stdin is None:
         raise InvalidOption("standard input is closed: say with --body what to send")
@@ -118,13 +161,19 @@ def _bodies(options: argparse.Namespace) -> Iterator[bytes]:
         _say_that_it_reads("the body from the terminal")
         body = sys.stdin.buffer.read()
     if not body:
-        raise InvalidOption("standard input is empty, nothing was sent; --body '' sends an empty message")
+        raise InvalidOption(
+            "standard input is empty, nothing was sent; --body '' sends an empty message"
+        )
     yield body
 
 
 def _say_that_it_reads(what: str) -> None:
     if sys.stdin.isatty():
-        print(f"ogive: reading {what}; Ctrl-D at the start of a line ends it, Ctrl-C sends nothing more", file=sys.stderr)
+        print(
+            f"ogive: reading {what}; Ctrl-D at the start of a line ends it, Ctrl-C sends nothing "
+            "more",
+            file=sys.stderr,
+        )
 
 
 def _property(text: str) -> tuple[str, str]:
@@ -132,7 +181,9 @@ def _property(text: str) -> tuple[str, str]:
     if not (name and equals):
         raise InvalidOption(f"--property {text}: NAME=VALUE is expected")
     if not value:
-        raise InvalidOption(f"--property {text}: the value is empty, and the protocol has no empty properties")
+        raise InvalidOption(
+            f"--property {text}: the value is empty, and the protocol has no empty properties"
+        )
     return name, value
 
 
@@ -142,7 +193,10 @@ async def tail(options: argparse.Namespace) -> int:
 
 
 async def _while_read(work: Coroutine[Any, Any, int]) -> int:
-    """What *work* returns. Raises BrokenPipeError as soon as the reader of standard output goes away, as with ``ogive tail Orders | head``.
+    """What *work* returns.
+
+    Raises BrokenPipeError as soon as the reader of standard output goes away, as with ``ogive tail
+    Orders | head``.
 
     Writing finds that out with the next line only, and a quiet topic may never have one.
     """
@@ -155,7 +209,8 @@ async def _while_read(work: Coroutine[Any, Any, int]) -> int:
 
     output = _pipe()
     if output is not None:
-        asyncio.get_running_loop().add_reader(output, leave)  # nothing is ever read there: it is the error that wakes the loop
+        # nothing is ever read there: it is the error that wakes the loop
+        asyncio.get_running_loop().add_reader(output, leave)
     try:
         return await task
     except asyncio.CancelledError:
@@ -171,7 +226,8 @@ def _pipe() -> int | None:
     """The descriptor of standard output, if that is a pipe."""
     try:
         output = sys.stdout.fileno()
-    except (OSError, ValueError):  # replaced by something that is no file
+    except (OSError, ValueError):
+        # replaced by something that is no file
         return None
     return output if stat.S_ISFIFO(os.fstat(output).st_mode) else None
 
@@ -179,7 +235,10 @@ def _pipe() -> int | None:
 async def _say_what_tags_do_not_find(options: argparse.Namespace) -> None:
     async with aio.Admin(client=client_config(options)) as admin:
         if await keeps_batches_whole(admin, options.topic):
-            text = f"{options.topic} keeps batches whole: brokers compare --tag with a batch, which has none, and pass over its messages"
+            text = (
+                f"{options.topic} keeps batches whole: brokers compare --tag with a batch, "
+                "which has none, and pass over its messages"
+            )
             print(f"ogive: {text}. Leave out --tag to see them.", file=sys.stderr)
 
 
@@ -187,12 +246,15 @@ async def _tail(options: argparse.Namespace) -> int:
     left = options.count
     if left is not None and left < 1:
         raise InvalidOption(f"--count {left}: at least 1 is needed")
-    async with aio.PullConsumer(client=client_config(options), tags=options.tag, start=options.start) as consumer:
+    async with aio.PullConsumer(
+        client=client_config(options), tags=options.tag, start=options.start
+    ) as consumer:
         queues = await consumer.queues(options.topic)
         if options.tag not in (None, "*"):
             await _say_what_tags_do_not_find(options)
         for queue in {queue.broker_name: queue for queue in queues}.values():
-            # Who may not read hears of it here: what reads ahead tries again for ever, as the right may be given.
+            # Who may not read hears of it here: what reads ahead tries again for ever, as the right
+            # may be given.
             await consumer.pull(queue, await consumer.beginning_offset(queue), max_messages=1)
         await consumer.assign(queues)
         async for batch in consumer.batches():

@@ -33,19 +33,32 @@ def check(options: argparse.Namespace) -> None:
     if options.no_broker and options.no_name_server:
         raise InvalidOption("--no-broker and --no-name-server together leave nothing to run")
     if options.no_name_server and not options.name_servers:
-        raise InvalidOption("--no-name-server: say with --name-servers HOST:PORT,... where the broker registers; clients find it there")
+        raise InvalidOption(
+            "--no-name-server: say with --name-servers HOST:PORT,... where the broker registers; "
+            "clients find it there"
+        )
     if options.no_broker and options.name_servers:
-        raise InvalidOption("--name-servers says where a broker registers, and --no-broker runs none: leave one of them out")
+        raise InvalidOption(
+            "--name-servers says where a broker registers, and --no-broker runs none: leave one of "
+            "them out"
+        )
     if options.no_broker and options.acl:
         raise InvalidOption(
-            "--no-broker with --acl: users and rules are kept by a broker, a name server alone has none; "
+            "--no-broker with --acl: users and rules are kept by a broker, a name server alone has "
+            "none; "
             "with --tls-cert, --tls-key and --tls-client-ca it serves only who has a certificate"
         )
     if options.console_port is not None and (options.no_broker or options.no_name_server):
-        raise InvalidOption("--console-port needs broker and name server in one process; `ogive console -n HOST:PORT` shows any cluster")
+        raise InvalidOption(
+            "--console-port needs broker and name server in one process; `ogive console -n "
+            "HOST:PORT` shows any cluster"
+        )
     for name in ("name_servers_credentials", "name_servers_cafile"):
         if getattr(options, name) and not options.name_servers:
-            raise InvalidOption(f"--{name.replace('_', '-')} is about the name servers of --name-servers: add them, or leave it out")
+            raise InvalidOption(
+                f"--{name.replace('_', '-')} is about the name servers of --name-servers: add "
+                "them, or leave it out"
+            )
 
 
 def others(options: argparse.Namespace) -> Others:
@@ -61,19 +74,37 @@ def others(options: argparse.Namespace) -> Others:
 
 
 def of_broker(own: NameServer | None, others: Others) -> tuple[str, ...]:
-    """Where the broker registers, its own name server first: that one is not asked twice for being named again."""
+    """Where the broker registers, its own name server first: that one is not asked twice for being
+    named again.
+    """
     if own is None:
         return others.addresses
-    return tuple(dict.fromkeys((own.local_address, *(address for address in others.addresses if not _is(own, address)))))
+    return tuple(
+        dict.fromkeys(
+            (own.local_address, *(address for address in others.addresses if not _is(own, address)))
+        )
+    )
 
 
 def _is(own: NameServer, address: str) -> bool:
     host, port = split_address(address)
-    return join_address("127.0.0.1" if host == "localhost" else host, port) in (own.local_address, own.address)
+    return join_address("127.0.0.1" if host == "localhost" else host, port) in (
+        own.local_address,
+        own.address,
+    )
 
 
-def dial(own: NameServer | None, internal: Credentials | None, others: Others, tls: TlsConfig | None, timeout_s: float) -> Dial:
-    """*internal*: what the own name server is asked with. *tls*: whose certificate is shown to the others where they ask for one."""
+def dial(
+    own: NameServer | None,
+    internal: Credentials | None,
+    others: Others,
+    tls: TlsConfig | None,
+    timeout_s: float,
+) -> Dial:
+    """*internal*: what the own name server is asked with.
+
+    *tls*: whose certificate is shown to the others where they ask for one.
+    """
 
     async def connected(address: str) -> Connection:
         if own is not None and address == own.local_address:
@@ -81,13 +112,18 @@ def dial(own: NameServer | None, internal: Credentials | None, others: Others, t
         host, port = split_address(address)
         if others.ssl is not None and tls is not None:
             await asyncio.to_thread(_show, others.ssl, tls)
-        return await connect(host, port, timeout_s=timeout_s, credentials=others.credentials, ssl=others.ssl)
+        return await connect(
+            host, port, timeout_s=timeout_s, credentials=others.credentials, ssl=others.ssl
+        )
 
     return connected
 
 
 def _show(context: SSLContext, tls: TlsConfig) -> None:
-    """Read it each time, as it may have been renewed. If it is wrong, the one before stays: the listening side says why."""
+    """Read it each time, as it may have been renewed.
+
+    If it is wrong, the one before stays: the listening side says why.
+    """
     with suppress(OSError, ValueError):
         context.load_cert_chain(tls.cert, tls.key, password="")
 
@@ -97,7 +133,8 @@ def warn_of_loopback(broker_host: str, others: Others) -> None:
     far = [address for address in others.addresses if not _is_near(split_address(address)[0])]
     if far and _is_near(broker_host):
         log.warning(
-            "clients that ask %s are told to find this broker at %s, which is their own machine: give --host or --advertised-host",
+            "clients that ask %s are told to find this broker at %s, which is their own machine: "
+            "give --host or --advertised-host",
             ", ".join(far),
             broker_host,
         )

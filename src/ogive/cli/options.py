@@ -3,13 +3,18 @@
 import argparse
 from typing import TypeAlias
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # argparse gives these types no public names
+# argparse gives these types no public names
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 Options: TypeAlias = "argparse._ActionsContainer"
 """A command, or a titled group of its options."""
 
 
-def add_command(commands: Commands, name: str, function: str, text: str, more: str = "") -> argparse.ArgumentParser:
-    """*function* is ``module:function`` under ogive.cli; *more* is shown only in the command's own help."""
+def add_command(
+    commands: Commands, name: str, function: str, text: str, more: str = ""
+) -> argparse.ArgumentParser:
+    """*function* is ``module:function`` under ogive.cli; *more* is shown only in the command's own
+    help.
+    """
     module, _, attribute = function.partition(":")
     command = commands.add_parser(name, help=text, description=_description(text, more))
     command.set_defaults(module=f"ogive.cli.{module}", function=attribute, command_parser=command)
@@ -40,7 +45,9 @@ def add_yes(command: argparse.ArgumentParser) -> None:
 
 
 def add_json(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--json", action="store_true", help="one JSON object a line instead of text")
+    command.add_argument(
+        "--json", action="store_true", help="one JSON object a line instead of text"
+    )
 
 
 def add_cluster(command: argparse.ArgumentParser) -> None:
@@ -49,7 +56,8 @@ def add_cluster(command: argparse.ArgumentParser) -> None:
         "-n",
         "--name-server",
         metavar="HOST:PORT",
-        help="name servers, separated by ';' (default: NAMESRV_ADDR from the environment, else those of the context in use, see "
+        help="name servers, separated by ';' (default: NAMESRV_ADDR from the environment, else "
+        "those of the context in use, see "
         "`ogive context`, else 127.0.0.1:9876)",
     )
     add_secrets(command)
@@ -59,16 +67,23 @@ def add_secrets(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--credentials",
         metavar="FILE",
-        help="a file with the lines accessKey: NAME and secretKey: SECRET (default: OGIVE_CREDENTIALS from the environment)",
+        help="a file with the lines accessKey: NAME and secretKey: SECRET (default: "
+        "OGIVE_CREDENTIALS from the environment)",
     )
     command.add_argument(
         "--cafile",
         metavar="FILE",
-        help="use TLS, and trust the authorities in this file (default: OGIVE_CAFILE from the environment)",
+        help="use TLS, and trust the authorities in this file (default: OGIVE_CAFILE from the "
+        "environment)",
     )
     command.add_argument(
         "--certfile",
         metavar="FILE",
-        help="use TLS, and show the certificate in this file to servers that ask for one (default: OGIVE_CERTFILE from the environment)",
+        help="use TLS, and show the certificate in this file to servers that ask for one (default: "
+        "OGIVE_CERTFILE from the environment)",
     )
-    command.add_argument("--keyfile", metavar="FILE", help="its key, if that is in a file of its own (default: OGIVE_KEYFILE)")
+    command.add_argument(
+        "--keyfile",
+        metavar="FILE",
+        help="its key, if that is in a file of its own (default: OGIVE_KEYFILE)",
+    )

@@ -29,15 +29,29 @@ def print_done(options: argparse.Namespace, text: str, **record: Any) -> None:
         print(text, flush=True)
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]], file: TextIO | None = None) -> None:
-    """Columns as wide as their content; numbers right-aligned with thousands separated, fractions to one decimal place."""
+def print_table(
+    heads: Sequence[str], rows: Iterable[Sequence[object]], file: TextIO | None = None
+) -> None:
+    """Columns as wide as their content; numbers right-aligned with thousands separated, fractions
+    to one decimal place.
+    """
     out = sys.stdout if file is None else file
     cells = [[_cell(value) for value in row] for row in rows]
-    numeric = [_is_numeric(column) for column in zip(*rows, strict=True)] if cells else [False] * len(heads)
-    widths = [max(len(head), *(len(row[i]) for row in cells)) if cells else len(head) for i, head in enumerate(heads)]
+    numeric = (
+        [_is_numeric(column) for column in zip(*rows, strict=True)]
+        if cells
+        else [False] * len(heads)
+    )
+    widths = [
+        max(len(head), *(len(row[i]) for row in cells)) if cells else len(head)
+        for i, head in enumerate(heads)
+    ]
 
     def line(values: Sequence[str]) -> str:
-        return "  ".join(v.rjust(w) if right else v.ljust(w) for v, w, right in zip(values, widths, numeric, strict=True)).rstrip()
+        return "  ".join(
+            v.rjust(w) if right else v.ljust(w)
+            for v, w, right in zip(values, widths, numeric, strict=True)
+        ).rstrip()
 
     print(line([head.upper() for head in heads]), file=out)
     for row in cells:
@@ -45,16 +59,29 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]], file: Te
     out.flush()
 
 
-def print_changes(changes: Sequence[SettingChange], of: str, *, as_json: bool, dry_run: bool) -> None:
+def print_changes(
+    changes: Sequence[SettingChange], of: str, *, as_json: bool, dry_run: bool
+) -> None:
     """The settings *of* a topic or group that were changed, or would be."""
     if as_json:
         for row in changes:
-            print_json({"broker": row.broker, "setting": row.setting, "before": row.before, "after": row.after, "dry_run": dry_run})
+            print_json(
+                {
+                    "broker": row.broker,
+                    "setting": row.setting,
+                    "before": row.before,
+                    "after": row.after,
+                    "dry_run": dry_run,
+                }
+            )
         return
     if not changes:
         print(f"{of} is like that already")
         return
-    rows = [(row.broker, row.setting.replace("_", " "), _word(row.before), _word(row.after)) for row in changes]
+    rows = [
+        (row.broker, row.setting.replace("_", " "), _word(row.before), _word(row.after))
+        for row in changes
+    ]
     print_table(("broker", "setting", "before", "after"), rows)
     if dry_run:
         print("nothing was changed; leave out --dry-run to do it", file=sys.stderr)
@@ -68,7 +95,9 @@ def _word(value: SettingValue | None) -> str:
 
 def _is_numeric(column: Sequence[object]) -> bool:
     """Numbers, some of which may be missing."""
-    return all(value is None or isinstance(value, int | float) for value in column) and any(value is not None for value in column)
+    return all(value is None or isinstance(value, int | float) for value in column) and any(
+        value is not None for value in column
+    )
 
 
 def _cell(value: object) -> str:
@@ -78,7 +107,10 @@ def _cell(value: object) -> str:
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Return if the user agrees. Raises InvalidOption otherwise; without a terminal only --yes agrees."""
+    """Return if the user agrees.
+
+    Raises InvalidOption otherwise; without a terminal only --yes agrees.
+    """
     if yes:
         return
     if not sys.stdin.isatty():
@@ -97,8 +129,11 @@ def confirm(question: str, *, yes: bool) -> None:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Around a read of what a user types. Inside asyncio.run the first Ctrl-C only cancels the task, which hears of it when the read is
-    over: here it ends the command, as elsewhere."""
+    """Around a read of what a user types.
+
+    Inside asyncio.run the first Ctrl-C only cancels the task, which hears of it when the read is
+    over: here it ends the command, as elsewhere.
+    """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         yield
@@ -106,17 +141,33 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def print_message(message: MessageExt, *, as_json: bool, with_id: bool = False, dead_letter: bool = False) -> None:
-    """One line, but for the ends of lines in the body. *dead_letter*: with its id, the topic it was sent to, and how often it was tried."""
+def print_message(
+    message: MessageExt, *, as_json: bool, with_id: bool = False, dead_letter: bool = False
+) -> None:
+    """One line, but for the ends of lines in the body.
+
+    *dead_letter*: with its id, the topic it was sent to, and how often it was tried.
+    """
     body = _text(message)
     if not as_json:
         shown = _shown(message, body)
-        marks = " ".join(word for word in (message.tag and f"tag={message.tag}", *(f"key={key}" for key in message.keys)) if word)
+        marks = " ".join(
+            word
+            for word in (
+                message.tag and f"tag={message.tag}",
+                *(f"key={key}" for key in message.keys),
+            )
+            if word
+        )
         where = f"{message.queue.queue_id}/{message.queue_offset}"
         name = f"id={message.id} " if with_id or dead_letter else ""
         if dead_letter:
             name += _origin(message)
-        print(f"{_utc(message.stored_at)} {where} {harmless(name + marks)}{' ' if marks else ''}{shown}", flush=True)
+        print(
+            f"{_utc(message.stored_at)} {where} "
+            f"{harmless(name + marks)}{' ' if marks else ''}{shown}",
+            flush=True,
+        )
         return
     print_json(
         {
@@ -137,11 +188,20 @@ def print_message(message: MessageExt, *, as_json: bool, with_id: bool = False, 
 
 
 def _origin(letter: MessageExt) -> str:
-    """``from Orders after 3 tries ``; empty for a message that a producer sent to the dead letters."""
+    """``from Orders after 3 tries ``; empty for a message that a producer sent to the dead
+    letters.
+    """
     topic, tries = letter.properties.get(PropertyName.RETRY_TOPIC), letter.reconsume_times
     origin = f"from {topic} after {tries} {'try' if tries == 1 else 'tries'} " if topic else ""
-    removed, original = letter.properties.get(PropertyName.REMOVED_PROPERTIES), letter.properties.get(PropertyName.ORIGIN_MESSAGE_ID)
-    return f"{origin}(without its properties {removed}; whole: `ogive message {original}`) " if removed else origin
+    removed, original = (
+        letter.properties.get(PropertyName.REMOVED_PROPERTIES),
+        letter.properties.get(PropertyName.ORIGIN_MESSAGE_ID),
+    )
+    return (
+        f"{origin}(without its properties {removed}; whole: `ogive message {original}`) "
+        if removed
+        else origin
+    )
 
 
 def print_message_whole(message: MessageExt) -> None:
@@ -174,7 +234,10 @@ def _batch(message: MessageExt) -> str:
         return ""
     first, queue = message.queue_offset, message.queue
     place = f"--topic {queue.topic} --queue {queue.queue_id} --offset {first}"
-    return f"a batch of {count} messages, offsets {first} to {first + int(count) - 1}; the first one: ogive message {place}"
+    return (
+        f"a batch of {count} messages, offsets {first} to {first + int(count) - 1}; the first "
+        f"one: ogive message {place}"
+    )
 
 
 def _shown(message: MessageExt, body: str | None) -> str:

@@ -1,4 +1,7 @@
-"""The command line's parser. A command's own module is imported only when it runs, so that ``ogive up`` starts at once."""
+"""The command line's parser.
+
+A command's own module is imported only when it runs, so that ``ogive up`` starts at once.
+"""
 
 import argparse
 import difflib
@@ -12,14 +15,34 @@ from ogive.cli.options import Commands, add_command, add_json
 from ogive.native import build
 
 _FIRST_STEPS: Final = (
-    "First steps: `ogive up` in one terminal; in another `ogive send Orders --body hello`, then `ogive tail Orders --from earliest`. "
+    "First steps: `ogive up` in one terminal; in another `ogive send Orders --body hello`, then "
+    "`ogive tail Orders --from earliest`. "
     "`ogive help COMMAND` describes a command."
 )
 
-_SHARED_OPTIONS: Final = ("-n", "--name-server", "--credentials", "--cafile", "--certfile", "--keyfile")
+_SHARED_OPTIONS: Final = (
+    "-n",
+    "--name-server",
+    "--credentials",
+    "--cafile",
+    "--certfile",
+    "--keyfile",
+)
 """Options with a value that nearly all commands have. They may also stand before the command."""
 _SHARED_FLAGS: Final = ("--json", "-y", "--yes")
-_GROUPS: Final = ("topic", "group", "broker", "dead-letter", "check", "user", "acl", "context", "store", "bench", "pipeline")
+_GROUPS: Final = (
+    "topic",
+    "group",
+    "broker",
+    "dead-letter",
+    "check",
+    "user",
+    "acl",
+    "context",
+    "store",
+    "bench",
+    "pipeline",
+)
 """Commands that have commands of their own."""
 _ADDRESSES: Final = ("--port", "--host", "--namesrv", "--broker", "--server", "--address")
 _EXPECTED: Final[dict[Any, str]] = {int: "a whole number", float: "a number"}
@@ -39,34 +62,54 @@ _OTHER_WORDS: Final = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, and suggests the nearest command or choice for a misspelt one."""
+    """Says in one line what is wrong, and suggests the nearest command or choice for a misspelt
+    one.
+    """
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, f"ogive: {message}{'' if message.endswith('?') else '.'} `{self.prog} --help` shows what there is\n")
+        self.exit(
+            EXIT_USAGE,
+            f"ogive: {message}{'' if message.endswith('?') else '.'} `{self.prog} --help` shows "
+            "what there is\n",
+        )
 
-    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:  # private, and the only place where argparse reads values
+    # private, and the only place where argparse reads values
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:
             return super()._get_value(action, arg_string)
         except argparse.ArgumentError:
             if not action.option_strings or action.type not in _EXPECTED:
                 raise
             expected = "a number of bytes" if action.metavar == "BYTES" else _EXPECTED[action.type]
-            raise argparse.ArgumentError(None, f"{action.option_strings[-1]} {arg_string}: {expected} is expected") from None
+            raise argparse.ArgumentError(
+                None, f"{action.option_strings[-1]} {arg_string}: {expected} is expected"
+            ) from None
 
-    def _check_value(self, action: argparse.Action, value: Any) -> None:  # private, and the only place where argparse looks at choices
+    # private, and the only place where argparse looks at choices
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = list(map(str, action.choices or ()))
         if "tail" in choices and value in _OTHER_WORDS:
-            raise argparse.ArgumentError(action, f"there is no {value!r}: did you mean {_OTHER_WORDS[value]}?")
+            raise argparse.ArgumentError(
+                action, f"there is no {value!r}: did you mean {_OTHER_WORDS[value]}?"
+            )
         if value not in choices and (near := difflib.get_close_matches(str(value), choices, n=1)):
             raise argparse.ArgumentError(action, f"there is no {value!r}: did you mean {near[0]}?")
         if action.option_strings and choices and value not in choices:
-            raise argparse.ArgumentError(None, f"{action.option_strings[-1]} {value}: {' or '.join(choices)} is expected")
+            raise argparse.ArgumentError(
+                None, f"{action.option_strings[-1]} {value}: {' or '.join(choices)} is expected"
+            )
         super()._check_value(action, value)
 
 
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Every command with its options and help; only the one that *arguments* begin with, if they do: all of them take 20 ms."""
-    parser = Parser(prog="ogive", description="Apache RocketMQ for Python: broker, name server and tools.", epilog=_FIRST_STEPS)
+    """Every command with its options and help; only the one that *arguments* begin with, if they
+    do: all of them take 20 ms.
+    """
+    parser = Parser(
+        prog="ogive",
+        description="Apache RocketMQ for Python: broker, name server and tools.",
+        epilog=_FIRST_STEPS,
+    )
     parser.add_argument("--version", action="version", version=f"ogive {__version__}, {build}")
     commands = cast("Commands", parser.add_subparsers(metavar="COMMAND"))
     only = arguments[0] if arguments and arguments[0] in _COMMANDS else None
@@ -77,8 +120,15 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _errors(commands: Commands) -> None:
-    command = add_command(commands, "errors", "codes:run", "explain a response code of brokers and name servers, or list all")
-    command.add_argument("code", nargs="?", metavar="CODE", help="a number or name, such as 17 or TOPIC_NOT_EXIST")
+    command = add_command(
+        commands,
+        "errors",
+        "codes:run",
+        "explain a response code of brokers and name servers, or list all",
+    )
+    command.add_argument(
+        "code", nargs="?", metavar="CODE", help="a number or name, such as 17 or TOPIC_NOT_EXIST"
+    )
     add_json(command)
 
 
@@ -108,22 +158,36 @@ _COMMANDS: Final[dict[str, Callable[[Commands], None]]] = {
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """As parse_args; but what a command does not know is shown with the nearest option that it has."""
+    """As parse_args; but what a command does not know is shown with the nearest option that it
+    has.
+    """
     if arguments and arguments[0].partition("=")[0] == "--context":
-        parser.error("there is no option --context: OGIVE_CONTEXT=NAME before the command, or `ogive context use`, chooses one")
+        parser.error(
+            "there is no option --context: OGIVE_CONTEXT=NAME before the command, or `ogive "
+            "context use`, chooses one"
+        )
     options, unknown = parser.parse_known_args(arguments)
-    command: argparse.ArgumentParser = getattr(options, "command_parser", getattr(options, "group_parser", parser))
+    command: argparse.ArgumentParser = getattr(
+        options, "command_parser", getattr(options, "group_parser", parser)
+    )
     if unknown and not _take_late_words(command, options, unknown):
         known = [option for action in command._actions for option in action.option_strings]
         names = [word for word in unknown if word.startswith("-")]
         hints = [_nearest(word, known) if names else _meant(command.prog, word) for word in unknown]
-        words = [f"{word} (did you mean {hint}?)" if hint else word for word, hint in zip(unknown, hints, strict=True)]
+        words = [
+            f"{word} (did you mean {hint}?)" if hint else word
+            for word, hint in zip(unknown, hints, strict=True)
+        ]
         command.error(f"unrecognized arguments: {' '.join(words)}")
     return options
 
 
-def _take_late_words(command: argparse.ArgumentParser, options: argparse.Namespace, words: Sequence[str]) -> bool:
-    """Whether *words* are more of the command's last argument: argparse gives it only those that stand before the first option."""
+def _take_late_words(
+    command: argparse.ArgumentParser, options: argparse.Namespace, words: Sequence[str]
+) -> bool:
+    """Whether *words* are more of the command's last argument: argparse gives it only those that
+    stand before the first option.
+    """
     arguments = [action for action in command._actions if not action.option_strings]
     if not arguments or any(word.startswith("-") for word in words):
         return False
@@ -151,7 +215,10 @@ def in_usual_order(arguments: Sequence[str]) -> list[str]:
         early, rest = [*early, *more], [rest[0], *behind]
     command = rest[:depth]
     if command and command[0] == "help":
-        return [*(word for word in rest[1:] if word != "help" and not word.startswith("-")), "--help"]
+        return [
+            *(word for word in rest[1:] if word != "help" and not word.startswith("-")),
+            "--help",
+        ]
     if command[1:] == ["help"]:
         return [command[0], "--help"]
     if len(command) < depth:
@@ -175,13 +242,17 @@ def _split_early_options(arguments: Sequence[str]) -> tuple[list[str], list[str]
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:
-    """The options that were perhaps meant: all that end in the same word, else the one that is spelt most alike."""
+    """The options that were perhaps meant: all that end in the same word, else the one that is
+    spelt most alike.
+    """
     if not word.startswith("--"):
         return ""
     name = word.partition("=")[0]
     if name == "--context":
         return "OGIVE_CONTEXT=NAME before the command"
-    alike = [option for option in known if option.endswith(name[1:])] or difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    alike = [option for option in known if option.endswith(name[1:])] or difflib.get_close_matches(
+        name, known, n=1, cutoff=0.7
+    )
     if not alike and name in _ADDRESSES and "-n" in known:
         return "-n HOST:PORT"
     return " or ".join(alike)

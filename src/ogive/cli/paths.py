@@ -4,7 +4,10 @@ from pathlib import Path
 
 
 def is_there(path: Path) -> bool:
-    """Path.exists(), which raises where this user may not look. What cannot be seen is not there: whoever needs it says why not."""
+    """Path.exists(), which raises where this user may not look.
+
+    What cannot be seen is not there: whoever needs it says why not.
+    """
     try:
         return path.exists()
     except OSError:

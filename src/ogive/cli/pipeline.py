@@ -1,4 +1,7 @@
-"""``ogive pipeline NAME``: the jobs of ogive.pipelines. Progress on standard error, the summary on standard output."""
+"""``ogive pipeline NAME``: the jobs of ogive.pipelines.
+
+Progress on standard error, the summary on standard output.
+"""
 
 import argparse
 import contextlib
@@ -29,7 +32,9 @@ try:
     from ogive.pipelines.running import positions
     from ogive.spark.options import access_of
 except ModuleNotFoundError as exc:
-    raise InvalidOption(f"pipelines need Spark, and {exc.name} is not installed: pip install 'ogive[spark]'") from None
+    raise InvalidOption(
+        f"pipelines need Spark, and {exc.name} is not installed: pip install 'ogive[spark]'"
+    ) from None
 
 
 def archive(options: argparse.Namespace) -> int:
@@ -39,15 +44,25 @@ def archive(options: argparse.Namespace) -> int:
     return _run(
         options,
         lambda spark, stop: pipelines.archive(
-            spark, **_source(options), topics=options.topics, to=to, group=options.group, every_s=options.every,
-            max_rows=options.max_rows, allow_loss=options.allow_loss, dry_run=options.dry_run, stop=stop, say=_say,
+            spark,
+            **_source(options),
+            topics=options.topics,
+            to=to,
+            group=options.group,
+            every_s=options.every,
+            max_rows=options.max_rows,
+            allow_loss=options.allow_loss,
+            dry_run=options.dry_run,
+            stop=stop,
+            say=_say,
         ),
-    )  # fmt: skip
+    )
 
 
 def replay(options: argparse.Namespace) -> int:
     since, until = (
-        None if text is None else instant(name, text) for name, text in (("--since", options.since), ("--until", options.until))
+        None if text is None else instant(name, text)
+        for name, text in (("--since", options.since), ("--until", options.until))
     )
     here = _source(options)
     target, target_security = _other(options, options.target) if options.target else here.values()
@@ -59,11 +74,22 @@ def replay(options: argparse.Namespace) -> int:
     return _run(
         options,
         lambda spark, stop: pipelines.replay(
-            spark, source=options.source, **here, target=target, target_security=target_security, to=options.to,
-            state=state, since=since, until=until, where=options.where, rate=options.rate, dry_run=options.dry_run, stop=stop,
+            spark,
+            source=options.source,
+            **here,
+            target=target,
+            target_security=target_security,
+            to=options.to,
+            state=state,
+            since=since,
+            until=until,
+            where=options.where,
+            rate=options.rate,
+            dry_run=options.dry_run,
+            stop=stop,
             say=_say,
         ),
-    )  # fmt: skip
+    )
 
 
 def redrive(options: argparse.Namespace) -> int:
@@ -75,10 +101,17 @@ def redrive(options: argparse.Namespace) -> int:
     return _run(
         options,
         lambda spark, stop: pipelines.redrive(
-            spark, **_source(options), group=options.group, state=state, where=options.where, to=options.to, dry_run=dry_run, stop=stop,
+            spark,
+            **_source(options),
+            group=options.group,
+            state=state,
+            where=options.where,
+            to=options.to,
+            dry_run=dry_run,
+            stop=stop,
             say=_say,
         ),
-    )  # fmt: skip
+    )
 
 
 def mirror(options: argparse.Namespace) -> int:
@@ -92,35 +125,56 @@ def mirror(options: argparse.Namespace) -> int:
     return _run(
         options,
         lambda spark, stop: pipelines.mirror(
-            spark, source=here["name_server"], security=here["security"], target=target, target_security=target_security,
-            topics=options.topics, state=state, prefix=options.prefix, group=options.group, follow=options.follow,
-            idempotent=options.idempotent, max_rows=options.max_rows, allow_loss=options.allow_loss, dry_run=options.dry_run, stop=stop,
+            spark,
+            source=here["name_server"],
+            security=here["security"],
+            target=target,
+            target_security=target_security,
+            topics=options.topics,
+            state=state,
+            prefix=options.prefix,
+            group=options.group,
+            follow=options.follow,
+            idempotent=options.idempotent,
+            max_rows=options.max_rows,
+            allow_loss=options.allow_loss,
+            dry_run=options.dry_run,
+            stop=stop,
             say=_say,
         ),
-    )  # fmt: skip
+    )
 
 
 def trace_report(options: argparse.Namespace) -> int:
     since = None if options.since is None else instant("--since", options.since)
     page = local("--to", options.to)
     if is_there(page) and page.is_dir():
-        raise InvalidOption(f"--to {page}: that is a folder, and a file is expected, such as {page / 'traces.html'}")
+        raise InvalidOption(
+            f"--to {page}: that is a folder, and a file is expected, such as {page / 'traces.html'}"
+        )
     writable("--to", page.parent)
     try:
         _ask(options, [options.trace_topic])
     except NoRoute:
         raise InvalidOption(
-            f"there are no traces: the topic {options.trace_topic} does not exist. Switch tracing on in producers and consumers "
+            f"there are no traces: the topic {options.trace_topic} does not exist. Switch tracing "
+            "on in producers and consumers "
             "(trace=True in their settings), or name another topic with --trace-topic"
         ) from None
     return _run(
         options,
         lambda spark, _: pipelines.trace_report(
-            spark, **_source(options), to=page, trace_topic=options.trace_topic, since=since,
-            bucket=options.bucket, dry_run=options.dry_run, say=_say,
+            spark,
+            **_source(options),
+            to=page,
+            trace_topic=options.trace_topic,
+            since=since,
+            bucket=options.bucket,
+            dry_run=options.dry_run,
+            say=_say,
         ),
         reads_only=True,
-    )  # fmt: skip
+    )
 
 
 def reconcile(options: argparse.Namespace) -> int:
@@ -131,26 +185,49 @@ def reconcile(options: argparse.Namespace) -> int:
         topic, _, server = side.partition("@")
         if server and not side.startswith(ARCHIVE):
             _ask_other(side, server, other_security, topic)
-    _ask(options, [topic for side in (options.left, options.right) for topic in _topics_of(side) if "@" not in topic])
+    _ask(
+        options,
+        [
+            topic
+            for side in (options.left, options.right)
+            for topic in _topics_of(side)
+            if "@" not in topic
+        ],
+    )
     return _run(
         options,
         lambda spark, _: pipelines.reconcile(
-            spark, left=options.left, right=options.right, **_source(options), other_security=other_security, key=options.key,
-            body=options.body, where=options.where, out=out, dry_run=options.dry_run, say=_say,
+            spark,
+            left=options.left,
+            right=options.right,
+            **_source(options),
+            other_security=other_security,
+            key=options.key,
+            body=options.body,
+            where=options.where,
+            out=out,
+            dry_run=options.dry_run,
+            say=_say,
         ),
         reads_only=True,
-    )  # fmt: skip
+    )
 
 
 def _source(options: argparse.Namespace) -> dict[str, Any]:
-    """The keywords name_server and security. Raises InvalidOption, also for files that cannot be used."""
+    """The keywords name_server and security.
+
+    Raises InvalidOption, also for files that cannot be used.
+    """
     client_config(options)
     security = spark_options(place(options))
     return {"name_server": security.pop("nameServer"), "security": security}
 
 
 def _other(options: argparse.Namespace, name_server: str) -> tuple[str, dict[str, str]]:
-    """The name servers and the security of another cluster. Raises InvalidOption, also for files that cannot be used."""
+    """The name servers and the security of another cluster.
+
+    Raises InvalidOption, also for files that cannot be used.
+    """
     if options.target_credentials:
         read_credentials(options.target_credentials)
     tls = (options.target_cafile, options.target_certfile, options.target_keyfile)
@@ -161,11 +238,14 @@ def _other(options: argparse.Namespace, name_server: str) -> tuple[str, dict[str
 
 
 def _refuse_others(option: str, checkpoint: Path, topics: Sequence[str]) -> None:
-    """Raises InvalidOption where *checkpoint* is the progress of topics that are not among *topics*."""
+    """Raises InvalidOption where *checkpoint* is the progress of topics that are not among
+    *topics*.
+    """
     others = positions(checkpoint).keys() - set(topics)
     if others:
         raise InvalidOption(
-            f"{option}: {checkpoint} holds the progress of {', '.join(sorted(others))}: name the topics of the first run, or another folder"
+            f"{option}: {checkpoint} holds the progress of {', '.join(sorted(others))}: name the "
+            "topics of the first run, or another folder"
         )
 
 
@@ -178,25 +258,37 @@ def _topics_of(place: str) -> list[str]:
 
 
 def _ask(options: argparse.Namespace, topics: Sequence[str]) -> None:
-    """Whether the cluster answers and has *topics*: said at once, not when Spark has started. Raises NoNameServer and NoRoute."""
+    """Whether the cluster answers and has *topics*: said at once, not when Spark has started.
+
+    Raises NoNameServer and NoRoute.
+    """
     with ogive.Admin(client=client_config(options)) as admin:
         for topic in topics:
             try:
                 admin.route(topic)
             except (InvalidOption, NoRoute):
                 if is_archive(topic):
-                    raise InvalidOption(f"{topic} is no topic, but a folder with an archive: {ARCHIVE}{topic} reads it") from None
+                    raise InvalidOption(
+                        f"{topic} is no topic, but a folder with an archive: {ARCHIVE}{topic} "
+                        "reads it"
+                    ) from None
                 raise
 
 
 def _ask_target(name_server: str, security: dict[str, str], topic: str) -> None:
-    """Whether the cluster that gets messages answers; *topic* may be a new one there. Raises InvalidOption."""
+    """Whether the cluster that gets messages answers; *topic* may be a new one there.
+
+    Raises InvalidOption.
+    """
     with contextlib.suppress(NoRoute):
         _ask_other("--target", name_server, security, topic)
 
 
 def _ask_other(option: str, name_server: str, security: dict[str, str], topic: str) -> None:
-    """`_ask` for another cluster, which *option* names. Raises InvalidOption where it does not answer, and NoRoute."""
+    """`_ask` for another cluster, which *option* names.
+
+    Raises InvalidOption where it does not answer, and NoRoute.
+    """
     with ogive.Admin(client=access_of({**security, "nameServer": name_server}).client()) as admin:
         try:
             admin.route(topic)
@@ -205,7 +297,12 @@ def _ask_other(option: str, name_server: str, security: dict[str, str], topic: s
 
 
 def _run(options: argparse.Namespace, job: pipelines.Job, *, reads_only: bool = False) -> int:
-    return _show(options, pipelines.run(job, master=options.master, memory=options.memory, say=_say, reads_only=reads_only))
+    return _show(
+        options,
+        pipelines.run(
+            job, master=options.master, memory=options.memory, say=_say, reads_only=reads_only
+        ),
+    )
 
 
 def _show(options: argparse.Namespace, summary: pipelines.Summary) -> int:

@@ -1,4 +1,5 @@
-"""``ogive run --reload``: runs the listeners in a separate process, which is restarted whenever a file of the application is saved.
+"""``ogive run --reload``: runs the listeners in a separate process, which is restarted whenever a
+file of the application is saved.
 
 A new process, not a new import, so that no old module, thread or connection survives.
 """
@@ -18,8 +19,10 @@ from ogive.errors import InvalidOption
 from ogive.words import counted
 
 POLL_S: Final = 0.5
-GRACE_S: Final = 10.0  # for closing connections and the interpreter, after the running calls were waited for
-MAX_FILES: Final = 10_000  # looked at every POLL_S
+# for closing connections and the interpreter, after the running calls were waited for
+GRACE_S: Final = 10.0
+# looked at every POLL_S
+MAX_FILES: Final = 10_000
 _NOT_OURS: Final = frozenset({"__pycache__", "node_modules"})
 
 Snapshot = dict[str, tuple[int, int]]
@@ -32,15 +35,22 @@ async def serve(options: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     seen = await asyncio.to_thread(snapshot, folder)
-    _say(f"watching {counted(len(seen), 'Python file')} in {folder}; a save starts the listeners again, Ctrl-C ends this")
+    _say(
+        f"watching {counted(len(seen), 'Python file')} in {folder}; a save starts the listeners "
+        "again, Ctrl-C ends this"
+    )
     while True:
         process = await asyncio.create_subprocess_exec(*command(options))
         change = asyncio.ensure_future(changed(folder, seen))
         ended = asyncio.ensure_future(process.wait())
         stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait((change, ended, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if ended.done() and not stop.is_set():  # such as a syntax error, which is on the screen
-            _say(f"the listeners ended with exit code {process.returncode}; waiting for the next save")
+        # such as a syntax error, which is on the screen
+        if ended.done() and not stop.is_set():
+            _say(
+                f"the listeners ended with exit code {process.returncode}; waiting for the next "
+                "save"
+            )
             await asyncio.wait((change, stopped), return_when=asyncio.FIRST_COMPLETED)
         await _end(process, options.wait)
         stopped.cancel()
@@ -52,7 +62,9 @@ async def serve(options: argparse.Namespace) -> int:
 
 
 async def _end(process: asyncio.subprocess.Process, wait_s: float) -> None:
-    """As SIGTERM ends ``ogive run``: wait for running calls and commit, before anything new starts."""
+    """As SIGTERM ends ``ogive run``: wait for running calls and commit, before anything new
+    starts.
+    """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
@@ -60,27 +72,56 @@ async def _end(process: asyncio.subprocess.Process, wait_s: float) -> None:
         async with asyncio.timeout(wait_s + GRACE_S):
             await process.wait()
     except TimeoutError:
-        _say("the listeners do not end, perhaps a call hangs: they are killed, and their messages come again")
+        _say(
+            "the listeners do not end, perhaps a call hangs: they are killed, and their messages "
+            "come again"
+        )
         process.kill()
         await process.wait()
 
 
 def command(options: argparse.Namespace) -> list[str]:
-    """The same command without --reload. Bytecode is not written: it could not tell two saves of one second apart."""
-    words = [sys.executable, "-B", "-P", "-m", "ogive", "run", *options.targets, "--wait", str(options.wait), *["-v"] * options.verbose]
-    for name in ("instance_name", "offsets_dir", "name_server", "credentials", "cafile", "certfile", "keyfile"):
+    """The same command without --reload.
+
+    Bytecode is not written: it could not tell two saves of one second apart.
+    """
+    words = [
+        sys.executable,
+        "-B",
+        "-P",
+        "-m",
+        "ogive",
+        "run",
+        *options.targets,
+        "--wait",
+        str(options.wait),
+        *["-v"] * options.verbose,
+    ]
+    for name in (
+        "instance_name",
+        "offsets_dir",
+        "name_server",
+        "credentials",
+        "cafile",
+        "certfile",
+        "keyfile",
+    ):
         if value := getattr(options, name):
             words += [f"--{name.replace('_', '-')}", value]
     return words
 
 
 async def changed(folder: Path, before: Snapshot) -> tuple[Snapshot, list[str]]:
-    """The files of *folder* when some of them are no longer as *before* and all have come to rest; and the names of those."""
+    """The files of *folder* when some of them are no longer as *before* and all have come to rest;
+    and the names of those.
+    """
     now, last = before, before
     while now == before or now != last:
         await asyncio.sleep(POLL_S)
         last, now = now, await asyncio.to_thread(snapshot, folder)
-    names = [name for name in sorted(now.keys() | before.keys()) if now.get(name) != before.get(name)]
+    names = [
+        name for name in sorted(now.keys() | before.keys()) if now.get(name) != before.get(name)
+    ]
     return now, names[:3] + ([f"{len(names) - 3} more"] if len(names) > 3 else [])
 
 
@@ -88,23 +129,33 @@ def snapshot(folder: Path) -> Snapshot:
     """Raises InvalidOption for a folder that holds more than an application."""
     found: Snapshot = {}
     for path in _python_files(folder):
-        with contextlib.suppress(FileNotFoundError):  # editors replace files
+        # editors replace files
+        with contextlib.suppress(FileNotFoundError):
             status = os.stat(path)  # noqa: PTH116  thousands of times a minute
             found[os.path.relpath(path, folder)] = (status.st_mtime_ns, status.st_size)
         if len(found) > MAX_FILES:
-            raise InvalidOption(f"more than {MAX_FILES:,} Python files in {folder}: run --reload in the application's own folder")
+            raise InvalidOption(
+                f"more than {MAX_FILES:,} Python files in {folder}: run --reload in the "
+                "application's own folder"
+            )
     return found
 
 
 def _python_files(folder: Path) -> Iterator[str]:
     for where, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if _is_ours(where, name)]
-        yield from (os.path.join(where, name) for name in names if name.endswith(".py"))  # noqa: PTH118
+        for name in names:
+            if name.endswith(".py"):
+                yield os.path.join(where, name)  # noqa: PTH118
 
 
 def _is_ours(where: str, name: str) -> bool:
     """Neither hidden, nor made by a tool, nor a virtual environment."""
-    return not name.startswith(".") and name not in _NOT_OURS and not is_there(Path(where, name, "pyvenv.cfg"))
+    return (
+        not name.startswith(".")
+        and name not in _NOT_OURS
+        and not is_there(Path(where, name, "pyvenv.cfg"))
+    )
 
 
 def _say(text: str) -> None:

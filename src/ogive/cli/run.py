@@ -26,21 +26,33 @@ def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
 
     Raises KeyboardInterrupt if it comes again, or while Spark starts.
     """
-    only = [f"--{name.replace('_', '-')}" for name, default in ON_SPARK.items() if getattr(options, name) != default]
+    only = [
+        f"--{name.replace('_', '-')}"
+        for name, default in ON_SPARK.items()
+        if getattr(options, name) != default
+    ]
     if only and options.engine != "spark":
         raise InvalidOption(f"{', '.join(only)}: only with --engine spark")
-    only = [f"--{name.replace('_', '-')}" for name in NOT_ON_SPARK if getattr(options, name) is not None]
+    only = [
+        f"--{name.replace('_', '-')}" for name in NOT_ON_SPARK if getattr(options, name) is not None
+    ]
     if only and options.engine == "spark":
         raise InvalidOption(f"{', '.join(only)}: only with --engine local")
     if options.wait < 0:
         raise InvalidOption(f"--wait {options.wait:g}: 0 or more seconds are possible")
     if options.reload:
         if options.engine == "spark":
-            raise InvalidOption("--reload: only with --engine local; a Spark job is started again with its checkpoint")
+            raise InvalidOption(
+                "--reload: only with --engine local; a Spark job is started again with its "
+                "checkpoint"
+            )
         return reload.serve(options)
     listeners = load_listeners(options.targets)
-    logging.basicConfig(  # behind the import: an application that sets up logging of its own keeps it
-        level=_LEVELS[min(options.verbose, 2)], format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    # behind the import: an application that sets up logging of its own keeps it
+    logging.basicConfig(
+        level=_LEVELS[min(options.verbose, 2)],
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
     )
     if options.engine == "spark":
         run_on_spark(listeners, options)
@@ -55,7 +67,11 @@ def run_here(listeners: Sequence[AnyListener], options: argparse.Namespace) -> N
         print(f"{one.name}: {one.config.topic} for group {one.config.group}", flush=True)
     folder = None if options.offsets_dir is None else Path(options.offsets_dir)
     config = ConsumerConfig(await_termination_s=options.wait, offsets_dir=folder)
-    serve(*listeners, config=config, client=replace(client_config(options), instance_name=options.instance_name))
+    serve(
+        *listeners,
+        config=config,
+        client=replace(client_config(options), instance_name=options.instance_name),
+    )
 
 
 def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) -> None:
@@ -64,17 +80,36 @@ def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) 
         from ogive.spark.jobs import serve as serve_on_spark
         from ogive.spark.options import access_of
     except ModuleNotFoundError as exc:
-        raise InvalidOption(f"--engine spark needs Spark, and {exc.name} is not installed: pip install 'ogive[spark]'") from None
-    client_config(options)  # report unreadable files before Spark starts, which takes seconds
+        raise InvalidOption(
+            f"--engine spark needs Spark, and {exc.name} is not installed: pip install "
+            "'ogive[spark]'"
+        ) from None
+    # report unreadable files before Spark starts, which takes seconds
+    client_config(options)
     for one in listeners:
-        print(f"{one.name}: {one.config.topic} for group {one.config.group}, on Spark ({options.master})", flush=True)
+        print(
+            f"{one.name}: {one.config.topic} for group {one.config.group}, on Spark "
+            f"({options.master})",
+            flush=True,
+        )
     totals = serve_on_spark(
-        listeners, client=access_of(spark_options(place(options))), master=options.master, memory=options.memory,
-        checkpoint=Path(options.checkpoint), py_files=options.py_files, once=options.once, wait_s=options.wait, say=_say,
-    )  # fmt: skip
+        listeners,
+        client=access_of(spark_options(place(options))),
+        master=options.master,
+        memory=options.memory,
+        checkpoint=Path(options.checkpoint),
+        py_files=options.py_files,
+        once=options.once,
+        wait_s=options.wait,
+        say=_say,
+    )
     for group, total in totals.items():
         batches = f"{total.batches:,} {'batch' if total.batches == 1 else 'batches'}"
-        print(f"{group}: {counted(total.messages, 'message')} consumed in {batches}, {total.failed:,} failed", flush=True)
+        print(
+            f"{group}: {counted(total.messages, 'message')} consumed in {batches}, "
+            f"{total.failed:,} failed",
+            flush=True,
+        )
 
 
 def _say(text: str) -> None:

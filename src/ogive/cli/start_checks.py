@@ -1,4 +1,6 @@
-"""What ``ogive up`` looks at before it takes a port or makes a file: settings that cannot be, or would be without effect."""
+"""What ``ogive up`` looks at before it takes a port or makes a file: settings that cannot be, or
+would be without effect.
+"""
 
 import argparse
 import logging
@@ -30,44 +32,80 @@ _ABOUT: Final = (
 """Options that say something about another one only: (option, the other, how it is asked for)."""
 
 _OF_A_BROKER: Final = (
-    "broker_name", "region", "flush", "segment_size", "empty_log", "keep_hours", "delete_at", "delete_above",
-    "delete_young_above", "no_auto_create_topics", "no_auto_create_groups", "enforce_message_types", "default_queues",
-    "max_message_size", "no_property_filter",
-    "max_timer_delay", "delay_levels", "duplicate_window", "transaction_timeout", "transaction_check_interval", "transaction_check_max",
-    "busy_poll", "max_timer_messages", "max_open_transactions", "max_unanswered_checks",
-)  # fmt: skip
+    "broker_name",
+    "region",
+    "flush",
+    "segment_size",
+    "empty_log",
+    "keep_hours",
+    "delete_at",
+    "delete_above",
+    "delete_young_above",
+    "no_auto_create_topics",
+    "no_auto_create_groups",
+    "enforce_message_types",
+    "default_queues",
+    "max_message_size",
+    "no_property_filter",
+    "max_timer_delay",
+    "delay_levels",
+    "duplicate_window",
+    "transaction_timeout",
+    "transaction_check_interval",
+    "transaction_check_max",
+    "busy_poll",
+    "max_timer_messages",
+    "max_open_transactions",
+    "max_unanswered_checks",
+)
 
 
 def check_effect(options: argparse.Namespace) -> None:
-    """Raises InvalidOption for an option that would do nothing: a protection that was asked for, and is not there, must not look well."""
-    unset = build_parser(["up"]).parse_args(["up"])  # without what a file says
+    """Raises InvalidOption for an option that would do nothing: a protection that was asked for,
+    and is not there, must not look well.
+    """
+    # without what a file says
+    unset = build_parser(["up"]).parse_args(["up"])
     for name, other, asked in _ABOUT:
         if getattr(options, name) != getattr(unset, name) and getattr(options, other) is None:
-            raise InvalidOption(f"{_option(name)} does nothing without {asked}: add that, or leave it out")
+            raise InvalidOption(
+                f"{_option(name)} does nothing without {asked}: add that, or leave it out"
+            )
     if options.no_broker:
         for name in _OF_A_BROKER:
             if getattr(options, name) != getattr(unset, name):
-                raise InvalidOption(f"{_option(name)} is about a broker, and --no-broker runs none: leave one of them out")
+                raise InvalidOption(
+                    f"{_option(name)} is about a broker, and --no-broker runs none: leave one of "
+                    "them out"
+                )
     if options.delete_young_above is not None and options.delete_young_above < options.delete_above:
         raise InvalidOption(
-            f"--delete-young-above {options.delete_young_above:g} is below --delete-above {options.delete_above:g}: "
+            f"--delete-young-above {options.delete_young_above:g} is below --delete-above "
+            f"{options.delete_above:g}: "
             "young messages would go before old ones are looked at"
         )
 
 
 def check_names(options: argparse.Namespace) -> None:
-    """Raises InvalidOption that names the option, and the key of broker.conf where that is another word."""
+    """Raises InvalidOption that names the option, and the key of broker.conf where that is another
+    word.
+    """
     check_name("--broker-name", options.broker_name)
     check_name("--cluster", options.cluster)
     check_region("--region", options.region)
     if options.advertised_host is not None:
         check_advertised("--advertised-host (brokerIP1) ", options.advertised_host)
     try:
-        DelayLevels.parse(DEFAULT_DELAY_LEVELS if options.delay_levels is None else options.delay_levels)
+        DelayLevels.parse(
+            DEFAULT_DELAY_LEVELS if options.delay_levels is None else options.delay_levels
+        )
     except InvalidOption as exc:
         raise InvalidOption(f"--delay-levels (messageDelayLevel): {exc}") from None
     if options.default_queues > MAX_MADE_QUEUES:
-        raise InvalidOption(f"--default-queues {options.default_queues}: up to {MAX_MADE_QUEUES} queues are possible")
+        raise InvalidOption(
+            f"--default-queues {options.default_queues}: up to {MAX_MADE_QUEUES} queues are "
+            "possible"
+        )
 
 
 def check_data(name: str) -> None:
@@ -75,21 +113,38 @@ def check_data(name: str) -> None:
     if not name:
         raise InvalidOption("--data is empty: the directory for messages is expected")
     if not is_line(str(Path(name).absolute())):
-        raise InvalidOption(f"--data {name!r}: a name in UTF-8 without control characters is expected, as files of settings hold it")
+        raise InvalidOption(
+            f"--data {name!r}: a name in UTF-8 without control characters is expected, as files of "
+            "settings hold it"
+        )
 
 
 def check_place(options: argparse.Namespace) -> None:
-    """Raises InvalidOption for a new store inside another one, as where a directory of it was named by mistake."""
+    """Raises InvalidOption for a new store inside another one, as where a directory of it was named
+    by mistake.
+    """
     data = Path(options.data).absolute()
-    if is_there(data.parent / "commitlog") and is_there(data.parent / "checkpoint") and not is_there(data / "commitlog"):
-        raise InvalidOption(f"--data {options.data} lies inside a store, that in {data.parent}: name that directory, or one elsewhere")
+    if (
+        is_there(data.parent / "commitlog")
+        and is_there(data.parent / "checkpoint")
+        and not is_there(data / "commitlog")
+    ):
+        raise InvalidOption(
+            f"--data {options.data} lies inside a store, that in {data.parent}: name that "
+            "directory, or one elsewhere"
+        )
 
 
 def check_ports_are_free(options: argparse.Namespace) -> None:
-    """Raises ConnectError, before a new store is made: the broker learns it only when it has its store."""
+    """Raises ConnectError, before a new store is made: the broker learns it only when it has its
+    store.
+    """
     if options.no_broker or is_there(Path(options.data) / "commitlog"):
         return
-    for host, port in ((options.host, options.broker_port), (options.console_host, options.console_port)):
+    for host, port in (
+        (options.host, options.broker_port),
+        (options.console_host, options.console_port),
+    ):
         if not port:
             continue
         with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -98,7 +153,9 @@ def check_ports_are_free(options: argparse.Namespace) -> None:
                 probe.bind((host, port))
             except OSError as exc:
                 address = join_address(host, port)
-                raise ConnectError(f"cannot listen on {address}: {reason_of(exc)}", address) from None
+                raise ConnectError(
+                    f"cannot listen on {address}: {reason_of(exc)}", address
+                ) from None
 
 
 def _is_name(host: str) -> bool:
@@ -107,11 +164,14 @@ def _is_name(host: str) -> bool:
 
 
 def warn_of_addresses(options: argparse.Namespace) -> None:
-    """Apache's broker listens on all addresses unless bindAddress says one; ours does on loopback."""
+    """Apache's broker listens on all addresses unless bindAddress says one; ours does on
+    loopback.
+    """
     told = options.advertised_host
     if told is not None and is_loopback(options.host) and (_is_name(told) or not is_loopback(told)):
         log.warning(
-            "listens on %s only, but clients are told %s: give --host (bindAddress in broker.conf), unless something forwards the ports",
+            "listens on %s only, but clients are told %s: give --host (bindAddress in "
+            "broker.conf), unless something forwards the ports",
             options.host,
             told,
         )
@@ -122,14 +182,23 @@ def warn_of_certificate(options: argparse.Namespace, tls: TlsConfig) -> None:
     told = options.advertised_host or options.host
     told = told if _is_name(told) else ip_of(told)
     if why := tls.doubt(told):
-        log.warning("clients are told %s, and those that check it refuse the certificate in %s: %s", told, tls.cert, why)
+        log.warning(
+            "clients are told %s, and those that check it refuse the certificate in %s: %s",
+            told,
+            tls.cert,
+            why,
+        )
 
 
 def warn_of_users(options: argparse.Namespace) -> None:
     """Users and rules protect nothing unless somebody asks for it."""
     table = Path(options.data) / "config" / "access" / "access.json"
     if not options.acl and not options.no_broker and is_there(table):
-        log.warning("%s holds users and rules, and they are not asked for: everybody may do everything without --acl", table)
+        log.warning(
+            "%s holds users and rules, and they are not asked for: everybody may do everything "
+            "without --acl",
+            table,
+        )
 
 
 def _option(name: str) -> str:

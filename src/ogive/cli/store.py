@@ -16,7 +16,10 @@ EXIT_DAMAGED: Final = 3
 
 
 def verify(options: argparse.Namespace) -> int:
-    """0 where nothing is wrong, 3 where something is. Raises StoreLocked, StoreUnusable, StoreCorrupt."""
+    """0 where nothing is wrong, 3 where something is.
+
+    Raises StoreLocked, StoreUnusable, StoreCorrupt.
+    """
     say_once(again=False)
     report = verify_store(Path(options.directory))
     if options.json:
@@ -27,7 +30,10 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def repair(options: argparse.Namespace) -> int:
-    """0 if all is well now, 3 if something is left. Raises StoreLocked, StoreUnusable, StoreCorrupt."""
+    """0 if all is well now, 3 if something is left.
+
+    Raises StoreLocked, StoreUnusable, StoreCorrupt.
+    """
     say_once(again=False)
     before, after = repair_store(Path(options.directory))
     if options.json:
@@ -48,8 +54,17 @@ def _show(report: Report) -> None:
     held = f"{counted(report.records, 'record')} in {counted(report.queues, 'queue')}"
     print(f"{report.directory}: {held}, log {report.log_start:,} to {report.log_end:,}")
     if not report.clean:
-        behind = f"; {counted(report.queues_behind, 'queue')} behind the log" if report.queues_behind else ""
-        print(f"  the last broker here did not stop cleanly{behind}: the next start takes care of that")
+        behind = (
+            f"; {counted(report.queues_behind, 'queue')} behind the log"
+            if report.queues_behind
+            else ""
+        )
+        print(
+            f"  the last broker here did not stop cleanly{behind}: the next start takes care of "
+            "that"
+        )
     for sentence in (*report.notes, *report.problems):
         print(f"  {sentence}")
-    print("  nothing is wrong" if report.is_sound else f"  {counted(len(report.problems), 'problem')}")
+    print(
+        "  nothing is wrong" if report.is_sound else f"  {counted(len(report.problems), 'problem')}"
+    )

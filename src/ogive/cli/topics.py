@@ -17,9 +17,19 @@ async def list_topics(options: argparse.Namespace) -> int:
         counts = [await _messages(admin, topic) for topic in topics]
     if options.json:
         for topic, count in zip(topics, counts, strict=True):
-            print_json({"topic": topic.name, "queues": topic.read_queues, "messages": count, "kind": topic.kind})
+            print_json(
+                {
+                    "topic": topic.name,
+                    "queues": topic.read_queues,
+                    "messages": count,
+                    "kind": topic.kind,
+                }
+            )
     else:
-        rows = [(topic.name, topic.read_queues, count, " ".join(topic.brokers)) for topic, count in zip(topics, counts, strict=True)]
+        rows = [
+            (topic.name, topic.read_queues, count, " ".join(topic.brokers))
+            for topic, count in zip(topics, counts, strict=True)
+        ]
         print_table(("topic", "queues", "messages", "brokers"), rows)
     return 0
 
@@ -34,7 +44,10 @@ async def _messages(admin: aio.Admin, topic: TopicSummary) -> int:
 
 async def create_topic(options: argparse.Namespace) -> int:
     if topic_kind(options.topic) == "system":
-        raise InvalidOption(f"topic {options.topic}: the name is one of the brokers' own, which `ogive topic list` leaves out")
+        raise InvalidOption(
+            f"topic {options.topic}: the name is one of the brokers' own, which `ogive topic list` "
+            "leaves out"
+        )
     async with aio.Admin(client=client_config(options)) as admin:
         await admin.create_topic(
             options.topic,
@@ -76,22 +89,42 @@ async def show_topic(options: argparse.Namespace) -> int:
                     for row in topic.brokers
                 ],
                 "queues": [
-                    {"broker": r.queue.broker_name, "queue": r.queue.queue_id, "min_offset": r.min_offset, "max_offset": r.max_offset}
+                    {
+                        "broker": r.queue.broker_name,
+                        "queue": r.queue.queue_id,
+                        "min_offset": r.min_offset,
+                        "max_offset": r.max_offset,
+                    }
                     for r in offsets
                 ],
             }
         )
         return 0
     whole = ", keeps batches whole" if topic.whole_batches else ""
-    print(f"topic {topic.name}, {topic.kind}{f', {topic.message_type} messages' if topic.message_type else ''}{whole}")
+    print(
+        f"topic {topic.name}, "
+        f"{topic.kind}{f', {topic.message_type} messages' if topic.message_type else ''}{whole}"
+    )
     print(f"consumed by {', '.join(topic.groups) or 'nobody yet'}")
     print()
-    rows = [(row.broker, row.address, row.cluster, row.read_queues, row.write_queues, row.perm) for row in topic.brokers]
+    rows = [
+        (row.broker, row.address, row.cluster, row.read_queues, row.write_queues, row.perm)
+        for row in topic.brokers
+    ]
     print_table(("broker", "address", "cluster", "read queues", "write queues", "perm"), rows)
     print()
     print_table(
         ("broker", "queue", "first", "end", "messages"),
-        [(r.queue.broker_name, r.queue.queue_id, r.min_offset, r.max_offset, r.max_offset - r.min_offset) for r in offsets],
+        [
+            (
+                r.queue.broker_name,
+                r.queue.queue_id,
+                r.min_offset,
+                r.max_offset,
+                r.max_offset - r.min_offset,
+            )
+            for r in offsets
+        ],
     )
     return 0
 
@@ -99,9 +132,11 @@ async def show_topic(options: argparse.Namespace) -> int:
 async def delete_topic(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         try:
-            topic = await admin.topic(options.topic)  # brokers delete what is not there without a word: a misspelt name would look done
+            # brokers delete what is not there without a word: a misspelt name would look done
+            topic = await admin.topic(options.topic)
         except NoRoute as exc:
-            raise NoRoute(exc.fact) from None  # nobody who wants it gone is to create it
+            # nobody who wants it gone is to create it
+            raise NoRoute(exc.fact) from None
         consumed = f", consumed by {', '.join(topic.groups)}" if topic.groups else ""
         confirm(f"delete topic {options.topic} with all its messages{consumed}?", yes=options.yes)
         await admin.delete_topic(options.topic)

@@ -16,14 +16,19 @@ async def run(options: argparse.Namespace) -> int:
     records = await _trace(options)
     if not records:
         raise InvalidOption(
-            f"no trace of {options.key} was found: clients write traces only with trace=True, a few seconds after "
-            "the event, and leave some out under heavy load; old traces are deleted like other messages"
+            f"no trace of {options.key} was found: clients write traces only with trace=True, a "
+            "few seconds after "
+            "the event, and leave some out under heavy load; old traces are deleted like other "
+            "messages"
         )
     if options.json:
         for record in records:
             print_json(asdict(record))
     else:
-        print_table(("time", "step", "topic", "group", "host", "cost ms", "outcome"), [_line(record) for record in records])
+        print_table(
+            ("time", "step", "topic", "group", "host", "cost ms", "outcome"),
+            [_line(record) for record in records],
+        )
     return 0
 
 
@@ -37,4 +42,12 @@ def _line(record: TraceRecord) -> tuple[object, ...]:
     outcome = record.transaction_state or {True: "ok", False: "failed", None: None}[record.success]
     retried = f"retry {record.retries}" if record.retries else None
     words = " ".join(word for word in (outcome, retried) if word)
-    return f"{at}Z" if record.at_ms is not None else None, record.step, record.topic, record.group, record.host, record.cost_ms, words
+    return (
+        f"{at}Z" if record.at_ms is not None else None,
+        record.step,
+        record.topic,
+        record.group,
+        record.host,
+        record.cost_ms,
+        words,
+    )

@@ -7,6 +7,7 @@ import errno
 import gc
 import itertools
 import logging
+import operator
 import os
 import resource
 import signal
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,13 +46,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_PASSING: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)  # until another process ends, or the network is up
-_HOSTS: Final = {"--metrics-port": "--metrics-host", "--console-port": "--console-host"}  # of the others: --host
-OPEN_FILES: Final = 65_536  # more than the connections and files that name server, broker and store hold at most
+# until another process ends, or the network is up
+_PASSING: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
+# of the others: --host
+_HOSTS: Final = {"--metrics-port": "--metrics-host", "--console-port": "--console-host"}
+# more than the connections and files that name server, broker and store hold at most
+OPEN_FILES: Final = 65_536
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal comes. 0 after a clean stop, 74 when the store failed, or not everything could be saved at the stop.
+    """Serve until a signal comes.
+
+    0 after a clean stop, 74 when the store failed, or not everything could be saved at the stop.
 
     Raises TryLater for what may pass by itself.
     """
@@ -63,14 +70,24 @@ def run(options: argparse.Namespace) -> int:
     check_ports(options)
     _check_ports_differ(options)
     check_numbers(options)
-    if options.credentials and not options.acl and options.credentials != os.environ.get("OGIVE_CREDENTIALS"):
-        raise InvalidOption("--credentials names the first super user of a broker with access control: add --acl, or leave it out")
+    if (
+        options.credentials
+        and not options.acl
+        and options.credentials != os.environ.get("OGIVE_CREDENTIALS")
+    ):
+        raise InvalidOption(
+            "--credentials names the first super user of a broker with access control: add --acl, "
+            "or leave it out"
+        )
     if options.metrics_port is not None:
-        check_metrics_host(options.metrics_host, options.insecure_metrics or options.insecure_listen)
+        check_metrics_host(
+            options.metrics_host, options.insecure_metrics or options.insecure_listen
+        )
     start_checks.check_effect(options)
     start_checks.check_names(options)
     start_checks.check_place(options)
-    retention(options)  # refuses a bad --delete-at before anything starts
+    # refuses a bad --delete-at before anything starts
+    retention(options)
     raise_open_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         try:
@@ -78,9 +95,15 @@ def run(options: argparse.Namespace) -> int:
         except ConnectError as exc:
             raise _cannot_listen(exc, options) from None
         except StoreLocked as exc:
-            raise TryLater(f"{exc}; stop that one, or choose another directory with --data") from None
+            raise TryLater(
+                f"{exc}; stop that one, or choose another directory with --data"
+            ) from None
         except StoreUnusable as exc:
-            kind = TryLater if isinstance(exc.__cause__, OSError) and exc.__cause__.errno in NO_SPACE else OgiveError
+            kind = (
+                TryLater
+                if isinstance(exc.__cause__, OSError) and exc.__cause__.errno in NO_SPACE
+                else OgiveError
+            )
             raise kind(f"{exc}; fix that, or choose another directory with --data") from None
 
 
@@ -89,19 +112,32 @@ def _cannot_listen(exc: ConnectError, options: argparse.Namespace) -> OgiveError
     number = exc.__context__.errno if isinstance(exc.__context__, OSError) else None
     kind = TryLater if number in _PASSING else OgiveError
     places = _places(options).items()
-    option = next((option for option, (host, port) in places if port is not None and exc.address == join_address(host, port)), None)
+    option = next(
+        (
+            option
+            for option, (host, port) in places
+            if port is not None and exc.address == join_address(host, port)
+        ),
+        None,
+    )
     if option is None:
         return kind(str(exc))
     if number == errno.EADDRNOTAVAIL:
         return kind(f"{exc}; {_HOSTS.get(option, '--host')} chooses another")
     own = number == errno.EADDRINUSE and option not in _HOSTS
     perhaps = ", perhaps by a broker that runs already (`ogive broker list`)" if own else ""
-    alone = "; --no-name-server runs none here" if option == "--name-server-port" and options.name_servers else ""
+    alone = (
+        "; --no-name-server runs none here"
+        if option == "--name-server-port" and options.name_servers
+        else ""
+    )
     return kind(f"{exc}{perhaps}; {option} chooses another (0: a free one){alone}")
 
 
 def raise_open_files() -> None:
-    """Let the process open as many files as its user may: shells and systemd start it with 1,024, which a thousand clients use up."""
+    """Let the process open as many files as its user may: shells and systemd start it with 1,024,
+    which a thousand clients use up.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -120,35 +156,69 @@ def check_ports(options: argparse.Namespace) -> None:
 
 
 _ABOVE_ZERO: Final = (
-    "keep_hours", "transaction_timeout", "transaction_check_interval", "transaction_check_max",
-    "max_open_transactions", "max_unanswered_checks",
-    "default_queues", "max_message_size", "max_timer_delay", "max_timer_messages",
-)  # fmt: skip
+    "keep_hours",
+    "transaction_timeout",
+    "transaction_check_interval",
+    "transaction_check_max",
+    "max_open_transactions",
+    "max_unanswered_checks",
+    "default_queues",
+    "max_message_size",
+    "max_timer_delay",
+    "max_timer_messages",
+)
 
 
 _MOST: Final = {
     "keep_hours": 1e6,
-    "duplicate_window": 1e9, "max_timer_delay": 1e9, "transaction_timeout": 1e9, "transaction_check_interval": 1e9,
-}  # fmt: skip
+    "duplicate_window": 1e9,
+    "max_timer_delay": 1e9,
+    "transaction_timeout": 1e9,
+    "transaction_check_interval": 1e9,
+}
 """More than a century, and decades in seconds: what is meant to be for ever is one of them."""
 
 
 def check_numbers(options: argparse.Namespace) -> None:
-    """Raises InvalidOption that names the option: what is made of them further in has other names, and partly other units."""
+    """Raises InvalidOption that names the option: what is made of them further in has other names,
+    and partly other units.
+    """
     for name in _ABOVE_ZERO:
         _require(options, name, lambda value: value > 0, "more than 0 is needed")
     for name, most in _MOST.items():
-        _require(options, name, lambda value, most=most: value <= most, f"up to {most:,.0f} is possible")  # type: ignore[misc]
+        _require(options, name, partial(operator.ge, most), f"up to {most:,.0f} is possible")
     for name in ("delete_above", "delete_young_above"):
-        _require(options, name, lambda value: 0 < value <= 100, "a percentage, more than 0 and up to 100, is needed")
-    _require(options, "segment_size", lambda value: value >= 4096 and not value % 512, "a multiple of 512, 4096 or more, is needed")
-    _require(options, "max_message_size", lambda value: value <= MAX_BODY_BYTES, f"up to {MAX_BODY_BYTES} bytes are possible")
+        _require(
+            options,
+            name,
+            lambda value: 0 < value <= 100,
+            "a percentage, more than 0 and up to 100, is needed",
+        )
+    _require(
+        options,
+        "segment_size",
+        lambda value: value >= 4096 and not value % 512,
+        "a multiple of 512, 4096 or more, is needed",
+    )
+    _require(
+        options,
+        "max_message_size",
+        lambda value: value <= MAX_BODY_BYTES,
+        f"up to {MAX_BODY_BYTES} bytes are possible",
+    )
     most_us = MAX_BUSY_POLL_S * 1e6
-    _require(options, "busy_poll", lambda value: 0 <= value <= most_us, f"0 to {most_us:g} microseconds are possible")
+    _require(
+        options,
+        "busy_poll",
+        lambda value: 0 <= value <= most_us,
+        f"0 to {most_us:g} microseconds are possible",
+    )
     _require(options, "duplicate_window", lambda value: value >= 0, "0 seconds or more are needed")
 
 
-def _require(options: argparse.Namespace, name: str, holds: Callable[[float], bool], needed: str) -> None:
+def _require(
+    options: argparse.Namespace, name: str, holds: Callable[[float], bool], needed: str
+) -> None:
     value = getattr(options, name)
     if value is not None and not holds(value):
         shown = value if isinstance(value, int) else f"{value:g}"
@@ -160,16 +230,20 @@ def check_metrics_host(host: str, allowed: bool) -> None:
     try:
         loopback = is_loopback(host)
     except ValueError:
-        raise InvalidOption(f"--metrics-host {host}: an IP address or localhost is expected") from None
+        raise InvalidOption(
+            f"--metrics-host {host}: an IP address or localhost is expected"
+        ) from None
     if not loopback and not allowed:
         raise InvalidOption(
-            f"--metrics-host {host} is not loopback, anyone who can reach it can read the figures; add --insecure-metrics if that is meant"
+            f"--metrics-host {host} is not loopback, anyone who can reach it can read the figures; "
+            "add --insecure-metrics if that is meant"
         )
 
 
 def check_host(options: argparse.Namespace) -> None:
-    """Raises InvalidOption for an address that others reach, unless access control and TLS guard it or it was asked for in so many words;
-    and for a wildcard alone."""
+    """Raises InvalidOption for an address that others reach, unless access control and TLS guard it
+    or it was asked for in so many words; and for a wildcard alone.
+    """
     host = options.host
     try:
         loopback = is_loopback(host)
@@ -178,7 +252,10 @@ def check_host(options: argparse.Namespace) -> None:
     if not loopback and not options.insecure_listen:
         _check_open_host(options)
     if host in ("0.0.0.0", "::") and options.advertised_host is None:
-        raise InvalidOption(f"--host {host} is every address of this machine: say with --advertised-host at which clients reach it")
+        raise InvalidOption(
+            f"--host {host} is every address of this machine: say with --advertised-host at which "
+            "clients reach it"
+        )
 
 
 def _check_open_host(options: argparse.Namespace) -> None:
@@ -186,18 +263,23 @@ def _check_open_host(options: argparse.Namespace) -> None:
     if options.no_broker:
         if not (enforced and options.tls_client_ca and options.tls_client_auth == "required"):
             raise InvalidOption(
-                f"--host {options.host} is not loopback, and everybody who reaches a name server alone can register a broker there; "
-                "ask for certificates with --tls-cert, --tls-key and --tls-client-ca, or add --insecure-listen if that is meant"
+                f"--host {options.host} is not loopback, and everybody who reaches a name server "
+                "alone can register a broker there; "
+                "ask for certificates with --tls-cert, --tls-key and --tls-client-ca, or add "
+                "--insecure-listen if that is meant"
             )
     elif not options.acl:
         raise InvalidOption(
-            f"--host {options.host} is not loopback, and without credentials everybody who reaches it can administer the broker; "
+            f"--host {options.host} is not loopback, and without credentials everybody who reaches "
+            "it can administer the broker; "
             "switch access control on with --acl, or add --insecure-listen if that is meant"
         )
     elif not enforced:
         raise InvalidOption(
-            f"--host {options.host} is not loopback, and who can read a connection without TLS can repeat the signed requests on it, "
-            "an administrator's too; add --tls-cert and --tls-key (--tls-mode enforcing), or --insecure-listen if nobody can read along"
+            f"--host {options.host} is not loopback, and who can read a connection without TLS can "
+            "repeat the signed requests on it, "
+            "an administrator's too; add --tls-cert and --tls-key (--tls-mode enforcing), or "
+            "--insecure-listen if nobody can read along"
         )
 
 
@@ -205,13 +287,19 @@ def _check_ports_differ(options: argparse.Namespace) -> None:
     """Raises InvalidOption."""
     for (one, place), (other, same) in itertools.combinations(_places(options).items(), 2):
         if place[1] and place == same:
-            raise InvalidOption(f"{one} and {other} are both {place[1]}: each needs a port of its own (0: a free one)")
+            raise InvalidOption(
+                f"{one} and {other} are both {place[1]}: each needs a port of its own (0: a free "
+                "one)"
+            )
 
 
 def _places(options: argparse.Namespace) -> dict[str, tuple[str, int | None]]:
     """Each option of a port, and where it lets listen; without a port nowhere."""
     return {
-        "--name-server-port": (options.host, None if options.no_name_server else options.name_server_port),
+        "--name-server-port": (
+            options.host,
+            None if options.no_name_server else options.name_server_port,
+        ),
         "--broker-port": (options.host, None if options.no_broker else options.broker_port),
         "--metrics-port": (options.metrics_host, options.metrics_port),
         "--console-port": (options.console_host, options.console_port),
@@ -219,7 +307,9 @@ def _places(options: argparse.Namespace) -> dict[str, tuple[str, int | None]]:
 
 
 async def serve(options: argparse.Namespace) -> int:
-    """Start what is wanted, say so on standard output in one line, wait for a signal or for the store to fail."""
+    """Start what is wanted, say so on standard output in one line, wait for a signal or for the
+    store to fail.
+    """
     start_checks.check_ports_are_free(options)
     start_checks.warn_of_users(options)
     start_checks.warn_of_addresses(options)
@@ -232,11 +322,16 @@ async def serve(options: argparse.Namespace) -> int:
     tls = await asyncio.to_thread(_checked_tls, options)
     others = await asyncio.to_thread(name_servers.others, options)
     console_config = await asyncio.to_thread(_console_config, options, access, tls)
-    reloads: set[asyncio.Future[None]] = set()  # kept alive here
+    # kept alive here
+    reloads: set[asyncio.Future[None]] = set()
     broker: Broker | None = None
     console: Console | None = None
     async with AsyncExitStack() as running:
-        own = None if options.no_name_server else await _start_name_server(options, access, tls, running)
+        own = (
+            None
+            if options.no_name_server
+            else await _start_name_server(options, access, tls, running)
+        )
         if not options.no_broker:
             broker = _broker(options, own, others, access, tls)
         pages = await _serve_pages(options, broker, running)
@@ -244,7 +339,10 @@ async def serve(options: argparse.Namespace) -> int:
             await broker.start()
             running.push_async_callback(broker.stop)
         if tls is not None:
-            loop.add_signal_handler(signal.SIGHUP, lambda: reloads.add(asyncio.ensure_future(_reload(options, own, broker, console))))
+            loop.add_signal_handler(
+                signal.SIGHUP,
+                lambda: reloads.add(asyncio.ensure_future(_reload(options, own, broker, console))),
+            )
         if access is not None:
             await make_first_user(options, access)
         if console_config is not None and own is not None:
@@ -260,20 +358,26 @@ async def serve(options: argparse.Namespace) -> int:
             _say_where(options)
         gc.collect()
         gc.freeze()
-        gc.set_threshold(50_000, 20, 100)  # what lives on is in tables that rarely change; messages come and go by reference count
+        # what lives on is in tables that rarely change; messages come and go by reference count
+        gc.set_threshold(50_000, 20, 100)
         await _until_stopped(stop, loop.create_future() if broker is None else broker.failed)
     if broker is None or not (broker.failed.done() or broker.unsaved):
         return 0
     if broker.failed.done():
         text = f"the store failed, nothing more was acknowledged: {broker.failed.result()}"
     else:
-        text = f"not everything could be saved, groups are given again what they had finished last: {broker.unsaved}"
+        text = (
+            "not everything could be saved, groups are given again what they had finished "
+            f"last: {broker.unsaved}"
+        )
     print(last_line(text) if options.log_format == "json" else f"ogive: {text}", file=sys.stderr)
     return EXIT_STORE_FAILED
 
 
 def hang_up(stop: asyncio.Event) -> None:
-    """SIGHUP without TLS: the terminal was closed, or somebody asked for certificates to be read again."""
+    """SIGHUP without TLS: the terminal was closed, or somebody asked for certificates to be read
+    again.
+    """
     if sys.stdin is not None and sys.stdin.isatty():
         stop.set()
     else:
@@ -281,7 +385,10 @@ def hang_up(stop: asyncio.Event) -> None:
 
 
 async def _start_name_server(
-    options: argparse.Namespace, access: AccessTable | None, tls: TlsConfig | None, running: AsyncExitStack
+    options: argparse.Namespace,
+    access: AccessTable | None,
+    tls: TlsConfig | None,
+    running: AsyncExitStack,
 ) -> NameServer:
     server = NameServer(
         NameServerConfig(
@@ -300,46 +407,70 @@ async def _start_name_server(
 
 
 def _broker(
-    options: argparse.Namespace, own: NameServer | None, others: Others, access: AccessTable | None, tls: TlsConfig | None
+    options: argparse.Namespace,
+    own: NameServer | None,
+    others: Others,
+    access: AccessTable | None,
+    tls: TlsConfig | None,
 ) -> Broker:
     config = broker_config(options, name_servers.of_broker(own, others), tls)
     name_servers.warn_of_loopback(config.advertised_host or config.host, others)
     internal = None if access is None else access.internal
-    return Broker(config, access=access, dial=name_servers.dial(own, internal, others, tls, config.name_server_timeout_s))
+    return Broker(
+        config,
+        access=access,
+        dial=name_servers.dial(own, internal, others, tls, config.name_server_timeout_s),
+    )
 
 
 def _say_ready(own: NameServer | None, others: Others, broker: Broker | None) -> None:
     """Print the addresses. Clients are given that of the name server."""
     at = ";".join(others.addresses) if own is None else own.address
-    print(f"ready name-server={at}{'' if broker is None else f' broker={broker.address}'}", flush=True)
+    print(
+        f"ready name-server={at}{'' if broker is None else f' broker={broker.address}'}", flush=True
+    )
 
 
 def _say_where(options: argparse.Namespace) -> None:
     # a program that has read the lines before may have closed the pipe
     with contextlib.suppress(OSError):
         print(
-            f"messages are kept in {Path(options.data).absolute()}{'; Ctrl-C stops the broker' if sys.stdout.isatty() else ''}",
+            "messages are kept in "
+            f"{Path(options.data).absolute()}"
+            f"{'; Ctrl-C stops the broker' if sys.stdout.isatty() else ''}",
             flush=True,
         )
 
 
-async def _serve_pages(options: argparse.Namespace, broker: Broker | None, running: AsyncExitStack) -> PageServer | None:
+async def _serve_pages(
+    options: argparse.Namespace, broker: Broker | None, running: AsyncExitStack
+) -> PageServer | None:
     if options.metrics_port is None:
         return None
-    pages: dict[str, Make] = {"/health": lambda: Page(200, "ok\n"), "/ready": lambda: Page(200, "ready\n")}
+    pages: dict[str, Make] = {
+        "/health": lambda: Page(200, "ok\n"),
+        "/ready": lambda: Page(200, "ready\n"),
+    }
     if broker is not None:
-        pages = {"/metrics": broker.metrics_page, "/health": broker.health_page, "/ready": broker.ready_page}
+        pages = {
+            "/metrics": broker.metrics_page,
+            "/health": broker.health_page,
+            "/ready": broker.ready_page,
+        }
     server = PageServer(pages, host=options.metrics_host, port=options.metrics_port)
     await server.start()
     running.push_async_callback(server.stop)
     return server
 
 
-def _console_config(options: argparse.Namespace, access: AccessTable | None, tls: TlsConfig | None) -> "ConsoleConfig | None":
+def _console_config(
+    options: argparse.Namespace, access: AccessTable | None, tls: TlsConfig | None
+) -> "ConsoleConfig | None":
     """Raises InvalidOption."""
     if options.console_port is None:
         return None
-    from ogive.cli.console import beside_broker  # only if asked for: without it a broker starts in half the time
+    # only if asked for: without it a broker starts in half the time
+    from ogive.cli.console import beside_broker
 
     return beside_broker(options, None if access is None else access.internal, tls)
 
@@ -348,7 +479,9 @@ def _start_console(config: "ConsoleConfig", name_server: NameServer) -> "Console
     """Raises ConnectError when its address is taken."""
     from ogive.console.server import Console
 
-    console = Console(replace(config, client=replace(config.client, name_server=name_server.local_address)))
+    console = Console(
+        replace(config, client=replace(config.client, name_server=name_server.local_address))
+    )
     console.start()
     return console
 
@@ -364,14 +497,17 @@ def open_access(options: argparse.Namespace) -> AccessTable:
     access = AccessTable(Path(options.data) / "config" / "access")
     if not access.has_super_user and not options.credentials and not options.first_user:
         raise InvalidOption(
-            "--acl needs a first super user: --credentials FILE (or OGIVE_CREDENTIALS) names a file with the lines "
+            "--acl needs a first super user: --credentials FILE (or OGIVE_CREDENTIALS) names a "
+            "file with the lines "
             "accessKey: NAME and secretKey: SECRET"
         )
     return access
 
 
 async def make_first_user(options: argparse.Namespace, access: AccessTable) -> None:
-    """The user of --credentials, unless there is one of that name: then its password, kind and rules are what they became since."""
+    """The user of --credentials, unless there is one of that name: then its password, kind and
+    rules are what they became since.
+    """
     if options.credentials:
         first = await asyncio.to_thread(read_credentials, options.credentials)
     elif options.first_user:
@@ -379,11 +515,14 @@ async def make_first_user(options: argparse.Namespace, access: AccessTable) -> N
     else:
         return
     if first.access_key not in access.users:
-        await access.create_user(User(username=first.access_key, password=first.secret_key, user_type=SUPER))
+        await access.create_user(
+            User(username=first.access_key, password=first.secret_key, user_type=SUPER)
+        )
         log.info("super user %s is made", first.access_key)
     elif access.users[first.access_key].password != first.secret_key:
         log.warning(
-            "user %s has another password than the one given here, and keeps it; `ogive user update %s --password` changes it",
+            "user %s has another password than the one given here, and keeps it; `ogive user "
+            "update %s --password` changes it",
             first.access_key,
             first.access_key,
         )
@@ -396,12 +535,16 @@ def retention(options: argparse.Namespace) -> RetentionConfig:
     except ValueError:
         hours = ()
     if not hours or not all(0 <= hour < 24 for hour in hours):
-        raise InvalidOption(f"--delete-at {options.delete_at}: hours from 0 to 23 are expected, such as 4 or 4,16")
+        raise InvalidOption(
+            f"--delete-at {options.delete_at}: hours from 0 to 23 are expected, such as 4 or 4,16"
+        )
     return RetentionConfig(
         keep_s=options.keep_hours * 3600,
         hours=hours,
         disk_share=options.delete_above / 100,
-        force_share=options.delete_young_above / 100 if options.delete_young_above is not None else 1.0,
+        force_share=options.delete_young_above / 100
+        if options.delete_young_above is not None
+        else 1.0,
     )
 
 
@@ -428,7 +571,12 @@ def _checked_tls(options: argparse.Namespace) -> TlsConfig | None:
     return tls
 
 
-async def _reload(options: argparse.Namespace, name_server: NameServer | None, broker: Broker | None, console: "Console | None") -> None:
+async def _reload(
+    options: argparse.Namespace,
+    name_server: NameServer | None,
+    broker: Broker | None,
+    console: "Console | None",
+) -> None:
     try:
         await asyncio.to_thread(_checked_tls, options)
         if name_server is not None:
@@ -443,7 +591,9 @@ async def _reload(options: argparse.Namespace, name_server: NameServer | None, b
         log.warning("the certificates were read again")
 
 
-def broker_config(options: argparse.Namespace, at: tuple[str, ...], tls: TlsConfig | None = None) -> BrokerConfig:
+def broker_config(
+    options: argparse.Namespace, at: tuple[str, ...], tls: TlsConfig | None = None
+) -> BrokerConfig:
     """The broker's settings as the command line gives them; *at*: its name servers."""
     settings: dict[str, Any] = options.broker_settings
     return BrokerConfig(

@@ -20,21 +20,34 @@ async def list_users(options: argparse.Namespace) -> int:
         for user in users:
             print_json({"user": user.name, "super": user.super_user, "enabled": user.enabled})
     else:
-        rows = [(user.name, "super" if user.super_user else "normal", "enabled" if user.enabled else "disabled") for user in users]
+        rows = [
+            (
+                user.name,
+                "super" if user.super_user else "normal",
+                "enabled" if user.enabled else "disabled",
+            )
+            for user in users
+        ]
         print_table(("user", "kind", "status"), rows)
     return 0
 
 
-def create_user(options: argparse.Namespace) -> int:  # no coroutine: Ctrl-C ends the question for the password at once
+# no coroutine: Ctrl-C ends the question for the password at once
+def create_user(options: argparse.Namespace) -> int:
     return asyncio.run(_create_user(options, _password(options.user)))
 
 
 async def _create_user(options: argparse.Namespace, password: str) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         if options.user in {user.name for user in await admin.users()}:
-            raise InvalidOption(f"user {options.user} exists already: `ogive user update {options.user}` changes it")
+            raise InvalidOption(
+                f"user {options.user} exists already: `ogive user update {options.user}` changes it"
+            )
         await admin.create_user(options.user, password, super_user=options.super_user)
-    text = f"user {options.user} may do {'everything' if options.super_user else 'nothing yet: `ogive acl allow` says what'}"
+    text = (
+        f"user {options.user} may do "
+        f"{'everything' if options.super_user else 'nothing yet: `ogive acl allow` says what'}"
+    )
     print_done(options, text, user=options.user, super=options.super_user)
     return 0
 
@@ -45,10 +58,14 @@ def update_user(options: argparse.Namespace) -> int:  # likewise
 
 async def _update_user(options: argparse.Namespace, password: str | None) -> int:
     if password is None and options.super_user is None and options.enabled is None:
-        raise InvalidOption("nothing to change: --password, --super, --normal, --enable or --disable is needed")
+        raise InvalidOption(
+            "nothing to change: --password, --super, --normal, --enable or --disable is needed"
+        )
     async with aio.Admin(client=client_config(options)) as admin:
         await _check_user(admin, options.user)
-        await admin.update_user(options.user, password=password, super_user=options.super_user, enabled=options.enabled)
+        await admin.update_user(
+            options.user, password=password, super_user=options.super_user, enabled=options.enabled
+        )
     print_done(options, f"user {options.user} is changed", user=options.user, changed=True)
     return 0
 
@@ -68,7 +85,10 @@ async def _check_user(admin: aio.Admin, name: str) -> None:
 
 
 def _password(user: str) -> str:
-    """Asked for at a terminal; else the first line of standard input. Never an argument: every user of the machine could read those."""
+    """Asked for at a terminal; else the first line of standard input.
+
+    Never an argument: every user of the machine could read those.
+    """
     if sys.stdin.isatty():
         try:
             password = getpass.getpass(f"password of {user}: ")
@@ -80,17 +100,21 @@ def _password(user: str) -> str:
     else:
         password = sys.stdin.readline().rstrip("\r\n")
     if not password:
-        raise InvalidOption("the password is empty; it is asked for at a terminal, or is the first line of standard input")
+        raise InvalidOption(
+            "the password is empty; it is asked for at a terminal, or is the first line of "
+            "standard input"
+        )
     return password
 
 
-# --- rules -----------------------------------------------------------------------------------------------------------
+# --- rules ----------------------------------------------------------------------------------------
 
 
 async def list_rules(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         rules = [rule for rule in await admin.access_rules() if options.user in (None, rule.user)]
-        if options.user is not None and not rules:  # a name that is misspelt looks like a user who may do nothing
+        # a name that is misspelt looks like a user who may do nothing
+        if options.user is not None and not rules:
             await _check_user(admin, options.user)
     if options.json:
         for rule in rules:
@@ -106,7 +130,13 @@ async def list_rules(options: argparse.Namespace) -> int:
             )
     else:
         rows = [
-            (rule.user, "allow" if rule.allowed else "deny", rule.resource, ",".join(rule.actions), ",".join(rule.source_ips) or "anywhere")
+            (
+                rule.user,
+                "allow" if rule.allowed else "deny",
+                rule.resource,
+                ",".join(rule.actions),
+                ",".join(rule.source_ips) or "anywhere",
+            )
             for rule in rules
         ]
         print_table(("user", "rule", "resource", "actions", "from"), rows)
@@ -124,13 +154,33 @@ async def deny(options: argparse.Namespace) -> int:
 async def _say(options: argparse.Namespace, *, allowed: bool) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         kind, colon, name = options.resource.partition(":")
-        resource = f"{kind.capitalize()}{colon}{name}"  # brokers take the kind in any case
-        old = [rule for rule in await admin.access_rules() if (rule.user, rule.resource) == (options.user, resource)]
+        # brokers take the kind in any case
+        resource = f"{kind.capitalize()}{colon}{name}"
+        old = [
+            rule
+            for rule in await admin.access_rules()
+            if (rule.user, rule.resource) == (options.user, resource)
+        ]
         await _check_user(admin, options.user)
         say = admin.allow if allowed else admin.deny
-        await say(options.user, options.resource, options.actions.split(","), source_ips=tuple(options.source_ips))
-    text = f"user {options.user} {'may' if allowed else 'may not'} {options.actions} on {options.resource}{_before(old)}"
-    print_done(options, text, user=options.user, resource=options.resource, actions=options.actions.split(","), allowed=allowed)
+        await say(
+            options.user,
+            options.resource,
+            options.actions.split(","),
+            source_ips=tuple(options.source_ips),
+        )
+    text = (
+        f"user {options.user} {'may' if allowed else 'may not'} {options.actions} on "
+        f"{options.resource}{_before(old)}"
+    )
+    print_done(
+        options,
+        text,
+        user=options.user,
+        resource=options.resource,
+        actions=options.actions.split(","),
+        allowed=allowed,
+    )
     return 0
 
 
@@ -142,16 +192,26 @@ def _before(old: list[AccessRule]) -> str:
 
 async def delete_rules(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
-        known = sorted({rule.resource for rule in await admin.access_rules() if rule.user == options.user})
+        known = sorted(
+            {rule.resource for rule in await admin.access_rules() if rule.user == options.user}
+        )
         if not known:
             raise InvalidOption(f"there are no rules for user {options.user} (ogive acl list)")
         if options.resource is None:
-            confirm(f"delete all rules for user {options.user}: {', '.join(known)}?", yes=options.yes)
+            confirm(
+                f"delete all rules for user {options.user}: {', '.join(known)}?", yes=options.yes
+            )
         elif options.resource not in known:
             similar = difflib.get_close_matches(options.resource, known)
             hint = f". Similar: {', '.join(similar)}" if similar else ""
-            raise InvalidOption(f"user {options.user} has no rule for {options.resource}{hint} (ogive acl list {options.user})")
+            raise InvalidOption(
+                f"user {options.user} has no rule for {options.resource}{hint} (ogive acl list "
+                f"{options.user})"
+            )
         await admin.forget_rules(options.user, options.resource)
-    text = f"deleted the rules for user {options.user}{f' on {options.resource}' if options.resource else ''}"
+    text = (
+        "deleted the rules for user "
+        f"{options.user}{f' on {options.resource}' if options.resource else ''}"
+    )
     print_done(options, text, user=options.user, resource=options.resource, deleted=True)
     return 0

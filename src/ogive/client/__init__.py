@@ -1,1 +1,4 @@
-"""What applications use: producers, consumers, admin. Written once in asyncio; ``ogive.client.sync`` is the blocking facade."""
+"""What applications use: producers, consumers, admin.
+
+Written once in asyncio; ``ogive.client.sync`` is the blocking facade.
+"""

@@ -1,4 +1,7 @@
-"""Settings of clients and producers. Times are in seconds; the comment of each field names its counterpart in Java."""
+"""Settings of clients and producers.
+
+Times are in seconds; the comment of each field names its counterpart in Java.
+"""
 
 import ssl as tls
 from collections.abc import Sequence
@@ -22,9 +25,11 @@ C = TypeVar("C")
 DEFAULT_NAME_SERVER = "127.0.0.1:9876"
 DEFAULT_NAME_SERVER_PORT = 9876
 DEFAULT_GROUP = "ogive-producer"
-MAX_TIME_S = 86_400.0  # a day: anything longer is not a time budget
+# a day: anything longer is not a time budget
+MAX_TIME_S = 86_400.0
 
-_KINDS: Final[dict[Any, tuple[Any, str]]] = {  # of annotations: what isinstance takes, and in words
+# of annotations: what isinstance takes, and in words
+_KINDS: Final[dict[Any, tuple[Any, str]]] = {
     bool: (bool, "True or False"),
     int: (int, "int"),
     int | None: (int | None, "int or None"),
@@ -36,7 +41,10 @@ _KINDS: Final[dict[Any, tuple[Any, str]]] = {  # of annotations: what isinstance
 
 
 def own_config(config: C | None, kind: type[C]) -> C:
-    """*config*, or the defaults. Raises TypeError at once for any other object, rather than at the first message."""
+    """*config*, or the defaults.
+
+    Raises TypeError at once for any other object, rather than at the first message.
+    """
     if config is not None and not isinstance(config, kind):
         raise TypeError(f"config must be an ogive.{kind.__name__}, not {type(config).__name__}")
     return kind() if config is None else config
@@ -56,26 +64,38 @@ def check_types(config: Any) -> None:
 
 
 def check_time(name: str, seconds: float) -> float:
-    """Return *seconds* if it is a valid time budget. Raises InvalidOption, also for infinity and NaN; TypeError."""
+    """Return *seconds* if it is a valid time budget.
+
+    Raises InvalidOption, also for infinity and NaN; TypeError.
+    """
     check_type(name, seconds, int | float, "a number of seconds")
     if not 0 < seconds <= MAX_TIME_S:
-        raise InvalidOption(f"{name} is {seconds}: above 0 and up to {MAX_TIME_S:.0f} seconds are possible")
+        raise InvalidOption(
+            f"{name} is {seconds}: above 0 and up to {MAX_TIME_S:.0f} seconds are possible"
+        )
     return seconds
 
 
 def parse_name_servers(text: str) -> tuple[str, ...]:
-    """The addresses in *text*, separated by ``;``, each as ``host:port``; the default port is 9876. Raises InvalidOption."""
+    """The addresses in *text*, separated by ``;``, each as ``host:port``; the default port is 9876.
+
+    Raises InvalidOption.
+    """
     servers = [word.strip().removeprefix("http://") for word in text.split(";") if word.strip()]
     if not servers:
         raise InvalidOption("no name server is given: host:port, or several joined by ;")
     try:
-        return tuple([join_address(*split_address(server, DEFAULT_NAME_SERVER_PORT)) for server in servers])
+        return tuple(
+            [join_address(*split_address(server, DEFAULT_NAME_SERVER_PORT)) for server in servers]
+        )
     except ConnectError as exc:
         raise InvalidOption(f"name server {exc.args[0]}; several are joined by ;") from None
 
 
 def address_source(text: str) -> str | None:
-    """Return *text* if it is the URL of a list of name servers, None for addresses. ``http://host:port`` is an address."""
+    """Return *text* if it is the URL of a list of name servers, None for addresses.
+    ``http://host:port`` is an address.
+    """
     text = text.strip()
     if not text.startswith(("http://", "https://")) or ";" in text:
         return None
@@ -88,7 +108,9 @@ def address_source(text: str) -> str | None:
         # an invalid host or port would only be noticed when the list is fetched
         split_address(join_address(parts.hostname, 80 if parts.port is None else parts.port))
     except (ValueError, ConnectError) as exc:
-        raise InvalidOption(f"name server {text!r} is not the URL of a list of name servers: {exc}") from None
+        raise InvalidOption(
+            f"name server {text!r} is not the URL of a list of name servers: {exc}"
+        ) from None
     return text
 
 
@@ -97,32 +119,54 @@ def address_source(text: str) -> str | None:
 class ClientConfig:
     """How to reach a cluster.
 
-    *name_server* is ``host:port``, or several separated by ``;``; the default port is 9876. It may also be the URL of such a list, as in
-    ``http://config.example:8080/rocketmq/nsaddr``, which is fetched at the start and again every *name_server_period_s*.
+    *name_server* is ``host:port``, or several separated by ``;``; the default port is 9876. It may
+    also be the URL of such a list, as in ``http://config.example:8080/rocketmq/nsaddr``, which is
+    fetched at the start and again every *name_server_period_s*.
     """
 
     name_server: str = DEFAULT_NAME_SERVER  # namesrvAddr
-    instance_name: str | None = None  # instanceName; None: unique to this object
+    instance_name: str | None = None
+    """instanceName; None: unique to this object."""
     request_timeout_s: float = 3.0  # mqClientApiTimeout
     connect_timeout_s: float = 3.0
     heartbeat_period_s: float = 30.0  # heartbeatBrokerInterval
     route_period_s: float = 30.0  # pollNameServerInterval
-    name_server_period_s: float = 120.0  # fetchNameServerAddr; where name_server is the URL of a list
-    ssl: tls.SSLContext | bool = False  # useTLS; True: certificates and host names are checked against the system's authorities
+    name_server_period_s: float = 120.0
+    """fetchNameServerAddr; where name_server is the URL of a list."""
+    ssl: tls.SSLContext | bool = False
+    """useTLS; True: certificates and host names are checked against the system's authorities."""
     credentials: Credentials | None = None  # AclClientRPCHook
-    namespace: str | None = None  # namespace of 4.x: a prefix of topics and groups on the wire, "shop%Orders"
-    namespace_v2: str | None = None  # namespaceV2 of 5.x: in the header of every request
+    namespace: str | None = None
+    """Namespace of 4.x: a prefix of topics and groups on the wire, "shop%Orders"."""
+    namespace_v2: str | None = None
+    """namespaceV2 of 5.x: in the header of every request."""
 
     def __post_init__(self) -> None:
         check_type("name_server", self.name_server, str, "str, several joined by ;")
         check_types(self)
-        check_type("ssl", self.ssl, bool | tls.SSLContext, 'True, False or an ssl.SSLContext (ssl.create_default_context(cafile="ca.pem"))')
-        check_type("credentials", self.credentials, Credentials | None, "ogive.Credentials(access_key=..., secret_key=...)")
+        check_type(
+            "ssl",
+            self.ssl,
+            bool | tls.SSLContext,
+            'True, False or an ssl.SSLContext (ssl.create_default_context(cafile="ca.pem"))',
+        )
+        check_type(
+            "credentials",
+            self.credentials,
+            Credentials | None,
+            "ogive.Credentials(access_key=..., secret_key=...)",
+        )
         validate_namespace(self.namespace)
         validate_namespace(self.namespace_v2)
         if address_source(self.name_server) is None:
             parse_name_servers(self.name_server)
-        for name in ("request_timeout_s", "connect_timeout_s", "heartbeat_period_s", "route_period_s", "name_server_period_s"):
+        for name in (
+            "request_timeout_s",
+            "connect_timeout_s",
+            "heartbeat_period_s",
+            "route_period_s",
+            "name_server_period_s",
+        ):
             check_time(name, getattr(self, name))
 
     @property
@@ -153,27 +197,49 @@ class ProducerConfig:
     """Settings of a producer."""
 
     group: str = DEFAULT_GROUP  # producerGroup
-    send_timeout_s: float = 3.0  # sendMsgTimeout; for the whole call: waiting for room, finding the route, connecting, and every attempt
+    send_timeout_s: float = 3.0
+    """sendMsgTimeout; for the whole call: waiting for room, finding the route, connecting, and
+    every attempt.
+    """
     retries: int = 2  # retryTimesWhenSendFailed
-    retry_when_not_stored_ok: bool = False  # retryAnotherBrokerWhenNotStoreOK; treat any status but SEND_OK as a failed attempt
-    avoid_slow_brokers: bool = False  # sendLatencyFaultEnable; for a while, send nothing to a broker that was slow or failed
-    compress_over_bytes: int | None = 4096  # compressMsgBodyOverHowmuch; None: never
-    compression: CompressionType = "zlib"  # compressType; lz4 and zstd need ogive[compression], and consumers from 5.0 on
-    compress_level: int = 5  # rocketmq.message.compressLevel; lz4 has none
+    retry_when_not_stored_ok: bool = False
+    """retryAnotherBrokerWhenNotStoreOK; treat any status but SEND_OK as a failed attempt."""
+    avoid_slow_brokers: bool = False
+    """sendLatencyFaultEnable; for a while, send nothing to a broker that was slow or failed."""
+    compress_over_bytes: int | None = 4096
+    """compressMsgBodyOverHowmuch; None: never."""
+    compression: CompressionType = "zlib"
+    """compressType; lz4 and zstd need ogive[compression], and consumers from 5.0 on."""
+    compress_level: int = 5
+    """rocketmq.message.compressLevel; lz4 has none."""
     max_in_flight: int = 1024  # backPressureForAsyncSendNum
-    max_in_flight_bytes: int = 32 * 1024 * 1024  # backPressureForAsyncSendSize (100 MiB there)
-    max_requests: int = 4  # in flight to each broker; beyond it, messages without a sharding key wait and leave as batches
-    max_batch_bytes: int = 1024 * 1024  # of one request; brokers take 4 MiB (maxMessageSize)
-    whole_batches: bool = False  # send_batch for topics of batches, which brokers from 5.0 on have: gives each batch a key of its own, as
-    # Java's client does; brokers of 4.9 then give that key to all messages of a batch, in place of their own
+    max_in_flight_bytes: int = 32 * 1024 * 1024
+    """backPressureForAsyncSendSize (100 MiB there)."""
+    max_requests: int = 4
+    """In flight to each broker; beyond it, messages without a sharding key wait and leave as
+    batches.
+    """
+    max_batch_bytes: int = 1024 * 1024
+    """Of one request; brokers take 4 MiB (maxMessageSize)."""
+    whole_batches: bool = False
+    """send_batch for topics of batches, which brokers from 5.0 on have: gives each batch a key of
+    its own, as.
+    """
+    # Java's client does; brokers of 4.9 then give that key to all messages of a batch, in place of
+    # their own
     default_topic_queues: int = 4
     """Queues of a topic that a send creates; the broker has a limit, usually 8. Java:
     defaultTopicQueueNums."""
-    check_threads: int = 4  # checkThreadPoolMaxSize, 1; concurrent calls of the transaction check
-    max_checks_waiting: int = 2000  # checkRequestHoldMax; beyond it questions are dropped, and the broker asks again
-    busy_poll_s: float = 200e-6  # how long a blocking send looks for its answer before it sleeps; 0: it sleeps at once
-    hooks: tuple[SendHook, ...] = ()  # sendMessageHookList; the first is the outermost
-    trace: bool = False  # enableTrace; record every send in RMQ_SYS_TRACE_TOPIC
+    check_threads: int = 4
+    """checkThreadPoolMaxSize, 1; concurrent calls of the transaction check."""
+    max_checks_waiting: int = 2000
+    """checkRequestHoldMax; beyond it questions are dropped, and the broker asks again."""
+    busy_poll_s: float = 200e-6
+    """How long a blocking send looks for its answer before it sleeps; 0: it sleeps at once."""
+    hooks: tuple[SendHook, ...] = ()
+    """sendMessageHookList; the first is the outermost."""
+    trace: bool = False
+    """enableTrace; record every send in RMQ_SYS_TRACE_TOPIC."""
 
     def __post_init__(self) -> None:
         validate_group(self.group)
@@ -181,21 +247,42 @@ class ProducerConfig:
         hooks = "a tuple of objects with before_send and after_send"
         check_type("hooks", self.hooks, Sequence, hooks)
         for hook in self.hooks:
-            if not (callable(getattr(hook, "before_send", None)) and callable(getattr(hook, "after_send", None))):
+            if not (
+                callable(getattr(hook, "before_send", None))
+                and callable(getattr(hook, "after_send", None))
+            ):
                 raise TypeError(f"hooks must be {hooks}, and {hook!r} is none")
         check_time("send_timeout_s", self.send_timeout_s)
         if self.retries < 0:
             raise InvalidOption("retries must not be negative")
         if self.compression not in get_args(CompressionType):
-            raise InvalidOption(f"compression {self.compression!r} is none of {', '.join(get_args(CompressionType))}")
+            raise InvalidOption(
+                f"compression {self.compression!r} is none of "
+                f"{', '.join(get_args(CompressionType))}"
+            )
         require(self.compression)
         if not 0 <= self.compress_level <= 9:
             raise InvalidOption(f"compress_level {self.compress_level} is outside 0..9")
-        if min(self.max_in_flight, self.max_in_flight_bytes, self.max_requests, self.default_topic_queues) < 1:
-            raise InvalidOption("max_in_flight, max_in_flight_bytes, max_requests and default_topic_queues must be at least 1")
+        if (
+            min(
+                self.max_in_flight,
+                self.max_in_flight_bytes,
+                self.max_requests,
+                self.default_topic_queues,
+            )
+            < 1
+        ):
+            raise InvalidOption(
+                "max_in_flight, max_in_flight_bytes, max_requests and default_topic_queues must be "
+                "at least 1"
+            )
         if min(self.check_threads, self.max_checks_waiting) < 1:
             raise InvalidOption("check_threads and max_checks_waiting must be at least 1")
         if not 0 <= self.busy_poll_s <= MAX_BUSY_POLL_S:
-            raise InvalidOption(f"busy_poll_s is {self.busy_poll_s}: 0 to {MAX_BUSY_POLL_S:g} seconds are possible")
+            raise InvalidOption(
+                f"busy_poll_s is {self.busy_poll_s}: 0 to {MAX_BUSY_POLL_S:g} seconds are possible"
+            )
         if not 1024 <= self.max_batch_bytes <= MAX_BODY_BYTES:
-            raise InvalidOption(f"max_batch_bytes {self.max_batch_bytes} is outside 1024..{MAX_BODY_BYTES}")
+            raise InvalidOption(
+                f"max_batch_bytes {self.max_batch_bytes} is outside 1024..{MAX_BODY_BYTES}"
+            )

@@ -49,25 +49,34 @@ class Heartbeats:
         # By address and number of the heartbeat; only brokers that take short ones.
         self._told: dict[tuple[str, int], tuple[Connection, tuple[ConsumerData, ...]]] = {}
 
-    async def tell(self, address: str, data: HeartbeatData, *, full: bool, timeout_s: float) -> None:
+    async def tell(
+        self, address: str, data: HeartbeatData, *, full: bool, timeout_s: float
+    ) -> None:
         """Send *data*, in several heartbeats if it is large.
 
         A heartbeat that is refused does not hold up the others. Raises the first OgiveError.
         """
         ends = await asyncio.gather(
-            *(self._tell((address, number), part, full=full, timeout_s=timeout_s) for number, part in enumerate(parts(data))),
+            *(
+                self._tell((address, number), part, full=full, timeout_s=timeout_s)
+                for number, part in enumerate(parts(data))
+            ),
             return_exceptions=True,
         )
         for end in ends:
             if end is not None:
                 raise end
 
-    async def _tell(self, place: tuple[str, int], data: HeartbeatData, *, full: bool, timeout_s: float) -> None:
+    async def _tell(
+        self, place: tuple[str, int], data: HeartbeatData, *, full: bool, timeout_s: float
+    ) -> None:
         address = place[0]
         connection, told = self._pool.existing(address), self._told.pop(place, None)
         data = replace(data, fingerprint=fingerprint(data))
         if connection is not None and not full and told == (connection, data.consumers):
-            answer = await api.heartbeat(self._pool, address, without_subscriptions(data), timeout_s=timeout_s)
+            answer = await api.heartbeat(
+                self._pool, address, without_subscriptions(data), timeout_s=timeout_s
+            )
             if self._pool.existing(address) is connection and answer.subscription_changed is False:
                 self._told[place] = told
                 return
@@ -113,15 +122,29 @@ def _pieces(groups: Iterable[T], size: Callable[[T], int]) -> list[tuple[T, ...]
 
 
 def fingerprint(data: HeartbeatData) -> int:
-    """Of everything but who says it and when it was subscribed: alike for all members that run the same program. 0 without consumers."""
+    """Of everything but who says it and when it was subscribed: alike for all members that run the
+    same program. 0 without consumers.
+    """
     if not data.consumers:
         return 0
     consumers = tuple(
-        replace(consumer, subscriptions=tuple(replace(subscription, version=0) for subscription in consumer.subscriptions))
+        replace(
+            consumer,
+            subscriptions=tuple(
+                replace(subscription, version=0) for subscription in consumer.subscriptions
+            ),
+        )
         for consumer in data.consumers
     )
-    return crc32(replace(data, client_id="", consumers=consumers, fingerprint=0).encode()) & _INT_MAX or 1
+    return (
+        crc32(replace(data, client_id="", consumers=consumers, fingerprint=0).encode()) & _INT_MAX
+        or 1
+    )
 
 
 def without_subscriptions(data: HeartbeatData) -> HeartbeatData:
-    return replace(data, consumers=tuple(replace(consumer, subscriptions=()) for consumer in data.consumers), without_sub=True)
+    return replace(
+        data,
+        consumers=tuple(replace(consumer, subscriptions=()) for consumer in data.consumers),
+        without_sub=True,
+    )

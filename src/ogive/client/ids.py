@@ -1,4 +1,7 @@
-"""Names that must be unique: clients and messages. Source: ClientConfig.java, MessageClientIDSetter.java, 5.3."""
+"""Names that must be unique: clients and messages.
+
+Source: ClientConfig.java, MessageClientIDSetter.java, 5.3.
+"""
 
 import os
 import secrets
@@ -7,25 +10,34 @@ from datetime import datetime
 
 
 def local_ip() -> str:
-    """The address of the interface for the default route, or the loopback address. Sends nothing."""
+    """The address of the interface for the default route, or the loopback address.
+
+    Sends nothing.
+    """
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # a documentation network: only the routing table is asked
+            # a documentation network: only the routing table is asked
+            probe.connect(("192.0.2.1", 9))
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"
 
 
 def make_client_id(instance_name: str | None = None) -> str:
-    """``ip@instance``. Without a name the instance is pid#random: equal addresses and small pids of containers do not collide."""
+    """``ip@instance``.
+
+    Without a name the instance is pid#random: equal addresses and small pids of containers do not
+    collide.
+    """
     return f"{local_ip()}@{instance_name or f'{os.getpid()}#{secrets.randbits(64)}'}"
 
 
 class UniqueKeys:
     """Makes the UNIQ_KEY of messages: 32 upper-case hex digits that strictly grow.
 
-    Layout: address (4 bytes), pid (2), random per generator (4), milliseconds since the local month began (4), counter (2). Tools read
-    the time back from it. A clock that steps back only makes the counter run on; a new month draws a new random part.
+    Layout: address (4 bytes), pid (2), random per generator (4), milliseconds since the local month
+    began (4), counter (2). Tools read the time back from it. A clock that steps back only makes the
+    counter run on; a new month draws a new random part.
     """
 
     __slots__ = ("_last", "_month_ends_ms", "_month_start_ms", "_prefix")
@@ -50,10 +62,14 @@ class UniqueKeys:
         # a local time without an offset: that of the 1st may differ from today's
         day = datetime.fromtimestamp(now_ms / 1000)  # noqa: DTZ006
         self._month_start_ms = _midnight_ms(day.year, day.month)
-        self._month_ends_ms = max(_midnight_ms(day.year + day.month // 12, day.month % 12 + 1), now_ms + 1)
+        self._month_ends_ms = max(
+            _midnight_ms(day.year + day.month // 12, day.month % 12 + 1), now_ms + 1
+        )
         self._last = 0
         address = socket.inet_aton(local_ip())
-        self._prefix = (address + (os.getpid() & 0xFFFF).to_bytes(2) + secrets.token_bytes(4)).hex().upper()
+        self._prefix = (
+            (address + (os.getpid() & 0xFFFF).to_bytes(2) + secrets.token_bytes(4)).hex().upper()
+        )
 
 
 def _midnight_ms(year: int, month: int) -> int:

@@ -1,17 +1,23 @@
-"""What the producers and consumers of one client share: connections, routes, heartbeats. Source: MQClientInstance.java, 5.3.
+"""What the producers and consumers of one client share: connections, routes, heartbeats.
+
+Source: MQClientInstance.java, 5.3.
 
 Behaviour
-- Nothing touches the network before the first call that needs it. A call waits for an unreachable name server or broker within its time
-  budget, and the next one finds it again: a client never needs a restart.
-- Routes of all topics in use are read again every 30 s, see ``route_table.py``; what brokers ask is answered in ``broker_requests.py``.
-- Heartbeats go to every broker of these routes every 30 s, when ``heartbeat_now`` is called, and when a connection is made again. A group
-  is left only when the heartbeat under way that names it has been answered. The periodic ones may be short, see ``heartbeats.py``.
+- Nothing touches the network before the first call that needs it. A call waits for an unreachable
+  name server or broker within its time budget, and the next one finds it again: a client never
+  needs a restart.
+- Routes of all topics in use are read again every 30 s, see ``route_table.py``; what brokers ask is
+  answered in ``broker_requests.py``.
+- Heartbeats go to every broker of these routes every 30 s, when ``heartbeat_now`` is called, and
+  when a connection is made again. A group is left only when the heartbeat under way that names it
+  has been answered. The periodic ones may be short, see ``heartbeats.py``.
 
 Differs from Java
-- One instance per producer or consumer unless they are given a common one; its client id holds 64 random bits.
+- One instance per producer or consumer unless they are given a common one; its client id holds 64
+  random bits.
 - A name-server call tries the other servers within its own time.
-- A background task that ends with an unexpected error stops the client: it is logged, every later call says so, and the connections are
-  closed, so that brokers give its queues to others.
+- A background task that ends with an unexpected error stops the client: it is logged, every later
+  call says so, and the connections are closed, so that brokers give its queues to others.
 """
 
 import asyncio
@@ -32,7 +38,14 @@ from ogive.client.name_servers import NameServers
 from ogive.client.namespace import Namespace
 from ogive.client.route_table import RouteTable
 from ogive.client.routes import MASTER_ID
-from ogive.errors import GroupNotExist, IllegalStateError, MessageIllegal, NoPermission, OgiveError, SubscriptionInvalid
+from ogive.errors import (
+    GroupNotExist,
+    IllegalStateError,
+    MessageIllegal,
+    NoPermission,
+    OgiveError,
+    SubscriptionInvalid,
+)
 from ogive.model import MessageQueue
 from ogive.transport.pool import ConnectionPool
 from ogive.transport.tasks import every
@@ -75,7 +88,10 @@ class GroupMember(Protocol):
 
 
 class ClientInstance:
-    """``async with ClientInstance(config) as client``, or ``start()`` and ``close()``. Used on one event loop only."""
+    """``async with ClientInstance(config) as client``, or ``start()`` and ``close()``.
+
+    Used on one event loop only.
+    """
 
     def __init__(self, config: ClientConfig | None = None) -> None:
         self.config = config or ClientConfig()
@@ -93,21 +109,26 @@ class ClientInstance:
             on_open=self._on_open,
         )
         self._heartbeats = Heartbeats(self.pool)
-        self.routes = RouteTable(self.name_servers, self.ask_name_server, self.config.request_timeout_s)
+        self.routes = RouteTable(
+            self.name_servers, self.ask_name_server, self.config.request_timeout_s
+        )
         self.routes.on_change.append(self._wake_readers)
         self.on_failure: list[Callable[[BaseException], None]] = []
         self.failure: BaseException | None = None
         self._producer_groups: Counter[str] = Counter()
-        self._cluster: dict[str, dict[int, str]] = {}  # as in routes.brokers; all there are, once somebody wants to meet them
-        self._turns: dict[str, asyncio.Lock] = {}  # by address of the broker
+        # as in routes.brokers; all there are, once somebody wants to meet them
+        self._cluster: dict[str, dict[int, str]] = {}
+        # by address of the broker
+        self._turns: dict[str, asyncio.Lock] = {}
         # Those that have not left yet, by address.
         self._full_beats: dict[str, _FullBeat] = {}
         self._unreachable: set[str] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._leaving: asyncio.Task[None] | None = None  # after a failure
+        # after a failure
+        self._leaving: asyncio.Task[None] | None = None
         self._state = "new"
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Start the periodic jobs. Sends nothing yet."""
@@ -115,11 +136,30 @@ class ClientInstance:
             raise IllegalStateError(f"client {self.client_id} was started before; make a new one")
         self._state = "running"
         config = self.config
-        self.spawn(every(config.route_period_s, self._refresh_routes, name="routes", first_after_s=config.route_period_s), "routes")
+        self.spawn(
+            every(
+                config.route_period_s,
+                self._refresh_routes,
+                name="routes",
+                first_after_s=config.route_period_s,
+            ),
+            "routes",
+        )
         if config.name_server_source is not None:
             period = config.name_server_period_s
-            self.spawn(every(period, self.name_servers.find, name="name servers", first_after_s=period), "name servers")
-        self.spawn(every(config.heartbeat_period_s, self._beat_all, name="heartbeat", first_after_s=config.heartbeat_period_s), "heartbeat")
+            self.spawn(
+                every(period, self.name_servers.find, name="name servers", first_after_s=period),
+                "name servers",
+            )
+        self.spawn(
+            every(
+                config.heartbeat_period_s,
+                self._beat_all,
+                name="heartbeat",
+                first_after_s=config.heartbeat_period_s,
+            ),
+            "heartbeat",
+        )
 
     async def close(self) -> None:
         """Tell the brokers, stop the jobs, close the connections. Harmless when repeated."""
@@ -132,11 +172,14 @@ class ClientInstance:
                 *(self._unregister(producer_group=group) for group in self._producer_groups),
                 *(self._unregister(consumer_group=group) for group in self._consumers),
             )
-        finally:  # a cancelled close only leaves out the farewell
+        finally:
+            # a cancelled close only leaves out the farewell
             tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, self.routes.close(), self.requests.close(), return_exceptions=True)
+            await asyncio.gather(
+                *tasks, self.routes.close(), self.requests.close(), return_exceptions=True
+            )
             await self.pool.close()
             if self._leaving is not None:
                 await self._leaving
@@ -145,7 +188,12 @@ class ClientInstance:
         await self.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.close()
 
     @property
@@ -155,13 +203,25 @@ class ClientInstance:
     def check_running(self) -> None:
         """Raises IllegalStateError unless started, not closed, and whole."""
         if self.failure is not None:
-            raise IllegalStateError(f"client {self.client_id} stopped after an unexpected error: {self.failure!r}") from self.failure
+            raise IllegalStateError(
+                f"client {self.client_id} stopped after an unexpected error: {self.failure!r}"
+            ) from self.failure
         if self._state != "running":
-            advice = "start it, or use it in an `async with` block" if self._state == "new" else "make a new one"
-            raise IllegalStateError(f"client {self.client_id} is {'not started' if self._state == 'new' else 'closed'}: {advice}")
+            advice = (
+                "start it, or use it in an `async with` block"
+                if self._state == "new"
+                else "make a new one"
+            )
+            raise IllegalStateError(
+                f"client {self.client_id} is "
+                f"{'not started' if self._state == 'new' else 'closed'}: {advice}"
+            )
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Run background work until it ends or the client closes. Work that ends with an error stops the client, loudly."""
+        """Run background work until it ends or the client closes.
+
+        Work that ends with an error stops the client, loudly.
+        """
         task = asyncio.create_task(work, name=f"{name} {self.client_id}")
         self._tasks.add(task)
         task.add_done_callback(self._task_done)
@@ -172,7 +232,9 @@ class ClientInstance:
         error = None if task.cancelled() else task.exception()
         if error is None:
             return
-        log.critical("client %s stops: its task %r failed", self.client_id, task.get_name(), exc_info=error)
+        log.critical(
+            "client %s stops: its task %r failed", self.client_id, task.get_name(), exc_info=error
+        )
         if self.failure is None:
             self.failure = error
             for callback in list(self.on_failure):
@@ -186,41 +248,61 @@ class ClientInstance:
             task.cancel()
         await self.pool.close()
 
-    # --- name servers and routes -------------------------------------------------------------------------------------
+    # --- name servers and routes ------------------------------------------------------------------
 
     async def ask_name_server(
-        self, rpc: Callable[..., Awaitable[T]], *arguments: object, timeout_s: float | None = None, doubted: bool = False
+        self,
+        rpc: Callable[..., Awaitable[T]],
+        *arguments: object,
+        timeout_s: float | None = None,
+        doubted: bool = False,
     ) -> T:
-        """The result of a coroutine of ``api``, called with pool, address and *arguments*, from any name server. Raises NoNameServer.
+        """The result of a coroutine of ``api``, called with pool, address and *arguments*, from any
+        name server. Raises NoNameServer.
 
         *doubted*: see ``NameServers.ask``.
         """
         self.check_running()
         budget = self.config.request_timeout_s if timeout_s is None else timeout_s
         return await self.name_servers.ask(
-            lambda address, left: rpc(self.pool, address, *arguments, timeout_s=left), budget, doubted=doubted
+            lambda address, left: rpc(self.pool, address, *arguments, timeout_s=left),
+            budget,
+            doubted=doubted,
         )
 
     async def _refresh_routes(self) -> None:
-        """The periodic job: refresh every topic in use, then close connections to brokers that are in no route any more."""
+        """The periodic job: refresh every topic in use, then close connections to brokers that are
+        in no route any more.
+        """
         await self.routes.refresh_all()
-        wanted = {address for addresses in self._known_brokers().values() for address in addresses.values()}
+        wanted = {
+            address
+            for addresses in self._known_brokers().values()
+            for address in addresses.values()
+        }
         wanted.update(self.name_servers.addresses)
         for address in self.pool.addresses():
             connection = self.pool.existing(address)
             if address not in wanted and connection is not None and connection.calls_in_flight == 0:
                 log.info("broker %s stands in no route any more: its connection is closed", address)
                 connection.close()
-        self._turns = {address: turn for address, turn in self._turns.items() if address in wanted or turn.locked()}
+        self._turns = {
+            address: turn
+            for address, turn in self._turns.items()
+            if address in wanted or turn.locked()
+        }
         self._heartbeats.forget_all_but(wanted)
 
     def _wake_readers(self, topic: str) -> None:
         """Its route has changed."""
         for consumer in self._consumers.values():
-            if any(subscription.topic == topic for subscription in consumer.consumer_data().subscriptions):
+            if any(
+                subscription.topic == topic
+                for subscription in consumer.consumer_data().subscriptions
+            ):
                 consumer.on_consumer_ids_changed()
 
-    # --- groups and heartbeats ---------------------------------------------------------------------------------------
+    # --- groups and heartbeats --------------------------------------------------------------------
 
     def register_producer(self, group: str) -> None:
         """Make heartbeats name *group*; several producers of one client may share it."""
@@ -233,13 +315,21 @@ class ClientInstance:
             await self._unregister(producer_group=group)
 
     def register_consumer(self, consumer: GroupMember) -> None:
-        """Make heartbeats carry the consumer's subscriptions. Raises IllegalStateError where the client has a member of the group."""
+        """Make heartbeats carry the consumer's subscriptions.
+
+        Raises IllegalStateError where the client has a member of the group.
+        """
         if consumer.group in self._consumers:
-            raise IllegalStateError(f'client {self.client_id} has a consumer of group "{consumer.group}" already')
+            raise IllegalStateError(
+                f'client {self.client_id} has a consumer of group "{consumer.group}" already'
+            )
         self._consumers[consumer.group] = consumer
 
     async def unregister_consumer(self, consumer: GroupMember) -> None:
-        """Forget the consumer and tell the brokers, so that others take over at once. Does nothing if another one represents its group."""
+        """Forget the consumer and tell the brokers, so that others take over at once.
+
+        Does nothing if another one represents its group.
+        """
         if self._consumers.get(consumer.group) is consumer:
             del self._consumers[consumer.group]
             await self._unregister(consumer_group=consumer.group)
@@ -249,7 +339,10 @@ class ClientInstance:
         return self._consumers.get(group)
 
     async def heartbeat_now(self) -> int:
-        """Send a heartbeat to every known broker; returns how many answered. Failures are logged, and made good by the next one."""
+        """Send a heartbeat to every known broker; returns how many answered.
+
+        Failures are logged, and made good by the next one.
+        """
         return (await self._beat_everywhere()).count(True)
 
     async def announce(self) -> None:
@@ -293,22 +386,29 @@ class ClientInstance:
         return not beat.task.cancelled() and beat.task.result()
 
     async def _beat_all(self) -> None:
-        """Does not wait: a broker that does not answer must not delay the heartbeats of the others."""
+        """Does not wait: a broker that does not answer must not delay the heartbeats of the
+        others.
+        """
         if self._producer_groups or self._consumers:
             for address in self.heartbeat_addresses():
                 self._beat_soon(address)
 
     def _beat_soon(self, address: str) -> None:
         turn = self._turns.get(address)
-        if turn is None or not turn.locked():  # else one is under way
+        # else one is under way
+        if turn is None or not turn.locked():
             self.spawn(self._beat(address, full=False), f"heartbeat to {address}")
 
     def _heartbeat_data(self) -> HeartbeatData:
         consumers = tuple(consumer.consumer_data() for consumer in self._consumers.values())
-        return HeartbeatData(client_id=self.client_id, producers=tuple(self._producer_groups), consumers=consumers)
+        return HeartbeatData(
+            client_id=self.client_id, producers=tuple(self._producer_groups), consumers=consumers
+        )
 
     async def meet_all_brokers(self) -> None:
-        """Heartbeats go to every broker of the cluster from now on, also where no topic in use lives: one may have a question for us."""
+        """Heartbeats go to every broker of the cluster from now on, also where no topic in use
+        lives: one may have a question for us.
+        """
         info = await self.ask_name_server(api.get_cluster_info)
         check_brokers(info.brokers.values())
         self._cluster = {name: dict(broker.addresses) for name, broker in info.brokers.items()}
@@ -334,12 +434,16 @@ class ClientInstance:
             async with self._turn(address):
                 if full:
                     self._full_beats.pop(address, None)
-                data = self._heartbeat_data()  # in our turn: what was unregistered while we waited is not named again
+                # in our turn: what was unregistered while we waited is not named again
+                data = self._heartbeat_data()
                 if self._state != "running" or not (data.producers or data.consumers):
                     return False
-                await self._heartbeats.tell(address, data, full=full, timeout_s=self.config.request_timeout_s)
+                await self._heartbeats.tell(
+                    address, data, full=full, timeout_s=self.config.request_timeout_s
+                )
         except OgiveError as exc:
-            level = logging.DEBUG if address in self._unreachable else logging.WARNING  # once per outage
+            # once per outage
+            level = logging.DEBUG if address in self._unreachable else logging.WARNING
             self._unreachable.add(address)
             log.log(level, "heartbeat of %s: %s", self.client_id, exc)
             return exc
@@ -349,13 +453,18 @@ class ClientInstance:
         return True
 
     def _on_open(self, address: str) -> None:
-        """A restarted broker knows no client: send it a heartbeat at once, before a consumer's next rebalance asks it for the members."""
+        """A restarted broker knows no client: send it a heartbeat at once, before a consumer's next
+        rebalance asks it for the members.
+        """
         if self.running and address in self.heartbeat_addresses():
             self._beat_soon(address)
 
     @asynccontextmanager
     async def _turn(self, address: str, patience_s: float | None = None) -> AsyncIterator[None]:
-        """One word to a broker about who is here at a time: it may take two the other way round. After *patience_s* it is said anyway."""
+        """One word to a broker about who is here at a time: it may take two the other way round.
+
+        After *patience_s* it is said anyway.
+        """
         turn = self._turns.setdefault(address, asyncio.Lock())
         got = False
         try:
@@ -369,12 +478,22 @@ class ClientInstance:
             if got:
                 turn.release()
 
-    async def _unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+    async def _unregister(
+        self, *, producer_group: str | None = None, consumer_group: str | None = None
+    ) -> None:
         """Only at brokers with an open connection: any other forgets us by itself."""
-        addresses = [address for address in self.heartbeat_addresses() if self.pool.existing(address) is not None]
-        await asyncio.gather(*(self._unregister_at(address, producer_group, consumer_group) for address in addresses))
+        addresses = [
+            address
+            for address in self.heartbeat_addresses()
+            if self.pool.existing(address) is not None
+        ]
+        await asyncio.gather(
+            *(self._unregister_at(address, producer_group, consumer_group) for address in addresses)
+        )
 
-    async def _unregister_at(self, address: str, producer_group: str | None, consumer_group: str | None) -> None:
+    async def _unregister_at(
+        self, address: str, producer_group: str | None, consumer_group: str | None
+    ) -> None:
         try:
             async with self._turn(address, UNREGISTER_TIMEOUT_S):
                 await api.unregister(

@@ -1,7 +1,8 @@
 """What a listener is, and what it may return.
 
-Returning None is success, raising means "again, later"; the values of this module say anything finer. Any other value counts as a failure
-and is logged: a listener that returns something by mistake must not pass for one that succeeded.
+Returning None is success, raising means "again, later"; the values of this module say anything
+finer. Any other value counts as a failure and is logged: a listener that returns something by
+mistake must not pass for one that succeeded.
 """
 
 import enum
@@ -23,7 +24,8 @@ from ogive.wire.bodies import SubscriptionData
 P = ParamSpec("P")
 R = TypeVar("R", bound="ConsumeResult | Awaitable[ConsumeResult]")
 
-if TYPE_CHECKING:  # type checkers know typing_extensions; at run time it is not needed, and may not be there
+# type checkers know typing_extensions; at run time it is not needed, and may not be there
+if TYPE_CHECKING:
     import typing_extensions
 
     Arguments = typing_extensions.ParamSpec("Arguments", default=...)
@@ -45,12 +47,16 @@ def validate_start(start: Start, argument: str = "start") -> None:
         if start.tzinfo is None:
             raise InvalidOption(f"{argument} needs a time zone: datetime(..., tzinfo=UTC)")
     elif start not in ("latest", "earliest"):
-        raise InvalidOption(f'{argument} is {start!r}: "latest", "earliest" or a datetime are possible')
+        raise InvalidOption(
+            f'{argument} is {start!r}: "latest", "earliest" or a datetime are possible'
+        )
 
 
 def consume_from_where(start: Start) -> str:
     """Java's name for it."""
-    return {"earliest": "CONSUME_FROM_FIRST_OFFSET", "latest": "CONSUME_FROM_LAST_OFFSET"}.get(str(start), "CONSUME_FROM_TIMESTAMP")
+    return {"earliest": "CONSUME_FROM_FIRST_OFFSET", "latest": "CONSUME_FROM_LAST_OFFSET"}.get(
+        str(start), "CONSUME_FROM_TIMESTAMP"
+    )
 
 
 def _check_done(done: int) -> None:
@@ -60,14 +66,15 @@ def _check_done(done: int) -> None:
         raise InvalidOption(f"done is {done}: a batch has no fewer than 0 finished messages")
 
 
-# --- results ---------------------------------------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Later:
     """Deliver again later. The first *done* messages of a batch count as finished.
 
-    *delay_level* 0 lets the broker choose (longer each time), n >= 1 is its n-th delay, -1 means the dead-letter topic at once.
+    *delay_level* 0 lets the broker choose (longer each time), n >= 1 is its n-th delay, -1 means
+    the dead-letter topic at once.
     """
 
     delay_level: int = 0
@@ -80,7 +87,10 @@ class Later:
 
 @dataclass(frozen=True, slots=True)
 class Suspend:
-    """Orderly listeners: deliver the same message again after *seconds*; the queue waits. *done* as in Later."""
+    """Orderly listeners: deliver the same message again after *seconds*; the queue waits.
+
+    *done* as in Later.
+    """
 
     seconds: float | None = None
     done: int = 0
@@ -95,9 +105,11 @@ class Suspend:
 @explains
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Returned by a listener to answer a request (``Producer.request``): *body* goes back to the sender, and the message is finished.
+    """Returned by a listener to answer a request (``Producer.request``): *body* goes back to the
+    sender, and the message is finished.
 
-    For concurrent listeners without batches. Raises MessageIllegal for a reply that no broker would store.
+    For concurrent listeners without batches. Raises MessageIllegal for a reply that no broker would
+    store.
     """
 
     body: bytes
@@ -114,7 +126,8 @@ class Reply:
 
 
 class OrderlyEnd(enum.Enum):
-    """Orderly listeners without auto_commit: what happens to the queue's messages since its last commit, this one included.
+    """Orderly listeners without auto_commit: what happens to the queue's messages since its last
+    commit, this one included.
 
     Source: ConsumeOrderlyStatus.java, 5.3.
     """
@@ -144,11 +157,13 @@ def later(delay_level: int = 0, *, done: int = 0) -> Later:
 
 @explained
 def suspend(seconds: float | None = None, *, done: int = 0) -> Suspend:
-    """Returned by an orderly listener: this message again after *seconds* (0.01 to 30; None: the listener's suspend_s)."""
+    """Returned by an orderly listener: this message again after *seconds* (0.01 to 30; None: the
+    listener's suspend_s).
+    """
     return Suspend(seconds, done)
 
 
-# --- settings --------------------------------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,18 +172,30 @@ class ListenerConfig:
 
     topic: str
     group: str  # consumerGroup
-    tags: str = "*"  # "paid || refunded"
-    sql: str | None = None  # MessageSelector.bySql; "amount > 100 AND region = 'eu'", over the properties; not beside tags
+    tags: str = "*"
+    """"paid || refunded"."""
+    sql: str | None = None
+    """MessageSelector.bySql; "amount > 100 AND region = 'eu'", over the properties; not beside
+    tags.
+    """
     orderly: bool = False  # MessageListenerOrderly
     broadcast: bool = False  # MessageModel.BROADCASTING
-    batch: int = 1  # consumeMessageBatchMaxSize; above 1 the listener gets a list
-    threads: int = 20  # consumeThreadMax; concurrent calls, of async listeners too
-    consume_timeout_s: float = 900.0  # consumeTimeout, 15 minutes; concurrent only
-    max_retries: int | None = None  # maxReconsumeTimes; None: 16, unlimited for an orderly listener
+    batch: int = 1
+    """consumeMessageBatchMaxSize; above 1 the listener gets a list."""
+    threads: int = 20
+    """consumeThreadMax; concurrent calls, of async listeners too."""
+    consume_timeout_s: float = 900.0
+    """consumeTimeout, 15 minutes; concurrent only."""
+    max_retries: int | None = None
+    """maxReconsumeTimes; None: 16, unlimited for an orderly listener."""
     start: Start = "latest"  # consumeFromWhere, consumeTimestamp
     suspend_s: float = 1.0  # suspendCurrentQueueTimeMillis
-    as_: As[Any] | None = None  # type of the body; the listener gets that instead of the message
-    auto_commit: bool = True  # ConsumeOrderlyContext.autoCommit; False: orderly only, progress moves when the listener returns COMMIT
+    as_: As[Any] | None = None
+    """Type of the body; the listener gets that instead of the message."""
+    auto_commit: bool = True
+    """ConsumeOrderlyContext.autoCommit; False: orderly only, progress moves when the listener
+    returns COMMIT.
+    """
 
     def __post_init__(self) -> None:
         validate_filter(self.tags, self.sql)
@@ -176,7 +203,9 @@ class ListenerConfig:
         validate_topic(self.topic)
         validate_group(self.group)
         if self.broadcast and not self.orderly and self.max_retries is not None:
-            raise InvalidOption("max_retries has no meaning with broadcast: a failed message is logged and dropped")
+            raise InvalidOption(
+                "max_retries has no meaning with broadcast: a failed message is logged and dropped"
+            )
         if not 1 <= self.batch <= 1024:
             raise InvalidOption(f"batch is {self.batch}: 1 to 1024 are possible")
         if not 1 <= self.threads <= 1000:
@@ -186,17 +215,26 @@ class ListenerConfig:
         if self.max_retries is not None and self.max_retries < 0:
             raise InvalidOption("max_retries must not be negative; None is the default")
         if not MIN_SUSPEND_S <= self.suspend_s <= MAX_SUSPEND_S:
-            raise InvalidOption(f"suspend_s is {self.suspend_s}: {MIN_SUSPEND_S} to {MAX_SUSPEND_S} are possible")
+            raise InvalidOption(
+                f"suspend_s is {self.suspend_s}: {MIN_SUSPEND_S} to {MAX_SUSPEND_S} are possible"
+            )
         if not self.orderly and self.suspend_s != 1.0:
-            raise InvalidOption("suspend_s is for orderly listeners: a failed message of a concurrent one goes back to the broker")
+            raise InvalidOption(
+                "suspend_s is for orderly listeners: a failed message of a concurrent one goes "
+                "back to the broker"
+            )
         if self.as_ is not None:
             if self.batch > 1:
                 raise InvalidOption(
-                    "as_ is for listeners that get one message at a time: one body that cannot be read would fail the batch"
+                    "as_ is for listeners that get one message at a time: one body that cannot be "
+                    "read would fail the batch"
                 )
             reader(self.as_)
         if not self.auto_commit and not self.orderly:
-            raise InvalidOption("auto_commit=False is for orderly listeners: a concurrent one finishes each message by itself")
+            raise InvalidOption(
+                "auto_commit=False is for orderly listeners: a concurrent one finishes each "
+                "message by itself"
+            )
         validate_start(self.start)
 
     @property
@@ -212,7 +250,10 @@ class ListenerConfig:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Listener(Generic[Arguments, Answer]):
-    """A function and what it listens to. Calling it calls the function. As an annotation, plain ``Listener`` means any of them."""
+    """A function and what it listens to.
+
+    Calling it calls the function. As an annotation, plain ``Listener`` means any of them.
+    """
 
     function: Callable[Arguments, Answer]
     config: ListenerConfig
@@ -231,7 +272,9 @@ AnyListener = Listener[..., Any]
 
 
 def decoded(listener: AnyListener) -> AnyListener:
-    """The same listener as a function of the message: with *as_* it reads the body first, and raises BodyUnreadable where it cannot."""
+    """The same listener as a function of the message: with *as_* it reads the body first, and
+    raises BodyUnreadable where it cannot.
+    """
     as_, function = listener.config.as_, listener.function
     if as_ is None:
         return listener
@@ -253,7 +296,9 @@ def is_async(function: Callable[..., Any]) -> bool:
     """Whether calling it gives a coroutine."""
     while isinstance(function, functools.partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  the method, not whether there is one
+    # the method, not whether there is one
+    call = getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 @explained
@@ -274,24 +319,29 @@ def listener(
     auto_commit: bool = True,
     as_: As[Any] | None = None,
 ) -> Callable[[Callable[P, R]], Listener[P, R]]:
-    """Make a function a listener: it is called with the messages of *topic*, as a member of the consumer group *group*.
+    """Make a function a listener: it is called with the messages of *topic*, as a member of the
+    consumer group *group*.
 
-    Returning None finishes a message; raising has it delivered again later. A plain function runs in a thread, an ``async def`` on the
-    event loop; up to *threads* calls run at a time.
+    Returning None finishes a message; raising has it delivered again later. A plain function runs
+    in a thread, an ``async def`` on the event loop; up to *threads* calls run at a time.
 
     - *tags* (``"paid || refunded"``) or *sql*, over the properties, choose messages.
     - *orderly*: the messages of a queue come one at a time, in order.
     - *batch* above 1: the function gets a list of up to that many messages.
-    - *max_retries*: after so many retries a message goes to the dead-letter topic. Default: 16, unlimited for orderly listeners.
+    - *max_retries*: after so many retries a message goes to the dead-letter topic. Default: 16,
+      unlimited for orderly listeners.
     - *consume_timeout_s*: a call that takes longer has failed (not if *orderly*).
     - *start*: where the group begins if it has no offset: "latest", "earliest" or a datetime.
-    - *broadcast*: every member gets every message, keeps its progress in a local file, and drops what fails.
-    - *as_*: the function gets the body as this dataclass, pydantic model, msgspec struct, or result of a function, and the message as well
-      if it takes a second argument. A body that cannot be read counts as a failure.
-    - *auto_commit* False: an orderly listener's progress moves only when it returns COMMIT, for all messages of the queue since the last
-      time; after ROLLBACK they are delivered again.
+    - *broadcast*: every member gets every message, keeps its progress in a local file, and drops
+      what fails.
+    - *as_*: the function gets the body as this dataclass, pydantic model, msgspec struct, or result
+      of a function, and the message as well if it takes a second argument. A body that cannot be
+      read counts as a failure.
+    - *auto_commit* False: an orderly listener's progress moves only when it returns COMMIT, for all
+      messages of the queue since the last time; after ROLLBACK they are delivered again.
 
-    Raises InvalidOption, also for a function that cannot be called this way, and InvalidExpression for bad SQL.
+    Raises InvalidOption, also for a function that cannot be called this way, and InvalidExpression
+    for bad SQL.
     """
     config = ListenerConfig(
         topic=topic,
@@ -320,14 +370,17 @@ def listener(
 
 
 def _check_function(function: Callable[..., Any], name: str, most: int) -> None:
-    """Raises InvalidOption for what cannot be called with one argument, or up to *most*: the first message would show it too late."""
+    """Raises InvalidOption for what cannot be called with one argument, or up to *most*: the first
+    message would show it too late.
+    """
     if not callable(function):
         raise InvalidOption(f"a listener is a function, and {name} is none")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidOption(f"{name} yields: calling it would do nothing. A listener returns")
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some functions written in C do not tell
+    except (TypeError, ValueError):
+        # some functions written in C do not tell
         return
     refusals = []
     for count in range(1, most + 1):
@@ -337,7 +390,9 @@ def _check_function(function: Callable[..., Any], name: str, most: int) -> None:
             refusals.append(str(exc))
         else:
             return
-    takes = "the message" if most == 1 else "the value, and the message if it has a second parameter"
+    takes = (
+        "the message" if most == 1 else "the value, and the message if it has a second parameter"
+    )
     raise InvalidOption(
         f"{name}{signature} cannot be a listener ({refusals[-1]}): it is called with {takes}. "
         "A method needs its object first: ogive.listener(topic, group=...)(service.method)"

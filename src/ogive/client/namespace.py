@@ -1,13 +1,22 @@
-"""Namespaces of 4.x: names that carry a prefix on the wire, ``shop%Orders``, and none in the application.
+"""Namespaces of 4.x: names that carry a prefix on the wire, ``shop%Orders``, and none in the
+application.
 
-Source: NamespaceUtil.java, 5.3. Differs from Java: a name with the prefix is never prefixed again, whoever wrote it.
+Source: NamespaceUtil.java, 5.3. Differs from Java: a name with the prefix is never prefixed again,
+whoever wrote it.
 """
 
 from dataclasses import dataclass, replace
 from typing import Final
 
 from ogive.errors import InvalidOption
-from ogive.model import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, MessageExt, MessageQueue
+from ogive.model import (
+    DLQ_PREFIX,
+    RETRY_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    MessageExt,
+    MessageQueue,
+)
 
 SEPARATOR: Final = "%"
 _SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
@@ -15,13 +24,18 @@ _SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
 def validate_namespace(name: str | None) -> None:
     """Raises InvalidOption."""
-    if name is not None and (not name or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum()):
+    if name is not None and (
+        not name or not name.isascii() or not name.replace("-", "").replace("_", "").isalnum()
+    ):
         raise InvalidOption(f"namespace {name!r}: letters, digits, - and _ are possible")
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
-    """From names in the application to names on the wire (``wrap``), and back (``strip``). Without a name it leaves everything alone."""
+    """From names in the application to names on the wire (``wrap``), and back (``strip``).
+
+    Without a name it leaves everything alone.
+    """
 
     name: str = ""
 
@@ -29,7 +43,9 @@ class Namespace:
         return bool(self.name)
 
     def wrap(self, name: str) -> str:
-        """*name* is that of a topic or a group; the brokers' own stay as they are, retry and dead-letter topics keep their prefix first."""
+        """*name* is that of a topic or a group; the brokers' own stay as they are, retry and
+        dead-letter topics keep their prefix first.
+        """
         kind, bare = _split(name)
         if not self.name or not bare or _is_system(bare) or bare.startswith(self.name + SEPARATOR):
             return name
@@ -44,16 +60,26 @@ class Namespace:
         return not self.name or _split(name)[1].startswith(self.name + SEPARATOR)
 
     def wrap_queue(self, queue: MessageQueue) -> MessageQueue:
-        return MessageQueue(self.wrap(queue.topic), queue.broker_name, queue.queue_id) if self.name else queue
+        return (
+            MessageQueue(self.wrap(queue.topic), queue.broker_name, queue.queue_id)
+            if self.name
+            else queue
+        )
 
     def strip_queue(self, queue: MessageQueue) -> MessageQueue:
-        return MessageQueue(self.strip(queue.topic), queue.broker_name, queue.queue_id) if self.name else queue
+        return (
+            MessageQueue(self.strip(queue.topic), queue.broker_name, queue.queue_id)
+            if self.name
+            else queue
+        )
 
     def strip_message(self, message: MessageExt) -> MessageExt:
         """The message as the application knows it; the properties are as they were sent."""
         if not self.name:
             return message
-        return replace(message, topic=self.strip(message.topic), queue=self.strip_queue(message.queue))
+        return replace(
+            message, topic=self.strip(message.topic), queue=self.strip_queue(message.queue)
+        )
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -1,4 +1,6 @@
-"""Calls asyncio from blocking code: one background thread with an event loop per process, started on first use."""
+"""Calls asyncio from blocking code: one background thread with an event loop per process, started
+on first use.
+"""
 
 import asyncio
 import atexit
@@ -33,15 +35,20 @@ class Waiter(Protocol):
 
 
 class Portal:
-    """Runs coroutines and short functions on its loop for other threads. Belongs to the process that made it: a fork has none."""
+    """Runs coroutines and short functions on its loop for other threads.
+
+    Belongs to the process that made it: a fork has none.
+    """
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.loop = new_event_loop()
         self._inbox: deque[tuple[Callable[..., None], tuple[Any, ...], Waiter | None]] = deque()
         self._draining = False
-        self._wakers: list[int] = []  # threads that are about to wake the loop
-        self._open: dict[Closable, bool] = {}  # whether it closes first
+        # threads that are about to wake the loop
+        self._wakers: list[int] = []
+        # whether it closes first
+        self._open: dict[Closable, bool] = {}
         self.completions = Completions()
         self._stopped = False
         self._unclaimed = ["the loop"]
@@ -66,12 +73,17 @@ class Portal:
         while not self._stopped:
             try:
                 self.loop.run_forever()
-            except (SystemExit, KeyboardInterrupt):  # of a listener or callback; whoever awaits its task gets the exception, too
-                log.exception("code on ogive's loop tried to end the program: that ends only its task")
+            except (SystemExit, KeyboardInterrupt):
+                # of a listener or callback; whoever awaits its task gets the exception, too
+                log.exception(
+                    "code on ogive's loop tried to end the program: that ends only its task"
+                )
         self._end()
 
     def _end(self) -> None:
-        """As asyncio.Runner, but for the threads of the loop's executor: at exit they have ended, and 3.12 starts none to wait for them."""
+        """As asyncio.Runner, but for the threads of the loop's executor: at exit they have ended,
+        and 3.12 starts none to wait for them.
+        """
         left = asyncio.all_tasks(self.loop)
         for task in left:
             task.cancel()
@@ -90,7 +102,9 @@ class Portal:
         except IllegalStateError:
             work.close()
             raise
-        if self._inbox:  # what was posted before comes first, and the thread that should wake the loop for it may be delayed
+        # what was posted before comes first, and the thread that should wake the loop for it may be
+        # delayed
+        if self._inbox:
             self.loop.call_soon_threadsafe(self._drain)
         running = _Running(work, take_back)
         try:
@@ -101,18 +115,22 @@ class Portal:
             raise
 
     def post(self, function: Callable[..., None], *args: Any, waiter: Waiter | None = None) -> None:
-        """Run *function* on the loop soon, in the order of posting. Many posts share one wake-up of the loop.
+        """Run *function* on the loop soon, in the order of posting.
+
+        Many posts share one wake-up of the loop.
 
         If it raises, whatever it is, *waiter* gets the exception; without one it is logged.
         """
         self._inbox.append((function, args, waiter))
         wakers = self._wakers
-        if not self._draining or (wakers and threading.get_ident() in wakers):  # this may be a signal handler: who wakes waits for it
+        # this may be a signal handler: who wakes waits for it
+        if not self._draining or (wakers and threading.get_ident() in wakers):
             wakers.append(threading.get_ident())
             self._draining = True
             try:
                 self.loop.call_soon_threadsafe(self._drain)
-            except BaseException:  # Ctrl-C: later callers would wait for a loop that was never woken
+            except BaseException:
+                # Ctrl-C: later callers would wait for a loop that was never woken
                 self._draining = False
                 raise
             finally:
@@ -124,36 +142,50 @@ class Portal:
         return len(self._inbox)
 
     def _drain(self) -> None:
-        self._draining = False  # first: anything appended from now on schedules the next round
+        # first: anything appended from now on schedules the next round
+        self._draining = False
         inbox = self._inbox
         for _ in range(len(inbox)):
             function, args, waiter = inbox.popleft()
             try:
                 function(*args)
-            except BaseException as exc:  # even SystemExit: a thread waits for this one, and others for those behind it
+            except BaseException as exc:
+                # even SystemExit: a thread waits for this one, and others for those behind it
                 if waiter is None:
                     log.exception("%r, posted to ogive's loop, failed", function)
                 elif not waiter.done():
                     waiter.set_exception(exc)
 
     def check(self) -> None:
-        """Raises IllegalStateError in a forked child, on the loop itself, where waiting would never end, and after the loop's end."""
+        """Raises IllegalStateError in a forked child, on the loop itself, where waiting would never
+        end, and after the loop's end.
+        """
         if self.pid != os.getpid():
             raise IllegalStateError(
-                f"this object was made in process {self.pid} and cannot be used in its forked child {os.getpid()}: make a new one here"
+                f"this object was made in process {self.pid} and cannot be used in its forked "
+                f"child {os.getpid()}: make a new one here"
             )
         if self._thread is not None and threading.get_ident() == self._thread.ident:
-            raise IllegalStateError("a blocking call inside a coroutine of ogive's own loop would never end: use ogive.aio there")
+            raise IllegalStateError(
+                "a blocking call inside a coroutine of ogive's own loop would never end: use "
+                "ogive.aio there"
+            )
         if self._stopped:
-            raise IllegalStateError("the program is ending, and ogive's loop has stopped: nothing can be sent or asked any more")
+            raise IllegalStateError(
+                "the program is ending, and ogive's loop has stopped: nothing can be sent or asked "
+                "any more"
+            )
 
     @property
     def alive(self) -> bool:
-        """False in a forked child, and after the loop's end: what lived here is not this process's any more, or closed already."""
+        """False in a forked child, and after the loop's end: what lived here is not this process's
+        any more, or closed already.
+        """
         return self.pid == os.getpid() and not self._stopped
 
     def keep(self, closable: Closable, *, first: bool = False) -> None:
-        """Close *closable* when the interpreter exits, unless it is let go before: nobody else may hold it, but messages wait in it.
+        """Close *closable* when the interpreter exits, unless it is let go before: nobody else may
+        hold it, but messages wait in it.
 
         *first*: before all others, which its listeners may use.
         """
@@ -206,10 +238,12 @@ def _stop_at_exit() -> None:
 
 
 class Outcome(Generic[T]):
-    """What one thread waits for. A future, which many may wait for and hang callbacks on, costs 20 µs more.
+    """What one thread waits for.
 
-    The loop sets it once. A thread that asks its broker itself may have an answer in the moment in which the loop ends its message with an
-    error: then the error counts.
+    A future, which many may wait for and hang callbacks on, costs 20 µs more.
+
+    The loop sets it once. A thread that asks its broker itself may have an answer in the moment in
+    which the loop ends its message with an error: then the error counts.
     """
 
     __slots__ = ("_error", "_result", "_set", "_waiting")
@@ -237,7 +271,9 @@ class Outcome(Generic[T]):
         try:
             self._waiting.release()
         except RuntimeError:
-            log.debug("the answer came as its message was ended, and nobody has come for the outcome yet")
+            log.debug(
+                "the answer came as its message was ended, and nobody has come for the outcome yet"
+            )
 
     def result(self) -> T:
         """Wait, once. An interrupt (Ctrl-C) ends the waiting."""
@@ -248,14 +284,15 @@ class Outcome(Generic[T]):
         try:
             raise error
         finally:
-            del error  # else the error would hold this frame, and this frame the error
+            # else the error would hold this frame, and this frame the error
+            del error
 
 
 class _Running(Generic[T]):
     """A coroutine on the loop that a thread waits for.
 
-    Not a future of concurrent.futures: Ctrl-C in the wrong moment leaves its lock taken, and the loop, which wants to tell the outcome,
-    waits for that lock for ever, with all that lives on it.
+    Not a future of concurrent.futures: Ctrl-C in the wrong moment leaves its lock taken, and the
+    loop, which wants to tell the outcome, waits for that lock for ever, with all that lives on it.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T], take_back: Callable[[T], None] | None) -> None:

@@ -1,4 +1,5 @@
-"""The producer: the public object over the engine in ``sending/publish.py``, which describes behaviour and differences from Java.
+"""The producer: the public object over the engine in ``sending/publish.py``, which describes
+behaviour and differences from Java.
 
 Source: DefaultMQProducer.java, DefaultMQProducerImpl.java, 5.3.
 """
@@ -13,7 +14,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Self
 
 from ogive.client import api
-from ogive.client.config import DEFAULT_GROUP, DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig, check_time, own_config
+from ogive.client.config import (
+    DEFAULT_GROUP,
+    DEFAULT_NAME_SERVER,
+    ClientConfig,
+    ProducerConfig,
+    check_time,
+    own_config,
+)
 from ogive.client.hooks import run_after
 from ogive.client.instance import ClientInstance
 from ogive.client.owner import ClientOwner
@@ -31,7 +39,8 @@ from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendRes
 from ogive.transport.tasks import every
 from ogive.wire.headers import RecallMessageRequest
 
-if TYPE_CHECKING:  # type checkers know typing_extensions; at run time it is not needed, and may not be there
+# type checkers know typing_extensions; at run time it is not needed, and may not be there
+if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     B = TypeVar("B", default=bytes)
@@ -40,17 +49,21 @@ else:
 
     B = TypeVar("B")
 
-HANDLE_WORDS: Final = 5  # version, topic, broker, time, unique key
+# version, topic, broker, time, unique key
+HANDLE_WORDS: Final = 5
 
 
 @explains
 class Producer(OnlyAsyncWith, Generic[B]):
-    """Sends messages: ``async with Producer() as producer``. Bound to one event loop; many tasks may share it.
+    """Sends messages: ``async with Producer() as producer``.
 
-    Leaving the block waits for the messages in flight. *check* is asked about transactions of *group* that were never ended: True commits,
-    False rolls back, None means "not known yet". With a *serializer*, such as ``to_json``, bodies are objects that it accepts
-    (``Producer[Order]``); a ``Message`` still holds bytes. *client* takes either settings, instead of *name_server*, or a running client
-    to share, which stays open.
+    Bound to one event loop; many tasks may share it.
+
+    Leaving the block waits for the messages in flight. *check* is asked about transactions of
+    *group* that were never ended: True commits, False rolls back, None means "not known yet". With
+    a *serializer*, such as ``to_json``, bodies are objects that it accepts (``Producer[Order]``); a
+    ``Message`` still holds bytes. *client* takes either settings, instead of *name_server*, or a
+    running client to share, which stays open.
     """
 
     def __init__(
@@ -68,9 +81,15 @@ class Producer(OnlyAsyncWith, Generic[B]):
             self.config = replace(self.config, group=group)
         self._owner = ClientOwner("producer", name_server, client)
         self._namespace = self._owner.namespace
-        self._wire_config = replace(self.config, group=self._namespace.wrap(self.config.group)) if self._namespace else self.config
+        self._wire_config = (
+            replace(self.config, group=self._namespace.wrap(self.config.group))
+            if self._namespace
+            else self.config
+        )
         if check is not None and self.config.group == DEFAULT_GROUP:
-            raise InvalidOption("a check needs a producer group of its own: Producer(group=..., check=...)")
+            raise InvalidOption(
+                "a check needs a producer group of its own: Producer(group=..., check=...)"
+            )
         ended = self._ended if self.config.hooks or self.config.trace else None
         self.intake = Intake(self.config, self._namespace, serializer, ended)
         self._check = check
@@ -81,10 +100,13 @@ class Producer(OnlyAsyncWith, Generic[B]):
         self._requester: Requester | None = None
         self._tracer: Tracer | None = None
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start without connecting: the first message does. With a *check* it connects to every broker, in the background."""
+        """Start without connecting: the first message does.
+
+        With a *check* it connects to every broker, in the background.
+        """
         client = await self._owner.start()
         client.register_producer(self._wire_config.group)
         self._publisher = Publisher(client, self._wire_config)
@@ -92,10 +114,15 @@ class Producer(OnlyAsyncWith, Generic[B]):
         self._tracer = Tracer(client, self.config.group, "PRODUCE") if self.config.trace else None
         if self._check is not None:
             self._checks = CheckService(client, self._check, self._wire_config)
-            self._meeting = client.spawn(every(client.config.route_period_s, client.meet_all_brokers, name="brokers"), "brokers")
+            self._meeting = client.spawn(
+                every(client.config.route_period_s, client.meet_all_brokers, name="brokers"),
+                "brokers",
+            )
 
     async def close(self) -> None:
-        """Wait for the messages in flight, none longer than its time budget, then disconnect. Requests that wait for a reply fail.
+        """Wait for the messages in flight, none longer than its time budget, then disconnect.
+
+        Requests that wait for a reply fail.
 
         Closing again waits for the first close, and does nothing more.
         """
@@ -127,7 +154,12 @@ class Producer(OnlyAsyncWith, Generic[B]):
         await self.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.close()
 
     @property
@@ -142,7 +174,10 @@ class Producer(OnlyAsyncWith, Generic[B]):
 
     @property
     def publisher(self) -> Publisher:
-        """The engine, for the blocking facade. Raises IllegalStateError unless the producer runs."""
+        """The engine, for the blocking facade.
+
+        Raises IllegalStateError unless the producer runs.
+        """
         publisher = self._publisher
         if publisher is None:
             _ = self.client
@@ -151,7 +186,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
             publisher.client.check_running()
         return publisher
 
-    # --- sending -----------------------------------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------------
 
     async def send(
         self,
@@ -168,16 +203,30 @@ class Producer(OnlyAsyncWith, Generic[B]):
         delay_s: float | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Send one message and wait until the broker has stored it. A ``Message`` replaces topic, body and the options that describe it.
+        """Send one message and wait until the broker has stored it.
 
-        Messages with equal *sharding_key* go to the same queue, in order; *queue* chooses one. *deliver_at* and *delay_s* need a broker
-        from 5.0 on, older ones deliver at once. *timeout_s* covers the whole call: route, connection and every attempt.
+        A ``Message`` replaces topic, body and the options that describe it.
 
-        Raises SendFailed (certainly not stored), SendTimeout (perhaps stored), NoRoute, NoNameServer, and BrokerErrors such as
-        MessageIllegal. A cancelled send may still arrive.
+        Messages with equal *sharding_key* go to the same queue, in order; *queue* chooses one.
+        *deliver_at* and *delay_s* need a broker from 5.0 on, older ones deliver at once.
+        *timeout_s* covers the whole call: route, connection and every attempt.
+
+        Raises SendFailed (certainly not stored), SendTimeout (perhaps stored), NoRoute,
+        NoNameServer, and BrokerErrors such as MessageIllegal. A cancelled send may still arrive.
         """
         publisher = self.publisher
-        outgoing = self.intake.message(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
+        outgoing = self.intake.message(
+            topic,
+            body,
+            tag,
+            keys,
+            properties,
+            sharding_key,
+            queue,
+            delay_level,
+            deliver_at,
+            delay_s,
+        )
         return await (await self._accepted(publisher, outgoing, timeout_s))
 
     async def submit(
@@ -195,15 +244,29 @@ class Producer(OnlyAsyncWith, Generic[B]):
         delay_s: float | None = None,
         timeout_s: float | None = None,
     ) -> asyncio.Future[SendResult]:
-        """Like ``send``, but only waits for room among the messages in flight; the future gets the result.
+        """Like ``send``, but only waits for room among the messages in flight; the future gets the
+        result.
 
         Messages of one queue are stored in the order in which they were submitted.
         """
         publisher = self.publisher
-        outgoing = self.intake.message(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
+        outgoing = self.intake.message(
+            topic,
+            body,
+            tag,
+            keys,
+            properties,
+            sharding_key,
+            queue,
+            delay_level,
+            deliver_at,
+            delay_s,
+        )
         return await self._accepted(publisher, outgoing, timeout_s)
 
-    async def _accepted(self, publisher: Publisher, outgoing: Outgoing, timeout_s: float | None) -> asyncio.Future[SendResult]:
+    async def _accepted(
+        self, publisher: Publisher, outgoing: Outgoing, timeout_s: float | None
+    ) -> asyncio.Future[SendResult]:
         """Wait for room, and return the future of the result."""
         future: asyncio.Future[SendResult] = asyncio.get_running_loop().create_future()
         outgoing.future = future
@@ -222,7 +285,10 @@ class Producer(OnlyAsyncWith, Generic[B]):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Send without waiting for an answer: nothing tells whether the message arrived. Raises only what goes wrong before it is sent."""
+        """Send without waiting for an answer: nothing tells whether the message arrived.
+
+        Raises only what goes wrong before it is sent.
+        """
         publisher = self.publisher
         outgoing = self.intake.message(topic, body, tag, keys, properties, sharding_key, queue)
         error: BaseException | None = None
@@ -249,16 +315,20 @@ class Producer(OnlyAsyncWith, Generic[B]):
     ) -> Transaction:
         """A message that is delivered if the block completes, and discarded if it raises.
 
-        Entering the block stores the message invisibly, and raises what ``send`` raises. Leaving it tells the broker the decision, and
-        raises nothing: if the broker cannot be reached or this process dies, the broker asks the *check* of a producer of the group. So it
-        does for a block that is cancelled or interrupted. *timeout_s* covers entering, and leaving once more. Raises InvalidOption for a
-        producer without a *check*.
+        Entering the block stores the message invisibly, and raises what ``send`` raises. Leaving it
+        tells the broker the decision, and raises nothing: if the broker cannot be reached or this
+        process dies, the broker asks the *check* of a producer of the group. So it does for a block
+        that is cancelled or interrupted. *timeout_s* covers entering, and leaving once more. Raises
+        InvalidOption for a producer without a *check*.
         """
         publisher = self.publisher
         if isinstance(topic, Message) and topic.is_delayed:
             raise InvalidOption("a message is either transactional or delayed, not both")
         if self._check is None:
-            raise InvalidOption("a transaction needs Producer(group=..., check=...): the check answers for it when this process dies")
+            raise InvalidOption(
+                "a transaction needs Producer(group=..., check=...): the check answers for it when "
+                "this process dies"
+            )
         outgoing = self.intake.message(topic, body, tag, keys, properties, sharding_key, queue)
         return Transaction(self.client, publisher, outgoing, self.budget_s(timeout_s))
 
@@ -274,8 +344,9 @@ class Producer(OnlyAsyncWith, Generic[B]):
     ) -> list[SendResult]:
         """Send many messages in few requests. Returns one result per message, in order.
 
-        Each request goes to one queue and is stored whole or not at all; the size limit and the sharding keys decide how many there are.
-        If some fail, the first error is raised once all have their outcome. *tag* and *sharding_key* are for messages given as bodies.
+        Each request goes to one queue and is stored whole or not at all; the size limit and the
+        sharding keys decide how many there are. If some fail, the first error is raised once all
+        have their outcome. *tag* and *sharding_key* are for messages given as bodies.
         """
         publisher, budget = self.publisher, self.budget_s(timeout_s)
         waiting: list[tuple[Sequence[int], asyncio.Future[SendResult]]] = []
@@ -288,7 +359,11 @@ class Producer(OnlyAsyncWith, Generic[B]):
         finally:
             if waiting:
                 await asyncio.wait([future for _, future in waiting])
-        results = {i: result for indexes, future in waiting for i, result in zip(indexes, _results_of(future.result()), strict=True)}
+        results = {
+            i: result
+            for indexes, future in waiting
+            for i, result in zip(indexes, _results_of(future.result()), strict=True)
+        }
         return [results[i] for i in range(len(results))]
 
     async def request(
@@ -303,18 +378,22 @@ class Producer(OnlyAsyncWith, Generic[B]):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> MessageExt:
-        """Send a message and wait for its consumer's reply: that of a listener which returns ``ogive.Reply``.
+        """Send a message and wait for its consumer's reply: that of a listener which returns
+        ``ogive.Reply``.
 
-        *timeout_s* covers the whole call, from the route to the reply. Raises ReplyTimeout (perhaps carried out), what ``send`` raises if
-        the message was not stored, TooManyRequests, and IllegalStateError if the producer is closed meanwhile. A late reply is dropped.
-        A cancelled request may still be carried out.
+        *timeout_s* covers the whole call, from the route to the reply. Raises ReplyTimeout (perhaps
+        carried out), what ``send`` raises if the message was not stored, TooManyRequests, and
+        IllegalStateError if the producer is closed meanwhile. A late reply is dropped. A cancelled
+        request may still be carried out.
         """
         _ = self.publisher
         assert self._requester is not None
         outgoing = self.intake.message(topic, body, tag, keys, properties, sharding_key, queue)
         return await self._requester.request(outgoing, self.budget_s(timeout_s))
 
-    async def recall(self, topic: str, handle: str, *, timeout_s: float | None = None) -> RecallResult:
+    async def recall(
+        self, topic: str, handle: str, *, timeout_s: float | None = None
+    ) -> RecallResult:
         """Cancel a message that is to be delivered later; *handle* is the ``recall_handle`` of its
         SendResult.
 
@@ -329,8 +408,15 @@ class Producer(OnlyAsyncWith, Generic[B]):
         broker_name = broker_of_handle(handle)
         topic, _ = self.intake.on_wire(topic, None)
         await client.routes.find(topic, timeout_s=budget)
-        header = RecallMessageRequest(topic=topic, recall_handle=handle, producer_group=self._wire_config.group, broker_name=broker_name)
-        return await api.recall_message(client.pool, client.routes.broker_address(broker_name), header, timeout_s=budget)
+        header = RecallMessageRequest(
+            topic=topic,
+            recall_handle=handle,
+            producer_group=self._wire_config.group,
+            broker_name=broker_name,
+        )
+        return await api.recall_message(
+            client.pool, client.routes.broker_address(broker_name), header, timeout_s=budget
+        )
 
     async def flush(self) -> None:
         """Wait until every message submitted so far has its outcome, which its future holds."""
@@ -338,10 +424,20 @@ class Producer(OnlyAsyncWith, Generic[B]):
 
     def budget_s(self, timeout_s: float | None) -> float:
         """The time that a send may take. Raises InvalidOption."""
-        return self.config.send_timeout_s if timeout_s is None else check_time("timeout_s", timeout_s)
+        return (
+            self.config.send_timeout_s if timeout_s is None else check_time("timeout_s", timeout_s)
+        )
 
-    def _ended(self, messages: Sequence[Message], outgoing: Outgoing, result: SendResult | None, error: BaseException | None) -> None:
-        """What became of *messages*, which went together; the hooks' view of them, empty where there is no hook."""
+    def _ended(
+        self,
+        messages: Sequence[Message],
+        outgoing: Outgoing,
+        result: SendResult | None,
+        error: BaseException | None,
+    ) -> None:
+        """What became of *messages*, which went together; the hooks' view of them, empty where
+        there is no hook.
+        """
         results = None if result is None else _results_of(result)
         if self._tracer is not None and results is not None:
             record_sent(self._tracer, outgoing, results, self.config.group)
@@ -350,16 +446,29 @@ class Producer(OnlyAsyncWith, Generic[B]):
 
 
 def broker_of_handle(handle: str) -> str:
-    """Which broker gave a recall handle. Raises InvalidOption. Source: RecallMessageHandle.java, 5.5."""
+    """Which broker gave a recall handle.
+
+    Raises InvalidOption. Source: RecallMessageHandle.java, 5.5.
+    """
     if not isinstance(handle, str):
         sends = "only a message sent with delay_s= or deliver_at= has one"
-        raise TypeError(f"handle must be the recall_handle of a SendResult, not {type(handle).__name__}: {sends}")
+        raise TypeError(
+            f"handle must be the recall_handle of a SendResult, not {type(handle).__name__}: "
+            f"{sends}"
+        )
     try:
-        words = base64.b64decode(handle.encode("ascii"), altchars=b"-_", validate=True).decode().split(" ")
+        words = (
+            base64.b64decode(handle.encode("ascii"), altchars=b"-_", validate=True)
+            .decode()
+            .split(" ")
+        )
     except (UnicodeError, ValueError):
         words = []
     if len(words) < HANDLE_WORDS or words[0] != "v1":
-        raise InvalidOption(f"{handle[:80]!r} is no recall handle: it stands in the SendResult of a message that waits for its time")
+        raise InvalidOption(
+            f"{handle[:80]!r} is no recall handle: it stands in the SendResult of a message that "
+            "waits for its time"
+        )
     return words[2]
 
 

@@ -1,8 +1,10 @@
-"""Receives the replies to this client's requests. Source: ClientRemotingProcessor.java, RequestFutureHolder.java, 5.3.
+"""Receives the replies to this client's requests.
+
+Source: ClientRemotingProcessor.java, RequestFutureHolder.java, 5.3.
 
 Behaviour
-- A broker pushes a reply (code 326) to the client that asked; the correlation id tells which request it is for. The broker is told SUCCESS,
-  even if nobody is waiting for the reply any more.
+- A broker pushes a reply (code 326) to the client that asked; the correlation id tells which
+  request it is for. The broker is told SUCCESS, even if nobody is waiting for the reply any more.
 - A reply that cannot be read ends its request with that error, and the broker is told.
 """
 
@@ -12,7 +14,13 @@ import time
 from typing import Final
 
 from ogive.client import api
-from ogive.errors import CompressionUnavailable, OgiveError, ProtocolError, ResponseCode, TooManyRequests
+from ogive.errors import (
+    CompressionUnavailable,
+    OgiveError,
+    ProtocolError,
+    ResponseCode,
+    TooManyRequests,
+)
 from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.wire.codes import SysFlag
 from ogive.wire.command import RemotingCommand
@@ -37,7 +45,10 @@ class ReplyTable:
     def expect(self, correlation_id: str) -> asyncio.Future[MessageExt]:
         """A future for the reply; the caller must forget it in the end. Raises TooManyRequests."""
         if len(self._waiting) >= MAX_WAITING:
-            raise TooManyRequests(f"{MAX_WAITING} requests of this client wait for replies already: this one was not sent")
+            raise TooManyRequests(
+                f"{MAX_WAITING} requests of this client wait for replies already: this one was not "
+                "sent"
+            )
         future: asyncio.Future[MessageExt] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = future
         return future
@@ -68,8 +79,13 @@ class ReplyTable:
         return api.success()
 
 
-def _message(header: PushReplyMessageRequest, properties: dict[str, str], body: bytes) -> MessageExt:
-    """The reply as a message; it has no place in a queue yet. Raises ProtocolError, CompressionUnavailable."""
+def _message(
+    header: PushReplyMessageRequest, properties: dict[str, str], body: bytes
+) -> MessageExt:
+    """The reply as a message; it has no place in a queue yet.
+
+    Raises ProtocolError, CompressionUnavailable.
+    """
     sys_flag = header.sys_flag
     if sys_flag & SysFlag.COMPRESSED:
         body = decompress(body, sys_flag)

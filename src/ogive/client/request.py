@@ -1,14 +1,19 @@
 """Requests: messages that wait for a reply. Source: DefaultMQProducerImpl.java request, 5.3.
 
 Behaviour
-- A request is an ordinary message with three more properties: CORRELATION_ID, REPLY_TO_CLIENT and TTL (ms). It is sent like any other,
-  including retries; its consumer sends the reply to the cluster's reply topic, and that topic's broker pushes it to us.
-- One time budget covers everything, from the route to the reply. A request that is certainly not stored fails at once.
-- Brokers push replies only to producers that they know: before the first request they get a heartbeat.
+- A request is an ordinary message with three more properties: CORRELATION_ID, REPLY_TO_CLIENT and
+  TTL (ms). It is sent like any other, including retries; its consumer sends the reply to the
+  cluster's reply topic, and that topic's broker pushes it to us.
+- One time budget covers everything, from the route to the reply. A request that is certainly not
+  stored fails at once.
+- Brokers push replies only to producers that they know: before the first request they get a
+  heartbeat.
 
 Differs from Java
-- Every broker of the cluster that holds the reply topic gets that heartbeat, not only those of the request's topic: a reply may go to any.
-- A request never travels in a batch: batched messages do not carry the cluster's name, without which nobody can answer.
+- Every broker of the cluster that holds the reply topic gets that heartbeat, not only those of the
+  request's topic: a reply may go to any.
+- A request never travels in a batch: batched messages do not carry the cluster's name, without
+  which nobody can answer.
 """
 
 import asyncio
@@ -25,7 +30,9 @@ from ogive.model import AUTO_CREATE_TOPIC, MessageExt, PropertyName, SendResult,
 
 log = logging.getLogger(__name__)
 
-SHARE: Final = 0.25  # of the time budget for each question and heartbeat: a server that hangs must not delay the request to another
+# of the time budget for each question and heartbeat: a server that hangs must not delay the request
+# to another
+SHARE: Final = 0.25
 
 
 class Requester:
@@ -35,12 +42,18 @@ class Requester:
         self._client = client
         self._publisher = publisher
         self._loop = asyncio.get_running_loop()
-        self._clusters: set[str] = set()  # whose reply topic was looked up
-        self._told: frozenset[str] = frozenset()  # brokers that got a heartbeat since this producer started
+        # whose reply topic was looked up
+        self._clusters: set[str] = set()
+        # brokers that got a heartbeat since this producer started
+        self._told: frozenset[str] = frozenset()
         self._waiting: set[asyncio.Future[MessageExt]] = set()
 
     async def request(self, outgoing: Outgoing, timeout_s: float) -> MessageExt:
-        """The reply. Raises ReplyTimeout, what a send raises, and IllegalStateError when the producer is closed meanwhile."""
+        """The reply.
+
+        Raises ReplyTimeout, what a send raises, and IllegalStateError when the producer is closed
+        meanwhile.
+        """
         deadline = self._loop.time() + timeout_s
         await self._introduce(outgoing.topic, timeout_s)
         correlation_id = str(uuid.uuid4())
@@ -54,14 +67,20 @@ class Requester:
             sent.add_done_callback(_seen)
             outgoing.future = sent
             await self._publisher.accept(outgoing, left)
-            await asyncio.wait((reply, sent), timeout=max(0.0, deadline - self._loop.time()), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (reply, sent),
+                timeout=max(0.0, deadline - self._loop.time()),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
             if not reply.done():
                 _raise_if_not_stored(sent)
                 await asyncio.wait((reply,), timeout=max(0.0, deadline - self._loop.time()))
             if reply.done():
                 return reply.result()
             _raise_if_not_stored(sent)
-            raise ReplyTimeout(_timeout_text(outgoing, correlation_id, timeout_s, sent), correlation_id)
+            raise ReplyTimeout(
+                _timeout_text(outgoing, correlation_id, timeout_s, sent), correlation_id
+            )
         finally:
             self._client.requests.replies.forget(correlation_id)
             self._waiting.discard(reply)
@@ -70,7 +89,9 @@ class Requester:
         """End the requests that wait."""
         for reply in self._waiting:
             if not reply.done():
-                reply.set_exception(IllegalStateError("the producer was closed before the reply came"))
+                reply.set_exception(
+                    IllegalStateError("the producer was closed before the reply came")
+                )
 
     async def _introduce(self, topic: str, timeout_s: float) -> None:
         """Make the brokers know this client. Raises NoRoute, NoNameServer."""
@@ -82,8 +103,13 @@ class Requester:
         for cluster in clusters - self._clusters:
             try:
                 await client.routes.find(reply_topic(cluster), timeout_s=timeout_s * SHARE)
-            except (NoRoute, NoNameServer) as exc:  # the brokers of the request's topic may be all that there are
-                log.info("the brokers that replies of cluster %s may come from are not known: %s", cluster, exc)
+            except (NoRoute, NoNameServer) as exc:
+                # the brokers of the request's topic may be all that there are
+                log.info(
+                    "the brokers that replies of cluster %s may come from are not known: %s",
+                    cluster,
+                    exc,
+                )
             self._clusters.add(cluster)
         brokers = frozenset(client.heartbeat_addresses())
         if not brokers <= self._told:
@@ -97,7 +123,8 @@ class Requester:
 
 def _mark(outgoing: Outgoing, correlation_id: str, client_id: str, ttl_ms: int) -> None:
     text = (
-        f"{PropertyName.CORRELATION_ID}\x01{correlation_id}\x02{PropertyName.REPLY_TO_CLIENT}\x01{client_id}\x02"
+        f"{PropertyName.CORRELATION_ID}\x01{correlation_id}\x02{PropertyName.REPLY_TO_CLIENT}\x01"
+        f"{client_id}\x02"
         f"{PropertyName.TTL}\x01{ttl_ms}\x02"
     )
     outgoing.text += text
@@ -118,10 +145,17 @@ def _raise_if_not_stored(sent: asyncio.Future[SendResult]) -> None:
         raise error
 
 
-def _timeout_text(outgoing: Outgoing, correlation_id: str, timeout_s: float, sent: asyncio.Future[SendResult]) -> str:
+def _timeout_text(
+    outgoing: Outgoing, correlation_id: str, timeout_s: float, sent: asyncio.Future[SendResult]
+) -> str:
     stored = sent.done() and sent.exception() is None
-    fate = "it is stored" if stored else "its broker did not confirm it, so it may or may not be stored"
+    fate = (
+        "it is stored"
+        if stored
+        else "its broker did not confirm it, so it may or may not be stored"
+    )
     return (
-        f"no reply to request {correlation_id} to {outgoing.topic} within {timeout_s:.1f} s: {fate} (id {outgoing.key}), "
+        f"no reply to request {correlation_id} to {outgoing.topic} within {timeout_s:.1f} s: "
+        f"{fate} (id {outgoing.key}), "
         "and it may or may not be carried out"
     )

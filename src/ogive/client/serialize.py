@@ -1,8 +1,10 @@
-"""From values to message bodies and back: JSON for dataclasses, pydantic models and msgspec structs, or any function.
+"""From values to message bodies and back: JSON for dataclasses, pydantic models and msgspec
+structs, or any function.
 
-Neither library is imported unless a class of it is given. A dataclass is read without help: its annotations may hold what ``_READERS``
-names, other dataclasses, enums, Literal, unions, list, tuple[X, ...], set, frozenset and dict[str, X]. Members that it does not know are
-ignored: senders may be newer.
+Neither library is imported unless a class of it is given. A dataclass is read without help: its
+annotations may hold what ``_READERS`` names, other dataclasses, enums, Literal, unions, list,
+tuple[X, ...], set, frozenset and dict[str, X]. Members that it does not know are ignored: senders
+may be newer.
 """
 
 import contextlib
@@ -24,7 +26,10 @@ from ogive.errors import BodyUnreadable, InvalidOption
 
 T = TypeVar("T")
 Read = Callable[[Any], Any]
-"""From what ``json.loads`` gave to a value. Raises ValueError or TypeError that says what is wrong."""
+"""From what ``json.loads`` gave to a value.
+
+Raises ValueError or TypeError that says what is wrong.
+"""
 
 As = type[T] | Callable[[bytes], T]
 """A class that bodies are read as, or a function that reads them."""
@@ -48,7 +53,9 @@ def to_json(value: Any) -> bytes:
         raw: bytes = msgspec.json.encode(value)
         return raw
     try:
-        return json.dumps(value, separators=(",", ":"), ensure_ascii=False, default=_plain, allow_nan=False).encode()
+        return json.dumps(
+            value, separators=(",", ":"), ensure_ascii=False, default=_plain, allow_nan=False
+        ).encode()
     except UnicodeEncodeError as exc:
         raise ValueError(f"text that is not Unicode has no form in JSON: {exc.reason}") from None
     except ValueError as exc:
@@ -75,7 +82,10 @@ def _plain(value: Any) -> Any:
         return msgspec.to_builtins(value)
     text = f"a {type(value).__name__} has no form in JSON"
     if isinstance(value, bytes | bytearray | memoryview):
-        text += ": a body that is bytes already goes as ogive.Message(topic, body), which no serializer changes"
+        text += (
+            ": a body that is bytes already goes as ogive.Message(topic, body), which no "
+            "serializer changes"
+        )
     raise TypeError(text)
 
 
@@ -93,14 +103,20 @@ def _sorted(values: set[Any] | frozenset[Any]) -> list[Any]:
 
 
 def reader(as_: As[T]) -> Callable[[bytes], T]:
-    """The function that reads bodies as *as_*, and raises BodyUnreadable. Raises InvalidOption for an unsupported *as_*."""
+    """The function that reads bodies as *as_*, and raises BodyUnreadable.
+
+    Raises InvalidOption for an unsupported *as_*.
+    """
     name, read = getattr(as_, "__qualname__", repr(as_)), _reader(as_)
 
     def read_body(body: bytes) -> T:
         try:
             value: T = read(body)
-        except Exception as exc:  # the user's function or class: whatever it raises, the body is what it cannot read
-            raise BodyUnreadable(f"a body of {len(body)} bytes is no {name}: {type(exc).__name__}: {exc}") from exc
+        except Exception as exc:
+            # the user's function or class: whatever it raises, the body is what it cannot read
+            raise BodyUnreadable(
+                f"a body of {len(body)} bytes is no {name}: {type(exc).__name__}: {exc}"
+            ) from exc
         return value
 
     return read_body
@@ -118,18 +134,24 @@ def _reader(as_: Any) -> Callable[[bytes], Any]:
         import msgspec
 
         return functools.partial(msgspec.json.decode, type=as_)
-    if dataclasses.is_dataclass(as_) or as_ in _READERS or as_ in (list, dict) or typing.get_origin(as_) is not None:
+    if (
+        dataclasses.is_dataclass(as_)
+        or as_ in _READERS
+        or as_ in (list, dict)
+        or typing.get_origin(as_) is not None
+    ):
         read = _json_reader(as_, {})
         return lambda body: read(json.loads(body, parse_constant=_refuse))
     if callable(as_) and not isinstance(as_, type):
         function: Callable[[bytes], Any] = as_
         return function
     raise InvalidOption(
-        f"as_ is {as_!r}: a dataclass, a pydantic model, a msgspec struct, str, a type of JSON, or a function of the body is possible"
+        f"as_ is {as_!r}: a dataclass, a pydantic model, a msgspec struct, str, a type of JSON, or "
+        "a function of the body is possible"
     )
 
 
-# --- dataclasses -----------------------------------------------------------------------------------------------------
+# --- dataclasses ----------------------------------------------------------------------------------
 
 
 def _exactly(*kinds: type) -> Read:
@@ -176,7 +198,10 @@ _READERS: Final[Mapping[Any, Read]] = {
 
 
 def _json_reader(kind: Any, known: dict[type, Read]) -> Read:
-    """*known*: dataclasses that are being read. Raises InvalidOption for an annotation that it does not know."""
+    """*known*: dataclasses that are being read.
+
+    Raises InvalidOption for an annotation that it does not know.
+    """
     if kind in _READERS or kind in known:
         return _READERS.get(kind) or known[kind]
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -198,10 +223,15 @@ def _json_reader(kind: Any, known: dict[type, Read]) -> Read:
     if origin is dict and arguments[0] is str:
         item = _json_reader(arguments[1], known)
         return lambda value: {key: item(one) for key, one in _exactly(dict)(value).items()}
-    if origin in (list, set, frozenset) or (origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis):
+    if origin in (list, set, frozenset) or (
+        origin is tuple and len(arguments) == 2 and arguments[1] is Ellipsis
+    ):
         item, collection = _json_reader(arguments[0], known), origin
         return lambda value: collection(item(one) for one in _exactly(list)(value))
-    raise InvalidOption(f"bodies cannot be read as {kind!r}: use a pydantic model, a msgspec struct, or a function of your own")
+    raise InvalidOption(
+        f"bodies cannot be read as {kind!r}: use a pydantic model, a msgspec struct, or a function "
+        "of your own"
+    )
 
 
 def _one_of(values: tuple[Any, ...]) -> Read:
@@ -210,7 +240,9 @@ def _one_of(values: tuple[Any, ...]) -> Read:
     def read(value: Any) -> Any:
         text = to_json(value)
         if text not in by_json:
-            raise ValueError(f"one of {', '.join(map(repr, values))} is expected, and {value!r} came")
+            raise ValueError(
+                f"one of {', '.join(map(repr, values))} is expected, and {value!r} came"
+            )
         return by_json[text]
 
     return read
@@ -258,11 +290,14 @@ def _dataclass_reader(kind: type, known: dict[type, Read]) -> Read:
                     raise ValueError(f"{name}: {exc}") from None
         return kind(**found)
 
-    known[kind] = read  # before its fields: it may hold itself
+    # before its fields: it may hold itself
+    known[kind] = read
     try:
         hints = typing.get_type_hints(kind)
     except NameError as exc:
-        raise InvalidOption(f"an annotation of {kind.__qualname__} cannot be looked up: {exc}") from None
+        raise InvalidOption(
+            f"an annotation of {kind.__qualname__} cannot be looked up: {exc}"
+        ) from None
     for field in dataclasses.fields(kind):
         if field.init:
             try:
@@ -273,6 +308,8 @@ def _dataclass_reader(kind: type, known: dict[type, Read]) -> Read:
 
 
 def takes_message(function: Callable[..., Any]) -> bool:
-    """Whether a listener wants the message beside the value: it has a second parameter that must, or may, be given by place."""
+    """Whether a listener wants the message beside the value: it has a second parameter that must,
+    or may, be given by place.
+    """
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(one.kind in places for one in inspect.signature(function).parameters.values()) > 1

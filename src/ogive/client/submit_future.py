@@ -50,7 +50,7 @@ class SubmitFuture(concurrent.futures.Future[T]):
     _sleepers: dict[threading.Lock, None] | None = None
     _callbacks: deque[Callback[T]] | None = None
 
-    # --- set once, on the loop ---------------------------------------------------------------------------------------
+    # --- set once, on the loop --------------------------------------------------------------------
 
     def set_result(self, result: T) -> None:
         self._value = result
@@ -108,7 +108,7 @@ class SubmitFuture(concurrent.futures.Future[T]):
                 # Other messages' outcomes wait to be reported here.
                 log.exception("the callback %r of a submitted message failed", callback)
 
-    # --- from any thread ---------------------------------------------------------------------------------------------
+    # --- from any thread --------------------------------------------------------------------------
 
     def done(self) -> bool:
         return self._ended
@@ -146,7 +146,9 @@ class SubmitFuture(concurrent.futures.Future[T]):
         sleepers = self.__dict__.setdefault("_sleepers", {})
         sleepers[sleeper] = None
         try:
-            if not self._ended and not sleeper.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            if not self._ended and not sleeper.acquire(
+                timeout=-1 if timeout is None else max(0.0, timeout)
+            ):
                 raise TimeoutError
         finally:
             sleepers.pop(sleeper, None)
@@ -164,7 +166,9 @@ class SubmitFuture(concurrent.futures.Future[T]):
 
     def __del__(self) -> None:
         if self._unseen is not None:
-            log.error("a submitted message failed and nobody looked at its future: %s", self._unseen)
+            log.error(
+                "a submitted message failed and nobody looked at its future: %s", self._unseen
+            )
 
 
 class Completions:

@@ -1,15 +1,20 @@
-"""Message traces: who sent a message and who consumed it, when and how, kept as messages of RMQ_SYS_TRACE_TOPIC.
+"""Message traces: who sent a message and who consumed it, when and how, kept as messages of
+RMQ_SYS_TRACE_TOPIC.
 
-Source: AsyncTraceDispatcher.java, SendMessageTraceHookImpl.java, ConsumeMessageTraceHookImpl.java, 5.3.
+Source: AsyncTraceDispatcher.java, SendMessageTraceHookImpl.java, ConsumeMessageTraceHookImpl.java,
+5.3.
 
 Behaviour
-- Records are collected in a bounded queue and sent in the background, many in a message: when enough are there, every few seconds, and at
-  the close. What finds the queue full is dropped and counted; what cannot be sent is dropped. Neither delays or fails a message.
-- Only what was stored is recorded as sent; one-way sends, traces themselves and messages that say TRACE_ON=false are not recorded.
+- Records are collected in a bounded queue and sent in the background, many in a message: when
+  enough are there, every few seconds, and at the close. What finds the queue full is dropped and
+  counted; what cannot be sent is dropped. Neither delays or fails a message.
+- Only what was stored is recorded as sent; one-way sends, traces themselves and messages that say
+  TRACE_ON=false are not recorded.
 
 Differs from Java
 - A batch has a record for each of its messages, so that each is found by its id.
-- Traces travel on the connections of the client that they are about; Java's have a client of their own.
+- Traces travel on the connections of the client that they are about; Java's have a client of their
+  own.
 """
 
 import asyncio
@@ -35,8 +40,10 @@ from ogive.wire.message import decode_properties
 
 log = logging.getLogger(__name__)
 
-MAX_RECORDS: Final = 2048  # waiting, as in Java
-ENOUGH: Final = 256  # records that are not kept waiting
+# waiting, as in Java
+MAX_RECORDS: Final = 2048
+# records that are not kept waiting
+ENOUGH: Final = 256
 FLUSH_S: Final = 5.0
 SEND_TIMEOUT_S: Final = 5.0
 CLOSE_S: Final = 3.0
@@ -44,15 +51,24 @@ _numbers: Final = itertools.count()
 
 
 class Tracer:
-    """Collects the records of one producer or consumer group, and sends them. ``add`` may be called on any thread."""
+    """Collects the records of one producer or consumer group, and sends them. ``add`` may be called
+    on any thread.
+    """
 
-    def __init__(self, client: ClientInstance, group: str, side: str, *, flush_s: float = FLUSH_S) -> None:
+    def __init__(
+        self, client: ClientInstance, group: str, side: str, *, flush_s: float = FLUSH_S
+    ) -> None:
         """*side*: PRODUCE or CONSUME."""
         self._client = client
         self._flush_s = flush_s
         self._loop = asyncio.get_running_loop()
         name = f"_INNER_TRACE_PRODUCER-{group[:80]}-{side}-{next(_numbers)}"
-        config = ProducerConfig(group=name, send_timeout_s=SEND_TIMEOUT_S, max_in_flight=64, max_in_flight_bytes=16 * 1024 * 1024)
+        config = ProducerConfig(
+            group=name,
+            send_timeout_s=SEND_TIMEOUT_S,
+            max_in_flight=64,
+            max_in_flight_bytes=16 * 1024 * 1024,
+        )
         self._publisher = Publisher(client, config)
         self._records: deque[TraceRecord] = deque()
         self._wake = asyncio.Event()
@@ -72,7 +88,8 @@ class Tracer:
             self._woken = True
             try:
                 self._loop.call_soon_threadsafe(self._wake.set)
-            except RuntimeError:  # the loop is closed: a listener call was left behind
+            except RuntimeError:
+                # the loop is closed: a listener call was left behind
                 log.debug("a trace record of %s comes after the end", self._group)
 
     async def close(self) -> None:
@@ -93,14 +110,20 @@ class Tracer:
                 async with asyncio.timeout(self._flush_s):
                     await self._wake.wait()
             except TimeoutError:
-                pass  # nothing or little came
+                # nothing or little came
+                pass
             self._woken = False
             self._wake.clear()
             self._send_all()
 
     def _send_all(self) -> None:
         if self.dropped:
-            log.warning("%d trace records of %s were dropped: more than %d waited", self.dropped, self._group, MAX_RECORDS)
+            log.warning(
+                "%d trace records of %s were dropped: more than %d waited",
+                self.dropped,
+                self._group,
+                MAX_RECORDS,
+            )
             self.dropped = 0
         records = [self._records.popleft() for _ in range(len(self._records))]
         for keys, body in packed(records):
@@ -120,14 +143,21 @@ class Tracer:
         """Once per outage."""
         error = future.exception()
         if error is not None:
-            log.log(logging.DEBUG if self._failing else logging.WARNING, "traces of %s are lost: %s", self._group, error)
+            log.log(
+                logging.DEBUG if self._failing else logging.WARNING,
+                "traces of %s are lost: %s",
+                self._group,
+                error,
+            )
         self._failing = error is not None
 
 
-# --- the producer's side ---------------------------------------------------------------------------------------------
+# --- the producer's side --------------------------------------------------------------------------
 
 
-def record_sent(tracer: Tracer, outgoing: Outgoing, results: Sequence[SendResult], group: str) -> None:
+def record_sent(
+    tracer: Tracer, outgoing: Outgoing, results: Sequence[SendResult], group: str
+) -> None:
     """*results*: one for each message of *outgoing*."""
     answer = outgoing.answer
     if not isinstance(answer, RemotingCommand) or outgoing.topic == TRACE_TOPIC:
@@ -158,11 +188,15 @@ def record_sent(tracer: Tracer, outgoing: Outgoing, results: Sequence[SendResult
 def _kind(properties: dict[str, str]) -> MessageKind:
     if properties.get(PropertyName.TRANSACTION_PREPARED) == "true":
         return MessageKind.HALF
-    delayed = {PropertyName.DELAY, PropertyName.TIMER_DELAY_MS, PropertyName.TIMER_DELIVER_MS} & properties.keys()
+    delayed = {
+        PropertyName.DELAY,
+        PropertyName.TIMER_DELAY_MS,
+        PropertyName.TIMER_DELIVER_MS,
+    } & properties.keys()
     return MessageKind.DELAY if delayed else MessageKind.NORMAL
 
 
-# --- the consumer's side ---------------------------------------------------------------------------------------------
+# --- the consumer's side --------------------------------------------------------------------------
 
 
 class ConsumeObserver(Protocol):
@@ -177,7 +211,10 @@ class ConsumeObserver(Protocol):
         ...
 
     def expired(self, messages: Sequence[MessageExt]) -> None:
-        """Their call runs for longer than the consume timeout, and they have failed. It ends later, or never."""
+        """Their call runs for longer than the consume timeout, and they have failed.
+
+        It ends later, or never.
+        """
         ...
 
 
@@ -190,22 +227,36 @@ class ConsumeTrace:
         self._group = group
         self._timeouts_s = timeouts_s
         self._ids = UniqueKeys()
-        self._lock = threading.Lock()  # protects _ids: listeners run in many threads
+        # protects _ids: listeners run in many threads
+        self._lock = threading.Lock()
 
     def begun(self, messages: Sequence[MessageExt]) -> tuple[str, float]:
         """The id that joins both records, and when the call began."""
-        since, now = time.monotonic(), time.time()  # first: what the recording takes is the call's time to its worker, too
+        # first: what the recording takes is the call's time to its worker, too
+        since, now = time.monotonic(), time.time()
         with self._lock:
             request_id = self._ids.next(int(now * 1000))
         for message in messages:
             if _is_traced(message):
-                self._tracer.add(begun(message, timestamp_ms=int(now * 1000), group=self._group, request_id=request_id))
+                self._tracer.add(
+                    begun(
+                        message,
+                        timestamp_ms=int(now * 1000),
+                        group=self._group,
+                        request_id=request_id,
+                    )
+                )
         return request_id, since
 
-    def ended(self, call: tuple[str, float], messages: Sequence[MessageExt], end: CallEnd, done: int) -> None:
+    def ended(
+        self, call: tuple[str, float], messages: Sequence[MessageExt], end: CallEnd, done: int
+    ) -> None:
         request_id, since = call
         cost_s, success = time.monotonic() - since, end is CallEnd.SUCCESS
-        if cost_s >= self._timeouts_s.get(messages[0].topic, math.inf) and end in (CallEnd.SUCCESS, CallEnd.LATER):
+        if cost_s >= self._timeouts_s.get(messages[0].topic, math.inf) and end in (
+            CallEnd.SUCCESS,
+            CallEnd.LATER,
+        ):
             end = CallEnd.TIME_OUT
         now_ms, cost_ms = int(time.time() * 1000), int(cost_s * 1000) // len(messages)
         for message in messages:

@@ -1,4 +1,6 @@
-"""Trace records as text: what happened to a message, as Apache's tools read it. Source: TraceDataEncoder.java, 5.3.
+"""Trace records as text: what happened to a message, as Apache's tools read it.
+
+Source: TraceDataEncoder.java, 5.3.
 
 Fields are separated by 0x01, records ended by 0x02; a field without a value is the text ``null``.
 """
@@ -10,8 +12,10 @@ from typing import Final
 
 from ogive.model import MessageExt, PropertyName, SendResult, SendStatus
 
-MAX_BODY_BYTES: Final = 120_000  # of one trace message; Java's producer of traces allows 128,000 with everything
-MAX_KEYS_CHARS: Final = 8_000  # the keys of a message are properties, and all properties together have 32,767 bytes
+# of one trace message; Java's producer of traces allows 128,000 with everything
+MAX_BODY_BYTES: Final = 120_000
+# the keys of a message are properties, and all properties together have 32,767 bytes
+MAX_KEYS_CHARS: Final = 8_000
 
 
 class MessageKind(enum.IntEnum):
@@ -42,32 +46,78 @@ class TraceRecord:
 
 
 def sent(
-    *, timestamp_ms: int, region: str, group: str, tags: str | None, keys: tuple[str, ...], broker: str, body_bytes: int, cost_ms: int,
-    kind: MessageKind, result: SendResult,
-) -> TraceRecord:  # fmt: skip
+    *,
+    timestamp_ms: int,
+    region: str,
+    group: str,
+    tags: str | None,
+    keys: tuple[str, ...],
+    broker: str,
+    body_bytes: int,
+    cost_ms: int,
+    kind: MessageKind,
+    result: SendResult,
+) -> TraceRecord:
     """Pub: a message was stored."""
     stored_ok = result.status is SendStatus.SEND_OK
     return _record(
-        (result.id, *keys), "Pub", timestamp_ms, region, group, result.queue.topic, result.id, tags, " ".join(keys) or None, broker,
-        body_bytes, cost_ms, int(kind), result.offset_id, stored_ok,
-    )  # fmt: skip
+        (result.id, *keys),
+        "Pub",
+        timestamp_ms,
+        region,
+        group,
+        result.queue.topic,
+        result.id,
+        tags,
+        " ".join(keys) or None,
+        broker,
+        body_bytes,
+        cost_ms,
+        int(kind),
+        result.offset_id,
+        stored_ok,
+    )
 
 
 def begun(message: MessageExt, *, timestamp_ms: int, group: str, request_id: str) -> TraceRecord:
     """SubBefore: a listener gets the message."""
     region = message.properties.get(PropertyName.MSG_REGION)
     return _record(
-        (message.id, *message.keys), "SubBefore", timestamp_ms, region, group, request_id, message.id, message.reconsume_times,
+        (message.id, *message.keys),
+        "SubBefore",
+        timestamp_ms,
+        region,
+        group,
+        request_id,
+        message.id,
+        message.reconsume_times,
         " ".join(message.keys) or None,
-    )  # fmt: skip
+    )
 
 
-def ended(message: MessageExt, *, timestamp_ms: int, group: str, request_id: str, cost_ms: int, success: bool, end: CallEnd) -> TraceRecord:
+def ended(
+    message: MessageExt,
+    *,
+    timestamp_ms: int,
+    group: str,
+    request_id: str,
+    cost_ms: int,
+    success: bool,
+    end: CallEnd,
+) -> TraceRecord:
     """SubAfter: the call is over. One that succeeded too late is a success that timed out."""
     return _record(
-        (message.id, *message.keys), "SubAfter", request_id, message.id, cost_ms, success, " ".join(message.keys) or None,
-        int(end), timestamp_ms, group,
-    )  # fmt: skip
+        (message.id, *message.keys),
+        "SubAfter",
+        request_id,
+        message.id,
+        cost_ms,
+        success,
+        " ".join(message.keys) or None,
+        int(end),
+        timestamp_ms,
+        group,
+    )
 
 
 def _record(keys: tuple[str, ...], *fields: object) -> TraceRecord:
@@ -81,7 +131,10 @@ def _field(value: object) -> str:
 
 
 def packed(records: Iterable[TraceRecord]) -> Iterator[tuple[tuple[str, ...], bytes]]:
-    """Pack the records into few messages: keys and body of each. A record is never split, and goes alone if it is over a limit."""
+    """Pack the records into few messages: keys and body of each.
+
+    A record is never split, and goes alone if it is over a limit.
+    """
     keys: dict[str, None] = {}
     texts: list[bytes] = []
     size = key_chars = 0

@@ -1,17 +1,25 @@
-"""Transactional messages: a message is stored where nobody sees it, and delivered once the sender's own transaction is through.
+"""Transactional messages: a message is stored where nobody sees it, and delivered once the sender's
+own transaction is through.
 
-Source: DefaultMQProducerImpl.java (sendMessageInTransaction, checkTransactionState), ClientRemotingProcessor.java, 5.3.
+Source: DefaultMQProducerImpl.java (sendMessageInTransaction, checkTransactionState),
+ClientRemotingProcessor.java, 5.3.
 
 Behaviour
-- ``Transaction`` sends the half message on entry. Leaving the block commits, an exception rolls back. A block that is cancelled or
-  interrupted decides nothing: how far it came is for the check to find out.
-- The broker is told the decision and answers. If that goes wrong, nothing is raised: the broker asks the check later.
-- ``CheckService`` answers such questions: True commits, False rolls back, None and everything else means "not known".
+- ``Transaction`` sends the half message on entry. Leaving the block commits, an exception rolls
+  back. A block that is cancelled or interrupted decides nothing: how far it came is for the check
+  to find out.
+- The broker is told the decision and answers. If that goes wrong, nothing is raised: the broker
+  asks the check later.
+- ``CheckService`` answers such questions: True commits, False rolls back, None and everything else
+  means "not known".
 
 Differs from Java
-- A half message whose answer is lost is not sent again: the broker would hold two, and the check would commit both.
-- The decision is a call, not one-way, so that a commit is known to be visible when the block is left.
-- The check runs in several threads (or tasks), and the broker is found by a producer that has sent nothing yet.
+- A half message whose answer is lost is not sent again: the broker would hold two, and the check
+  would commit both.
+- The decision is a call, not one-way, so that a commit is known to be visible when the block is
+  left.
+- The check runs in several threads (or tasks), and the broker is found by a producer that has sent
+  nothing yet.
 """
 
 import asyncio
@@ -28,7 +36,12 @@ from ogive.client.instance import ClientInstance
 from ogive.client.listener import is_async
 from ogive.client.sending.outgoing import Outgoing
 from ogive.client.sending.publish import Publisher
-from ogive.client.user_code import await_in_fresh_context, call_in_fresh_context, must_pass, running_task
+from ogive.client.user_code import (
+    await_in_fresh_context,
+    call_in_fresh_context,
+    must_pass,
+    running_task,
+)
 from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import ConnectError, IllegalStateError, OgiveError, SendFailed, SendTimeout
 from ogive.keywords import explains
@@ -40,22 +53,37 @@ from ogive.wire.message import parse_offset_message_id
 
 log = logging.getLogger(__name__)
 
-MAX_CHECKED_BYTES: Final = 64 * 1024 * 1024  # of bodies that wait for their check
+# of bodies that wait for their check
+MAX_CHECKED_BYTES: Final = 64 * 1024 * 1024
 
 Check = Callable[[MessageExt], bool | None] | Callable[[MessageExt], Awaitable[bool | None]]
-"""Whether the local transaction behind a message committed: True, False, or None while that is not known."""
+"""Whether the local transaction behind a message committed: True, False, or None while that is not
+known.
+"""
 
-_NOBODY_GETS_IT: Final = "It is a half message: nobody gets it unless the check of the producer group commits it."
+_NOBODY_GETS_IT: Final = (
+    "It is a half message: nobody gets it unless the check of the producer group commits it."
+)
 
 
 @explains
 class Transaction(OnlyAsyncWith):
     """``async with producer.transaction(topic, body) as transaction``. For one block."""
 
-    def __init__(self, client: ClientInstance, publisher: Publisher, outgoing: Outgoing, timeout_s: float) -> None:
-        self._client, self._publisher, self._outgoing, self._timeout_s = client, publisher, outgoing, timeout_s
+    def __init__(
+        self, client: ClientInstance, publisher: Publisher, outgoing: Outgoing, timeout_s: float
+    ) -> None:
+        self._client, self._publisher, self._outgoing, self._timeout_s = (
+            client,
+            publisher,
+            outgoing,
+            timeout_s,
+        )
         group = publisher.config.group
-        outgoing.text += f"{PropertyName.TRANSACTION_PREPARED}\x01true\x02{PropertyName.PRODUCER_GROUP}\x01{group}\x02"
+        outgoing.text += (
+            f"{PropertyName.TRANSACTION_PREPARED}\x01true\x02"
+            f"{PropertyName.PRODUCER_GROUP}\x01{group}\x02"
+        )
         outgoing.sys_flag |= SysFlag.TRANSACTION_PREPARED
         outgoing.once = True
         self._entered = False
@@ -78,7 +106,9 @@ class Transaction(OnlyAsyncWith):
         self._decide(Decision.ROLLBACK)
 
     def leave_open(self) -> None:
-        """Decide nothing at the end of the block and leave it to the check: for a local transaction whose outcome is unknown."""
+        """Decide nothing at the end of the block and leave it to the check: for a local transaction
+        whose outcome is unknown.
+        """
         self._decide(Decision.UNKNOWN)
 
     def _decide(self, decision: Decision) -> None:
@@ -92,7 +122,10 @@ class Transaction(OnlyAsyncWith):
         return self._half
 
     async def __aenter__(self) -> Self:
-        """Store the half message. Raises what ``send`` raises; SendTimeout leaves a half message behind, perhaps."""
+        """Store the half message.
+
+        Raises what ``send`` raises; SendTimeout leaves a half message behind, perhaps.
+        """
         if self._entered:
             raise IllegalStateError("this transaction was entered before; make a new one")
         self._entered = True
@@ -107,35 +140,64 @@ class Transaction(OnlyAsyncWith):
         if half.status is not SendStatus.SEND_OK:
             await self._end(Decision.ROLLBACK)
             raise SendFailed(
-                f"half message {half.id} for {half.queue} is rolled back: the broker does not hold it safely ({half.status.name})"
+                f"half message {half.id} for {half.queue} is rolled back: the broker does not hold "
+                f"it safely ({half.status.name})"
             )
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         decision = self._decision
         if decision is None:
-            decision = Decision.COMMIT if kind is None else Decision.ROLLBACK if issubclass(kind, Exception) else Decision.UNKNOWN
+            decision = (
+                Decision.COMMIT
+                if kind is None
+                else Decision.ROLLBACK
+                if issubclass(kind, Exception)
+                else Decision.UNKNOWN
+            )
         await self._end(decision)
 
     async def _end(self, decision: Decision) -> None:
         half = self._stored
         if decision is Decision.UNKNOWN:
-            log.info("transaction %s is left open: the broker asks group %s about it", half.id, self._publisher.config.group)
+            log.info(
+                "transaction %s is left open: the broker asks group %s about it",
+                half.id,
+                self._publisher.config.group,
+            )
             return
         try:
-            header = _end_header(self._publisher.config.group, self._client.namespace.wrap(half.queue.topic), half, decision)
+            header = _end_header(
+                self._publisher.config.group,
+                self._client.namespace.wrap(half.queue.topic),
+                half,
+                decision,
+            )
             await api.end_transaction(
-                self._client.pool, self._client.routes.broker_address(half.queue.broker_name), header, timeout_s=self._timeout_s
+                self._client.pool,
+                self._client.routes.broker_address(half.queue.broker_name),
+                header,
+                timeout_s=self._timeout_s,
             )
             self._confirmed = True
         except OgiveError as exc:
             log.warning(
                 "%s of transaction %s is not confirmed, the broker asks group %s about it: %s",
-                decision.name.lower(), half.id, self._publisher.config.group, exc,
-            )  # fmt: skip
+                decision.name.lower(),
+                half.id,
+                self._publisher.config.group,
+                exc,
+            )
 
 
-def _end_header(group: str, topic: str, half: SendResult, decision: Decision) -> EndTransactionRequest:
+def _end_header(
+    group: str, topic: str, half: SendResult, decision: Decision
+) -> EndTransactionRequest:
     return EndTransactionRequest(
         producer_group=group,
         tran_state_table_offset=half.queue_offset,
@@ -148,7 +210,7 @@ def _end_header(group: str, topic: str, half: SendResult, decision: Decision) ->
     )
 
 
-# --- questions of brokers --------------------------------------------------------------------------------------------
+# --- questions of brokers -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +221,9 @@ class _Question:
 
 
 class CheckService:
-    """Calls *check* for each question about the producer's group: a plain function in threads, an ``async def`` on the loop."""
+    """Calls *check* for each question about the producer's group: a plain function in threads, an
+    ``async def`` on the loop.
+    """
 
     def __init__(self, client: ClientInstance, check: Check, config: ProducerConfig) -> None:
         self._client, self._check, self._config = client, check, config
@@ -167,10 +231,19 @@ class CheckService:
         self._workers: Workers[_Question] | None = None
         client.requests.add_check(config.group, self.asked)
 
-    def asked(self, connection: Connection, header: CheckTransactionStateRequest, message: MessageExt) -> None:
+    def asked(
+        self, connection: Connection, header: CheckTransactionStateRequest, message: MessageExt
+    ) -> None:
         """Returns at once; the answer goes to the broker later."""
-        if self._waiting >= self._config.max_checks_waiting or self._waiting_bytes > MAX_CHECKED_BYTES:
-            log.warning("transaction %s: %d questions wait already, the broker will ask again", message.id, self._waiting)
+        if (
+            self._waiting >= self._config.max_checks_waiting
+            or self._waiting_bytes > MAX_CHECKED_BYTES
+        ):
+            log.warning(
+                "transaction %s: %d questions wait already, the broker will ask again",
+                message.id,
+                self._waiting,
+            )
             return
         self._waiting += 1
         self._waiting_bytes += len(message.body)
@@ -182,28 +255,46 @@ class CheckService:
     def _make_workers(self) -> Workers[_Question]:
         name, count = f"check {self._config.group}", self._config.check_threads
         if is_async(self._check):
-            return LoopWorkers(self._decide_async, self._answer, failed=Decision.UNKNOWN, count=count, name=name)
-        return ThreadWorkers(self._decide, self._answer, failed=Decision.UNKNOWN, count=count, name=name)
+            return LoopWorkers(
+                self._decide_async, self._answer, failed=Decision.UNKNOWN, count=count, name=name
+            )
+        return ThreadWorkers(
+            self._decide, self._answer, failed=Decision.UNKNOWN, count=count, name=name
+        )
 
     def _decide(self, question: _Question) -> Decision:
         try:
-            return self._judge(question, call_in_fresh_context(self._check, self._client.namespace.strip_message(question.message)))
-        except BaseException as exc:  # noqa: BLE001  user code in our thread: even SystemExit must not end the thread
+            return self._judge(
+                question,
+                call_in_fresh_context(
+                    self._check, self._client.namespace.strip_message(question.message)
+                ),
+            )
+        except BaseException as exc:  # noqa: BLE001
+            # user code in our thread: even SystemExit must not end the thread
             return self._failed(question, exc)
 
     async def _decide_async(self, question: _Question) -> Decision:
         task = running_task()
         try:
             check: Any = self._check
-            answer = await await_in_fresh_context(check, self._client.namespace.strip_message(question.message))
+            answer = await await_in_fresh_context(
+                check, self._client.namespace.strip_message(question.message)
+            )
             return self._judge(question, answer)
-        except BaseException as exc:  # user code: whatever goes wrong there, the outcome is not known
+        except BaseException as exc:
+            # user code: whatever goes wrong there, the outcome is not known
             if must_pass(exc, task):
                 raise
             return self._failed(question, exc)
 
     def _failed(self, question: _Question, error: BaseException) -> Decision:
-        log.error("the check of group %s failed for transaction %s: not known", self._config.group, question.message.id, exc_info=error)
+        log.error(
+            "the check of group %s failed for transaction %s: not known",
+            self._config.group,
+            question.message.id,
+            exc_info=error,
+        )
         return Decision.UNKNOWN
 
     def _judge(self, question: _Question, answer: object) -> Decision:
@@ -213,9 +304,12 @@ class CheckService:
             return Decision.ROLLBACK
         if answer is not None:
             log.error(
-                "the check of group %s answered %.80r for transaction %s: True, False or None is expected; it counts as not known",
-                self._config.group, answer, question.message.id,
-            )  # fmt: skip
+                "the check of group %s answered %.80r for transaction %s: True, False or None is "
+                "expected; it counts as not known",
+                self._config.group,
+                answer,
+                question.message.id,
+            )
         return Decision.UNKNOWN
 
     def _answer(self, decided: Sequence[tuple[_Question, Decision, float]]) -> None:

@@ -19,7 +19,9 @@ def call_in_fresh_context(function: Callable[P, T], *args: P.args, **kwargs: P.k
     return contextvars.copy_context().run(function, *args, **kwargs)
 
 
-async def await_in_fresh_context(function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+async def await_in_fresh_context(
+    function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+) -> T:
     """Call *function*, and await its result, in a copy of the context.
 
     A cancellation reaches it as if it was awaited directly.
@@ -46,21 +48,27 @@ def _driven(work: Any, context: contextvars.Context) -> Generator[Any, Any, Any]
         except GeneratorExit:
             context.run(work.close)
             raise
-        except BaseException as exc:  # noqa: BLE001  whatever comes from outside is for the code inside
+        except BaseException as exc:  # noqa: BLE001
+            # whatever comes from outside is for the code inside
             step = partial(work.throw, exc)
 
 
 def must_pass(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Whether what came out of code of the application's that *task* awaited, or called, is not of its making.
+    """Whether what came out of code of the application's that *task* awaited, or called, is not of
+    its making.
 
-    So are our own cancellation, the end of a coroutine that its loop left behind, and Ctrl-C, which Python gives to the main thread. All
-    else is a failure of that code, and no reason to end who calls it: also ``sys.exit()``, and what is raised past ``Exception``.
+    So are our own cancellation, the end of a coroutine that its loop left behind, and Ctrl-C, which
+    Python gives to the main thread. All else is a failure of that code, and no reason to end who
+    calls it: also ``sys.exit()``, and what is raised past ``Exception``.
     """
     if isinstance(error, asyncio.CancelledError):
         return task is not None and task.cancelling() > 0
     if isinstance(error, GeneratorExit):
         return running_task() is not task
-    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
+    return (
+        isinstance(error, KeyboardInterrupt)
+        and threading.current_thread() is threading.main_thread()
+    )
 
 
 def running_task() -> asyncio.Task[Any] | None:

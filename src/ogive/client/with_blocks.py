@@ -1,4 +1,7 @@
-"""What ``with`` says to objects of ``ogive.aio``, and ``async with`` to those that block. Type checkers refuse both by themselves."""
+"""What ``with`` says to objects of ``ogive.aio``, and ``async with`` to those that block.
+
+Type checkers refuse both by themselves.
+"""
 
 from typing import TYPE_CHECKING, NoReturn
 
@@ -9,7 +12,10 @@ class OnlyWith:
     if not TYPE_CHECKING:
 
         def __aenter__(self) -> NoReturn:
-            raise TypeError(f"this {type(self).__name__} blocks and takes `with`; the one for `async with` is in ogive.aio")
+            raise TypeError(
+                f"this {type(self).__name__} blocks and takes `with`; the one for `async with` is "
+                "in ogive.aio"
+            )
 
         def __aexit__(self, *_: object) -> NoReturn:
             self.__aenter__()
@@ -22,7 +28,8 @@ class OnlyAsyncWith:
 
         def __enter__(self) -> NoReturn:
             raise TypeError(
-                f"this {type(self).__name__} is for asyncio and takes `async with`; the one that blocks is in ogive, not ogive.aio"
+                f"this {type(self).__name__} is for asyncio and takes `async with`; the one that "
+                "blocks is in ogive, not ogive.aio"
             )
 
         def __exit__(self, *_: object) -> NoReturn:

@@ -46,11 +46,19 @@ from ogive.model import MessageExt, MessageQueue, PropertyName
 
 log = logging.getLogger(__name__)
 
-PAGE_S: Final = 10.0  # for all that a page asks
-ROWS: Final = 50  # of a page of a list
-MAX_QUERY: Final = 1024  # characters of a field of a form
-RECENT: Final = 20  # messages on a topic's page
-_STATIC: Final = {"console.css": "text/css", "console.js": "text/javascript", "icon.svg": "image/svg+xml"}
+# for all that a page asks
+PAGE_S: Final = 10.0
+# of a page of a list
+ROWS: Final = 50
+# characters of a field of a form
+MAX_QUERY: Final = 1024
+# messages on a topic's page
+RECENT: Final = 20
+_STATIC: Final = {
+    "console.css": "text/css",
+    "console.js": "text/javascript",
+    "icon.svg": "image/svg+xml",
+}
 _STATUS: Final[tuple[tuple[tuple[type[OgiveError], ...], int, str], ...]] = (
     ((InvalidOption,), 400, "That cannot be looked up"),
     ((NoRoute, TopicNotExist, GroupNotExist, QueryNotFound, ConsumerNotOnline), 404, "Not found"),
@@ -79,9 +87,15 @@ class _Pages:
         self._messages = Messages(self._cluster, self._topics)
         self._samples = Samples()
         self._name_server = config.client.name_server
-        self._static = {name: (files("ogive.console") / "static" / name).read_bytes() for name in _STATIC}
+        self._static = {
+            name: (files("ogive.console") / "static" / name).read_bytes() for name in _STATIC
+        }
         self._templates = Environment(
-            loader=PackageLoader("ogive.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+            loader=PackageLoader("ogive.console"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
         )
         self._templates.filters |= shown.FILTERS | {"visible": harmless_text}
         self._templates.globals |= {
@@ -90,7 +104,10 @@ class _Pages:
             "command": self._command,
             "access_options": _access_options(config.client),
             "version": __version__,
-            "static": {name: f"/static/{name}?{hashlib.sha256(text).hexdigest()[:12]}" for name, text in self._static.items()},
+            "static": {
+                name: f"/static/{name}?{hashlib.sha256(text).hexdigest()[:12]}"
+                for name, text in self._static.items()
+            },
         }
 
     def app(self) -> Starlette:
@@ -105,7 +122,9 @@ class _Pages:
             "/messages": ("messages", self._lookup),
             "/message": ("message", self._message),
         }
-        routes = [Route(path, self._shown(template, view)) for path, (template, view) in views.items()]
+        routes = [
+            Route(path, self._shown(template, view)) for path, (template, view) in views.items()
+        ]
         return Starlette(
             routes=[*routes, Route("/static/{name}", self._file)],
             lifespan=self._lifespan,
@@ -132,29 +151,38 @@ class _Pages:
             except OgiveError as exc:
                 return self._refused(exc)
             except TimeoutError:
-                return self._error("The cluster does not answer", f"not everything came within {PAGE_S:.0f} s", 504)
-            except Exception as exc:  # whatever a page fails with, the other pages must work
+                return self._error(
+                    "The cluster does not answer", f"not everything came within {PAGE_S:.0f} s", 504
+                )
+            except Exception as exc:
+                # whatever a page fails with, the other pages must work
                 log.exception("the page %s failed", request.url.path)
-                return self._error("The console has a fault", f"{type(exc).__name__}; its log says more", 500)
+                return self._error(
+                    "The console has a fault", f"{type(exc).__name__}; its log says more", 500
+                )
 
         return endpoint
 
     def _page(self, template: str, values: dict[str, Any], status: int = 200) -> Response:
-        text = self._templates.get_template(f"{template}.html").render(values, page=template, now=datetime.now(UTC))
+        text = self._templates.get_template(f"{template}.html").render(
+            values, page=template, now=datetime.now(UTC)
+        )
         return Response(text.encode("utf-8", "replace"), status, media_type="text/html")
 
     async def _file(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in _STATIC:
             raise HTTPException(404)
-        return Response(self._static[name], media_type=_STATIC[name], headers={"Cache-Control": "max-age=86400"})
+        return Response(
+            self._static[name], media_type=_STATIC[name], headers={"Cache-Control": "max-age=86400"}
+        )
 
     def _command(self, *words: object) -> str:
         """With the address of the cluster, where it is not the one that commands take anyway."""
         there = () if self._name_server == DEFAULT_NAME_SERVER else ("-n", self._name_server)
         return shown.command(*words, *there)
 
-    # --- what went wrong ---------------------------------------------------------------------------------------------
+    # --- what went wrong --------------------------------------------------------------------------
 
     def _error(self, title: str, text: str, status: int) -> Response:
         return self._page("error", {"title": title, "text": text}, status)
@@ -166,17 +194,26 @@ class _Pages:
     async def _no_page(self, request: Request, error: Exception) -> Response:
         return self._error("Not found", "the console has no such page", 404)
 
-    # --- views -------------------------------------------------------------------------------------------------------
+    # --- views ------------------------------------------------------------------------------------
 
     async def _overview(self, request: Request) -> dict[str, Any]:
         name_servers, brokers, topics, groups = await asyncio.gather(
-            self._cluster.name_servers(), self._cluster.brokers(), self._cluster.topics(), self._cluster.groups()
+            self._cluster.name_servers(),
+            self._cluster.brokers(),
+            self._cluster.topics(),
+            self._cluster.groups(),
         )
         worst, known = await self._groups.worst()
-        rate_in, rate_out = sum(row.puts_per_s or 0.0 for row in brokers), sum(row.gets_per_s or 0.0 for row in brokers)
+        rate_in, rate_out = (
+            sum(row.puts_per_s or 0.0 for row in brokers),
+            sum(row.gets_per_s or 0.0 for row in brokers),
+        )
         self._samples.add(("in",), rate_in)
         self._samples.add(("out",), rate_out)
-        curves = [("messages in per second", self._samples.curves(("in",))), ("out", self._samples.curves(("out",)))]
+        curves = [
+            ("messages in per second", self._samples.curves(("in",))),
+            ("out", self._samples.curves(("out",))),
+        ]
         return {
             "name_servers": name_servers,
             "brokers": brokers,
@@ -199,11 +236,24 @@ class _Pages:
         return {"name": name, "rows": rows, "uptime": _uptime}
 
     async def _topic_list(self, request: Request) -> dict[str, Any]:
-        wanted, system = request.query_params.get("q", "").strip(), bool(request.query_params.get("system"))
+        wanted, system = (
+            request.query_params.get("q", "").strip(),
+            bool(request.query_params.get("system")),
+        )
         kinds = await self._cluster.topics()
-        names = [name for name, kind in kinds.items() if (system or kind == "application") and wanted.lower() in name.lower()]
+        names = [
+            name
+            for name, kind in kinds.items()
+            if (system or kind == "application") and wanted.lower() in name.lower()
+        ]
         chosen, pages = _page_of(request, names)
-        return {"rows": await self._topics.rows(chosen), "count": len(names), "pages": pages, "q": wanted, "system": system}
+        return {
+            "rows": await self._topics.rows(chosen),
+            "count": len(names),
+            "pages": pages,
+            "q": wanted,
+            "system": system,
+        }
 
     async def _topic(self, request: Request) -> dict[str, Any]:
         name = request.path_params["name"]
@@ -211,16 +261,30 @@ class _Pages:
         self._samples.add(("stored", name), topic.row.stored)
         curves = [("messages stored per second", self._samples.rates(("stored", name)))]
         newest = await self._messages.newest(name, RECENT)
-        return {"topic": topic, "newest": newest, "plot": shown.plot(f"Messages stored per second in {name}", curves)}
+        return {
+            "topic": topic,
+            "newest": newest,
+            "plot": shown.plot(f"Messages stored per second in {name}", curves),
+        }
 
     async def _group_list(self, request: Request) -> dict[str, Any]:
-        wanted, system = request.query_params.get("q", "").strip(), bool(request.query_params.get("system"))
+        wanted, system = (
+            request.query_params.get("q", "").strip(),
+            bool(request.query_params.get("system")),
+        )
         groups = await self._cluster.groups()
         listed = sorted((*groups.names, *groups.system)) if system else groups.names
         names = [name for name in listed if wanted.lower() in name.lower()]
         chosen, pages = _page_of(request, names)
         rows = await self._groups.rows(chosen)
-        return {"rows": rows, "count": len(names), "pages": pages, "q": wanted, "system": system, "troubles": groups.troubles}
+        return {
+            "rows": rows,
+            "count": len(names),
+            "pages": pages,
+            "q": wanted,
+            "system": system,
+            "troubles": groups.troubles,
+        }
 
     async def _group(self, request: Request) -> dict[str, Any]:
         name = request.path_params["name"]
@@ -233,18 +297,28 @@ class _Pages:
         return {
             "group": group,
             "moving": not group.members and any(value > 0 for piece in rates for _, value in piece),
-            "lag_plot": shown.plot(f"Lag of {name}", [("messages behind", self._samples.curves(lag))]),
-            "rate_plot": shown.plot(f"Messages consumed per second by {name}", [("messages consumed per second", rates)]),
+            "lag_plot": shown.plot(
+                f"Lag of {name}", [("messages behind", self._samples.curves(lag))]
+            ),
+            "rate_plot": shown.plot(
+                f"Messages consumed per second by {name}", [("messages consumed per second", rates)]
+            ),
         }
 
     async def _dead_letters(self, request: Request) -> dict[str, Any]:
         name = request.path_params["name"]
         if name not in (await self._cluster.groups()).known:
-            raise GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f'no broker knows a consumer group "{name}"')
+            raise GroupNotExist(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f'no broker knows a consumer group "{name}"',
+            )
         return {"group": name, "found": await self._messages.dead_letters(name)}
 
     async def _lookup(self, request: Request) -> dict[str, Any]:
-        given = {name: request.query_params.get(name, "").strip() for name in ("id", "topic", "from", "to")}
+        given = {
+            name: request.query_params.get(name, "").strip()
+            for name in ("id", "topic", "from", "to")
+        }
         # other white space than U+0020 may belong to a key
         given["key"] = request.query_params.get("key", "").strip(" ")
         values: dict[str, Any] = {"given": given, "found": None, "trouble": None, "limit": LIMIT}
@@ -254,21 +328,31 @@ class _Pages:
             if given["key"]:
                 values["found"] = await self._messages.with_key(given["topic"], given["key"])
             elif given["from"] or given["to"]:
-                values["found"] = await self._messages.between(given["topic"], _moment(given["from"]), _moment(given["to"]))
+                values["found"] = await self._messages.between(
+                    given["topic"], _moment(given["from"]), _moment(given["to"])
+                )
             else:
                 values["found"] = await self._messages.newest(given["topic"])
-        except OgiveError as exc:  # beside the form, in which it can be mended
+        except OgiveError as exc:
+            # beside the form, in which it can be mended
             values |= {"trouble": reason(exc), "status": _status_of(exc)[0]}
         return values
 
     async def _message(self, request: Request) -> dict[str, Any]:
         message = await self._wanted(request)
         queue, body = message.queue, body_of(message.body, request.query_params.get("as", ""))
-        place = {"topic": queue.topic, "broker": queue.broker_name, "queue": f"{queue.queue_id}", "offset": f"{message.queue_offset}"}
+        place = {
+            "topic": queue.topic,
+            "broker": queue.broker_name,
+            "queue": f"{queue.queue_id}",
+            "offset": f"{message.queue_offset}",
+        }
         return {
             "message": message,
             "body": body,
-            "forms": [(form, shown.path("message", **place, **{"as": form})) for form in body.forms],
+            "forms": [
+                (form, shown.path("message", **place, **{"as": form})) for form in body.forms
+            ],
             "life": await self._messages.life(message),
             "origin": message.properties.get(PropertyName.ORIGIN_MESSAGE_ID),
             "removed": message.properties.get(PropertyName.REMOVED_PROPERTIES),
@@ -279,17 +363,25 @@ class _Pages:
         if query.get("id"):
             return await self._messages.by_id(query["id"].strip(), query.get("topic") or None)
         try:
-            queue = MessageQueue(query["topic"], query["broker"], _whole_number("queue", query["queue"]))
+            queue = MessageQueue(
+                query["topic"], query["broker"], _whole_number("queue", query["queue"])
+            )
             offset = _whole_number("offset", query["offset"])
         except KeyError:
-            raise InvalidOption("a message is named by its id, or by topic, broker, queue and offset") from None
+            raise InvalidOption(
+                "a message is named by its id, or by topic, broker, queue and offset"
+            ) from None
         return await self._messages.at(queue, offset)
 
 
 def _uptime(figures: dict[str, str], now: datetime) -> float | None:
     """Seconds, by what the broker says of its start."""
     boot = figures.get("bootTimestamp", "")
-    return max(0.0, now.timestamp() - int(boot) / 1000) if boot.isdecimal() and len(boot) < 16 else None
+    return (
+        max(0.0, now.timestamp() - int(boot) / 1000)
+        if boot.isdecimal() and len(boot) < 16
+        else None
+    )
 
 
 def _status_of(error: OgiveError) -> tuple[int, str]:
@@ -299,7 +391,11 @@ def _status_of(error: OgiveError) -> tuple[int, str]:
             return status, title
     if isinstance(error, BrokerError):
         invalid = error.code == ResponseCode.INVALID_PARAMETER
-        return (400, "That cannot be looked up") if invalid else (502, "The broker answered with an error")
+        return (
+            (400, "That cannot be looked up")
+            if invalid
+            else (502, "The broker answered with an error")
+        )
     return 502, "The cluster does not answer"
 
 
@@ -320,11 +416,18 @@ def _page_of(request: Request, names: list[str]) -> tuple[list[str], dict[str, i
     page = min(_whole_number("page", request.query_params.get("page", "1")), last)
     if page < 1:
         raise InvalidOption(f"page {page}: the first page is 1")
-    return names[(page - 1) * ROWS : page * ROWS], {"page": page, "last": last, "first_row": (page - 1) * ROWS + 1}
+    return names[(page - 1) * ROWS : page * ROWS], {
+        "page": page,
+        "last": last,
+        "first_row": (page - 1) * ROWS + 1,
+    }
 
 
 def _moment(text: str) -> int | None:
-    """Milliseconds; a time without a zone is UTC, as all times of the console. Raises InvalidOption."""
+    """Milliseconds; a time without a zone is UTC, as all times of the console.
+
+    Raises InvalidOption.
+    """
     if not text:
         return None
     try:
@@ -335,5 +438,11 @@ def _moment(text: str) -> int | None:
 
 
 def _access_options(client: ClientConfig) -> list[str]:
-    """What commands need for this cluster beside its address. The files are those of whoever reads the page, so they have no names."""
-    return [*(["--credentials FILE"] if client.credentials is not None else []), *(["--cafile FILE"] if client.ssl else [])]
+    """What commands need for this cluster beside its address.
+
+    The files are those of whoever reads the page, so they have no names.
+    """
+    return [
+        *(["--credentials FILE"] if client.credentials is not None else []),
+        *(["--cafile FILE"] if client.ssl else []),
+    ]

@@ -1,4 +1,6 @@
-"""Asks the cluster for what pages show: with a time limit, a bounded number of calls at once, and answers cached for a moment."""
+"""Asks the cluster for what pages show: with a time limit, a bounded number of calls at once, and
+answers cached for a moment.
+"""
 
 import asyncio
 import time
@@ -12,8 +14,10 @@ from ogive.client.config import ClientConfig
 from ogive.errors import BrokerError, NoNameServer, OgiveError, TransportError
 
 CALL_S: Final = 2.0
-KEEP_S: Final = 2.0  # an answer is given again for so long
-AVOID_S: Final = 5.0  # who did not answer is not asked again for so long
+# an answer is given again for so long
+KEEP_S: Final = 2.0
+# who did not answer is not asked again for so long
+AVOID_S: Final = 5.0
 AT_ONCE: Final = 32
 MAX_KEPT: Final = 4096
 
@@ -25,12 +29,18 @@ R = TypeVar("R")
 class Asking:
     """Used on one event loop; ``start`` and ``close``."""
 
-    def __init__(self, config: ClientConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self.admin = Admin(client=replace(config, request_timeout_s=CALL_S, connect_timeout_s=CALL_S))
+    def __init__(
+        self, config: ClientConfig, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.admin = Admin(
+            client=replace(config, request_timeout_s=CALL_S, connect_timeout_s=CALL_S)
+        )
         self._clock = clock
         self._room = asyncio.Semaphore(AT_ONCE)
-        self._kept: OrderedDict[Hashable, tuple[asyncio.Task[Any], float]] = OrderedDict()  # with the end of its time
-        self._away: dict[str, tuple[float, OgiveError]] = {}  # who did not answer, until when that counts, and why
+        # with the end of its time
+        self._kept: OrderedDict[Hashable, tuple[asyncio.Task[Any], float]] = OrderedDict()
+        # who did not answer, until when that counts, and why
+        self._away: dict[str, tuple[float, OgiveError]] = {}
 
     async def start(self) -> None:
         await self.admin.start()
@@ -56,15 +66,26 @@ class Asking:
                 self._avoid("", exc)
                 raise
 
-    async def server(self, address: str, rpc: Callable[..., Awaitable[T]], *arguments: object, judged: bool = True, **options: Any) -> T:
-        """What the broker or name server at *address* answers to a coroutine of ``api``. Raises OgiveError.
+    async def server(
+        self,
+        address: str,
+        rpc: Callable[..., Awaitable[T]],
+        *arguments: object,
+        judged: bool = True,
+        **options: Any,
+    ) -> T:
+        """What the broker or name server at *address* answers to a coroutine of ``api``.
+
+        Raises OgiveError.
 
         *judged* False: silence is not the server's, as when it asks a client for us.
         """
         async with self._room:
             self._check(address)
             try:
-                return await rpc(self.admin.client.pool, address, *arguments, timeout_s=CALL_S, **options)
+                return await rpc(
+                    self.admin.client.pool, address, *arguments, timeout_s=CALL_S, **options
+                )
             except TransportError as exc:
                 if judged:
                     self._avoid(address, exc)
@@ -77,18 +98,26 @@ class Asking:
 
     def _avoid(self, address: str, error: OgiveError) -> None:
         now = self._clock()
-        self._away = {known: row for known, row in self._away.items() if now < row[0]} | {address: (now + AVOID_S, error)}
+        self._away = {known: row for known, row in self._away.items() if now < row[0]} | {
+            address: (now + AVOID_S, error)
+        }
 
-    async def once(self, key: Hashable, ask: Callable[[], Awaitable[T]], keep_s: float | None = None) -> T:
-        """The answer of *ask*, or what it answered for the same *key* a moment ago; pages that wait for it share one call."""
+    async def once(
+        self, key: Hashable, ask: Callable[[], Awaitable[T]], keep_s: float | None = None
+    ) -> T:
+        """The answer of *ask*, or what it answered for the same *key* a moment ago; pages that wait
+        for it share one call.
+        """
         task, until = self._kept.get(key, (None, 0.0))
         if task is None or (task.done() and self._clock() >= until):
             task = asyncio.create_task(_awaited(ask))
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits for it any more
+            # perhaps nobody waits for it any more
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._kept[key] = (task, self._clock() + (KEEP_S if keep_s is None else keep_s))
             self._kept.move_to_end(key)
             self._forget()
-        answer: T = await asyncio.shield(task)  # a page whose reader went away must not take the answer from the others
+        # a page whose reader went away must not take the answer from the others
+        answer: T = await asyncio.shield(task)
         return answer
 
     def _forget(self) -> None:
@@ -100,8 +129,12 @@ async def _awaited(ask: Callable[[], Awaitable[T]]) -> T:
     return await ask()
 
 
-async def settle(items: Iterable[K], ask: Callable[[K], Awaitable[R]]) -> tuple[dict[K, R], dict[K, OgiveError]]:
-    """What was answered for each item, and why the others have no answer: one that fails takes nothing from the rest."""
+async def settle(
+    items: Iterable[K], ask: Callable[[K], Awaitable[R]]
+) -> tuple[dict[K, R], dict[K, OgiveError]]:
+    """What was answered for each item, and why the others have no answer: one that fails takes
+    nothing from the rest.
+    """
     keys = list(items)
     answers = await asyncio.gather(*map(ask, keys), return_exceptions=True)
     told: dict[K, R] = {}

@@ -10,14 +10,18 @@ from ogive.harmless import harmless_text
 Form = Literal["text", "json", "hex"]
 
 MAX_SHOWN_BYTES: Final = 64 * 1024
-MAX_PRETTY_CHARS: Final = 4 * MAX_SHOWN_BYTES  # indents may make much of little
+# indents may make much of little
+MAX_PRETTY_CHARS: Final = 4 * MAX_SHOWN_BYTES
 PREVIEW_BYTES: Final = 160
 _HEX_ROW: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """*shown*: as *form*; *cut*: not all of the *size* bytes. *forms*: what else it can be read as."""
+    """*shown*: as *form*; *cut*: not all of the *size* bytes.
+
+    *forms*: what else it can be read as.
+    """
 
     form: Form
     shown: str
@@ -32,7 +36,9 @@ def body_of(raw: bytes, wanted: str = "") -> Body:
     Raises InvalidOption.
     """
     if wanted and wanted not in get_args(Form):
-        raise InvalidOption(f"a body cannot be shown as {wanted[:80]!r}: {', '.join(get_args(Form))} are the forms")
+        raise InvalidOption(
+            f"a body cannot be shown as {wanted[:80]!r}: {', '.join(get_args(Form))} are the forms"
+        )
     head = raw[:MAX_SHOWN_BYTES]
     texts: dict[Form, str] = {}
     pretty = _pretty(raw) if len(raw) <= MAX_SHOWN_BYTES else None
@@ -50,7 +56,11 @@ def preview(raw: bytes) -> str:
     """One line."""
     head = raw[:PREVIEW_BYTES]
     text = _text(head, whole=len(head) == len(raw))
-    line = head[: PREVIEW_BYTES // 3].hex(" ") if text is None else harmless_text(" ".join(text.split()))
+    line = (
+        head[: PREVIEW_BYTES // 3].hex(" ")
+        if text is None
+        else harmless_text(" ".join(text.split()))
+    )
     return f"{line} …" if len(raw) > len(head) else line
 
 

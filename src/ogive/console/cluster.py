@@ -15,8 +15,10 @@ from ogive.errors import OgiveError
 from ogive.model import is_system_group, reply_topic
 from ogive.wire.bodies import ClusterInfo, SubscriptionGroupConfig, TopicRouteData
 
-TABLES_S: Final = 5.0  # a broker's table of groups is long: it is read again only so often
-GONE_S: Final = 3600.0  # a broker that left the name servers is shown for so long
+# a broker's table of groups is long: it is read again only so often
+TABLES_S: Final = 5.0
+# a broker that left the name servers is shown for so long
+GONE_S: Final = 3600.0
 MAX_GONE: Final = 256
 
 
@@ -28,7 +30,9 @@ class NameServer:
 
 @dataclass(frozen=True, slots=True)
 class GroupAtBrokers:
-    """A group as each broker holds it, by broker name, in JSON: of ten thousand groups a page shows fifty."""
+    """A group as each broker holds it, by broker name, in JSON: of ten thousand groups a page shows
+    fifty.
+    """
 
     name: str
     tables: dict[str, dict[str, Any]]
@@ -39,7 +43,9 @@ class GroupAtBrokers:
 
 @dataclass(frozen=True, slots=True)
 class KnownGroups:
-    """All groups in order of their names, *system* ones apart; *troubles*: brokers that did not tell theirs, and why."""
+    """All groups in order of their names, *system* ones apart; *troubles*: brokers that did not
+    tell theirs, and why.
+    """
 
     names: tuple[str, ...]
     system: tuple[str, ...]
@@ -52,15 +58,22 @@ class Cluster:
 
     def __init__(self, asking: Asking) -> None:
         self.asking = asking
-        self._seen: dict[tuple[str, int], tuple[BrokerStatus, float]] = {}  # with the time of the last look
+        # with the time of the last look
+        self._seen: dict[tuple[str, int], tuple[BrokerStatus, float]] = {}
 
     async def info(self) -> ClusterInfo:
-        return await self.asking.once("cluster", lambda: self.asking.name_server(api.get_cluster_info))
+        return await self.asking.once(
+            "cluster", lambda: self.asking.name_server(api.get_cluster_info)
+        )
 
     async def masters(self) -> dict[str, str]:
         """Broker name to address."""
         brokers = (await self.info()).brokers
-        return {name: broker.addresses[MASTER_ID] for name, broker in sorted(brokers.items()) if MASTER_ID in broker.addresses}
+        return {
+            name: broker.addresses[MASTER_ID]
+            for name, broker in sorted(brokers.items())
+            if MASTER_ID in broker.addresses
+        }
 
     async def name_servers(self) -> list[NameServer]:
         async def ask(address: str) -> str | None:
@@ -77,7 +90,9 @@ class Cluster:
         return await self.asking.once("name servers", ask_all)
 
     async def brokers(self) -> list[BrokerStatus]:
-        """Those that the name servers know, and those that they have forgotten within the last hour, as down."""
+        """Those that the name servers know, and those that they have forgotten within the last
+        hour, as down.
+        """
         rows = await self.asking.once("brokers", self._brokers)
         now = time.time()
         self._seen = {key: row for key, row in self._seen.items() if now - row[1] < GONE_S} | {
@@ -91,7 +106,11 @@ class Cluster:
 
     async def _brokers(self) -> list[BrokerStatus]:
         brokers = (await self.info()).brokers.values()
-        places = {(b.cluster, b.broker_name, number): address for b in brokers for number, address in b.addresses.items()}
+        places = {
+            (b.cluster, b.broker_name, number): address
+            for b in brokers
+            for number, address in b.addresses.items()
+        }
 
         async def figures(place: tuple[str, str, int]) -> dict[str, str]:
             return await self.asking.server(places[place], api.broker_runtime_info)
@@ -110,12 +129,15 @@ class Cluster:
 
     async def _topics(self) -> dict[str, TopicKind]:
         names, info = await self.asking.name_server(api.topic_list), await self.info()
-        own = {*info.brokers, *info.clusters, *map(reply_topic, info.clusters)}  # Apache's brokers register these as topics
+        # Apache's brokers register these as topics
+        own = {*info.brokers, *info.clusters, *map(reply_topic, info.clusters)}
         return {name: "system" if name in own else topic_kind(name) for name in sorted(names)}
 
     async def route(self, topic: str) -> TopicRouteData:
         """Raises TopicNotExist."""
-        return await self.asking.once(("route", topic), lambda: self.asking.name_server(api.get_route, topic))
+        return await self.asking.once(
+            ("route", topic), lambda: self.asking.name_server(api.get_route, topic)
+        )
 
     async def topic_masters(self, topic: str) -> dict[str, str]:
         """Broker name to address. Raises TopicNotExist."""
@@ -145,9 +167,17 @@ class Cluster:
 
 
 def _down(cluster: str, name: str, number: int, address: str, trouble: str) -> BrokerStatus:
-    return BrokerStatus(name=name, cluster=cluster, broker_id=number, address=address, figures={}, trouble=trouble)
+    return BrokerStatus(
+        name=name, cluster=cluster, broker_id=number, address=address, figures={}, trouble=trouble
+    )
 
 
 def _gone(row: BrokerStatus, seconds: float) -> BrokerStatus:
     since = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-    return _down(row.cluster, row.name, row.broker_id, row.address, f"no name server has known it for {since}")
+    return _down(
+        row.cluster,
+        row.name,
+        row.broker_id,
+        row.address,
+        f"no name server has known it for {since}",
+    )

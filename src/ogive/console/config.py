@@ -18,19 +18,25 @@ def require_extra() -> None:
     """Raises InvalidOption that says what to install."""
     missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
     if missing:
-        raise InvalidOption(f"the web console needs {', '.join(missing)}: pip install 'ogive[console]'")
+        raise InvalidOption(
+            f"the web console needs {', '.join(missing)}: pip install 'ogive[console]'"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleConfig:
-    """*client*: the cluster, and as whom it is asked. *credentials*: what a browser is asked for, as HTTP basic; None: nothing.
+    """*client*: the cluster, and as whom it is asked.
 
-    *name*: a host name under which browsers reach the console, beside addresses and localhost. *tls*: speak HTTPS with that certificate.
+    *credentials*: what a browser is asked for, as HTTP basic; None: nothing.
+
+    *name*: a host name under which browsers reach the console, beside addresses and localhost.
+    *tls*: speak HTTPS with that certificate.
     """
 
     client: ClientConfig
     host: str = "127.0.0.1"
-    port: int = DEFAULT_PORT  # 0 takes a free one
+    port: int = DEFAULT_PORT
+    """0 takes a free one."""
     name: str | None = None
     credentials: Credentials | None = None
     tls: TlsConfig | None = None
@@ -42,12 +48,14 @@ class ConsoleConfig:
             raise InvalidOption(f"host {self.host}: an IP address is expected") from None
         if not loopback and self.credentials is None:
             raise InvalidOption(
-                f"host {self.host} is not loopback, and everybody who reaches it could read all messages: "
+                f"host {self.host} is not loopback, and everybody who reaches it could read all "
+                "messages: "
                 "credentials to ask them for are needed"
             )
         if self.client.credentials is not None and self.credentials is None:
             raise InvalidOption(
-                "the cluster asks for credentials, and everybody on this machine could use the console's: "
+                "the cluster asks for credentials, and everybody on this machine could use the "
+                "console's: "
                 "credentials to ask them for are needed"
             )
 

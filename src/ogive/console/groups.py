@@ -1,4 +1,6 @@
-"""The pages of consumer groups: the list, the ones furthest behind, and a single one with members and queues."""
+"""The pages of consumer groups: the list, the ones furthest behind, and a single one with members
+and queues.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -17,16 +19,21 @@ from ogive.wire.bodies import ConsumerConnection, OffsetWrapper
 from ogive.wire.codes import version_name
 from ogive.wire.running_info import ConsumerRunningInfo
 
-LOOKS: Final = 100  # groups whose lag one look at the overview asks for
+# groups whose lag one look at the overview asks for
+LOOKS: Final = 100
 WORST: Final = 10
-MAX_ASKED: Final = 64  # members that are asked which queues they hold
+# members that are asked which queues they hold
+MAX_ASKED: Final = 64
 MAX_REMEMBERED: Final = 20_000  # lags
 BROADCASTING: Final = "BROADCASTING"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """*lag* is None where brokers cannot know it: none answered, or the members broadcast. *behind_s*: how old the progress is."""
+    """*lag* is None where brokers cannot know it: none answered, or the members broadcast.
+
+    *behind_s*: how old the progress is.
+    """
 
     name: str
     enabled: bool
@@ -61,7 +68,9 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPage:
-    """*how* its members consume; *consumed*: the sum of all positions, which grows as it does; *dead* is None if it is unknown."""
+    """*how* its members consume; *consumed*: the sum of all positions, which grows as it does;
+    *dead* is None if it is unknown.
+    """
 
     row: GroupRow
     brokers: tuple[str, ...]
@@ -86,13 +95,18 @@ class _Progress:
 
 
 class Groups:
-    def __init__(self, cluster: Cluster, topics: Topics, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, cluster: Cluster, topics: Topics, clock: Callable[[], float] = time.time
+    ) -> None:
         self._cluster, self._topics, self._clock = cluster, topics, clock
-        self._lags: dict[str, GroupRow] = {}  # as last seen, the least recently viewed first
+        # as last seen, the least recently viewed first
+        self._lags: dict[str, GroupRow] = {}
 
     async def rows(self, names: Sequence[str]) -> list[GroupRow]:
         known = (await self._cluster.groups()).known
-        told, _ = await settle((name for name in names if name in known), lambda name: self.row(known[name]))
+        told, _ = await settle(
+            (name for name in names if name in known), lambda name: self.row(known[name])
+        )
         return [told[name] for name in names if name in told]
 
     async def row(self, group: GroupAtBrokers) -> GroupRow:
@@ -102,7 +116,8 @@ class Groups:
     async def worst(self) -> tuple[list[GroupRow], int]:
         """The groups furthest behind, and of how many that is known.
 
-        A look asks for LOOKS groups: those that were the worst, and those whose turn it is, so that all are known after some looks.
+        A look asks for LOOKS groups: those that were the worst, and those whose turn it is, so that
+        all are known after some looks.
         """
         names = (await self._cluster.groups()).names
         listed = set(names)
@@ -124,13 +139,26 @@ class Groups:
         groups = await self._cluster.groups()
         group = groups.known.get(name)
         if group is None:
-            silent = f" ({', '.join(sorted(groups.troubles))} did not answer)" if groups.troubles else ""
-            raise GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f'no broker knows a consumer group "{name}"{silent}')
+            silent = (
+                f" ({', '.join(sorted(groups.troubles))} did not answer)" if groups.troubles else ""
+            )
+            raise GroupNotExist(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f'no broker knows a consumer group "{name}"{silent}',
+            )
         progress = await self._progress(group)
         row = self._row(group, progress)
         members = await self._members(group, progress)
-        holders = {queue: held.member.client_id for held in members for queue in held.queues} if row.model != BROADCASTING else {}
-        subscriptions = {topic: data.expression for one in progress.online for topic, data in one.subscriptions.items()}
+        holders = (
+            {queue: held.member.client_id for held in members for queue in held.queues}
+            if row.model != BROADCASTING
+            else {}
+        )
+        subscriptions = {
+            topic: data.expression
+            for one in progress.online
+            for topic, data in one.subscriptions.items()
+        }
         topics = [
             self._topic_lag(topic, progress.rows, holders, subscriptions.get(topic))
             for topic in sorted({queue.topic for queue in progress.rows} | subscriptions.keys())
@@ -141,7 +169,9 @@ class Groups:
             brokers=tuple(group.tables),
             broadcast=all(config.consume_broadcast_enable for config in settings),
             retry_queues=settings[0].retry_queues,
-            how=how_consumed(progress.online[0].message_model, progress.online[0].consume_type) if progress.online else "",
+            how=how_consumed(progress.online[0].message_model, progress.online[0].consume_type)
+            if progress.online
+            else "",
             per_s=progress.per_s,
             members=members,
             topics=tuple(one for one in topics if not one.topic.startswith(RETRY_PREFIX)),
@@ -151,20 +181,27 @@ class Groups:
             troubles=groups.troubles | progress.troubles,
         )
 
-    # --- asking ------------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     async def _progress(self, group: GroupAtBrokers) -> _Progress:
-        return await self._cluster.asking.once(("progress", group.name), lambda: self._ask_progress(group))
+        return await self._cluster.asking.once(
+            ("progress", group.name), lambda: self._ask_progress(group)
+        )
 
     async def _ask_progress(self, group: GroupAtBrokers) -> _Progress:
-        masters = {broker: address for broker, address in (await self._cluster.masters()).items() if broker in group.tables}
+        masters = {
+            broker: address
+            for broker, address in (await self._cluster.masters()).items()
+            if broker in group.tables
+        }
         asking, name = self._cluster.asking, group.name
 
         async def stats(broker: str) -> tuple[dict[MessageQueue, OffsetWrapper], float]:
             try:
                 return await asking.server(masters[broker], api.consume_stats_and_rate, name)
             except (GroupNotExist, TopicNotExist, ConsumerNotOnline):
-                return {}, 0.0  # Apache's ways to say that the group has consumed nothing from this broker
+                # Apache's ways to say that the group has consumed nothing from this broker
+                return {}, 0.0
 
         async def online(broker: str) -> ConsumerConnection | None:
             try:
@@ -183,34 +220,63 @@ class Groups:
 
     async def _members(self, group: GroupAtBrokers, progress: _Progress) -> tuple[HeldMember, ...]:
         """Each with the queues that it says it holds."""
-        members = {connection.client_id: connection for one in progress.online for connection in one.connections}
+        members = {
+            connection.client_id: connection
+            for one in progress.online
+            for connection in one.connections
+        }
         masters = await self._cluster.masters()
         brokers = [masters[broker] for broker in group.tables if broker in masters]
 
         async def ask(client_id: str) -> ConsumerRunningInfo:
-            return await self._cluster.asking.once(("member", group.name, client_id), lambda: self._running(brokers, group.name, client_id))
+            return await self._cluster.asking.once(
+                ("member", group.name, client_id),
+                lambda: self._running(brokers, group.name, client_id),
+            )
 
         told, troubles = await settle(sorted(members)[:MAX_ASKED], ask)
 
         def held(client_id: str) -> HeldMember:
-            connection, info, trouble = members[client_id], told.get(client_id), troubles.get(client_id)
+            connection, info, trouble = (
+                members[client_id],
+                told.get(client_id),
+                troubles.get(client_id),
+            )
             member = Member(
                 client_id=client_id,
                 address=connection.address,
                 language=connection.language,
                 version=version_name(connection.version),
             )
-            queues = () if info is None else tuple(sorted(queue for queue, row in info.queues.items() if not row.dropped))
-            return HeldMember(member, queues, reason(trouble) if trouble else None if info else f"only {MAX_ASKED} members are asked")
+            queues = (
+                ()
+                if info is None
+                else tuple(sorted(queue for queue, row in info.queues.items() if not row.dropped))
+            )
+            return HeldMember(
+                member,
+                queues,
+                reason(trouble)
+                if trouble
+                else None
+                if info
+                else f"only {MAX_ASKED} members are asked",
+            )
 
         return tuple(held(client_id) for client_id in sorted(members))
 
-    async def _running(self, brokers: Iterable[str], group: str, client_id: str) -> ConsumerRunningInfo:
+    async def _running(
+        self, brokers: Iterable[str], group: str, client_id: str
+    ) -> ConsumerRunningInfo:
         """By way of the first broker that knows the member."""
-        error: OgiveError = ConsumerNotOnline(ResponseCode.CONSUMER_NOT_ONLINE, "it is not online any more")
+        error: OgiveError = ConsumerNotOnline(
+            ResponseCode.CONSUMER_NOT_ONLINE, "it is not online any more"
+        )
         for address in brokers:
             try:
-                return await self._cluster.asking.server(address, api.consumer_running_info, group, client_id, judged=False)
+                return await self._cluster.asking.server(
+                    address, api.consumer_running_info, group, client_id, judged=False
+                )
             except OgiveError as exc:
                 error = exc
         raise error
@@ -222,7 +288,7 @@ class Groups:
         except TopicNotExist:
             return 0
 
-    # --- reckoning ---------------------------------------------------------------------------------------------------
+    # --- reckoning --------------------------------------------------------------------------------
 
     def _row(self, group: GroupAtBrokers, progress: _Progress) -> GroupRow:
         model = next((one.message_model for one in progress.online), "")
@@ -232,26 +298,52 @@ class Groups:
             name=group.name,
             enabled=all(config.consume_enable for config in settings),
             max_retries=max(config.retry_max_times for config in settings),
-            members=len({connection.client_id for one in progress.online for connection in one.connections}),
+            members=len(
+                {connection.client_id for one in progress.online for connection in one.connections}
+            ),
             model=model,
             lag=sum(map(_lag, rows.values())) if known else None,
             behind_s=self._behind_s(rows.values()) if known else None,
-            retries=sum(_lag(row) for queue, row in rows.items() if queue.topic.startswith(RETRY_PREFIX)),
-            trouble="; ".join(f"{broker}: {text}" for broker, text in sorted(progress.troubles.items())) or None,
+            retries=sum(
+                _lag(row) for queue, row in rows.items() if queue.topic.startswith(RETRY_PREFIX)
+            ),
+            trouble="; ".join(
+                f"{broker}: {text}" for broker, text in sorted(progress.troubles.items())
+            )
+            or None,
         )
 
     def _topic_lag(
-        self, topic: str, rows: dict[MessageQueue, OffsetWrapper], holders: dict[MessageQueue, str], subscription: str | None
+        self,
+        topic: str,
+        rows: dict[MessageQueue, OffsetWrapper],
+        holders: dict[MessageQueue, str],
+        subscription: str | None,
     ) -> TopicLag:
         mine = {queue: row for queue, row in sorted(rows.items()) if queue.topic == topic}
         queues = tuple(
-            QueueLag(queue, row.consumer_offset, row.broker_offset, _lag(row), row.last_timestamp or None, holders.get(queue))
+            QueueLag(
+                queue,
+                row.consumer_offset,
+                row.broker_offset,
+                _lag(row),
+                row.last_timestamp or None,
+                holders.get(queue),
+            )
             for queue, row in mine.items()
         )
-        return TopicLag(topic, subscription, sum(row.lag for row in queues), self._behind_s(mine.values()), queues)
+        return TopicLag(
+            topic,
+            subscription,
+            sum(row.lag for row in queues),
+            self._behind_s(mine.values()),
+            queues,
+        )
 
     def _behind_s(self, rows: Iterable[OffsetWrapper]) -> float | None:
-        """How long ago the newest consumed message of the slowest queue was stored; 0 if nothing waits, None if unknown."""
+        """How long ago the newest consumed message of the slowest queue was stored; 0 if nothing
+        waits, None if unknown.
+        """
         late = [row.last_timestamp for row in rows if _lag(row)]
         if not late:
             return 0.0

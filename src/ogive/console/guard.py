@@ -1,8 +1,9 @@
-"""What stands before every page: methods, host names, credentials, and the headers that tell a browser what a page may do.
+"""What stands before every page: methods, host names, credentials, and the headers that tell a
+browser what a page may do.
 
 - GET and HEAD only: the console changes nothing, so no other site can have it changed.
-- The Host header must be an address, ``localhost`` or the configured name. A page of another site whose name is made to point here (DNS
-  rebinding) sends its own.
+- The Host header must be an address, ``localhost`` or the configured name. A page of another site
+  whose name is made to point here (DNS rebinding) sends its own.
 - With credentials, HTTP basic; compared in constant time.
 """
 
@@ -19,7 +20,8 @@ from ogive.transport.http import LOCAL_NAMES, names_this_server
 from ogive.wire.acl import Credentials
 
 HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src "
+    "'self'; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -31,10 +33,16 @@ HEADERS: Final = {
 class Guard:
     """An ASGI application in front of *app*."""
 
-    def __init__(self, app: ASGIApp, *, name: str | None = None, credentials: Credentials | None = None) -> None:
+    def __init__(
+        self, app: ASGIApp, *, name: str | None = None, credentials: Credentials | None = None
+    ) -> None:
         self._app = app
         self._names = LOCAL_NAMES | ({name.lower()} if name else set())
-        self._expected = None if credentials is None else f"{credentials.access_key}:{credentials.secret_key}".encode()
+        self._expected = (
+            None
+            if credentials is None
+            else f"{credentials.access_key}:{credentials.secret_key}".encode()
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -54,11 +62,25 @@ class Guard:
     def _refusal(self, scope: Scope) -> ASGIApp | None:
         headers = Headers(scope=scope)
         if scope["method"] not in ("GET", "HEAD"):
-            return PlainTextResponse("The console only shows things; the command line changes them.\n", 405, {"Allow": "GET, HEAD"})
+            return PlainTextResponse(
+                "The console only shows things; the command line changes them.\n",
+                405,
+                {"Allow": "GET, HEAD"},
+            )
         if not names_this_server(headers.get("host", ""), self._names):
-            return PlainTextResponse("This host name is not one of the console's: use its address, or give the console this one.\n", 421)
-        if self._expected is not None and not _basic(headers.get("authorization", ""), self._expected):
-            return PlainTextResponse("Credentials are needed.\n", 401, {"WWW-Authenticate": 'Basic realm="ogive console", charset="UTF-8"'})
+            return PlainTextResponse(
+                "This host name is not one of the console's: use its address, or give the console "
+                "this one.\n",
+                421,
+            )
+        if self._expected is not None and not _basic(
+            headers.get("authorization", ""), self._expected
+        ):
+            return PlainTextResponse(
+                "Credentials are needed.\n",
+                401,
+                {"WWW-Authenticate": 'Basic realm="ogive console", charset="UTF-8"'},
+            )
         return None
 
 

@@ -1,4 +1,7 @@
-"""The pages of messages: of a topic by time or key, one by its id or offset, and what became of it. In lists bodies are cut on arrival."""
+"""The pages of messages: of a topic by time or key, one by its id or offset, and what became of it.
+
+In lists bodies are cut on arrival.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +15,24 @@ from ogive.console.asking import reason, settle
 from ogive.console.body import preview
 from ogive.console.cluster import Cluster
 from ogive.console.topics import Topics
-from ogive.errors import NoRoute, NotSupported, OgiveError, QueryNotFound, ResponseCode, TopicNotExist
+from ogive.errors import (
+    NoRoute,
+    NotSupported,
+    OgiveError,
+    QueryNotFound,
+    ResponseCode,
+    TopicNotExist,
+)
 from ogive.model import DLQ_PREFIX, MessageExt, MessageQueue, PropertyName, dlq_topic
 from ogive.wire.trace import TraceRecord
 
-LIMIT: Final = 50  # messages of one list
-MAX_QUEUES: Final = 64  # of a topic that are read for one list: those with the newest messages
+# messages of one list
+LIMIT: Final = 50
+# of a topic that are read for one list: those with the newest messages
+MAX_QUEUES: Final = 64
 PULL: Final = 32
-MAX_READERS: Final = 50  # groups that are asked how far they are
+# groups that are asked how far they are
+MAX_READERS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +66,10 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """A group that reads the message's topic. *position* None: it has none in this queue, or its broker does not tell."""
+    """A group that reads the message's topic.
+
+    *position* None: it has none in this queue, or its broker does not tell.
+    """
 
     group: str
     position: int | None
@@ -86,8 +102,12 @@ class Messages:
             end = chosen[queue].max_offset
             offset, address = max(chosen[queue].min_offset, end - each), master_of(queue, masters)
             rows: list[MessageRow] = []
-            while offset < end:  # mostly once: a batch that is kept whole comes whole, and may leave none of the count for what follows
-                result = await self._cluster.asking.server(address, api.read_messages, queue, offset, each)
+            # mostly once: a batch that is kept whole comes whole, and may leave none of the count
+            # for what follows
+            while offset < end:
+                result = await self._cluster.asking.server(
+                    address, api.read_messages, queue, offset, each
+                )
                 rows += [_row(message) for message in result.messages]
                 if result.next_offset <= offset:
                     break
@@ -101,7 +121,11 @@ class Messages:
 
     async def between(self, topic: str, begin_ms: int | None, end_ms: int | None) -> Found:
         """Stored then, the oldest first. Raises TopicNotExist, NoNameServer, InvalidOption."""
-        asking, begin, end = self._cluster.asking, begin_ms or 0, FOR_EVER_MS if end_ms is None else end_ms
+        asking, begin, end = (
+            self._cluster.asking,
+            begin_ms or 0,
+            FOR_EVER_MS if end_ms is None else end_ms,
+        )
         check_period(begin, end)
         route, masters = await self._cluster.route(topic), await self._cluster.topic_masters(topic)
         queues = subscribe_queues(topic, route)
@@ -110,9 +134,14 @@ class Messages:
             address = master_of(queue, masters)
             offset = await asking.server(address, api.search_offset, queue, begin)
             rows: list[MessageRow] = []
-            while len(rows) <= LIMIT:  # one more than is shown tells whether there are others
+            # one more than is shown tells whether there are others
+            while len(rows) <= LIMIT:
                 result = await asking.server(address, api.read_messages, queue, offset, PULL)
-                rows += [_row(message) for message in result.messages if begin <= message.store_timestamp_ms < end]
+                rows += [
+                    _row(message)
+                    for message in result.messages
+                    if begin <= message.store_timestamp_ms < end
+                ]
                 past = bool(result.messages) and result.messages[-1].store_timestamp_ms >= end
                 if past or result.next_offset <= offset or result.next_offset >= result.max_offset:
                     break
@@ -120,7 +149,11 @@ class Messages:
             return rows
 
         told, troubles = await settle(queues[:MAX_QUEUES], read)
-        left = (f"only {MAX_QUEUES} of {len(queues)} queues were read",) if len(queues) > MAX_QUEUES else ()
+        left = (
+            (f"only {MAX_QUEUES} of {len(queues)} queues were read",)
+            if len(queues) > MAX_QUEUES
+            else ()
+        )
         rows = sorted((row for rows in told.values() for row in rows), key=_by_time)
         return Found(tuple(rows[:LIMIT]), len(rows) > LIMIT, _troubles(troubles) + left)
 
@@ -130,7 +163,14 @@ class Messages:
 
         async def ask(broker: str) -> list[MessageRow]:
             found = await self._cluster.asking.server(
-                masters[broker], api.query_messages, topic, key, begin_ms=0, end_ms=FOR_EVER_MS, limit=LIMIT + 1, broker_name=broker
+                masters[broker],
+                api.query_messages,
+                topic,
+                key,
+                begin_ms=0,
+                end_ms=FOR_EVER_MS,
+                limit=LIMIT + 1,
+                broker_name=broker,
             )
             return [_row(message) for message in found if key in message.keys or message.id == key]
 
@@ -155,31 +195,41 @@ class Messages:
         result = await self._cluster.asking.server(address, api.read_messages, queue, offset, 1)
         if not result.messages or result.messages[0].queue_offset != offset:
             held = f"it has {result.min_offset} up to, not including, {result.max_offset}"
-            raise QueryNotFound(ResponseCode.QUERY_NOT_FOUND, f"{queue} holds no message at {offset}; {held}")
+            raise QueryNotFound(
+                ResponseCode.QUERY_NOT_FOUND, f"{queue} holds no message at {offset}; {held}"
+            )
         return result.messages[0]
 
     async def life(self, message: MessageExt) -> Life:
         readers, troubles = await self._readers(message.queue, message.queue_offset)
         try:
             trace = await self._cluster.asking.admin.trace(message.id)
-        except (NoRoute, NotSupported):  # tracing is off, or the broker keeps no index
+        except (NoRoute, NotSupported):
+            # tracing is off, or the broker keeps no index
             trace = []
         except OgiveError as exc:
             trace = []
             troubles += (f"trace: {reason(exc)}",)
         return Life(readers, tuple(trace[:LIMIT]), troubles)
 
-    async def _readers(self, queue: MessageQueue, offset: int) -> tuple[tuple[Reader, ...], tuple[str, ...]]:
+    async def _readers(
+        self, queue: MessageQueue, offset: int
+    ) -> tuple[tuple[Reader, ...], tuple[str, ...]]:
         if queue.topic.startswith(DLQ_PREFIX):
-            return (), ()  # where nobody reads in turn
+            # where nobody reads in turn
+            return (), ()
         address = master_of(queue, await self._cluster.topic_masters(queue.topic))
         groups = (await self._topics.groups(queue.topic))[:MAX_READERS]
 
         async def position(group: str) -> int | None:
-            return await self._cluster.asking.server(address, api.query_consumer_offset, group, queue, zero_if_young=False)
+            return await self._cluster.asking.server(
+                address, api.query_consumer_offset, group, queue, zero_if_young=False
+            )
 
         told, troubles = await settle(groups, position)
-        readers = tuple(Reader(group, at, at is not None and at > offset) for group, at in told.items())
+        readers = tuple(
+            Reader(group, at, at is not None and at > offset) for group, at in told.items()
+        )
         return readers, tuple(f"{group}: {reason(error)}" for group, error in troubles.items())
 
 
@@ -205,7 +255,8 @@ def _by_time(row: MessageRow) -> tuple[int, MessageQueue, int]:
 
 
 def _troubles(
-    by_place: Mapping[MessageQueue, OgiveError] | Mapping[str, OgiveError], silent: Mapping[str, str] | None = None
+    by_place: Mapping[MessageQueue, OgiveError] | Mapping[str, OgiveError],
+    silent: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
     """One line per broker, as an unreachable one may have many queues."""
     found = dict(silent or {})

@@ -9,15 +9,20 @@ from typing import Final
 from ogive.charts import Points
 
 WINDOW_S: Final = 600.0
-STEP_S: Final = 2.0  # two samples of a series are at least so far apart
-GAP_S: Final = 45.0  # nobody looked: the curve is broken
+# two samples of a series are at least so far apart
+STEP_S: Final = 2.0
+# nobody looked: the curve is broken
+GAP_S: Final = 45.0
 MAX_SERIES: Final = 1024
 
 Series = tuple[str, ...]
 
 
 class Samples:
-    """Samples by series. Each is bounded by its window and step, and the least recently viewed one is dropped first."""
+    """Samples by series.
+
+    Each is bounded by its window and step, and the least recently viewed one is dropped first.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -42,7 +47,13 @@ class Samples:
     def rates(self, series: Series) -> list[Points]:
         """The same for the growth of a total per second; a total that falls was restarted."""
         pairs = itertools.pairwise(self._series.get(series, ()))
-        return self._stretches([(t1, max(0.0, (v1 - v0) / (t1 - t0))) for (t0, v0), (t1, v1) in pairs if t1 - t0 <= GAP_S])
+        return self._stretches(
+            [
+                (t1, max(0.0, (v1 - v0) / (t1 - t0)))
+                for (t0, v0), (t1, v1) in pairs
+                if t1 - t0 <= GAP_S
+            ]
+        )
 
     def _stretches(self, points: list[tuple[float, float]]) -> list[Points]:
         now, found, before = self._clock(), list[Points](), 0.0

@@ -1,4 +1,6 @@
-"""The console in a thread and event loop of its own, so that a page does not wait for a broker in the same process, nor it for a page."""
+"""The console in a thread and event loop of its own, so that a page does not wait for a broker in
+the same process, nor it for a page.
+"""
 
 import asyncio
 import logging
@@ -20,10 +22,12 @@ from ogive.transport.loop import new_event_loop
 
 log = logging.getLogger(__name__)
 
-MAX_PAGES: Final = 2 * MAX_VISITS  # under way: a page goes on for a while when its reader has left
+# under way: a page goes on for a while when its reader has left
+MAX_PAGES: Final = 2 * MAX_VISITS
 MAX_HEAD_BYTES: Final = 16 * 1024
 KEEP_ALIVE_S: Final = 15
-GRACE_S: Final = 2  # for pages under way at the end
+# for pages under way at the end
+GRACE_S: Final = 2
 STOP_S: Final = 10.0
 
 
@@ -42,7 +46,9 @@ class Console:
         return f"{self._config.scheme}://{self.address}/"
 
     def start(self) -> None:
-        """Raises ConnectError when the address is taken, InvalidOption for certificates that cannot be used. Asks the cluster nothing."""
+        """Raises ConnectError when the address is taken, InvalidOption for certificates that cannot
+        be used. Asks the cluster nothing.
+        """
         config = self._config
         self._tls = None if config.tls is None else config.tls.context()
         settings = uvicorn.Config(
@@ -65,7 +71,9 @@ class Console:
         port = listening.getsockname()[1]
         self.address = f"[{config.host}]:{port}" if ":" in config.host else f"{config.host}:{port}"
         self._server = uvicorn.Server(settings)
-        self._thread = threading.Thread(target=self._run, args=(self._server, listening), name="console", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(self._server, listening), name="console", daemon=True
+        )
         self._thread.start()
 
     def stop(self) -> None:
@@ -79,7 +87,10 @@ class Console:
         self._server = self._thread = None
 
     def reload_certificates(self) -> None:
-        """The files hold a new certificate, which the broker beside it shows, too. Raises InvalidOption, and then the old one stays."""
+        """The files hold a new certificate, which the broker beside it shows, too.
+
+        Raises InvalidOption, and then the old one stays.
+        """
         tls, trusting = self._config.tls, self._config.client.ssl
         if tls is None or self._tls is None:
             return
@@ -92,7 +103,8 @@ class Console:
         try:
             with asyncio.Runner(loop_factory=new_event_loop) as runner, listening:
                 runner.run(server.serve(sockets=[listening]))
-        except Exception:  # a fault of the console must not end the broker beside it
+        except Exception:
+            # a fault of the console must not end the broker beside it
             log.exception("the console has failed; what runs beside it goes on")
 
 

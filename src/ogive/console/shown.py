@@ -10,7 +10,8 @@ from markupsafe import Markup
 from ogive.charts import Line, Points, line_chart
 from ogive.console.samples import WINDOW_S
 
-_SPANS: Final = (1.0, 2.0, 5.0, WINDOW_S / 60)  # minutes that a plot may show
+# minutes that a plot may show
+_SPANS: Final = (1.0, 2.0, 5.0, WINDOW_S / 60)
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _NOTHING: Final = "–"
 
@@ -55,12 +56,18 @@ def at(ms: int | None) -> Markup:
     if moment is None:
         return Markup(_NOTHING)  # noqa: S704  a constant
     text = moment.isoformat(" ", "milliseconds")
-    return Markup('<time datetime="{}Z">{}</time>').format(moment.isoformat(timespec="milliseconds"), text)
+    return Markup('<time datetime="{}Z">{}</time>').format(
+        moment.isoformat(timespec="milliseconds"), text
+    )
 
 
 def moment(ms: int) -> str:
     """As a field of a form holds it, in UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
+    return (
+        datetime.fromtimestamp(ms / 1000, UTC)
+        .replace(tzinfo=None)
+        .isoformat(timespec="milliseconds")
+    )
 
 
 def path(*parts: str, **query: object) -> str:
@@ -76,7 +83,9 @@ def command(*words: object) -> str:
 
 
 def plot(title: str, curves: list[tuple[str, list[Points]]]) -> Markup:
-    """Curves of the last minutes, as many as there are samples of; '' while nothing was seen yet."""
+    """Curves of the last minutes, as many as there are samples of; '' while nothing was seen
+    yet.
+    """
     seen = [place for _, pieces in curves for piece in pieces for place, _ in piece]
     if not seen:
         return Markup()
@@ -86,7 +95,15 @@ def plot(title: str, curves: list[tuple[str, list[Points]]]) -> Markup:
         for index, (label, pieces) in enumerate(curves)
         for piece in pieces
     ]
-    drawn = line_chart(title, lines, width=560, height=210, end=span, columns=5 if span >= 5 else 4, place=lambda place: _ago(span - place))
+    drawn = line_chart(
+        title,
+        lines,
+        width=560,
+        height=210,
+        end=span,
+        columns=5 if span >= 5 else 4,
+        place=lambda place: _ago(span - place),
+    )
     return Markup(drawn)  # noqa: S704  charts escape what they are given
 
 

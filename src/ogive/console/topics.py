@@ -13,12 +13,16 @@ from ogive.errors import NotSupported
 from ogive.model import BATCHES, QUEUE_TYPE, MessageQueue
 from ogive.wire.bodies import TopicOffset
 
-MAX_QUEUES: Final = 512  # of one topic on its page
+# of one topic on its page
+MAX_QUEUES: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """*held*: messages in all queues; *stored*: ever, by their last offsets. *trouble*: why figures are missing, or are not whole."""
+    """*held*: messages in all queues; *stored*: ever, by their last offsets.
+
+    *trouble*: why figures are missing, or are not whole.
+    """
 
     name: str
     kind: TopicKind
@@ -32,7 +36,10 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtBroker:
-    """One broker's part of a topic, as its route tells it. *message_type* and *whole_batches* only where the broker shows them (5.x)."""
+    """One broker's part of a topic, as its route tells it.
+
+    *message_type* and *whole_batches* only where the broker shows them (5.x).
+    """
 
     broker: str
     address: str | None
@@ -55,7 +62,9 @@ class TopicPage:
 
     @property
     def message_type(self) -> str | None:
-        return " / ".join(sorted({at.message_type for at in self.brokers if at.message_type})) or None
+        return (
+            " / ".join(sorted({at.message_type for at in self.brokers if at.message_type})) or None
+        )
 
     @property
     def whole_batches(self) -> bool:
@@ -70,7 +79,10 @@ class Topics:
         """For topics that are listed; one that was deleted since says so."""
         kinds = await self._cluster.topics()
         told, troubles = await settle(names, self.row)
-        empty = {name: TopicRow(name, kinds.get(name, "application"), trouble=reason(error)) for name, error in troubles.items()}
+        empty = {
+            name: TopicRow(name, kinds.get(name, "application"), trouble=reason(error))
+            for name, error in troubles.items()
+        }
         return [told.get(name) or empty[name] for name in names]
 
     async def row(self, name: str) -> TopicRow:
@@ -86,14 +98,21 @@ class Topics:
             kinds.get(name) or topic_kind(name),
             queues=sum(max(row.read_queues, row.write_queues) for row in route.queues),
             brokers=tuple(sorted(row.broker_name for row in route.queues)),
-            held=sum(row.max_offset - row.min_offset for row in stats.values()) if stats or not troubles else None,
+            held=sum(row.max_offset - row.min_offset for row in stats.values())
+            if stats or not troubles
+            else None,
             stored=sum(row.max_offset for row in stats.values()),
-            last_stored_ms=max((row.last_update_timestamp for row in stats.values()), default=0) or None,
-            trouble="; ".join(f"{broker}: {text}" for broker, text in sorted(troubles.items())) or None,
+            last_stored_ms=max((row.last_update_timestamp for row in stats.values()), default=0)
+            or None,
+            trouble="; ".join(f"{broker}: {text}" for broker, text in sorted(troubles.items()))
+            or None,
         )
 
     async def offsets(self, name: str) -> tuple[dict[MessageQueue, TopicOffset], dict[str, str]]:
-        """What each queue holds, and why brokers do not tell. Raises TopicNotExist, NoNameServer."""
+        """What each queue holds, and why brokers do not tell.
+
+        Raises TopicNotExist, NoNameServer.
+        """
         return await self._cluster.asking.once(("offsets", name), lambda: self._offsets(name))
 
     async def _offsets(self, name: str) -> tuple[dict[MessageQueue, TopicOffset], dict[str, str]]:
@@ -104,11 +123,14 @@ class Topics:
 
         told, troubles = await settle(masters, stats)
         found = {queue: row for table in told.values() for queue, row in table.items()}
-        return dict(sorted(found.items())), {broker: reason(error) for broker, error in troubles.items()}
+        return dict(sorted(found.items())), {
+            broker: reason(error) for broker, error in troubles.items()
+        }
 
     async def groups(self, name: str) -> tuple[str, ...]:
-        """The groups that consume the topic, or have; those at brokers that do not answer are missing. Raises TopicNotExist,
-        NoNameServer."""
+        """The groups that consume the topic, or have; those at brokers that do not answer are
+        missing. Raises TopicNotExist, NoNameServer.
+        """
         masters = await self._cluster.topic_masters(name)
 
         async def readers(broker: str) -> list[str]:
@@ -122,7 +144,9 @@ class Topics:
         row = await self.row(name)
         offsets, troubles = await self.offsets(name)
         route, masters = await self._cluster.route(name), await self._cluster.topic_masters(name)
-        attributes, _ = await settle(masters, lambda broker: self._attributes(masters[broker], name))
+        attributes, _ = await settle(
+            masters, lambda broker: self._attributes(masters[broker], name)
+        )
         brokers = tuple(
             AtBroker(
                 broker=data.broker_name,
@@ -132,7 +156,8 @@ class Topics:
                 perm=permission(data.perm) or "none",
                 message_type=attributes.get(data.broker_name, {}).get(MESSAGE_TYPE),
                 whole_batches=attributes.get(data.broker_name, {}).get(QUEUE_TYPE) == BATCHES,
-                trouble=troubles.get(data.broker_name) or (None if data.broker_name in masters else "it has no master now"),
+                trouble=troubles.get(data.broker_name)
+                or (None if data.broker_name in masters else "it has no master now"),
             )
             for data in sorted(route.queues, key=lambda data: data.broker_name)
         )
@@ -141,6 +166,7 @@ class Topics:
     async def _attributes(self, address: str, name: str) -> Mapping[str, str]:
         try:
             config = await self._cluster.asking.server(address, api.topic_config, name)
-        except NotSupported:  # 4.x knows none
+        except NotSupported:
+            # 4.x knows none
             return {}
         return config.attributes

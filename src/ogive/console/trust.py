@@ -1,4 +1,6 @@
-"""TLS between the console and the broker of its own process, which is recognised by its certificate, whatever names that has."""
+"""TLS between the console and the broker of its own process, which is recognised by its
+certificate, whatever names that has.
+"""
 
 import ssl
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""Connections of browsers, which may be many and silent: how many there are at a time, and for how long one may keep its place."""
+"""Connections of browsers, which may be many and silent: how many there are at a time, and for how
+long one may keep its place.
+"""
 
 import asyncio
 from typing import Final
@@ -6,24 +8,31 @@ from typing import Final
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 MAX_VISITS: Final = 64
-PATIENCE_S: Final = 60.0  # from one answer to the next, or to the end
+# from one answer to the next, or to the end
+PATIENCE_S: Final = 60.0
 
 
 class Visit(H11Protocol):
     """One connection.
 
-    uvicorn's own limit refuses requests and counts connections that never send one, so that some silent ones keep everybody out for as long
-    as they like. Here a new connection takes the place of the one that has gone without an answer for longest, of those that wait for no
-    page if there are any; and none goes without for longer than PATIENCE_S, whether it sends too little or reads too little.
+    uvicorn's own limit refuses requests and counts connections that never send one, so that some
+    silent ones keep everybody out for as long as they like. Here a new connection takes the place
+    of the one that has gone without an answer for longest, of those that wait for no page if there
+    are any; and none goes without for longer than PATIENCE_S, whether it sends too little or reads
+    too little.
     """
 
     _patience: asyncio.TimerHandle
-    since = 0.0  # the last answer, or its coming
+    # the last answer, or its coming
+    since = 0.0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+    # as uvicorn has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._begin()
-        others = [visit for visit in self.connections if isinstance(visit, Visit) and visit is not self]
+        others = [
+            visit for visit in self.connections if isinstance(visit, Visit) and visit is not self
+        ]
         if len(others) >= MAX_VISITS:
             min(others, key=lambda visit: (visit.waits, visit.since)).end()
 
@@ -44,7 +53,8 @@ class Visit(H11Protocol):
 
     def end(self) -> None:
         self._patience.cancel()
-        self.connections.discard(self)  # at once: it is lost in a later turn of the loop only
+        # at once: it is lost in a later turn of the loop only
+        self.connections.discard(self)
         self.transport.abort()
 
     def _begin(self) -> None:

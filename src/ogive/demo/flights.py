@@ -1,15 +1,20 @@
 """The departures of 2013 from New York's airports as a stream of events, in event order.
 
-Every flight is *scheduled*; then it either *departed* and mostly *arrived*, or was *cancelled*. When each of these happened, in UTC:
+Every flight is *scheduled*; then it either *departed* and mostly *arrived*, or was *cancelled*.
+When each of these happened, in UTC:
 
-- scheduled: one hour before the scheduled departure, when the flight comes up on the board. No flight left earlier than that
-  (the earliest left 43 minutes ahead), so a flight's events are always in this order.
-- departed: scheduled departure plus the departure delay. The column ``time_hour`` is UTC, the minute is added.
-- arrived: the first moment after the departure at which the clock at the destination shows ``arr_time``.
+- scheduled: one hour before the scheduled departure, when the flight comes up on the board. No
+  flight left earlier than that (the earliest left 43 minutes ahead), so a flight's events are
+  always in this order.
+- departed: scheduled departure plus the departure delay. The column ``time_hour`` is UTC, the
+  minute is added.
+- arrived: the first moment after the departure at which the clock at the destination shows
+  ``arr_time``.
 - cancelled: the scheduled departure.
 
-Event order is by time, then by kind (in the order above), then by line of the table. One aircraft's events carry the numbers 1, 2, 3 ...
-in that order. A flight without a tail number (2,512, all cancelled) belongs to no aircraft and carries no number.
+Event order is by time, then by kind (in the order above), then by line of the table. One aircraft's
+events carry the numbers 1, 2, 3 ... in that order. A flight without a tail number (2,512, all
+cancelled) belongs to no aircraft and carries no number.
 """
 
 import csv
@@ -44,9 +49,12 @@ class Event(NamedTuple):
     """What is sent: *kind* becomes the tag, *flight* the key, *tail* the sharding key."""
 
     kind: str
-    flight: str  # date/carrier/number/origin/scheduled time, unique, without blanks
+    # date/carrier/number/origin/scheduled time, unique, without blanks
+    flight: str
     tail: str | None
-    body: bytes  # compact JSON: type flight tail sequence origin dest scheduled at delay; times in epoch ms, delay in minutes or null
+    # compact JSON: type flight tail sequence origin dest scheduled at delay; times in epoch ms,
+    # delay in minutes or null
+    body: bytes
 
 
 class _Flight(NamedTuple):
@@ -54,7 +62,8 @@ class _Flight(NamedTuple):
 
     flight: str
     tail: str | None
-    route: str  # the JSON members "origin", "dest" and "scheduled", which all of its events share
+    # the JSON members "origin", "dest" and "scheduled", which all of its events share
+    route: str
     scheduled: int
     departed: int | None
     arrived: int | None
@@ -73,7 +82,10 @@ class _Flight(NamedTuple):
 
 
 class EventStream:
-    """The first *limit* events (all without a limit), in event order. Holds the flights, about 200 MB; makes each event on the way."""
+    """The first *limit* events (all without a limit), in event order.
+
+    Holds the flights, about 200 MB; makes each event on the way.
+    """
 
     def __init__(self, dataset: Dataset, limit: int | None = None) -> None:
         self._flights = list(_read(dataset))
@@ -95,14 +107,27 @@ class EventStream:
             kind = place >> _LINE_BITS & _KIND_MASK
             if flight.tail is not None:
                 sequence[flight.tail] += 1
-            yield _event(flight, kind, place >> _LINE_BITS + _KIND_BITS, sequence[flight.tail] if flight.tail else None)
+            yield _event(
+                flight,
+                kind,
+                place >> _LINE_BITS + _KIND_BITS,
+                sequence[flight.tail] if flight.tail else None,
+            )
 
 
 def _event(flight: _Flight, kind: int, minute: int, sequence: int | None) -> Event:
-    delay = flight.departure_delay if kind == _DEPARTED else flight.arrival_delay if kind == _ARRIVED else None
-    # Put together by hand, a third of the time of json.dumps; codes and tail numbers in the table need no escape.
+    delay = (
+        flight.departure_delay
+        if kind == _DEPARTED
+        else flight.arrival_delay
+        if kind == _ARRIVED
+        else None
+    )
+    # Put together by hand, a third of the time of json.dumps; codes and tail numbers in the table
+    # need no escape.
     body = (
-        f'{{"type":"{KINDS[kind]}","flight":"{flight.flight}",{flight.route},"at":{minute * 60_000},'
+        f'{{"type":"{KINDS[kind]}","flight":"{flight.flight}",{flight.route},"at":{minute * 60_000}'
+        ","
         f'"delay":{"null" if delay is None else delay},"sequence":{sequence or "null"}}}'
     )
     return Event(KINDS[kind], flight.flight, flight.tail, body.encode("ascii"))
@@ -142,10 +167,13 @@ def _flight(
     return _Flight(
         flight=f"{year}-{month:0>2}-{day:0>2}/{carrier}/{number}/{origin}/{sched_dep_time:0>4}",
         tail=known_tail,
-        route=f'"tail":{json.dumps(known_tail)},"origin":"{origin}","dest":"{dest}","scheduled":{scheduled * 60_000}',
+        route=f'"tail":{json.dumps(known_tail)},"origin":"{origin}","dest":"{dest}",'
+        f'"scheduled":{scheduled * 60_000}',
         scheduled=scheduled,
         departed=departed,
-        arrived=None if departed is None or arr_time in MISSING else _arrival(departed, arr_time, zones[dest]),
+        arrived=None
+        if departed is None or arr_time in MISSING
+        else _arrival(departed, arr_time, zones[dest]),
         departure_delay=None if departed is None else int(dep_delay),
         arrival_delay=None if arr_delay in MISSING else int(arr_delay),
     )
@@ -158,8 +186,11 @@ def _epoch_min(time_hour: str) -> int:
 
 
 def _arrival(departed: int, hhmm: str, zone: Zone) -> int:
-    """The first minute after *departed* at which the clock of *zone* shows *hhmm* (2400 is midnight)."""
+    """The first minute after *departed* at which the clock of *zone* shows *hhmm* (2400 is
+    midnight).
+    """
     clock = int(hhmm) // 100 * 60 + int(hhmm) % 100
     at_departure = zone.offset_min(departed)
     arrived = departed + (clock - departed - at_departure) % _DAY_MIN
-    return arrived - (zone.offset_min(arrived) - at_departure)  # the clock may be changed while the flight is in the air
+    # the clock may be changed while the flight is in the air
+    return arrived - (zone.offset_min(arrived) - at_departure)

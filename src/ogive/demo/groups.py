@@ -1,6 +1,7 @@
 """The two consumer groups, in a process of their own: ``python -m ogive.demo.groups HOST:PORT``.
 
-Reports its totals as a line of JSON four times a second, and a last time after the end of its standard input, which asks it to leave.
+Reports its totals as a line of JSON four times a second, and a last time after the end of its
+standard input, which asks it to leave.
 """
 
 import asyncio
@@ -22,12 +23,20 @@ _REPORT_PERIOD_S = 0.25
 def listeners(order: OrderCheck, desk: CancellationDesk) -> tuple[AnyListener, AnyListener]:
     """What each group does with its messages."""
 
-    @ogive.listener(names.FLIGHTS, group=names.ORDER_GROUP, orderly=True, batch=256, start="earliest")
+    @ogive.listener(
+        names.FLIGHTS, group=names.ORDER_GROUP, orderly=True, batch=256, start="earliest"
+    )
     async def check_order(messages: list[ogive.MessageExt]) -> None:
         for message in messages:
             order.see(message.json())
 
-    @ogive.listener(names.FLIGHTS, group=names.CANCELLATION_GROUP, tags="cancelled", max_retries=names.MAX_RETRIES, start="earliest")
+    @ogive.listener(
+        names.FLIGHTS,
+        group=names.CANCELLATION_GROUP,
+        tags="cancelled",
+        max_retries=names.MAX_RETRIES,
+        start="earliest",
+    )
     async def take_cancellation(message: ogive.MessageExt) -> ConsumeResult:
         return None if desk.take(message.json(), message.reconsume_times) else ogive.LATER
 
@@ -39,7 +48,11 @@ async def run(name_server: str) -> None:
     order, desk = OrderCheck(), CancellationDesk()
 
     def report() -> None:
-        totals = {"at": time.time(), "in_order": dataclasses.asdict(order.seen), "cancellations": dataclasses.asdict(desk.seen)}
+        totals = {
+            "at": time.time(),
+            "in_order": dataclasses.asdict(order.seen),
+            "cancellations": dataclasses.asdict(desk.seen),
+        }
         print(json.dumps(totals), flush=True)
 
     async with aio.PushConsumer(*listeners(order, desk), name_server=name_server):
@@ -52,7 +65,9 @@ async def run(name_server: str) -> None:
 
 async def _end_of_input() -> None:
     reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
+    )
     await reader.read()
 
 

@@ -10,9 +10,12 @@ class OrderCheck:
 
     def __init__(self) -> None:
         self.seen = InOrder()
-        self._last: dict[str, int] = {}  # tail number to the number of its last event
-        self._scheduled: dict[str, int] = {}  # tail number to the scheduled time of its last departure
-        self._unidentified: set[tuple[str, str]] = set()  # events of flights without a tail number: they have no order
+        # tail number to the number of its last event
+        self._last: dict[str, int] = {}
+        # tail number to the scheduled time of its last departure
+        self._scheduled: dict[str, int] = {}
+        # events of flights without a tail number: they have no order
+        self._unidentified: set[tuple[str, str]] = set()
 
     def see(self, event: dict[str, Any]) -> None:
         if self._is_repeated(event):
@@ -26,11 +29,15 @@ class OrderCheck:
         self._last[tail] = event["sequence"]
         self.seen.aircraft = len(self._last)
         if event["type"] == "departed":
-            self.seen.schedule_reversals += event["scheduled"] < self._scheduled.get(tail, event["scheduled"])
+            self.seen.schedule_reversals += event["scheduled"] < self._scheduled.get(
+                tail, event["scheduled"]
+            )
             self._scheduled[tail] = event["scheduled"]
 
     def _is_repeated(self, event: dict[str, Any]) -> bool:
-        """A number that was seen before, or one that comes after its successors: that one was counted when they came too early."""
+        """A number that was seen before, or one that comes after its successors: that one was
+        counted when they came too early.
+        """
         if (tail := event["tail"]) is not None:
             return bool(event["sequence"] <= self._last.get(tail, 0))
         name = (event["flight"], event["type"])

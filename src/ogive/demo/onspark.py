@@ -1,9 +1,10 @@
 """The Spark job, in a process of its own: ``python -m ogive.demo.onspark HOST:PORT FOLDER``.
 
-Streams the events, keeps on-time figures per airport and hour of event time, and after each batch writes the hours that changed to a topic
-and to Parquet, with the batch's number. The newest version of an hour counts, so a repeated batch changes nothing.
-No watermark: the state is the answer itself (three airports times the hours of a year), and queues that are read unevenly would make
-events late that are not. Reads the results and the dead-letter topic back as tables; reports in lines of JSON.
+Streams the events, keeps on-time figures per airport and hour of event time, and after each batch
+writes the hours that changed to a topic and to Parquet, with the batch's number. The newest version
+of an hour counts, so a repeated batch changes nothing. No watermark: the state is the answer itself
+(three airports times the hours of a year), and queues that are read unevenly would make events late
+that are not. Reads the results and the dead-letter topic back as tables; reports in lines of JSON.
 """
 
 import dataclasses
@@ -26,20 +27,29 @@ from ogive.spark.compat import limit_of_available_now
 
 _EVENT = "type STRING, flight STRING, tail STRING, origin STRING, at BIGINT, delay INT"
 _FIGURES = [column.name for column in dataclasses.fields(Figures)]
-_HOUR = "airport STRING, hour BIGINT, batch BIGINT, " + ", ".join(f"{name} BIGINT" for name in _FIGURES)
+_HOUR = "airport STRING, hour BIGINT, batch BIGINT, " + ", ".join(
+    f"{name} BIGINT" for name in _FIGURES
+)
 _EVENTS_A_BATCH = 260_000
 _POLL_S = 1
-_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a job of a minute: a fifth less CPU, a quarter less memory
+# a job of a minute: a fifth less CPU, a quarter less memory
+_JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def main(name_server: str, folder: Path) -> None:
-    spark = session("ogive demo", memory="512m", config={"spark.driver.extraJavaOptions": _JAVA_OPTIONS})
+    spark = session(
+        "ogive demo", memory="512m", config={"spark.driver.extraJavaOptions": _JAVA_OPTIONS}
+    )
     say(doing="starting the stream")
     job = Job(spark, name_server, folder)
     try:
         rows = job.stream()
-    except StreamingQueryException as exc:  # its text continues with the whole query plan
-        raise SystemExit(f"the streaming query failed: {str(exc).partition('=== Streaming Query ===')[0].strip()}") from None
+    except StreamingQueryException as exc:
+        # its text continues with the whole query plan
+        raise SystemExit(
+            "the streaming query failed: "
+            f"{str(exc).partition('=== Streaming Query ===')[0].strip()}"
+        ) from None
     say(doing="reading results and dead letters back")
     say(
         rows_streamed=rows,
@@ -87,8 +97,13 @@ class Job:
         finished = False
         while not finished:
             finished = bool(query.awaitTermination(_POLL_S))
-            rows |= {progress["batchId"]: progress["numInputRows"] for progress in query.recentProgress}
-            say(rows=sum(rows.values()), doing=_step(len(rows), reading=query.status["isDataAvailable"]))
+            rows |= {
+                progress["batchId"]: progress["numInputRows"] for progress in query.recentProgress
+            }
+            say(
+                rows=sum(rows.values()),
+                doing=_step(len(rows), reading=query.status["isDataAvailable"]),
+            )
         return sum(rows.values())
 
     def write(self, hours: DataFrame, batch: int) -> None:
@@ -101,7 +116,9 @@ class Job:
             f.col("airport").alias("tags"),
             f.concat_ws("/", "airport", "hour").alias("shardingKey"),
         )
-        messages.write.format("rocketmq").mode("append").option("nameServer", self._name_server).option("topic", names.ON_TIME).save()
+        messages.write.format("rocketmq").mode("append").option(
+            "nameServer", self._name_server
+        ).option("topic", names.ON_TIME).save()
         versions.unpersist()
 
     def hours_in_topic(self) -> DataFrame:
@@ -109,14 +126,18 @@ class Job:
 
     def newest(self, versions: DataFrame) -> DataFrame:
         """Of each hour the version of its last batch."""
-        latest = versions.groupBy("airport", "hour").agg(f.max_by(f.struct(*_FIGURES), "batch").alias("newest"))
+        latest = versions.groupBy("airport", "hour").agg(
+            f.max_by(f.struct(*_FIGURES), "batch").alias("newest")
+        )
         return latest.select("airport", "hour", "newest.*")
 
     def dead_letters(self) -> DeadLetters:
         """The dead-letter topic of the cancellations, as a table."""
         letters = parsed(self._table(dlq_topic(names.CANCELLATION_GROUP)), _EVENT)
         by_airport = letters.groupBy("origin").agg(
-            f.count("*").alias("rows"), f.countDistinct("flight").alias("flights"), f.count_if(f.col("tail").isNull()).alias("without_tail")
+            f.count("*").alias("rows"),
+            f.countDistinct("flight").alias("flights"),
+            f.count_if(f.col("tail").isNull()).alias("without_tail"),
         )
         found = by_airport.collect()
         return DeadLetters(
@@ -127,14 +148,26 @@ class Job:
         )
 
     def save(self, hours: DataFrame, name: str) -> str:
-        """The hours as lines of JSON lists [airport, hour in epoch ms, figures ...] in a file. Returns its path."""
+        """The hours as lines of JSON lists [airport, hour in epoch ms, figures ...] in a file.
+
+        Returns its path.
+        """
         path = self._folder / f"{name}.jsonl"
         with path.open("w", encoding="ascii") as lines:
-            lines.writelines(json.dumps(list(row)) + "\n" for row in hours.select("airport", "hour", *_FIGURES).toLocalIterator())
+            lines.writelines(
+                json.dumps(list(row)) + "\n"
+                for row in hours.select("airport", "hour", *_FIGURES).toLocalIterator()
+            )
         return str(path)
 
     def _table(self, topic: str) -> DataFrame:
-        return self._spark.read.format("rocketmq").option("nameServer", self._name_server).option("subscribe", topic).load().select("body")
+        return (
+            self._spark.read.format("rocketmq")
+            .option("nameServer", self._name_server)
+            .option("subscribe", topic)
+            .load()
+            .select("body")
+        )
 
 
 def _step(batches: int, *, reading: bool) -> str:
@@ -146,7 +179,9 @@ def _step(batches: int, *, reading: bool) -> str:
 
 def parsed(messages: DataFrame, schema: str) -> DataFrame:
     """The JSON bodies as columns. A body that does not parse stops the job."""
-    return messages.select(f.from_json(f.col("body").cast("string"), schema, {"mode": "FAILFAST"}).alias("it")).select("it.*")
+    return messages.select(
+        f.from_json(f.col("body").cast("string"), schema, {"mode": "FAILFAST"}).alias("it")
+    ).select("it.*")
 
 
 def on_time(events: DataFrame) -> DataFrame:
@@ -156,7 +191,10 @@ def on_time(events: DataFrame) -> DataFrame:
     def total(condition: Column) -> Column:
         return f.coalesce(f.sum(f.when(condition, f.col("delay").cast("bigint"))), f.lit(0))
 
-    hours = events.groupBy(f.col("origin").alias("airport"), f.window(f.timestamp_millis("at"), "1 hour").alias("window")).agg(
+    hours = events.groupBy(
+        f.col("origin").alias("airport"),
+        f.window(f.timestamp_millis("at"), "1 hour").alias("window"),
+    ).agg(
         f.count_if(f.col("type") == "scheduled").alias("scheduled"),
         f.count_if(departed).alias("departed"),
         f.count_if(departed & (f.col("delay") <= ON_TIME_MAX_DELAY_MIN)).alias("on_time"),

@@ -1,4 +1,6 @@
-"""The run itself: a broker, the two groups and Spark as processes beside this one, which sends the events and keeps the counts."""
+"""The run itself: a broker, the two groups and Spark as processes beside this one, which sends the
+events and keeps the counts.
+"""
 
 import asyncio
 import contextlib
@@ -30,7 +32,8 @@ _SAMPLE_PERIOD_S: Final = 0.25
 _WEIGH_PERIOD_S: Final = 1.0
 _TICK_PERIOD_S: Final = 0.5
 _STALL_S: Final = 60.0
-_SEND_TIMEOUT_S: Final = 10.0  # a busy machine is no failure
+# a busy machine is no failure
+_SEND_TIMEOUT_S: Final = 10.0
 
 
 class Stalled(OgiveError):
@@ -39,7 +42,10 @@ class Stalled(OgiveError):
 
 @asynccontextmanager
 async def pipeline(folder: Path, show: Progress) -> AsyncIterator["Pipeline"]:
-    """A pipeline with its data in *folder*; at the end all of its processes are gone. Raises ChildFailed when one ends before that."""
+    """A pipeline with its data in *folder*; at the end all of its processes are gone.
+
+    Raises ChildFailed when one ends before that.
+    """
     try:
         async with asyncio.TaskGroup() as tasks:
             run = Pipeline(folder, show, tasks)
@@ -62,7 +68,9 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
 
 
 class Pipeline:
-    """The steps of a run, to be called in order: start, send, consume, compute. They raise ChildFailed, Stalled or what the client raises.
+    """The steps of a run, to be called in order: start, send, consume, compute.
+
+    They raise ChildFailed, Stalled or what the client raises.
 
     ``observed``, ``timeline``, ``phases`` and ``peak_bytes`` hold what happened.
     """
@@ -83,11 +91,14 @@ class Pipeline:
         self._name_server = ""
         self._groups: Child | None = None
         self._sent: Counter[str] = Counter()
-        self._unidentified = 0  # cancellations sent without a tail number
+        # cancellations sent without a tail number
+        self._unidentified = 0
         self._failed: BaseException | None = None
 
     async def start(self, loading: Awaitable[EventStream]) -> EventStream:
-        """The broker with its topics, the two groups waiting for messages, and the events, which are loaded meanwhile."""
+        """The broker with its topics, the two groups waiting for messages, and the events, which
+        are loaded meanwhile.
+        """
         with self._phase("start"):
             await self._start_broker()
             await _create_topics(self._name_server)
@@ -95,11 +106,15 @@ class Pipeline:
             return await loading
 
     async def send(self, events: EventStream) -> None:
-        """All events in order, many in flight, while the groups consume; returns when the last is acknowledged."""
+        """All events in order, many in flight, while the groups consume; returns when the last is
+        acknowledged.
+        """
         for name in (names.SENT, names.IN_ORDER):
             self._show.expect(name, len(events))
         self._show.expect(names.CANCELLATIONS, events.kinds["cancelled"])
-        self._show.say(f"sending {len(events):,} events, while an orderly and a concurrent group consume")
+        self._show.say(
+            f"sending {len(events):,} events, while an orderly and a concurrent group consume"
+        )
         with self._phase("send and consume"):
             await self._send(events)
 
@@ -132,14 +147,29 @@ class Pipeline:
     # --- the processes
 
     async def _start_broker(self) -> None:
-        command = ["-m", "ogive", "up", "--data", str(self._folder / "broker"), "--flush", "sync", "--delay-levels", names.DELAY_LEVELS]
-        broker = await self._child("broker", [*command, "--name-server-port", "0", "--broker-port", "0"])
+        command = [
+            "-m",
+            "ogive",
+            "up",
+            "--data",
+            str(self._folder / "broker"),
+            "--flush",
+            "sync",
+            "--delay-levels",
+            names.DELAY_LEVELS,
+        ]
+        broker = await self._child(
+            "broker", [*command, "--name-server-port", "0", "--broker-port", "0"]
+        )
         lines = broker.lines()
         ready = Ready.parse(await anext(lines, ""))
         if ready is None:
             raise broker.failed("did not become ready")
         self._name_server = ready.name_server
-        self._show.say(f"broker {ready.broker}, name server {self._name_server}, sync flush, data in {self._folder}")
+        self._show.say(
+            f"broker {ready.broker}, name server {self._name_server}, sync flush, data in "
+            f"{self._folder}"
+        )
         self._tasks.create_task(self._follow_broker(broker, lines))
 
     async def _follow_broker(self, broker: Child, lines: AsyncIterator[str]) -> None:
@@ -149,7 +179,9 @@ class Pipeline:
             raise broker.failed("ended early")
 
     async def _start_groups(self) -> None:
-        self._groups = await self._child("consumer groups", ["-m", "ogive.demo.groups", self._name_server])
+        self._groups = await self._child(
+            "consumer groups", ["-m", "ogive.demo.groups", self._name_server]
+        )
         reports = self._groups.reports()
         first = await anext(reports, None)
         if first is None:
@@ -163,7 +195,10 @@ class Pipeline:
 
     def _take_groups(self, report: dict[str, Any]) -> None:
         in_order, desk = InOrder(**report["in_order"]), Cancellations(**report["cancellations"])
-        desk.by_reconsume_times = {int(times): count for times, count in desk.by_reconsume_times.items()}  # JSON made texts of them
+        # JSON made texts of them
+        desk.by_reconsume_times = {
+            int(times): count for times, count in desk.by_reconsume_times.items()
+        }
         self.observed.in_order, self.observed.cancellations = in_order, desk
         self._count(names.IN_ORDER, in_order.received, report["at"])
         self._count(names.CANCELLATIONS, desk.first_deliveries, report["at"])
@@ -172,10 +207,13 @@ class Pipeline:
     async def _run_spark(self) -> None:
         folder = self._folder / "spark"
         folder.mkdir()
-        spark = await self._child("Spark", ["-m", "ogive.demo.onspark", self._name_server, str(folder)])
+        spark = await self._child(
+            "Spark", ["-m", "ogive.demo.onspark", self._name_server, str(folder)]
+        )
         result: dict[str, Any] = {}
         async for report in spark.reports():
-            if "rows" in report and report["rows"] != result.get("rows"):  # the first batch begins, or a batch has ended
+            # the first batch begins, or a batch has ended
+            if "rows" in report and report["rows"] != result.get("rows"):
                 self._count(names.SPARK, report["rows"], report["at"])
             if "doing" in report:
                 self._show.doing(names.SPARK, report["doing"])
@@ -196,10 +234,18 @@ class Pipeline:
 
     async def _send(self, events: EventStream) -> None:
         acknowledged = {kind: partial(self._acknowledged, kind) for kind in KINDS}
-        async with aio.Producer(self._name_server, config=ProducerConfig(send_timeout_s=_SEND_TIMEOUT_S)) as producer:
+        async with aio.Producer(
+            self._name_server, config=ProducerConfig(send_timeout_s=_SEND_TIMEOUT_S)
+        ) as producer:
             for event in events:
                 self._unidentified += event.tail is None and event.kind == "cancelled"
-                sent = await producer.submit(names.FLIGHTS, event.body, tag=event.kind, keys=event.flight, sharding_key=event.tail)
+                sent = await producer.submit(
+                    names.FLIGHTS,
+                    event.body,
+                    tag=event.kind,
+                    keys=event.flight,
+                    sharding_key=event.tail,
+                )
                 sent.add_done_callback(acknowledged[event.kind])
                 if self._failed is not None:
                     break
@@ -234,7 +280,10 @@ class Pipeline:
             if state != before:
                 before, moved_at = state, time.monotonic()
             elif time.monotonic() - moved_at > _STALL_S:
-                raise Stalled(f"waited until {what}, but nothing has moved for {_STALL_S:.0f} s: {state}, sent {dict(self._sent)}")
+                raise Stalled(
+                    f"waited until {what}, but nothing has moved for {_STALL_S:.0f} s: {state}, "
+                    f"sent {dict(self._sent)}"
+                )
             await asyncio.sleep(_SAMPLE_PERIOD_S)
 
     def _count(self, name: str, total: int, at: float) -> None:
@@ -251,7 +300,9 @@ class Pipeline:
     async def _weigh(self) -> NoReturn:
         while True:
             sessions = [child.session for child in self.children]
-            self.peak_bytes = max(self.peak_bytes, await asyncio.to_thread(resident_bytes, sessions))
+            self.peak_bytes = max(
+                self.peak_bytes, await asyncio.to_thread(resident_bytes, sessions)
+            )
             await asyncio.sleep(_WEIGH_PERIOD_S)
 
     @contextmanager
@@ -271,9 +322,8 @@ async def _create_topics(name_server: str) -> None:
     async with aio.Admin(name_server) as admin:
         for topic in (names.FLIGHTS, names.ON_TIME):
             await admin.create_topic(topic, queues=names.QUEUES)
-        await admin.create_topic(
-            dlq_topic(names.CANCELLATION_GROUP), queues=1
-        )  # a short run may have no dead letter; the table is read anyway
+        # a short run may have no dead letter; the table is read anyway
+        await admin.create_topic(dlq_topic(names.CANCELLATION_GROUP), queues=1)
 
 
 async def _lags(name_server: str) -> dict[str, int]:

@@ -1,4 +1,6 @@
-"""What the terminal shows during the run: bars with rates (rich, on a terminal), else a plain line every few seconds."""
+"""What the terminal shows during the run: bars with rates (rich, on a terminal), else a plain line
+every few seconds.
+"""
 
 import sys
 import time
@@ -11,11 +13,19 @@ _PLAIN_PERIOD_S: Final = 5.0
 
 
 class Progress(Protocol):
-    """Named running totals. ``say`` prints a line above them. A total that is not expected is not shown."""
+    """Named running totals. ``say`` prints a line above them.
+
+    A total that is not expected is not shown.
+    """
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
 
     def say(self, text: str) -> None: ...
 
@@ -28,7 +38,9 @@ class Progress(Protocol):
         """What the work on a total is busy with, until the next; empty when it has ended."""
 
     def tick(self) -> None:
-        """To be called while nothing may move: what is being done is shown again from time to time."""
+        """To be called while nothing may move: what is being done is shown again from time to
+        time.
+        """
 
 
 def progress(out: TextIO = sys.stdout) -> Progress:
@@ -50,7 +62,9 @@ class _Count:
 
 
 class PlainProgress:
-    """One line for all bars, every five seconds, of what moved or is said to be doing something; a change of that is shown at once."""
+    """One line for all bars, every five seconds, of what moved or is said to be doing something; a
+    change of that is shown at once.
+    """
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._out = out
@@ -61,7 +75,12 @@ class PlainProgress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._show()
 
     def say(self, text: str) -> None:
@@ -89,23 +108,41 @@ class PlainProgress:
     def _show(self) -> None:
         now = self._clock()
         elapsed, self._shown_at = max(now - self._shown_at, 1e-9), now
-        moved = {name: state for name, state in self._counts.items() if state.count != state.shown or state.doing}
+        moved = {
+            name: state
+            for name, state in self._counts.items()
+            if state.count != state.shown or state.doing
+        }
         if moved:
-            self.say("  " + "   ".join(_plain(name, state, elapsed) for name, state in moved.items()))
+            self.say(
+                "  " + "   ".join(_plain(name, state, elapsed) for name, state in moved.items())
+            )
         for state in moved.values():
             state.shown = state.count
 
 
 def _plain(name: str, state: _Count, elapsed_s: float) -> str:
-    rate = f" ({(state.count - state.shown) / elapsed_s:,.0f}/s)" if state.count != state.shown else ""
-    return f"{name} {state.count:,} of {state.total:,}{rate}{f': {state.doing}' if state.doing else ''}"
+    rate = (
+        f" ({(state.count - state.shown) / elapsed_s:,.0f}/s)" if state.count != state.shown else ""
+    )
+    return (
+        f"{name} {state.count:,} of "
+        f"{state.total:,}{rate}{f': {state.doing}' if state.doing else ''}"
+    )
 
 
 class RichProgress:
     """Bars. Raises ImportError where rich is not installed."""
 
     def __init__(self) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+        )
 
         class Rate(TextColumn):
             def render(self, task: Any) -> Any:
@@ -127,7 +164,12 @@ class RichProgress:
         self._bars.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._bars.stop()
 
     def say(self, text: str) -> None:

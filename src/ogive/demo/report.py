@@ -41,13 +41,19 @@ class Run:
 def render(run: Run) -> str:
     """The page as HTML."""
     failed = sum(not check.ok for check in run.checks)
-    verdict = "every figure is right" if not failed else f"{failed} of {len(run.checks)} figures differ"
+    verdict = (
+        "every figure is right" if not failed else f"{failed} of {len(run.checks)} figures differ"
+    )
     return PAGE.format(
         style=STYLE,
-        subtitle=f"{_departures(run.hours)}, as events through a broker, two consumer groups and Spark.",
+        subtitle=f"{_departures(run.hours)}, as events through a broker, two consumer groups and "
+        "Spark.",
         verdict_class="bad" if failed else "good",
         verdict=f"{len(run.checks)} figures compared with the files: {verdict}",
-        facts="".join(f"<div><b>{escape(fact.value)}</b><span>{escape(fact.label)}</span></div>" for fact in run.facts),
+        facts="".join(
+            f"<div><b>{escape(fact.value)}</b><span>{escape(fact.label)}</span></div>"
+            for fact in run.facts
+        ),
         rates=_rates(run),
         lag=_lag(run),
         heat=_heat(run.hours),
@@ -56,29 +62,51 @@ def render(run: Run) -> str:
 
 
 def _departures(hours: Hours) -> str:
-    """What was read: a run may stop long before the year ends. The days are those of events "scheduled", on New York's calendar."""
+    """What was read: a run may stop long before the year ends.
+
+    The days are those of events "scheduled", on New York's calendar.
+    """
     days = [_clock(hour_ms).date() for (_, hour_ms), figures in hours.items() if figures.scheduled]
     if not days:
         return "Departures from New York's airports"
     first, last = min(days), max(days)
-    period = f"on {first:%-d %B %Y}" if first == last else f"from {first:%-d %B} to {last:%-d %B %Y}"
+    period = (
+        f"on {first:%-d %B %Y}" if first == last else f"from {first:%-d %B} to {last:%-d %B %Y}"
+    )
     return f"Departures from New York's airports {period}"
 
 
 def _rates(run: Run) -> str:
-    shown = [(names.SENT, "sent and acknowledged"), (names.IN_ORDER, "orderly group"), (names.SPARK, "Spark stream")]
-    lines = [Line(label, f"c{index}", run.timeline.rates(name)) for index, (name, label) in enumerate(shown)]
+    shown = [
+        (names.SENT, "sent and acknowledged"),
+        (names.IN_ORDER, "orderly group"),
+        (names.SPARK, "Spark stream"),
+    ]
+    lines = [
+        Line(label, f"c{index}", run.timeline.rates(name))
+        for index, (name, label) in enumerate(shown)
+    ]
     return line_chart("events per second", lines, run.phases)
 
 
 def _lag(run: Run) -> str:
     groups = [
         ("orderly group, all events", "c1", names.SENT, names.IN_ORDER),
-        ("concurrent group, cancellations only", "c3", names.SENT_CANCELLATIONS, names.CANCELLATIONS),
+        (
+            "concurrent group, cancellations only",
+            "c3",
+            names.SENT_CANCELLATIONS,
+            names.CANCELLATIONS,
+        ),
         ("Spark stream, all events", "c2", names.SENT, names.SPARK),
     ]
-    lines = [Line(label, style, run.timeline.lag(produced, consumed)) for label, style, produced, consumed in groups]
-    return "".join(line_chart(f"lag of the {line.label}", [line], run.phases, height=190) for line in lines)
+    lines = [
+        Line(label, style, run.timeline.lag(produced, consumed))
+        for label, style, produced, consumed in groups
+    ]
+    return "".join(
+        line_chart(f"lag of the {line.label}", [line], run.phases, height=190) for line in lines
+    )
 
 
 def _heat(hours: Hours) -> str:
@@ -89,8 +117,18 @@ def _heat(hours: Hours) -> str:
     delays, shares = [], []
     for airport, cells in sorted(by_clock.items()):
         details = [_describe(airport, hour, figures) for hour, figures in enumerate(cells)]
-        delays.append(HeatRow(airport, [f.delay_min / f.departed if f.departed else None for f in cells], details))
-        shares.append(HeatRow(airport, [100 * f.on_time / f.departed if f.departed else None for f in cells], details))
+        delays.append(
+            HeatRow(
+                airport, [f.delay_min / f.departed if f.departed else None for f in cells], details
+            )
+        )
+        shares.append(
+            HeatRow(
+                airport,
+                [100 * f.on_time / f.departed if f.departed else None for f in cells],
+                details,
+            )
+        )
     return (
         "<h3>Mean departure delay, minutes</h3>"
         + heat_map("mean departure delay", delays, columns, hue=18, low=0, high=60, digits=0)
@@ -109,7 +147,10 @@ def _describe(airport: str, hour: int, figures: Figures) -> str:
     if not figures.departed:
         return f"{airport}, {hour:02}:00 to {hour:02}:59: no departures"
     mean, share = figures.delay_min / figures.departed, figures.on_time / figures.departed
-    return f"{airport}, {hour:02}:00 to {hour:02}:59: {figures.departed:,} departures, {mean:.1f} min late on average, {share:.1%} on time"
+    return (
+        f"{airport}, {hour:02}:00 to {hour:02}:59: {figures.departed:,} departures, {mean:.1f} "
+        f"min late on average, {share:.1%} on time"
+    )
 
 
 def table(checks: Sequence[Check]) -> str:
@@ -117,12 +158,16 @@ def table(checks: Sequence[Check]) -> str:
     bodies = []
     for section, rows in groupby(checks, key=lambda check: check.section):
         cells = "".join(
-            f'<tr class="{"ok" if check.ok else "differs"}"><td>{escape(check.name)}</td><td>{number(check.expected)}</td>'
+            f'<tr class="{"ok" if check.ok else "differs"}"><td>{escape(check.name)}'
+            f"</td><td>{number(check.expected)}</td>"
             f"<td>{number(check.actual)}</td><td>{'equal' if check.ok else 'DIFFERS'}</td></tr>"
             for check in rows
         )
         bodies.append(f'<tbody><tr><th colspan="4">{escape(section)}</th></tr>{cells}</tbody>')
-    return f"<table><thead><tr><td></td><td>from the files</td><td>from the run</td><td></td></tr></thead>{''.join(bodies)}</table>"
+    return (
+        "<table><thead><tr><td></td><td>from the files</td><td>from the "
+        f"run</td><td></td></tr></thead>{''.join(bodies)}</table>"
+    )
 
 
 def number(value: int | float | None) -> str:

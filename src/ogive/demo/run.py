@@ -31,14 +31,25 @@ _DISK_BYTES: Final = 2 << 30
 
 
 def main(options: argparse.Namespace) -> int:
-    """0 when every figure agrees, 1 when one differs, 130 after Ctrl-C. Raises OgiveError when the run cannot be made at all.
+    """0 when every figure agrees, 1 when one differs, 130 after Ctrl-C.
 
-    *options*: ``events`` (how many, None: all), ``report`` (path of the page), ``keep`` (leave the data).
+    Raises OgiveError when the run cannot be made at all.
+
+    *options*: ``events`` (how many, None: all), ``report`` (path of the page), ``keep`` (leave the
+    data).
     """
     if options.events is not None and options.events < 1:
         raise InvalidOption(f"--events {options.events}: at least 1 is needed")
-    what = "the flights of a year" if options.events is None else f"the first {options.events:,} events of a year of flights"
-    print(f"ogive demo: {what} through broker, consumer groups and Spark; every figure checked against the files", flush=True)
+    what = (
+        "the flights of a year"
+        if options.events is None
+        else f"the first {options.events:,} events of a year of flights"
+    )
+    print(
+        f"ogive demo: {what} through broker, consumer groups and Spark; every figure checked "
+        "against the files",
+        flush=True,
+    )
     dataset = Dataset.installed()
     folder = Path(tempfile.mkdtemp(prefix="ogive-demo-"))
     try:
@@ -53,24 +64,35 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _check_prerequisites(folder: Path, report: Path) -> None:
-    """Raises OgiveError, which says what is missing and how to get it, before anything is started."""
+    """Raises OgiveError, which says what is missing and how to get it, before anything is
+    started.
+    """
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         raise OgiveError("Spark is missing: install it with `pip install 'ogive[spark]'`")
     check_java()
     check_report(report)
     if (free := shutil.disk_usage(folder).free) < _DISK_BYTES:
-        raise OgiveError(f"{folder.parent} has {free >> 20} MiB free, the demo needs up to {_DISK_BYTES >> 20}; TMPDIR names another place")
+        raise OgiveError(
+            f"{folder.parent} has {free >> 20} MiB free, the demo needs up to {_DISK_BYTES >> 20}; "
+            "TMPDIR names another place"
+        )
 
 
 def check_report(report: Path) -> None:
-    """Raises InvalidOption where *report* cannot be written: better now than after minutes of work. Leaves no new file, changes none."""
+    """Raises InvalidOption where *report* cannot be written: better now than after minutes of work.
+
+    Leaves no new file, changes none.
+    """
     try:
         is_new = not report.exists()
         report.open("a").close()
         if is_new:
-            report.resolve().unlink()  # a link to what was not there stays one
+            # a link to what was not there stays one
+            report.resolve().unlink()
     except OSError as exc:
-        raise InvalidOption(f"--report {report}: it cannot be written there: {exc.strerror}") from None
+        raise InvalidOption(
+            f"--report {report}: it cannot be written there: {exc.strerror}"
+        ) from None
 
 
 async def _until_stopped(dataset: Dataset, limit: int | None, folder: Path, report: Path) -> int:
@@ -106,13 +128,20 @@ async def _run(dataset: Dataset, limit: int | None, folder: Path, report: Path) 
                 expected = await expecting
     finally:
         left = [pid for child in children for pid in members(child.session)]
-        print(f"processes left running: {', '.join(map(str, left))}" if left else "all processes have ended, none is left", flush=True)
+        print(
+            f"processes left running: {', '.join(map(str, left))}"
+            if left
+            else "all processes have ended, none is left",
+            flush=True,
+        )
     checks = figures.compare(expected, run.observed)
     return conclude(checks, run, time.monotonic() - started, report)
 
 
 async def _send(run: Pipeline, dataset: Dataset, limit: int | None) -> None:
-    """Read the flights while the processes start, and let go of them after sending: Spark needs the memory."""
+    """Read the flights while the processes start, and let go of them after sending: Spark needs the
+    memory.
+    """
     loading = asyncio.create_task(asyncio.to_thread(EventStream, dataset, limit))
     await run.send(await run.start(loading))
 
@@ -121,24 +150,39 @@ def conclude(checks: Sequence[Check], run: Pipeline, elapsed_s: float, report: P
     """Print the comparison, write the page; the exit code."""
     print_checks(checks)
     facts = _facts(run, elapsed_s)
-    page = Run(facts=facts, phases=run.phases, timeline=run.timeline, hours=run.observed.parquet, checks=checks)
+    page = Run(
+        facts=facts,
+        phases=run.phases,
+        timeline=run.timeline,
+        hours=run.observed.parquet,
+        checks=checks,
+    )
     report.write_text(render(page), encoding="utf-8")
     print("\n" + ", ".join(f"{fact.value} {fact.label}" for fact in facts))
     print(f"report: {report.resolve()}")
     failed = sum(not check.ok for check in checks)
-    print(f"{failed} of {len(checks)} figures differ" if failed else f"all {len(checks)} figures agree with the files")
+    print(
+        f"{failed} of {len(checks)} figures differ"
+        if failed
+        else f"all {len(checks)} figures agree with the files"
+    )
     return EXIT_DIFFERENT if failed else 0
 
 
 def _facts(run: Pipeline, elapsed_s: float) -> list[Fact]:
     observed, took = run.observed, {phase.label: phase.end - phase.start for phase in run.phases}
     sent = sum(observed.sent.values())
+    in_order = observed.in_order
+    deliveries = in_order.received + in_order.repeated + observed.cancellations.deliveries
     return [
         Fact("events", f"{sent:,}"),
         Fact("seconds in all", f"{elapsed_s:,.0f}"),
         Fact("events sent per second", f"{sent / took['send and consume']:,.0f}"),
         Fact("seconds of Spark", f"{took['Spark']:,.0f}"),
-        Fact("deliveries to listeners", f"{observed.in_order.received + observed.in_order.repeated + observed.cancellations.deliveries:,}"),
+        Fact(
+            "deliveries to listeners",
+            f"{deliveries:,}",
+        ),
         Fact("MB at most, all processes", f"{run.peak_bytes / 1e6:,.0f}"),
     ]
 
@@ -151,4 +195,7 @@ def print_checks(checks: Sequence[Check]) -> None:
         print(section)
         for check in rows:
             verdict = "equal" if check.ok else "DIFFERS"
-            print(f"  {check.name:{width}}{number(check.expected):>16}{number(check.actual):>16}  {verdict}")
+            print(
+                f"  {check.name:{width}}{number(check.expected):>16}{number(check.actual):>16}  "
+                f"{verdict}"
+            )

@@ -20,7 +20,9 @@ class Timeline:
         self._totals[name].append((at_s, total))
 
     def total_at(self, name: str, at_s: float) -> float:
-        """The total at a moment, on the straight line between the two samples around it; 0 before the first."""
+        """The total at a moment, on the straight line between the two samples around it; 0 before
+        the first.
+        """
         points = self._totals.get(name, [])
         after = bisect_right(points, (at_s, float("inf")))
         if after == 0:
@@ -39,19 +41,31 @@ class Timeline:
     def rates(self, name: str, step_s: float = 1.0) -> Points:
         """Per second, over steps of *step_s*, each at the middle of its step."""
         return [
-            (start + step_s / 2, (self.total_at(name, start + step_s) - self.total_at(name, start)) / step_s)
+            (
+                start + step_s / 2,
+                (self.total_at(name, start + step_s) - self.total_at(name, start)) / step_s,
+            )
             for start in self._steps(name, step_s)
         ]
 
     def lag(self, produced: str, consumed: str, step_s: float = 0.5) -> Points:
-        """How far *consumed* is behind *produced*, from the first of either to the last of *consumed*."""
+        """How far *consumed* is behind *produced*, from the first of either to the last of
+        *consumed*.
+        """
         spans = [span for span in (self.span(produced), self.span(consumed)) if span]
         if len(spans) < 2:
             return []
         start, end = min(span[0] for span in spans), spans[1][1]
         moments = [start + i * step_s for i in range(int((end - start) / step_s) + 1)] + [end]
-        return [(at, max(0.0, self.total_at(produced, at) - self.total_at(consumed, at))) for at in moments]
+        return [
+            (at, max(0.0, self.total_at(produced, at) - self.total_at(consumed, at)))
+            for at in moments
+        ]
 
     def _steps(self, name: str, step_s: float) -> list[float]:
         span = self.span(name)
-        return [span[0] + i * step_s for i in range(max(1, round((span[1] - span[0]) / step_s)))] if span else []
+        return (
+            [span[0] + i * step_s for i in range(max(1, round((span[1] - span[0]) / step_s)))]
+            if span
+            else []
+        )

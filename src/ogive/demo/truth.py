@@ -1,7 +1,8 @@
-"""What must come out, computed straight from the table's lines: no event, no message and no code of the pipeline takes part.
+"""What must come out, computed straight from the table's lines: no event, no message and no code of
+the pipeline takes part.
 
-The times are derived in another way than in ``flights``: from the local clock columns and calendar dates, not from the delays
-and epoch minutes. So a mistake in either shows as a difference.
+The times are derived in another way than in ``flights``: from the local clock columns and calendar
+dates, not from the delays and epoch minutes. So a mistake in either shows as a difference.
 """
 
 import csv
@@ -20,21 +21,28 @@ ON_TIME_MAX_DELAY_MIN: Final = 15
 _RANK: Final = {"scheduled": 0, "departed": 1, "arrived": 2, "cancelled": 3}
 _ON_BOARD_BEFORE: Final = timedelta(hours=1)
 _DAY: Final = timedelta(days=1)
-# The two Sundays of 2013 on which the clocks of the United States changed; as wall clock times, whatever zone they are read in.
+# The two Sundays of 2013 on which the clocks of the United States changed; as wall clock times,
+# whatever zone they are read in.
 _SUMMER_STARTS: Final = datetime(2013, 3, 10, 2, tzinfo=UTC)
 _SUMMER_ENDS: Final = datetime(2013, 11, 3, 2, tzinfo=UTC)
 
 
 @dataclass(slots=True)
 class Figures:
-    """Counts of events and sums of delays of one airport, or of one hour there. Arrivals count at the airport of departure."""
+    """Counts of events and sums of delays of one airport, or of one hour there.
+
+    Arrivals count at the airport of departure.
+    """
 
     scheduled: int = 0
     departed: int = 0
-    on_time: int = 0  # departures at most 15 minutes late
-    delay_min: int = 0  # sum over departures; early ones count negative
+    # departures at most 15 minutes late
+    on_time: int = 0
+    # sum over departures; early ones count negative
+    delay_min: int = 0
     arrived: int = 0
-    arrival_delay_min: int = 0  # sum over arrivals with a known delay (a diverted flight has none)
+    # sum over arrivals with a known delay (a diverted flight has none)
+    arrival_delay_min: int = 0
     cancelled: int = 0
 
     def add(self, other: "Figures") -> None:
@@ -47,10 +55,13 @@ class Truth:
     """The expected figures of a run."""
 
     kinds: Counter[str] = field(default_factory=Counter)
-    hours: dict[tuple[str, int], Figures] = field(default_factory=lambda: defaultdict(Figures))  # (airport, epoch ms of the hour, UTC)
+    # (airport, epoch ms of the hour, UTC)
+    hours: dict[tuple[str, int], Figures] = field(default_factory=lambda: defaultdict(Figures))
     aircraft: set[str] = field(default_factory=set)
-    schedule_reversals: int = 0  # departures of an aircraft whose scheduled time is before that of its departure before
-    unidentified: Counter[str] = field(default_factory=Counter)  # airport to cancellations without a tail number
+    # departures of an aircraft whose scheduled time is before that of its departure before
+    schedule_reversals: int = 0
+    # airport to cancellations without a tail number
+    unidentified: Counter[str] = field(default_factory=Counter)
 
     @property
     def events(self) -> int:
@@ -61,7 +72,9 @@ class Truth:
         return add_up(self.hours)
 
     def deliveries(self, max_retries: int) -> int:
-        """How often the group that takes cancellations is called: once each, and *max_retries* times more where the tail is missing."""
+        """How often the group that takes cancellations is called: once each, and *max_retries*
+        times more where the tail is missing.
+        """
         return self.kinds["cancelled"] + max_retries * self.unidentified.total()
 
 
@@ -83,7 +96,8 @@ class _Event(NamedTuple):
     origin: str
     tail: str | None
     delay_min: int
-    scheduled: datetime  # when the flight came up on the board
+    # when the flight came up on the board
+    scheduled: datetime
 
 
 def compute(dataset: Dataset, limit: int | None = None) -> Truth:
@@ -96,7 +110,9 @@ def compute(dataset: Dataset, limit: int | None = None) -> Truth:
         if event.kind == "departed":
             departures[event.tail].append(event)
     for flown in departures.values():
-        truth.schedule_reversals += sum(later.scheduled < earlier.scheduled for earlier, later in pairwise(sorted(flown)))
+        truth.schedule_reversals += sum(
+            later.scheduled < earlier.scheduled for earlier, later in pairwise(sorted(flown))
+        )
     return truth
 
 
@@ -130,7 +146,16 @@ def _events(dataset: Dataset) -> Iterator[_Event]:
             delays = {"departed": _delay(row["dep_delay"]), "arrived": _delay(row["arr_delay"])}
             moments = _moments(row, zones)
             for kind, at in moments.items():
-                yield _Event(at, _RANK[kind], line, kind, origin, tail, delays.get(kind, 0), moments["scheduled"])
+                yield _Event(
+                    at,
+                    _RANK[kind],
+                    line,
+                    kind,
+                    origin,
+                    tail,
+                    delays.get(kind, 0),
+                    moments["scheduled"],
+                )
 
 
 def _delay(minutes: str) -> int:
@@ -146,16 +171,21 @@ def _moments(row: dict[str, str], zones: dict[str, Zone]) -> dict[str, datetime]
     if row["dep_time"] in MISSING:
         return moments | {"cancelled": planned - offset}
     left = midnight + _clock(row["dep_time"])
-    if left < planned - _ON_BOARD_BEFORE:  # no flight leaves an hour early: it was the next day
+    # no flight leaves an hour early: it was the next day
+    if left < planned - _ON_BOARD_BEFORE:
         left += _DAY
     moments["departed"] = left - offset
     if row["arr_time"] not in MISSING:
-        moments["arrived"] = _arrival(moments["departed"], midnight + _clock(row["arr_time"]), zones[row["dest"]])
+        moments["arrived"] = _arrival(
+            moments["departed"], midnight + _clock(row["arr_time"]), zones[row["dest"]]
+        )
     return moments
 
 
 def _arrival(departed: datetime, local: datetime, zone: Zone) -> datetime:
-    """*local* is the wall clock at the destination, of a day near the departure: the first such moment after it."""
+    """*local* is the wall clock at the destination, of a day near the departure: the first such
+    moment after it.
+    """
     wall = local - _DAY
     while (arrived := wall - _offset(wall, zone)) < departed:
         wall += _DAY

@@ -23,7 +23,11 @@ def _closed(ctx: Context, about: About) -> State:
 
 def _brokers(ctx: Context, about: About) -> State:
     route = ctx.routes.route(*about.get("topic", ("",)))
-    return {} if route is None else {"brokers": ",".join(sorted(queue.broker_name for queue in route.queues))}
+    return (
+        {}
+        if route is None
+        else {"brokers": ",".join(sorted(queue.broker_name for queue in route.queues))}
+    )
 
 
 def _configuration(ctx: Context, about: About) -> State:
@@ -35,9 +39,17 @@ _SETTING: Final = named(namespace="namespace", key="key")
 CHANGES: Final[dict[int, Change[Context]]] = {
     C.PUT_KV_CONFIG: Change("set", _SETTING, _setting),
     C.DELETE_KV_CONFIG: Change("delete", _SETTING, _setting),
-    C.WIPE_WRITE_PERM_OF_BROKER: Change("close for writing all topics of", named(broker="brokerName"), _closed),
-    C.ADD_WRITE_PERM_OF_BROKER: Change("open for writing all topics of", named(broker="brokerName"), _closed),
-    C.DELETE_TOPIC_IN_NAMESRV: Change("forget the route of", named(topic="topic", cluster="clusterName"), _brokers),
+    C.WIPE_WRITE_PERM_OF_BROKER: Change(
+        "close for writing all topics of", named(broker="brokerName"), _closed
+    ),
+    C.ADD_WRITE_PERM_OF_BROKER: Change(
+        "open for writing all topics of", named(broker="brokerName"), _closed
+    ),
+    C.DELETE_TOPIC_IN_NAMESRV: Change(
+        "forget the route of", named(topic="topic", cluster="clusterName"), _brokers
+    ),
     C.REGISTER_TOPIC_IN_NAMESRV: Change("add a route of", named(topic="topic"), _brokers),
-    C.UPDATE_NAMESRV_CONFIG: Change("change the name server's settings", lambda command: {}, _configuration),
+    C.UPDATE_NAMESRV_CONFIG: Change(
+        "change the name server's settings", lambda command: {}, _configuration
+    ),
 }

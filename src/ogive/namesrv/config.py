@@ -11,31 +11,53 @@ from ogive.transport.tls import TlsConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameServerConfig:
-    """Times are in seconds. The comment of each setting has its name in Apache's namesrv.conf, and its default there if that differs."""
+    """Times are in seconds.
+
+    The comment of each setting has its name in Apache's namesrv.conf, and its default there if that
+    differs.
+    """
 
     host: str = "127.0.0.1"  # bindAddress, 0.0.0.0
-    port: int = 9876  # listenPort; 0 takes a free one
-    advertised_host: str | None = None  # what `address` shows, needed when host is a wildcard
-    cluster: str = "DefaultCluster"  # rocketmqClusterName has no use there; here what access control calls its own cluster
-    kv_path: Path | None = None  # kvConfigPath; None keeps KV settings in memory only
-    broker_expiry_s: float = 120.0  # how long a broker that gives no heartbeatTimeoutMillis lives without a sign
+    port: int = 9876
+    """listenPort; 0 takes a free one."""
+    advertised_host: str | None = None
+    """What `address` shows, needed when host is a wildcard."""
+    cluster: str = "DefaultCluster"
+    """rocketmqClusterName has no use there; here what access control calls its own cluster."""
+    kv_path: Path | None = None
+    """kvConfigPath; None keeps KV settings in memory only."""
+    broker_expiry_s: float = 120.0
+    """How long a broker that gives no heartbeatTimeoutMillis lives without a sign."""
     scan_s: float = 5.0  # scanNotActiveBrokerInterval
-    order_messages: bool = False  # orderMessageEnable: routes carry ORDER_TOPIC_CONFIG
+    order_messages: bool = False
+    """orderMessageEnable: routes carry ORDER_TOPIC_CONFIG."""
     max_brokers: int = 1_000  # addresses
-    max_topics: int = 100_000  # a topic counts once for each broker that holds it
+    max_topics: int = 100_000
+    """A topic counts once for each broker that holds it."""
     max_kv_entries: int = 10_000
     stop_grace_s: float = 1.0
-    tls: TlsConfig | None = None  # tls.server.*; None: connections are not encrypted
+    tls: TlsConfig | None = None
+    """tls.server.*; None: connections are not encrypted."""
     server: ServerLimits = field(default_factory=ServerLimits)
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
             raise InvalidOption(f"port={self.port}: 0 to 65535 is needed")
         if self.host in ("0.0.0.0", "::") and not self.advertised_host:
-            raise InvalidOption(f"host={self.host}: give advertised_host too, the address at which clients reach this name server")
+            raise InvalidOption(
+                f"host={self.host}: give advertised_host too, the address at which clients reach "
+                "this name server"
+            )
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
                 raise InvalidOption(f"{name}={getattr(self, name)}: more than 0 is needed")
 
 
-_POSITIVE: Final = ("broker_expiry_s", "scan_s", "max_brokers", "max_topics", "max_kv_entries", "stop_grace_s")
+_POSITIVE: Final = (
+    "broker_expiry_s",
+    "scan_s",
+    "max_brokers",
+    "max_topics",
+    "max_kv_entries",
+    "stop_grace_s",
+)

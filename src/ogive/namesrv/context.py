@@ -13,7 +13,8 @@ from ogive.wire.headers import Header, encode_header
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    config: NameServerConfig  # another one after UPDATE_NAMESRV_CONFIG
+    # another one after UPDATE_NAMESRV_CONFIG
+    config: NameServerConfig
     routes: RouteTable
     kv: KvConfig
     now: Callable[[], float]  # seconds, monotonic
@@ -23,11 +24,14 @@ class Context:
 class Call:
     """A request without its header: who asks, how new the asker is, and what came with it."""
 
-    owner: int  # the connection's number, see route_table
+    # the connection's number, see route_table
+    owner: int
     version: int
     body: bytes
 
 
 def success(header: Header | None = None, body: bytes = b"") -> RemotingCommand:
     """SUCCESS; dispatch adds opaque and flag."""
-    return RemotingCommand(ResponseCode.SUCCESS, {} if header is None else encode_header(header), body)
+    return RemotingCommand(
+        ResponseCode.SUCCESS, {} if header is None else encode_header(header), body
+    )

@@ -1,7 +1,9 @@
-"""Who holds which topic. No clock and no network: the caller says what time it is and which connection speaks.
+"""Who holds which topic.
 
-An *owner* is the number of a connection; a later connection has a larger number. A broker belongs to the newest connection that it
-spoke on, so the late end of an older one does not take it away.
+No clock and no network: the caller says what time it is and which connection speaks.
+
+An *owner* is the number of a connection; a later connection has a larger number. A broker belongs
+to the newest connection that it spoke on, so the late end of an older one does not take it away.
 Source: RouteInfoManager.java, 5.3.
 """
 
@@ -43,7 +45,10 @@ class BrokerIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What a broker registers. *acting_master* is None for a broker that does not know the option (4.9)."""
+    """What a broker registers.
+
+    *acting_master* is None for a broker that does not know the option (4.9).
+    """
 
     broker: BrokerIdentity
     data_version: DataVersion
@@ -75,54 +80,83 @@ class _Live:
 
 def _check_length(what: str, text: str) -> None:
     if not 0 < len(text) <= MAX_NAME_LENGTH:
-        raise RegistrationRefused(f"{what} of {len(text)} characters: 1 to {MAX_NAME_LENGTH} are allowed")
+        raise RegistrationRefused(
+            f"{what} of {len(text)} characters: 1 to {MAX_NAME_LENGTH} are allowed"
+        )
 
 
 def _broker_data(broker: BrokerIdentity) -> BrokerData:
-    return BrokerData(cluster=broker.cluster, broker_name=broker.name, addresses={broker.broker_id: broker.address})
+    return BrokerData(
+        cluster=broker.cluster,
+        broker_name=broker.name,
+        addresses={broker.broker_id: broker.address},
+    )
 
 
 def can_be_routed(config: TopicConfig) -> bool:
-    """Apache's mqadmin makes topics of -1 queues, too, which stay in a broker's table: clients can do nothing with their routes."""
+    """Apache's mqadmin makes topics of -1 queues, too, which stay in a broker's table: clients can
+    do nothing with their routes.
+    """
     return 0 <= config.read_queues <= MAX_QUEUES and 0 <= config.write_queues <= MAX_QUEUES
 
 
 class RouteTable:
     """All tables of a name server. Times are seconds of one clock that the caller chooses."""
 
-    def __init__(self, *, expiry_s: float = 120.0, max_brokers: int = 1_000, max_topics: int = 100_000) -> None:
+    def __init__(
+        self, *, expiry_s: float = 120.0, max_brokers: int = 1_000, max_topics: int = 100_000
+    ) -> None:
         self._expiry_s = expiry_s
         self._max_brokers = max_brokers
         self._max_topics = max_topics
-        self._live: dict[tuple[str, str], _Live] = {}  # by cluster and address
-        self._addresses: dict[str, dict[int, str]] = {}  # by broker name, then broker id
-        self._cluster_of: dict[str, str] = {}  # by broker name
-        self._queues: dict[str, dict[str, QueueData]] = {}  # by topic, then broker name
-        self._topics_of: dict[str, set[str]] = {}  # by broker name: the inverse of _queues
+        # by cluster and address
+        self._live: dict[tuple[str, str], _Live] = {}
+        # by broker name, then broker id
+        self._addresses: dict[str, dict[int, str]] = {}
+        # by broker name
+        self._cluster_of: dict[str, str] = {}
+        # by topic, then broker name
+        self._queues: dict[str, dict[str, QueueData]] = {}
+        # by broker name: the inverse of _queues
+        self._topics_of: dict[str, set[str]] = {}
         # by broker name, then topic: as registered, where it was closed for writing since
         self._wiped: dict[str, dict[str, QueueData]] = {}
         # by broker name: the last process of brokers that went without unregistering
         self._lost: dict[str, _Live] = {}
 
-    # --- brokers come ------------------------------------------------------------------------------------------------
+    # --- brokers come -----------------------------------------------------------------------------
 
     def register(self, registration: Registration, *, now: float, owner: int) -> Master | None:
-        """Take a broker and its topics in; its master, if it is a slave and the master is known. Raises RegistrationRefused."""
+        """Take a broker and its topics in; its master, if it is a slave and the master is known.
+
+        Raises RegistrationRefused.
+        """
         broker = registration.broker
         self._check(registration)
         addresses = self._addresses.get(broker.name, {})
         holder = addresses.get(broker.broker_id)
-        if holder is not None and holder != broker.address and self._is_newer(broker.cluster, holder, registration.data_version):
-            return None  # a master that was replaced still speaks: ignored, as by Java
+        if (
+            holder is not None
+            and holder != broker.address
+            and self._is_newer(broker.cluster, holder, registration.data_version)
+        ):
+            # a master that was replaced still speaks: ignored, as by Java
+            return None
         if holder is None and len(registration.topics) == 1:
-            raise RegistrationRefused("register broker failed: the first registration of a broker must not hold exactly one topic")
+            raise RegistrationRefused(
+                "register broker failed: the first registration of a broker must not hold exactly "
+                "one topic"
+            )
         known = self._live.get((broker.cluster, broker.address))
         if known is not None and known.broker.name != broker.name:
-            self._remove(known)  # the process at this address goes by a new name
+            # the process at this address goes by a new name
+            self._remove(known)
         first = holder is None
         self._lost.pop(broker.name, None)
         self._cluster_of[broker.name] = broker.cluster
-        self._addresses[broker.name] = {i: a for i, a in addresses.items() if a != broker.address} | {broker.broker_id: broker.address}
+        self._addresses[broker.name] = {
+            i: a for i, a in addresses.items() if a != broker.address
+        } | {broker.broker_id: broker.address}
         if holder is not None and holder != broker.address:
             self._live.pop((broker.cluster, holder), None)
         self._take_topics(registration, first)
@@ -138,18 +172,37 @@ class RouteTable:
 
     def _check(self, registration: Registration) -> None:
         broker = registration.broker
-        for what, name in (("cluster name", broker.cluster), ("broker name", broker.name), ("address", broker.address)):
+        for what, name in (
+            ("cluster name", broker.cluster),
+            ("broker name", broker.name),
+            ("address", broker.address),
+        ):
             _check_length(what, name)
         if len(registration.ha_address) > MAX_NAME_LENGTH:
-            raise RegistrationRefused(f"HA address of {len(registration.ha_address)} characters: at most {MAX_NAME_LENGTH} are allowed")
+            raise RegistrationRefused(
+                f"HA address of {len(registration.ha_address)} characters: at most "
+                f"{MAX_NAME_LENGTH} are allowed"
+            )
         if self._cluster_of.get(broker.name, broker.cluster) != broker.cluster:
-            raise RegistrationRefused(f"broker name {broker.name} belongs to cluster {self._cluster_of[broker.name]} already")
-        if (broker.cluster, broker.address) not in self._live and len(self._live) >= self._max_brokers:
-            raise RegistrationRefused(f"the name server holds {len(self._live)} brokers, its limit is {self._max_brokers}")
+            raise RegistrationRefused(
+                f"broker name {broker.name} belongs to cluster {self._cluster_of[broker.name]} "
+                "already"
+            )
+        if (broker.cluster, broker.address) not in self._live and len(
+            self._live
+        ) >= self._max_brokers:
+            raise RegistrationRefused(
+                f"the name server holds {len(self._live)} brokers, its limit is {self._max_brokers}"
+            )
         held = self._topics_of.get(broker.name, set())
-        total = sum(map(len, self._topics_of.values())) + sum(1 for topic in registration.topics if topic not in held)
+        total = sum(map(len, self._topics_of.values())) + sum(
+            1 for topic in registration.topics if topic not in held
+        )
         if total > self._max_topics:
-            raise RegistrationRefused(f"with this broker the name server would hold {total} topics, its limit is {self._max_topics}")
+            raise RegistrationRefused(
+                f"with this broker the name server would hold {total} topics, its limit is "
+                f"{self._max_topics}"
+            )
         for topic in registration.topics:
             _check_length("topic name", topic)
 
@@ -159,10 +212,14 @@ class RouteTable:
         return live is not None and live.data_version.state_version > version.state_version
 
     def _take_topics(self, registration: Registration, first: bool) -> None:
-        """Topics come from the master, or from the slave with the lowest id where a slave may act for it."""
+        """Topics come from the master, or from the slave with the lowest id where a slave may act
+        for it.
+        """
         broker = registration.broker
         is_master = broker.broker_id == MASTER_ID
-        acts = registration.acting_master is not None and broker.broker_id == min(self._addresses[broker.name])
+        acts = registration.acting_master is not None and broker.broker_id == min(
+            self._addresses[broker.name]
+        )
         if not is_master and not acts:
             return
         everything = first or self.data_version(broker) != registration.data_version
@@ -179,7 +236,8 @@ class RouteTable:
                 )
                 wiped = self._wiped.get(broker.name, {})
                 if wiped.get(topic) == queue:
-                    continue  # this topic is not what has changed
+                    # this topic is not what has changed
+                    continue
                 wiped.pop(topic, None)
                 self._queues.setdefault(topic, {})[broker.name] = queue
                 held.add(topic)
@@ -187,7 +245,11 @@ class RouteTable:
     def _master(self, broker: BrokerIdentity) -> Master | None:
         address = self._addresses[broker.name].get(MASTER_ID)
         live = self._live.get((broker.cluster, address)) if address else None
-        return Master(live.broker.address, live.ha_address) if live is not None and broker.broker_id != MASTER_ID else None
+        return (
+            Master(live.broker.address, live.ha_address)
+            if live is not None and broker.broker_id != MASTER_ID
+            else None
+        )
 
     def heartbeat(self, cluster: str, address: str, *, now: float, owner: int) -> None:
         """A sign of life; of a broker that is not known it changes nothing."""
@@ -197,19 +259,24 @@ class RouteTable:
             live.owner = max(owner, live.owner)
 
     def add_topic(self, topic: str, queues: Iterable[QueueData]) -> None:
-        """Route one topic to those of the brokers that are known. Raises RegistrationRefused when the table is full."""
+        """Route one topic to those of the brokers that are known.
+
+        Raises RegistrationRefused when the table is full.
+        """
         _check_length("topic name", topic)
         for queue in queues:
             held = self._topics_of.get(queue.broker_name)
             if held is None:
                 continue
             if topic not in held and sum(map(len, self._topics_of.values())) >= self._max_topics:
-                raise RegistrationRefused(f"the name server holds its limit of {self._max_topics} topics")
+                raise RegistrationRefused(
+                    f"the name server holds its limit of {self._max_topics} topics"
+                )
             self._wiped.get(queue.broker_name, {}).pop(topic, None)
             self._queues.setdefault(topic, {})[queue.broker_name] = queue
             held.add(topic)
 
-    # --- brokers go --------------------------------------------------------------------------------------------------
+    # --- brokers go -------------------------------------------------------------------------------
 
     def unregister(self, broker: BrokerIdentity, *, owner: int) -> bool:
         """Whether the broker was removed: not if it has registered on a later connection since."""
@@ -225,8 +292,12 @@ class RouteTable:
 
     def expire(self, now: float) -> list[BrokerIdentity]:
         """The brokers that went because they gave no sign for too long."""
-        self._lost = {name: live for name, live in self._lost.items() if live.seen + LOST_KEPT_S >= now}
-        return self._remove_all([live for live in self._live.values() if live.seen + live.expiry_s < now])
+        self._lost = {
+            name: live for name, live in self._lost.items() if live.seen + LOST_KEPT_S >= now
+        }
+        return self._remove_all(
+            [live for live in self._live.values() if live.seen + live.expiry_s < now]
+        )
 
     def _remove_all(self, gone: list[_Live]) -> list[BrokerIdentity]:
         for live in gone:
@@ -263,10 +334,12 @@ class RouteTable:
         if not queues:
             del self._queues[topic]
 
-    # --- operators ---------------------------------------------------------------------------------------------------
+    # --- operators --------------------------------------------------------------------------------
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
-        """Forget the topic, at one cluster's brokers or everywhere, until a broker registers it again."""
+        """Forget the topic, at one cluster's brokers or everywhere, until a broker registers it
+        again.
+        """
         for broker_name in list(self._queues.get(topic, ())):
             if not cluster or self._cluster_of[broker_name] == cluster:
                 self._topics_of[broker_name].discard(topic)
@@ -278,22 +351,27 @@ class RouteTable:
         return len(self._wiped.get(broker_name, ()))
 
     def set_writable(self, broker_name: str, writable: bool) -> int:
-        """Open or close all topics of a broker for writing, each until another configuration of it is registered; how many there are."""
+        """Open or close all topics of a broker for writing, each until another configuration of it
+        is registered; how many there are.
+        """
         topics = self._topics_of.get(broker_name, ())
         if writable:
             self._wiped.pop(broker_name, None)
-        made: dict[QueueData, QueueData] = {}  # most topics are alike: a few new objects instead of one each
+        # most topics are alike: a few new objects instead of one each
+        made: dict[QueueData, QueueData] = {}
         for topic in topics:
             queue = self._queues[topic][broker_name]
             if not writable and queue.perm & PERM_WRITE:
                 self._wiped.setdefault(broker_name, {})[topic] = queue
             changed = made.get(queue)
             if changed is None:
-                changed = made[queue] = replace(queue, perm=PERM_READ | PERM_WRITE if writable else queue.perm & ~PERM_WRITE)
+                changed = made[queue] = replace(
+                    queue, perm=PERM_READ | PERM_WRITE if writable else queue.perm & ~PERM_WRITE
+                )
             self._queues[topic][broker_name] = changed
         return len(topics)
 
-    # --- questions ---------------------------------------------------------------------------------------------------
+    # --- questions --------------------------------------------------------------------------------
 
     def data_version(self, broker: BrokerIdentity) -> DataVersion | None:
         """The version of the topic table that the broker registered last."""
@@ -310,12 +388,22 @@ class RouteTable:
     def member_group(self, cluster: str, broker_name: str) -> BrokerData:
         """The addresses under one broker name; none if it is not known in the cluster."""
         known = self._cluster_of.get(broker_name) == cluster
-        return BrokerData(cluster=cluster, broker_name=broker_name, addresses=dict(self._addresses[broker_name]) if known else {})
+        return BrokerData(
+            cluster=cluster,
+            broker_name=broker_name,
+            addresses=dict(self._addresses[broker_name]) if known else {},
+        )
 
     def cluster_info(self) -> ClusterInfo:
-        brokers = {name: self.member_group(cluster, name) for name, cluster in self._cluster_of.items()}
+        brokers = {
+            name: self.member_group(cluster, name) for name, cluster in self._cluster_of.items()
+        }
         lost = {name: _broker_data(live.broker) for name, live in self._lost.items()}
-        return ClusterInfo(brokers=brokers, clusters={name: tuple(members) for name, members in self._clusters().items()}, lost=lost)
+        return ClusterInfo(
+            brokers=brokers,
+            clusters={name: tuple(members) for name, members in self._clusters().items()},
+            lost=lost,
+        )
 
     def _clusters(self) -> dict[str, list[str]]:
         """Cluster to its broker names."""
@@ -337,11 +425,20 @@ class RouteTable:
         def matches(flag: int) -> bool:
             return flag & on == on and not flag & off
 
-        return [topic for topic, queues in self._queues.items() if matches(next(iter(queues.values())).topic_sys_flag)]
+        return [
+            topic
+            for topic, queues in self._queues.items()
+            if matches(next(iter(queues.values())).topic_sys_flag)
+        ]
 
     def system_topics(self) -> list[str]:
         """Each cluster and each broker has a topic of its name."""
-        return [name for cluster, members in self._clusters().items() for name in (cluster, *members)]
+        return [
+            name for cluster, members in self._clusters().items() for name in (cluster, *members)
+        ]
 
     def any_address(self) -> str | None:
-        return next((address for addresses in self._addresses.values() for address in addresses.values()), None)
+        return next(
+            (address for addresses in self._addresses.values() for address in addresses.values()),
+            None,
+        )

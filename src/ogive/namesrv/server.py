@@ -1,4 +1,7 @@
-"""The name server's life, its connections, and dispatch. Source: NamesrvController.java, DefaultRequestProcessor.java, 5.3."""
+"""The name server's life, its connections, and dispatch.
+
+Source: NamesrvController.java, DefaultRequestProcessor.java, 5.3.
+"""
 
 import asyncio
 import dataclasses
@@ -29,17 +32,22 @@ from ogive.wire.headers import decode_header
 
 log = logging.getLogger(__name__)
 
-_CALLED: Final = "the name server"  # in the log
+# in the log
+_CALLED: Final = "the name server"
 _LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class NameServer:
     """``await start()``, give ``address`` to brokers and clients, ``await stop()``."""
 
-    def __init__(self, config: NameServerConfig | None = None, *, access: AccessTable | None = None) -> None:
+    def __init__(
+        self, config: NameServerConfig | None = None, *, access: AccessTable | None = None
+    ) -> None:
         """*access*: the users who may ask, and for what; None: anybody may do anything."""
         self.config = config or NameServerConfig()
-        self._guard = None if access is None else Guard(access, cluster=self.config.cluster, server=_CALLED)
+        self._guard = (
+            None if access is None else Guard(access, cluster=self.config.cluster, server=_CALLED)
+        )
         self._server = Server(
             self._handle,
             host=self.config.host,
@@ -51,9 +59,11 @@ class NameServer:
         )
         self._context: Context | None = None
         self._numbers = itertools.count(1)
-        self._owners: dict[Connection, int] = {}  # open connections, numbered as they come
+        # open connections, numbered as they come
+        self._owners: dict[Connection, int] = {}
         self._slices = Slices()
-        self._answering: set[asyncio.Task[None]] = set()  # bounded by each connection's limit of requests in flight
+        # bounded by each connection's limit of requests in flight
+        self._answering: set[asyncio.Task[None]] = set()
         self._scan: asyncio.Task[None] | None = None
 
     @property
@@ -69,13 +79,22 @@ class NameServer:
     async def start(self) -> None:
         """Ready when this returns. Raises ConnectError when the address is taken."""
         config = self.config
-        table = RouteTable(expiry_s=config.broker_expiry_s, max_brokers=config.max_brokers, max_topics=config.max_topics)
+        table = RouteTable(
+            expiry_s=config.broker_expiry_s,
+            max_brokers=config.max_brokers,
+            max_topics=config.max_topics,
+        )
         kv = KvConfig(config.kv_path, max_entries=config.max_kv_entries)
         loop = asyncio.get_running_loop()
         self._context = Context(config=config, routes=table, kv=kv, now=loop.time)
         await self._server.start()
-        self._context = dataclasses.replace(self._context, config=dataclasses.replace(config, port=self._server.port))
-        self._scan = asyncio.create_task(every(config.scan_s, self._expire, name="scan for silent brokers"), name="name server scan")
+        self._context = dataclasses.replace(
+            self._context, config=dataclasses.replace(config, port=self._server.port)
+        )
+        self._scan = asyncio.create_task(
+            every(config.scan_s, self._expire, name="scan for silent brokers"),
+            name="name server scan",
+        )
         watch(self._scan)
         log.info("name server listens on %s", self.address)
 
@@ -94,7 +113,7 @@ class NameServer:
         """See Server.connect_here."""
         return await self._server.connect_here(credentials)
 
-    # --- connections -------------------------------------------------------------------------------------------------
+    # --- connections ------------------------------------------------------------------------------
 
     def _opened(self, connection: ServerConnection) -> None:
         self._owners[connection] = next(self._numbers)
@@ -115,24 +134,29 @@ class NameServer:
         assert self._context is not None, "connections exist only while the name server runs"
         return self._context
 
-    # --- dispatch ----------------------------------------------------------------------------------------------------
+    # --- dispatch ---------------------------------------------------------------------------------
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
         route = ROUTES.get(command.code)
         entry: Entry[Context] | None = None
         try:
-            if route is not None and len(command.body) > route.max_body_bytes:  # before the guard, which reads it
+            # before the guard, which reads it
+            if route is not None and len(command.body) > route.max_body_bytes:
                 remark = f"a body of {len(command.body)} bytes, {route.max_body_bytes} are allowed"
                 raise Refused(ResponseCode.INVALID_PARAMETER, remark)
             if self._guard is not None:
                 self._guard.check(command, connection.remote_address)
                 connection.trust()
             if route is None:
-                raise Refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported")
+                raise Refused(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                    f" request type {command.code} not supported",
+                )
             call = Call(self._owners[connection], command.version, command.body)
             header = decode_header(route.header, command.ext_fields)
             entry = self._entry(connection, command)
-            if entry is not None and not inspect.iscoroutinefunction(route.handle):  # else it begins in its turn, see _answer_later()
+            # else it begins in its turn, see _answer_later()
+            if entry is not None and not inspect.iscoroutinefunction(route.handle):
                 entry.begin()
             answer = route.handle(self._running, call, header)
         except (Refused, RegistrationRefused, ProtocolError) as exc:
@@ -142,12 +166,19 @@ class NameServer:
         if isinstance(answer, RemotingCommand):
             _reply(connection, command, answer)
         else:
-            task = asyncio.create_task(self._answer_later(connection, command, answer, entry), name=f"request {command.code}")
+            task = asyncio.create_task(
+                self._answer_later(connection, command, answer, entry),
+                name=f"request {command.code}",
+            )
             self._answering.add(task)
             task.add_done_callback(self._answering.discard)
 
     async def _answer_later(
-        self, connection: Connection, command: RemotingCommand, pending: Coroutine[Any, Any, RemotingCommand], entry: Entry[Context] | None
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        pending: Coroutine[Any, Any, RemotingCommand],
+        entry: Entry[Context] | None,
     ) -> None:
         try:
             await self._slices.mine()
@@ -157,7 +188,9 @@ class NameServer:
         except OgiveError as exc:
             answer = _refusal(exc)
         except BaseException:
-            connection.abort(f"request {command.code} of {connection.remote_address} ended without an answer")
+            connection.abort(
+                f"request {command.code} of {connection.remote_address} ended without an answer"
+            )
             raise
         finally:
             pending.close()
@@ -186,12 +219,18 @@ def _reply(connection: Connection, command: RemotingCommand, answer: RemotingCom
 
 
 def _frame(command: RemotingCommand, answer: RemotingCommand) -> bytes:
-    """The answer to *command*. One that the protocol cannot carry (a list too long, say) becomes an error."""
+    """The answer to *command*.
+
+    One that the protocol cannot carry (a list too long, say) becomes an error.
+    """
     answer.opaque, answer.flag = command.opaque, int(Flag.RESPONSE)
     try:
         return encode_command(answer)
     except ProtocolError as exc:
-        return _frame(command, RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=f"the answer cannot be sent: {exc}"))
+        return _frame(
+            command,
+            RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=f"the answer cannot be sent: {exc}"),
+        )
 
 
 def _log_gone(brokers: list[BrokerIdentity], why: str) -> None:

@@ -1,6 +1,8 @@
-"""Ready pipelines: each is one short module of ordinary PySpark, to run as ``ogive pipeline NAME`` or to copy and change.
+"""Ready pipelines: each is one short module of ordinary PySpark, to run as ``ogive pipeline NAME``
+or to copy and change.
 
-Each takes a Spark session and keyword arguments, reports progress through *say*, ends cleanly on *stop*, and returns a Summary.
+Each takes a Spark session and keyword arguments, reports progress through *say*, ends cleanly on
+*stop*, and returns a Summary.
 """
 
 from ogive.pipelines.archive import archive
@@ -13,4 +15,15 @@ from ogive.pipelines.summary import Summary
 from ogive.pipelines.trace_report import trace_report
 from ogive.spark.stopping import Stop
 
-__all__ = ["Job", "Stop", "Summary", "archive", "mirror", "reconcile", "redrive", "replay", "run", "trace_report"]
+__all__ = [
+    "Job",
+    "Stop",
+    "Summary",
+    "archive",
+    "mirror",
+    "reconcile",
+    "redrive",
+    "replay",
+    "run",
+    "trace_report",
+]

@@ -1,10 +1,11 @@
 """Topics to Parquet, by topic, date and hour of their storage (UTC), each message once.
 
-Layout: ``TO/topic=T/date=D/hour=H/part=P/*.parquet``. A batch writes parts of its own name, so that a batch which Spark repeats replaces
-what its first attempt wrote. When the stream has ended, the parts of an hour become one file, sorted by queue and offset; a journal makes
-that step repeatable. Files are on stable storage before anything relies on them: Spark's note which messages a batch has before its parts,
-a part before Spark notes its batch as done, the file of an hour before its parts go. The checkpoint lives in ``TO/_checkpoint``: whoever
-moves the folder moves both.
+Layout: ``TO/topic=T/date=D/hour=H/part=P/*.parquet``. A batch writes parts of its own name, so that
+a batch which Spark repeats replaces what its first attempt wrote. When the stream has ended, the
+parts of an hour become one file, sorted by queue and offset; a journal makes that step repeatable.
+Files are on stable storage before anything relies on them: Spark's note which messages a batch has
+before its parts, a part before Spark notes its batch as done, the file of an hour before its parts
+go. The checkpoint lives in ``TO/_checkpoint``: whoever moves the folder moves both.
 """
 
 import json
@@ -20,7 +21,16 @@ from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
 from ogive.pipelines.places import writable
-from ogive.pipelines.running import OPEN, Say, Security, lag, last_batch, positions, read_all, waiting
+from ogive.pipelines.running import (
+    OPEN,
+    Say,
+    Security,
+    lag,
+    last_batch,
+    positions,
+    read_all,
+    waiting,
+)
 from ogive.pipelines.summary import Summary
 from ogive.spark.compat import limit_of_available_now
 from ogive.spark.lasting import keep, keep_plan, sync_dir, write_json
@@ -29,32 +39,56 @@ from ogive.spark.stopping import Stop
 from ogive.words import counted
 
 STORED: Final = (
-    "brokerName STRING, queueId INT, queueOffset BIGINT, keys STRING, tags STRING, body BINARY, properties MAP<STRING,STRING>, "
+    "brokerName STRING, queueId INT, queueOffset BIGINT, keys STRING, tags STRING, body BINARY, "
+    "properties MAP<STRING,STRING>, "
     "bornTimestamp TIMESTAMP, storeTimestamp TIMESTAMP"
 )
 SCHEMA: Final = f"{STORED}, topic STRING, date STRING, hour STRING, part STRING"
 """For reading: without it Spark would take the topic "2013" for a number."""
 
-MANY_FILES: Final = 16  # so many parts, and an hour is compacted before its end
+# so many parts, and an hour is compacted before its end
+MANY_FILES: Final = 16
 
 
 def archive(
-    spark: SparkSession, *, name_server: str, topics: Sequence[str], to: Path, stop: Stop, say: Say, group: str | None = None,
-    security: Security = OPEN, every_s: float | None = None, max_rows: int = 500_000, allow_loss: bool = False, dry_run: bool = False,
-) -> Summary:  # fmt: skip
-    """Bring the archive up to date; with *every_s* again and again until stopped. *group* shows the progress at the brokers.
+    spark: SparkSession,
+    *,
+    name_server: str,
+    topics: Sequence[str],
+    to: Path,
+    stop: Stop,
+    say: Say,
+    group: str | None = None,
+    security: Security = OPEN,
+    every_s: float | None = None,
+    max_rows: int = 500_000,
+    allow_loss: bool = False,
+    dry_run: bool = False,
+) -> Summary:
+    """Bring the archive up to date; with *every_s* again and again until stopped.
 
-    Messages that were deleted before they were archived fail the run, unless *allow_loss* says to go on behind them.
+    *group* shows the progress at the brokers.
+
+    Messages that were deleted before they were archived fail the run, unless *allow_loss* says to
+    go on behind them.
     """
     summary = Summary("archive", dry_run=dry_run)
     to = writable("to", to)
-    options = {**security, "nameServer": name_server, "subscribe": ",".join(topics), "startingOffsets": "earliest"}
+    options = {
+        **security,
+        "nameServer": name_server,
+        "subscribe": ",".join(topics),
+        "startingOffsets": "earliest",
+    }
     options |= {**limit_of_available_now(max_rows), "failOnDataLoss": str(not allow_loss).lower()}
     options |= {"consumerGroup": group} if group else {}
     SourceOptions.parse(options)
     checkpoint = to / "_checkpoint"
     if not checkpoint.exists() and any(to.glob("topic=*")):
-        raise InvalidOption(f"{to} holds an archive without its _checkpoint: a new run would double it; take another folder")
+        raise InvalidOption(
+            f"{to} holds an archive without its _checkpoint: a new run would double it; take "
+            "another folder"
+        )
     if dry_run:
         left = waiting(name_server, security, topics, positions(checkpoint))
         summary.notes = [f"{topic}: {count:,} messages" for topic, count in left.items()]
@@ -66,20 +100,34 @@ def archive(
 
         def write(rows: DataFrame, batch: int, through: int = through) -> None:
             stop.check()
-            if batch <= through:  # Spark lost its note that the batch is done; we have not
+            # Spark lost its note that the batch is done; we have not
+            if batch <= through:
                 summary.notes.append(f"batch {batch} is in the archive already")
                 return
             keep_plan(checkpoint)
-            dated = rows.withColumn("date", f.expr("string(date_from_unix_date(int(unix_seconds(storeTimestamp) div 86400)))"))
-            parts = dated.withColumn("hour", f.expr("lpad(string(unix_seconds(storeTimestamp) div 3600 % 24), 2, '0')"))
+            dated = rows.withColumn(
+                "date",
+                f.expr("string(date_from_unix_date(int(unix_seconds(storeTimestamp) div 86400)))"),
+            )
+            parts = dated.withColumn(
+                "hour", f.expr("lpad(string(unix_seconds(storeTimestamp) div 3600 % 24), 2, '0')")
+            )
             parts = parts.withColumn("part", f.lit(f"b{batch:09d}"))
-            by = parts.write.mode("overwrite").option("partitionOverwriteMode", "dynamic").partitionBy("topic", "date", "hour", "part")
+            by = (
+                parts.write.mode("overwrite")
+                .option("partitionOverwriteMode", "dynamic")
+                .partitionBy("topic", "date", "hour", "part")
+            )
             by.parquet(str(to))
             for part in to.glob(f"topic=*/date=*/hour=*/part=b{batch:09d}"):
                 keep(part, within=to)
 
         stream = spark.readStream.format("rocketmq").options(**options).load()
-        writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+        writer = (
+            stream.writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+        )
 
         def report(rows: int, progress: Mapping[str, Any]) -> None:
             say(f"{rows:,} messages archived{lag(progress)}")
@@ -87,7 +135,8 @@ def archive(
         rows, _ = read_all(spark, writer.start, checkpoint, stop, report)
         summary.read += rows
         summary.written += rows
-        if stop.asked:  # a batch may be open: only after a stream that ended by itself all parts are complete
+        # a batch may be open: only after a stream that ended by itself all parts are complete
+        if stop.asked:
             summary.stopped = every_s is None
             break
         _note(to, last_batch(checkpoint))
@@ -102,7 +151,8 @@ def archive(
 
 def compact(spark: SparkSession, to: Path, now: datetime) -> int:
     """Make one file of each hour that is over or has many files. How many hours were changed."""
-    count, current = 0, now - timedelta(minutes=1)  # a batch may still bring messages of the last minute
+    # a batch may still bring messages of the last minute
+    count, current = 0, now - timedelta(minutes=1)
     for hour in sorted(to.glob("topic=*/date=*/hour=*")):
         over = f"{hour.parent.name[5:]}T{hour.name[5:]}" < current.strftime("%Y-%m-%dT%H")
         parts = sorted(hour.glob("part=*"))
@@ -114,7 +164,11 @@ def compact(spark: SparkSession, to: Path, now: datetime) -> int:
         whole = rows.coalesce(1).sortWithinPartitions("brokerName", "queueId", "queueOffset")
         whole.write.mode("overwrite").parquet(str(to / "_new" / place))
         keep(to / "_new" / place, within=to)
-        work = {"hour": str(place), "parts": [part.name for part in parts], "into": f"part=c{_state(to):09d}-{time.time_ns()}"}
+        work = {
+            "hour": str(place),
+            "parts": [part.name for part in parts],
+            "into": f"part=c{_state(to):09d}-{time.time_ns()}",
+        }
         write_json(to / "_compacting.json", work)
         recover(to)
         count += 1
@@ -122,7 +176,10 @@ def compact(spark: SparkSession, to: Path, now: datetime) -> int:
 
 
 def recover(to: Path) -> None:
-    """Finish a compaction that was interrupted, and remove what a killed writer left behind. Harmless when repeated."""
+    """Finish a compaction that was interrupted, and remove what a killed writer left behind.
+
+    Harmless when repeated.
+    """
     journal = to / "_compacting.json"
     if journal.exists():
         work = json.loads(journal.read_text("utf-8"))
@@ -131,7 +188,8 @@ def recover(to: Path) -> None:
             shutil.rmtree(hour / part, ignore_errors=True)
         if new.exists():
             new.rename(hour / work["into"])
-            sync_dir(hour)  # its new name first: the old one may stay, and nothing else leads to the rows
+            # its new name first: the old one may stay, and nothing else leads to the rows
+            sync_dir(hour)
             sync_dir(new.parent)
         journal.unlink()
     for left in [to / "_new", *to.glob(".spark-staging-*")]:

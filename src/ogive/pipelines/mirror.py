@@ -1,8 +1,10 @@
-"""Topics of one cluster copied to another, and kept up to date: keys, tags, properties, sharding keys and order stay.
+"""Topics of one cluster copied to another, and kept up to date: keys, tags, properties, sharding
+keys and order stay.
 
-Messages of one source queue go to one queue of the target, in their order; those with a sharding key to the queue of that key. What was
-copied is in the checkpoint under *state*: a stop and a restart copy nothing twice, a crash at most one batch, and nothing if *idempotent*:
-then Spark's own stream writes, whose sink looks what of a repeated batch the target has (see ogive.spark.attempts).
+Messages of one source queue go to one queue of the target, in their order; those with a sharding
+key to the queue of that key. What was copied is in the checkpoint under *state*: a stop and a
+restart copy nothing twice, a crash at most one batch, and nothing if *idempotent*: then Spark's own
+stream writes, whose sink looks what of a repeated batch the target has (see ogive.spark.attempts).
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,13 +28,30 @@ from ogive.spark.stopping import Stop
 
 
 def mirror(
-    spark: SparkSession, *, source: str, target: str, topics: Sequence[str], state: Path, stop: Stop, say: Say, prefix: str = "",
-    security: Security = OPEN, target_security: Security = OPEN, group: str | None = None, follow: bool = False, idempotent: bool = False,
-    max_rows: int = 100_000, allow_loss: bool = False, dry_run: bool = False,
-) -> Summary:  # fmt: skip
-    """Copy from the name server *source* to *target*; with *follow* until stopped. *prefix* is put before the topics' names there.
+    spark: SparkSession,
+    *,
+    source: str,
+    target: str,
+    topics: Sequence[str],
+    state: Path,
+    stop: Stop,
+    say: Say,
+    prefix: str = "",
+    security: Security = OPEN,
+    target_security: Security = OPEN,
+    group: str | None = None,
+    follow: bool = False,
+    idempotent: bool = False,
+    max_rows: int = 100_000,
+    allow_loss: bool = False,
+    dry_run: bool = False,
+) -> Summary:
+    """Copy from the name server *source* to *target*; with *follow* until stopped.
 
-    *group* shows the progress and the lag at the source. A topic that the target has not is made with as many queues.
+    *prefix* is put before the topics' names there.
+
+    *group* shows the progress and the lag at the source. A topic that the target has not is made
+    with as many queues.
     """
     refuse_itself(source, target, prefix)
     summary = Summary("mirror", dry_run=dry_run)
@@ -51,7 +70,9 @@ def mirror(
         SinkOptions.parse({**target_security, "nameServer": target, "topic": prefix + topic})
     if dry_run:
         left = waiting(source, security, topics, positions(state))
-        summary.notes = [f"{topic} to {prefix}{topic}: {count:,} messages" for topic, count in left.items()]
+        summary.notes = [
+            f"{topic} to {prefix}{topic}: {count:,} messages" for topic, count in left.items()
+        ]
         summary.read = summary.written = sum(left.values())
         return summary
     there = {**target_security, "nameServer": target}
@@ -59,34 +80,61 @@ def mirror(
         prepare({**security, "nameServer": source}, topic, there, prefix + topic)
     stream = spark.readStream.format("rocketmq").options(**reading)
     read = stream.load().withColumn("why", why_not())
-    counted = read.observe("skipped", *(f.count_if(f.col("why") == why).alias(why) for why in REASONS))
+    counted = read.observe(
+        "skipped", *(f.count_if(f.col("why") == why).alias(why) for why in REASONS)
+    )
     copies = counted.where("why IS NULL").select(
         f.concat(f.lit(prefix), "topic").alias("topic"),
         "body",
         "keys",
         "tags",
         "properties",
-        f.coalesce(f.col("properties")[PropertyName.SHARDING_KEY], f.concat_ws("/", "brokerName", "queueId")).alias("shardingKey"),
-        # its own id, so that mirrors of two clusters into one share no keys; its place, because a source may hold an id twice
-        f.concat_ws("/", f.col("properties")[PropertyName.UNIQ_KEY], "topic", "brokerName", "queueId", "queueOffset").alias("uniqueKey"),
+        f.coalesce(
+            f.col("properties")[PropertyName.SHARDING_KEY],
+            f.concat_ws("/", "brokerName", "queueId"),
+        ).alias("shardingKey"),
+        # its own id, so that mirrors of two clusters into one share no keys; its place, because a
+        # source may hold an id twice
+        f.concat_ws(
+            "/",
+            f.col("properties")[PropertyName.UNIQ_KEY],
+            "topic",
+            "brokerName",
+            "queueId",
+            "queueOffset",
+        ).alias("uniqueKey"),
     )
 
     def write(rows: DataFrame, _: int) -> None:
         stop.check()
         rows.write.format("rocketmq").options(**there).mode("append").save()
 
-    activate(spark)  # a job of a user's may run this in any thread
+    # a job of a user's may run this in any thread
+    activate(spark)
     writer = copies.writeStream.option("checkpointLocation", str(state))
-    writer = writer.format("rocketmq").options(**there, delivery="idempotent") if idempotent else writer.foreachBatch(write)
-    triggered = writer.trigger(processingTime="1 second") if follow else writer.trigger(availableNow=True)
+    writer = (
+        writer.format("rocketmq").options(**there, delivery="idempotent")
+        if idempotent
+        else writer.foreachBatch(write)
+    )
+    triggered = (
+        writer.trigger(processingTime="1 second") if follow else writer.trigger(availableNow=True)
+    )
 
     def report(rows: int, progress: Mapping[str, Any]) -> None:
-        say(f"{rows:,} messages read, {progress['processedRowsPerSecond']:,.0f} a second{lag(progress)}")
+        say(
+            f"{rows:,} messages read, {progress['processedRowsPerSecond']:,.0f} a "
+            f"second{lag(progress)}"
+        )
 
     if follow:
-        summary.read, summary.skipped = watch(spark, triggered.start(), stop, report, at_once=idempotent)
+        summary.read, summary.skipped = watch(
+            spark, triggered.start(), stop, report, at_once=idempotent
+        )
     else:
-        summary.read, summary.skipped = read_all(spark, triggered.start, state, stop, report, at_once=idempotent)
+        summary.read, summary.skipped = read_all(
+            spark, triggered.start, state, stop, report, at_once=idempotent
+        )
     summary.written = summary.read - summary.skipped.total()
     summary.stopped = stop.asked and not follow
     behind = sum(waiting(source, security, topics, positions(state)).values())
@@ -98,7 +146,9 @@ def mirror(
 def refuse_itself(source: str, target: str, prefix: str) -> None:
     """Raises InvalidOption where a topic would be copied into itself."""
     if source == target and not prefix:
-        raise InvalidOption("source and target are one cluster: give the copies other names with --prefix")
+        raise InvalidOption(
+            "source and target are one cluster: give the copies other names with --prefix"
+        )
 
 
 def prepare(source: Security, topic: str, target: Security, name: str) -> None:

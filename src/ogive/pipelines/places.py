@@ -21,7 +21,8 @@ def local(option: str, place: str | Path) -> Path:
     scheme = _SCHEME.match(text)
     if scheme:
         raise InvalidOption(
-            f"{option} {place}: pipelines rename and sync files themselves, which {scheme[1]}: does not allow; name a folder of this "
+            f"{option} {place}: pipelines rename and sync files themselves, which {scheme[1]}: "
+            "does not allow; name a folder of this "
             "machine, also a mounted one, and copy it from there"
         )
     return Path(text)
@@ -35,7 +36,8 @@ def writable(option: str, place: str | Path) -> Path:
     """
     path = local(option, place)
     # not Path.exists(), which raises where this user may not look
-    there = next(one for one in (path, *path.absolute().parents) if os.path.exists(one))  # noqa: PTH110
+    places = (path, *path.absolute().parents)
+    there = next(one for one in places if os.path.exists(one))  # noqa: PTH110
     if not there.is_dir():
         raise InvalidOption(f"{option} {place}: {there} is a file, and a folder is expected")
     if not os.access(there, os.W_OK | os.X_OK):
@@ -46,5 +48,7 @@ def writable(option: str, place: str | Path) -> Path:
             file.write_bytes(b"0")
             file.rename(file.with_suffix(".new"))
     except OSError as exc:
-        raise InvalidOption(f"{option} {place}: nothing can be written in {there}: {exc.strerror or exc}") from None
+        raise InvalidOption(
+            f"{option} {place}: nothing can be written in {there}: {exc.strerror or exc}"
+        ) from None
     return path

@@ -11,16 +11,25 @@ _FILE: Final = "replay.json"
 
 
 def noted(state: Path, **plan: Any) -> dict[str, Any]:
-    """What an earlier run of the same plan noted. The first run fixes the end of the time. Raises InvalidOption for another plan."""
+    """What an earlier run of the same plan noted.
+
+    The first run fixes the end of the time. Raises InvalidOption for another plan.
+    """
     plan["fixed"] = json.dumps(plan, default=str, sort_keys=True)
     file = state / _FILE
     if file.exists():
         known: dict[str, Any] = json.loads(file.read_text("utf-8"))
         if known["fixed"] != plan["fixed"]:
-            raise InvalidOption(f"{state} holds the progress of another replay: use the same options, or another folder")
+            raise InvalidOption(
+                f"{state} holds the progress of another replay: use the same options, or another "
+                "folder"
+            )
         return known
     plan["until"] = plan["until"] or datetime.now(UTC)
-    texts = {name: value.isoformat() if isinstance(value, datetime) else value for name, value in plan.items()}
+    texts = {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in plan.items()
+    }
     return texts | {"hour": None, "queues": {}}
 
 

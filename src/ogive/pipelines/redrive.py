@@ -1,7 +1,9 @@
-"""Dead letters back to the topic that they came from, as new messages with their keys, tags, properties and order of a sharding key.
+"""Dead letters back to the topic that they came from, as new messages with their keys, tags,
+properties and order of a sharding key.
 
-All groups of that topic get them; to give them to the one group that failed, use ``ogive dead-letter send``. What was sent is noted in a
-ledger under *state*, by its place and its id, so that no run sends a letter again; a crash repeats at most one chunk.
+All groups of that topic get them; to give them to the one group that failed, use ``ogive
+dead-letter send``. What was sent is noted in a ledger under *state*, by its place and its id, so
+that no run sends a letter again; a crash repeats at most one chunk.
 """
 
 from pathlib import Path
@@ -26,10 +28,21 @@ _LEDGER: Final = "topic STRING, brokerName STRING, queueId INT, queueOffset BIGI
 
 
 def redrive(
-    spark: SparkSession, *, name_server: str, group: str, state: Path, stop: Stop, say: Say, where: str = "true", to: str | None = None,
-    security: Security = OPEN, chunk: int = 10_000, dry_run: bool = True,
-) -> Summary:  # fmt: skip
-    """Send the letters for which the SQL expression *where* is true to where they came from, or to *to*.
+    spark: SparkSession,
+    *,
+    name_server: str,
+    group: str,
+    state: Path,
+    stop: Stop,
+    say: Say,
+    where: str = "true",
+    to: str | None = None,
+    security: Security = OPEN,
+    chunk: int = 10_000,
+    dry_run: bool = True,
+) -> Summary:
+    """Send the letters for which the SQL expression *where* is true to where they came from, or to
+    *to*.
 
     Only shows what it would do, unless *dry_run* is False.
     """
@@ -43,16 +56,25 @@ def redrive(
     options = {**security, "nameServer": name_server}
     letters = spark.read.format("rocketmq").options(**options, includeMetadata="true").load(topic)
     origin = f.lit(to) if to else f.col("properties")[PropertyName.RETRY_TOPIC]
-    marked = letters.withColumn("wanted", f.coalesce(f.expr(where), f.lit(False))).withColumn("origin", origin)
+    marked = letters.withColumn("wanted", f.coalesce(f.expr(where), f.lit(False))).withColumn(
+        "origin", origin
+    )
     ledger = state / group
-    sent = spark.read.schema(_LEDGER).parquet(str(ledger)) if ledger.exists() else spark.createDataFrame([], _LEDGER)
+    sent = (
+        spark.read.schema(_LEDGER).parquet(str(ledger))
+        if ledger.exists()
+        else spark.createDataFrame([], _LEDGER)
+    )
     sent = sent.select(f.struct(*PLACE).alias("sent"), f.col("msgId").alias("sent_id")).distinct()
-    same = (f.struct(*PLACE) == f.col("sent")) & (f.coalesce("sent_id", "msgId") == f.col("msgId"))  # a ledger of before has no ids
+    # a ledger of before has no ids
+    same = (f.struct(*PLACE) == f.col("sent")) & (f.coalesce("sent_id", "msgId") == f.col("msgId"))
     plan = marked.join(sent, same, "left").withColumn(
         "why",
         f.when(~f.col("wanted"), "not chosen")
         .when(f.col("sent").isNotNull(), "sent by an earlier run")
-        .when(f.col("origin").isNull(), "does not say where it came from (choose a topic with --to)")
+        .when(
+            f.col("origin").isNull(), "does not say where it came from (choose a topic with --to)"
+        )
         .when(~f.col("origin").rlike(_TOPIC), NO_TOPIC)
         .otherwise(why_not()),
     )
@@ -60,14 +82,18 @@ def redrive(
         plan.where(f.col("why").isNull())
         .withColumn("number", f.row_number().over(Window.orderBy("storeTimestamp", *PLACE)))
         .select("number", "origin", "body", "keys", "tags", "properties", *PLACE, "msgId")
-        .localCheckpoint()  # not persist(): Spark would recompute it when the ledger, which is in its plan, grows
+        # not persist(): Spark would recompute it when the ledger, which is in its plan, grows
+        .localCheckpoint()
     )
     for row in plan.groupBy("why").count().collect():
         summary.read += row["count"]
         if row["why"] is not None:
             summary.skipped[row["why"]] = row["count"]
     targets = chosen.groupBy("origin", "tags").count().orderBy("origin", "tags").limit(20).collect()
-    summary.notes += [f"{row['count']:,} to {row['origin']}" + (f", tag {row['tags']}" if row["tags"] else "") for row in targets]
+    summary.notes += [
+        f"{row['count']:,} to {row['origin']}" + (f", tag {row['tags']}" if row["tags"] else "")
+        for row in targets
+    ]
     count = chosen.count()
     if dry_run:
         summary.written = count
@@ -77,10 +103,18 @@ def redrive(
             summary.stopped = True
             break
         part = chosen.where(f.col("number").between(first, first + chunk - 1))
-        messages = part.coalesce(1).sortWithinPartitions("number").select(
-            f.col("origin").alias("topic"), "body", "keys", "tags", "properties",
-            f.col("properties")[PropertyName.SHARDING_KEY].alias("shardingKey"),
-        )  # fmt: skip
+        messages = (
+            part.coalesce(1)
+            .sortWithinPartitions("number")
+            .select(
+                f.col("origin").alias("topic"),
+                "body",
+                "keys",
+                "tags",
+                "properties",
+                f.col("properties")[PropertyName.SHARDING_KEY].alias("shardingKey"),
+            )
+        )
         messages.write.format("rocketmq").options(**options).mode("append").save()
         part.select(*PLACE, "msgId").coalesce(1).write.mode("append").parquet(str(ledger))
         summary.written += min(chunk, count - first + 1)

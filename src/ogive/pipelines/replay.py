@@ -1,7 +1,9 @@
-"""An archive, or a time range of a topic, sent into a topic again: with the original keys, tags and properties, and at a given rate.
+"""An archive, or a time range of a topic, sent into a topic again: with the original keys, tags and
+properties, and at a given rate.
 
-Hour by hour, within an hour by time of storage. Messages of one sharding key (without one: of one queue) keep their order. Progress is
-kept under *state* after every chunk, for each queue: a stop and a restart send nothing twice, a crash at most one chunk.
+Hour by hour, within an hour by time of storage. Messages of one sharding key (without one: of one
+queue) keep their order. Progress is kept under *state* after every chunk, for each queue: a stop
+and a restart send nothing twice, a crash at most one chunk.
 """
 
 import time
@@ -28,15 +30,32 @@ from ogive.spark.stopping import Stop
 QUEUE: Final = ["topic", "brokerName", "queueId"]
 CHUNK: Final = 50_000
 HOUR: Final = "%Y-%m-%dT%HZ"
-UNSEEN: Final = "nobody could read their queue when their hour was sent: replay it with --where and another --state"
+UNSEEN: Final = (
+    "nobody could read their queue when their hour was sent: replay it with --where "
+    "and another --state"
+)
 
 
 def replay(
-    spark: SparkSession, *, source: str, name_server: str, target: str, to: str | None, state: Path, stop: Stop, say: Say,
-    security: Security = OPEN, target_security: Security = OPEN, since: datetime | None = None, until: datetime | None = None,
-    where: str = "true", rate: int | None = None, dry_run: bool = False,
-) -> Summary:  # fmt: skip
-    """*source* is a topic of *name_server* or ``archive:FOLDER``; *target* the name server to send to; *to* the topic (None: its own).
+    spark: SparkSession,
+    *,
+    source: str,
+    name_server: str,
+    target: str,
+    to: str | None,
+    state: Path,
+    stop: Stop,
+    say: Say,
+    security: Security = OPEN,
+    target_security: Security = OPEN,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    where: str = "true",
+    rate: int | None = None,
+    dry_run: bool = False,
+) -> Summary:
+    """*source* is a topic of *name_server* or ``archive:FOLDER``; *target* the name server to send
+    to; *to* the topic (None: its own).
 
     *rate* is messages a second. *since* (with) and *until* (without) bound the time of storage.
     """
@@ -45,13 +64,17 @@ def replay(
     SinkOptions.parse({**target_security, "nameServer": target} | ({"topic": to} if to else {}))
     done = noted(state, source=source, target=target, to=to, where=where, since=since, until=until)
     refuse_itself(source, to, name_server, target)
-    since_at, until_at = (datetime.fromisoformat(done[name]) if done[name] else None for name in ("since", "until"))
+    since_at, until_at = (
+        datetime.fromisoformat(done[name]) if done[name] else None for name in ("since", "until")
+    )
     rows = messages(spark, source, name_server=name_server, security=security).where(where)
     rows = rows.where(f.col("storeTimestamp") >= f.lit(since_at)) if since_at else rows
     rows = rows.where(f.col("storeTimestamp") < f.lit(until_at))
-    rows = rows.withColumn("slot", f.expr("unix_seconds(storeTimestamp) div 3600"))  # no local time: it has an hour twice in autumn
+    # no local time: it has an hour twice in autumn
+    rows = rows.withColumn("slot", f.expr("unix_seconds(storeTimestamp) div 3600"))
     if not source.startswith(ARCHIVE):
-        rows = rows.persist(StorageLevel.DISK_ONLY)  # read once, not for every hour
+        # read once, not for every hour
+        rows = rows.persist(StorageLevel.DISK_ONLY)
     counts = [f.count_if(f.col("why") == why).alias(why) for why in REASONS]
     counts += [f.count("*").alias("read"), f.count_if(f.col("why").isNull()).alias("count")]
     hours = rows.withColumn("why", why_not()).groupBy("slot").agg(*counts).orderBy("slot").collect()
@@ -61,16 +84,23 @@ def replay(
     sendable = rows.where(why_not().isNull())
     if dry_run:
         summary.written = to_send
-        summary.skipped += Counter()  # drops the reasons with no message
-        summary.notes = [f"{since_epoch(row['slot']):{HOUR}}: {row['count']:,} messages" for row in hours]
+        # drops the reasons with no message
+        summary.skipped += Counter()
+        summary.notes = [
+            f"{since_epoch(row['slot']):{HOUR}}: {row['count']:,} messages" for row in hours
+        ]
         return summary
     if done["hour"] is None:
-        done["known"] = sorted(row["queue"] for row in rows.select(f.concat_ws("\n", *QUEUE).alias("queue")).distinct().collect())
+        done["known"] = sorted(
+            row["queue"]
+            for row in rows.select(f.concat_ws("\n", *QUEUE).alias("queue")).distinct().collect()
+        )
     for row in unseen(sendable, done):
         summary.skipped["sent by an earlier run"] -= row["count"]
         summary.skipped[UNSEEN] += row["count"]
         summary.notes.append(
-            f"{row['queue'].replace(chr(10), '/')}: {row['count']:,} messages are in no run; its broker was away in the first"
+            f"{row['queue'].replace(chr(10), '/')}: {row['count']:,} messages are in no run; its "
+            "broker was away in the first"
         )
     begun = time.monotonic()
     for row in hours:
@@ -81,8 +111,12 @@ def replay(
             continue
         if name != done["hour"]:
             done |= {"hour": name, "queues": {}}
-        stored = f.col("storeTimestamp")  # not the slot: of an archive, Spark passes over files of other times
-        ready = numbered(sendable.where((stored >= f.lit(start)) & (stored < f.lit(start + timedelta(hours=1)))), done["queues"]).persist()
+        # not the slot: of an archive, Spark passes over files of other times
+        stored = f.col("storeTimestamp")
+        ready = numbered(
+            sendable.where((stored >= f.lit(start)) & (stored < f.lit(start + timedelta(hours=1)))),
+            done["queues"],
+        ).persist()
         count = ready.count()
         summary.skipped["sent by an earlier run"] += row["count"] - count
         size = min(CHUNK, rate or CHUNK)
@@ -92,7 +126,10 @@ def replay(
             part = ready.where(f.col("number").between(first, first + size - 1))
             send(part, to, {**target_security, "nameServer": target})
             ends = part.groupBy(*QUEUE).agg(f.max("queueOffset").alias("last")).collect()
-            done["queues"] |= {"\n".join(map(str, (end[column] for column in QUEUE))): end["last"] + 1 for end in ends}
+            done["queues"] |= {
+                "\n".join(map(str, (end[column] for column in QUEUE))): end["last"] + 1
+                for end in ends
+            }
             save(state, done)
             summary.written += min(size, count - first + 1)
             say(f"{summary.written:,} of {to_send:,} messages sent, at {name}")
@@ -102,24 +139,37 @@ def replay(
         if stop.asked:
             summary.stopped = True
             break
-    summary.skipped += Counter()  # drops the reasons with no message
+    # drops the reasons with no message
+    summary.skipped += Counter()
     rows.unpersist()
     return summary
 
 
 def refuse_itself(source: str, to: str | None, name_server: str, target: str) -> None:
-    """Raises InvalidOption where a topic would be sent into itself by mistake: who wants that names it."""
+    """Raises InvalidOption where a topic would be sent into itself by mistake: who wants that names
+    it.
+    """
     if to is None and not source.startswith(ARCHIVE) and name_server == target:
         raise InvalidOption("a topic would be replayed into itself; name another one with --to")
 
 
 def unseen(rows: DataFrame, done: dict[str, Any]) -> list[Row]:
-    """queue and count of the queues that the first run did not see, and that have messages of hours which are passed."""
+    """queue and count of the queues that the first run did not see, and that have messages of hours
+    which are passed.
+    """
     if done["hour"] is None or "known" not in done:
         return []
     begin = datetime.strptime(done["hour"], HOUR).replace(tzinfo=UTC)
-    late = rows.where(f.col("storeTimestamp") < f.lit(begin)).withColumn("queue", f.concat_ws("\n", *QUEUE))
-    return late.where(~f.col("queue").isin(done["known"])).groupBy("queue").count().orderBy("queue").collect()
+    late = rows.where(f.col("storeTimestamp") < f.lit(begin)).withColumn(
+        "queue", f.concat_ws("\n", *QUEUE)
+    )
+    return (
+        late.where(~f.col("queue").isin(done["known"]))
+        .groupBy("queue")
+        .count()
+        .orderBy("queue")
+        .collect()
+    )
 
 
 def since_epoch(hours: int) -> datetime:
@@ -127,20 +177,36 @@ def since_epoch(hours: int) -> datetime:
 
 
 def numbered(rows: DataFrame, done: dict[str, int]) -> DataFrame:
-    """What of an hour is to be sent, numbered in that order. Within a queue it is the order of offsets, whatever a clock did."""
+    """What of an hour is to be sent, numbered in that order.
+
+    Within a queue it is the order of offsets, whatever a clock did.
+    """
     queue = f.concat_ws("\n", *QUEUE)
     if done:
         ends = rows.sparkSession.createDataFrame(list(done.items()), "queue STRING, first BIGINT")
         rows = rows.withColumn("queue", queue).join(f.broadcast(ends), "queue", "left")
-        rows = rows.where(f.col("queueOffset") >= f.coalesce("first", f.lit(0))).drop("queue", "first")
-    so_far = Window.partitionBy(*QUEUE).orderBy("queueOffset").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+        rows = rows.where(f.col("queueOffset") >= f.coalesce("first", f.lit(0))).drop(
+            "queue", "first"
+        )
+    so_far = (
+        Window.partitionBy(*QUEUE)
+        .orderBy("queueOffset")
+        .rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
     in_time = rows.withColumn("at", f.max("storeTimestamp").over(so_far))
-    return in_time.withColumn("number", f.row_number().over(Window.orderBy("at", *QUEUE, "queueOffset")))
+    return in_time.withColumn(
+        "number", f.row_number().over(Window.orderBy("at", *QUEUE, "queueOffset"))
+    )
 
 
 def send(part: DataFrame, to: str | None, options: Security) -> None:
     order = f.coalesce(f.col("properties")[PropertyName.SHARDING_KEY], f.concat_ws("/", *QUEUE))
     topic = f.lit(to) if to else f.col("topic")
-    rows = part.withColumn("shardingKey", order).withColumn("topic", topic).repartition("shardingKey").sortWithinPartitions("number")
+    rows = (
+        part.withColumn("shardingKey", order)
+        .withColumn("topic", topic)
+        .repartition("shardingKey")
+        .sortWithinPartitions("number")
+    )
     columns = rows.select("topic", "body", "keys", "tags", "properties", "shardingKey")
     columns.write.format("rocketmq").options(**options).mode("append").save()

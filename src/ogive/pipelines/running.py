@@ -1,6 +1,8 @@
-"""What the pipelines share: a clean stop, a streaming query watched to its end, and what a checkpoint says.
+"""What the pipelines share: a clean stop, a streaming query watched to its end, and what a
+checkpoint says.
 
-A clean stop ends the batch that is being written and begins no other, so that the next run neither repeats nor misses a message.
+A clean stop ends the batch that is being written and begins no other, so that the next run neither
+repeats nor misses a message.
 """
 
 import json
@@ -27,7 +29,9 @@ Offsets = Mapping[str, Mapping[str, Mapping[str, int]]]
 """topic -> broker name -> queue id -> offset, as in a checkpoint and in startingOffsets"""
 
 Security = Mapping[str, str]
-"""Options of format("rocketmq") beside nameServer: credentials, tls, tls.ca, namespace and their like"""
+"""Options of format("rocketmq") beside nameServer: credentials, tls, tls.ca, namespace and their
+like
+"""
 
 OPEN: Final[Security] = MappingProxyType({})
 LOOK_S: Final = 1
@@ -37,13 +41,19 @@ Report = Callable[[int, Mapping[str, Any]], None]
 
 
 def run(job: Job, *, master: str, memory: str, say: Say, reads_only: bool = False) -> Summary:
-    """*job* in a Spark session of its own, ended cleanly by Ctrl-C. Raises OgiveError, also for what Spark failed with.
+    """*job* in a Spark session of its own, ended cleanly by Ctrl-C.
 
-    A job that *reads_only* has nothing to bring to an end, nor has one whose Spark has not started: it is cancelled, and KeyboardInterrupt
-    raised.
+    Raises OgiveError, also for what Spark failed with.
+
+    A job that *reads_only* has nothing to bring to an end, nor has one whose Spark has not started:
+    it is cancelled, and KeyboardInterrupt raised.
     """
-    # register: Spark's own search for data sources has 10 s, and on a busy machine finds nothing in them
-    with own_session("ogive pipeline", master=master, memory=memory, say=say, ready=register) as (spark, stop):
+    # register: Spark's own search for data sources has 10 s, and on a busy machine finds nothing in
+    # them
+    with own_session("ogive pipeline", master=master, memory=memory, say=say, ready=register) as (
+        spark,
+        stop,
+    ):
         if not reads_only:
             return job(spark, stop)
         try:
@@ -55,7 +65,13 @@ def run(job: Job, *, master: str, memory: str, say: Say, reads_only: bool = Fals
 
 
 def read_all(
-    spark: SparkSession, start: Callable[[], StreamingQuery], checkpoint: Path, stop: Stop, report: Report, *, at_once: bool = False
+    spark: SparkSession,
+    start: Callable[[], StreamingQuery],
+    checkpoint: Path,
+    stop: Stop,
+    report: Report,
+    *,
+    at_once: bool = False,
 ) -> tuple[int, Counter[str]]:
     """`watch` the query that *start* returns to its end.
 
@@ -64,18 +80,27 @@ def read_all(
     again = ends_after_open_batch(checkpoint)
     rows, observed = watch(spark, start(), stop, report, at_once=at_once)
     if again and not stop.asked:
-        more, also = watch(spark, start(), stop, lambda count, progress: report(rows + count, progress), at_once=at_once)
+        more, also = watch(
+            spark,
+            start(),
+            stop,
+            lambda count, progress: report(rows + count, progress),
+            at_once=at_once,
+        )
         return rows + more, observed + also
     return rows, observed
 
 
-def watch(spark: SparkSession, query: StreamingQuery, stop: Stop, report: Report, *, at_once: bool = False) -> tuple[int, Counter[str]]:
-    """Wait until *query* ends or *stop* is asked; the rows that its batches read, and what they observed of them, each number by its name.
+def watch(
+    spark: SparkSession, query: StreamingQuery, stop: Stop, report: Report, *, at_once: bool = False
+) -> tuple[int, Counter[str]]:
+    """Wait until *query* ends or *stop* is asked; the rows that its batches read, and what they
+    observed of them, each number by its name.
 
     *report* gets rows so far and Spark's latest progress.
 
-    The query's batch function must call ``stop.check()`` before it writes; *at_once* is for sinks that a half-written batch does not harm.
-    Raises what the query failed with.
+    The query's batch function must call ``stop.check()`` before it writes; *at_once* is for sinks
+    that a half-written batch does not harm. Raises what the query failed with.
     """
     batches: dict[int, int] = {}
     observed: dict[int, Counter[str]] = {}
@@ -85,7 +110,8 @@ def watch(spark: SparkSession, query: StreamingQuery, stop: Stop, report: Report
         try:
             ended = bool(query.awaitTermination(LOOK_S))
         except StreamingQueryException:
-            if not stop.asked:  # else it is our own Stopped, raised before anything of the next batch was written
+            # else it is our own Stopped, raised before anything of the next batch was written
+            if not stop.asked:
                 raise
             ended = True
         progress = query.recentProgress
@@ -107,12 +133,19 @@ def watch(spark: SparkSession, query: StreamingQuery, stop: Stop, report: Report
 
 
 def _observed(progress: Mapping[str, Any]) -> Counter[str]:
-    return Counter({name: count for row in progress["observedMetrics"].values() for name, count in row.asDict().items()})
+    return Counter(
+        {
+            name: count
+            for row in progress["observedMetrics"].values()
+            for name, count in row.asDict().items()
+        }
+    )
 
 
 def lag(progress: Mapping[str, Any]) -> str:
-    """How far a query over one source is behind the end of its topics, to stand at the end of a line; nothing where Spark does not know it
-    yet: of a batch that an earlier run had begun."""
+    """How far a query over one source is behind the end of its topics, to stand at the end of a
+    line; nothing where Spark does not know it yet: of a batch that an earlier run had begun.
+    """
     queues = reported_lag(progress["sources"][0])
     return f", {sum(queues.values()):,} behind" if queues else ""
 
@@ -127,7 +160,9 @@ def positions(checkpoint: Path) -> Offsets:
     batch = last_batch(checkpoint)
     if batch < 0:
         return {}
-    offset: Offsets = json.loads((checkpoint / "offsets" / str(batch)).read_text("utf-8").splitlines()[-1])["q"]
+    offset: Offsets = json.loads(
+        (checkpoint / "offsets" / str(batch)).read_text("utf-8").splitlines()[-1]
+    )["q"]
     return offset
 
 
@@ -136,7 +171,9 @@ def reach(name_server: str, security: Security) -> Cluster:
     return cluster(access_of({**security, "nameServer": name_server}))
 
 
-def waiting(name_server: str, security: Security, topics: Sequence[str], done: Offsets) -> dict[str, int]:
+def waiting(
+    name_server: str, security: Security, topics: Sequence[str], done: Offsets
+) -> dict[str, int]:
     """Messages of each topic behind *done*: what a run would read now."""
     namespace = access_of(security).namespace
     left = dict.fromkeys(topics, 0)

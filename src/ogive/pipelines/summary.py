@@ -7,7 +7,10 @@ from typing import Any
 
 @dataclass(slots=True)
 class Summary:
-    """Counts are messages. *skipped* says why, *notes* what else is worth knowing; with *dry_run* nothing was written."""
+    """Counts are messages.
+
+    *skipped* says why, *notes* what else is worth knowing; with *dry_run* nothing was written.
+    """
 
     pipeline: str
     read: int = 0
@@ -15,8 +18,10 @@ class Summary:
     skipped: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
     dry_run: bool = False
-    stopped: bool = False  # stopped on request: the next run continues from here
-    figures: dict[str, Any] = field(default_factory=dict)  # what only this pipeline tells
+    # stopped on request: the next run continues from here
+    stopped: bool = False
+    # what only this pipeline tells
+    figures: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -32,7 +37,10 @@ class Summary:
 
     def lines(self) -> list[str]:
         """For people."""
-        head = f"{self.pipeline}: {self.read:,} read, {self.written:,} {'would be written' if self.dry_run else 'written'}"
+        head = (
+            f"{self.pipeline}: {self.read:,} read, {self.written:,} "
+            f"{'would be written' if self.dry_run else 'written'}"
+        )
         if self.skipped:
             head += f", {self.skipped.total():,} skipped"
         lines = [head + (" (stopped; run it again to go on)" if self.stopped else "")]

@@ -1,7 +1,9 @@
-"""The message trace topic as latencies: of sends by topic, of deliveries and of listeners by group, topic and queue.
+"""The message trace topic as latencies: of sends by topic, of deliveries and of listeners by group,
+topic and queue.
 
-The records are taken apart by Spark's own functions; their fields are those of Apache's TraceDataEncoder. A trace does not name the queue
-of a message, so the topics themselves are joined in by the unique key, as far as they still hold it.
+The records are taken apart by Spark's own functions; their fields are those of Apache's
+TraceDataEncoder. A trace does not name the queue of a message, so the topics themselves are joined
+in by the unique key, as far as they still hold it.
 """
 
 from collections.abc import Mapping
@@ -27,9 +29,17 @@ PLACE: Final = "topic STRING, brokerName STRING, queueId INT, properties MAP<STR
 
 
 def trace_report(
-    spark: SparkSession, *, name_server: str, to: Path, say: Say, trace_topic: str = TRACE_TOPIC, since: datetime | None = None,
-    security: Security = OPEN, bucket: str = "1 minute", dry_run: bool = False,
-) -> Summary:  # fmt: skip
+    spark: SparkSession,
+    *,
+    name_server: str,
+    to: Path,
+    say: Say,
+    trace_topic: str = TRACE_TOPIC,
+    since: datetime | None = None,
+    security: Security = OPEN,
+    bucket: str = "1 minute",
+    dry_run: bool = False,
+) -> Summary:
     """Write a self-contained HTML page to *to*. *bucket* is the step of its time axis."""
     summary = Summary("trace-report", dry_run=dry_run)
     options = {**security, "nameServer": name_server}
@@ -54,12 +64,23 @@ def trace_report(
         sent = records.where("step = 'Pub'")
         figures = {
             "Sends by topic": rows(sent, ["topic"], f.col("cost"), failed="success = 'false'"),
-            "Delivery by group and topic": rows(deliveries, ["group", "topic"], f.col("late"), failed="success = 'false'"),
-            "Listener by group and topic": rows(deliveries, ["group", "topic"], f.col("cost"), failed="success = 'false'"),
-            "Delivery by group and queue": rows(deliveries, ["group", "queue"], f.col("late"), failed="success = 'false'"),
+            "Delivery by group and topic": rows(
+                deliveries, ["group", "topic"], f.col("late"), failed="success = 'false'"
+            ),
+            "Listener by group and topic": rows(
+                deliveries, ["group", "topic"], f.col("cost"), failed="success = 'false'"
+            ),
+            "Delivery by group and queue": rows(
+                deliveries, ["group", "queue"], f.col("late"), failed="success = 'false'"
+            ),
         }
         when = f.window(f.timestamp_millis("at"), bucket)["start"]
-        over_time = deliveries.groupBy("group", f.unix_millis(when).alias("at")).agg(*quantiles(f.col("late"))).orderBy("at").collect()
+        over_time = (
+            deliveries.groupBy("group", f.unix_millis(when).alias("at"))
+            .agg(*quantiles(f.col("late")))
+            .orderBy("at")
+            .collect()
+        )
         series: dict[str, list[tuple[int, float]]] = {}
         for row in over_time:
             if row["quantiles"] is not None:
@@ -70,7 +91,9 @@ def trace_report(
     finally:
         records.unpersist()
     summary.written = 1
-    summary.figures["report"] = {name: [_plain(row) for row in table] for name, table in figures.items()}
+    summary.figures["report"] = {
+        name: [_plain(row) for row in table] for name, table in figures.items()
+    }
     summary.notes.append(f"the report is {to}")
     return summary
 
@@ -82,7 +105,9 @@ def parse(stored: DataFrame) -> DataFrame:
     """
     body = f.try_validate_utf8(f.col("body").cast("string"))
     text = f.explode(f.split(body, "\u0002")).alias("record")
-    fields = stored.select(text).where("record <> ''").select(f.split("record", "\u0001").alias("f"))
+    fields = (
+        stored.select(text).where("record <> ''").select(f.split("record", "\u0001").alias("f"))
+    )
 
     def field(**by_step: int) -> Column:
         found = f.lit(None).cast("string")
@@ -104,38 +129,67 @@ def parse(stored: DataFrame) -> DataFrame:
     )
 
 
-def places(spark: SparkSession, records: DataFrame, options: Mapping[str, str], summary: Summary) -> DataFrame:
+def places(
+    spark: SparkSession, records: DataFrame, options: Mapping[str, str], summary: Summary
+) -> DataFrame:
     """id -> queue, for the topics that were sent to and can be read."""
     found = spark.createDataFrame([], "id STRING, queue STRING")
-    for row in records.where("step = 'Pub' and topic is not null").select("topic").distinct().collect():
+    for row in (
+        records.where("step = 'Pub' and topic is not null").select("topic").distinct().collect()
+    ):
         table = spark.read.format("rocketmq").options(**options).schema(PLACE).load(row["topic"])
         queue = f.concat_ws("/", "topic", "brokerName", "queueId").alias("queue")
         try:
             table.limit(1).count()
-            found = found.union(table.select(f.col("properties")[PropertyName.UNIQ_KEY].alias("id"), queue))
+            found = found.union(
+                table.select(f.col("properties")[PropertyName.UNIQ_KEY].alias("id"), queue)
+            )
         except PySparkException:
-            summary.notes.append(f"the queues of {row['topic']} are not known: the topic cannot be read")
+            summary.notes.append(
+                f"the queues of {row['topic']} are not known: the topic cannot be read"
+            )
     return found.dropDuplicates(["id"])
 
 
 def delivered(records: DataFrame, queues: DataFrame) -> DataFrame:
-    """A row for each delivery: group, topic, queue, at, late (first delivery after the send), cost and success of its listener."""
-    sent = records.where("step = 'Pub'").groupBy("id").agg(f.first("topic").alias("topic"), f.min("at").alias("sent_at"))
+    """A row for each delivery: group, topic, queue, at, late (first delivery after the send), cost
+    and success of its listener.
+    """
+    sent = (
+        records.where("step = 'Pub'")
+        .groupBy("id")
+        .agg(f.first("topic").alias("topic"), f.min("at").alias("sent_at"))
+    )
     before = records.where("step = 'SubBefore'").select("group", "id", "request", "at", "retries")
     after = records.where("step = 'SubAfter'").select("id", "request", "cost", "success")
-    late = f.when((f.col("retries") == 0) | f.col("retries").isNull(), f.greatest(f.col("at") - f.col("sent_at"), f.lit(0)))
-    whole = before.join(after, ["id", "request"], "left").join(sent, "id", "left").join(queues, "id", "left")
+    late = f.when(
+        (f.col("retries") == 0) | f.col("retries").isNull(),
+        f.greatest(f.col("at") - f.col("sent_at"), f.lit(0)),
+    )
+    whole = (
+        before.join(after, ["id", "request"], "left")
+        .join(sent, "id", "left")
+        .join(queues, "id", "left")
+    )
     return whole.withColumn("late", late).fillna("unknown", ["group", "topic", "queue"])
 
 
 def quantiles(value: Column) -> list[Column]:
     levels = f.array(*map(f.lit, LEVELS))
-    return [f.percentile_approx(value, levels).alias("quantiles"), f.count(value).alias("count"), f.max(value).alias("most")]
+    return [
+        f.percentile_approx(value, levels).alias("quantiles"),
+        f.count(value).alias("count"),
+        f.max(value).alias("most"),
+    ]
 
 
-def rows(records: DataFrame, by: list[str], value: Column, *, failed: str) -> list[Mapping[str, Any]]:
+def rows(
+    records: DataFrame, by: list[str], value: Column, *, failed: str
+) -> list[Mapping[str, Any]]:
     """By group: name, count, failed, quantiles (LEVELS) and the largest, in milliseconds."""
-    grouped = records.groupBy(f.concat_ws(" · ", *by).alias("name")).agg(*quantiles(value), f.count_if(f.expr(failed)).alias("failed"))
+    grouped = records.groupBy(f.concat_ws(" · ", *by).alias("name")).agg(
+        *quantiles(value), f.count_if(f.expr(failed)).alias("failed")
+    )
     return [row.asDict() for row in grouped.orderBy("name").collect() if row["count"]]
 
 

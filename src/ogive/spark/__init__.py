@@ -1,4 +1,6 @@
-"""Topics as Spark tables and streams, Spark as a producer, and listeners as Spark jobs. Needs the packages of ogive[spark].
+"""Topics as Spark tables and streams, Spark as a producer, and listeners as Spark jobs.
+
+Needs the packages of ogive[spark].
 
 Importing it before the session starts makes Spark's Python processes run this interpreter, unless
 PYSPARK_PYTHON names one. Schemas, metrics and listeners are in modules of their own:

@@ -1,4 +1,7 @@
-"""How a Spark job reaches a cluster: options that source and sink share. Hashable, and pickled to executors; connections live in rpc.py."""
+"""How a Spark job reaches a cluster: options that source and sink share.
+
+Hashable, and pickled to executors; connections live in rpc.py.
+"""
 
 import ssl
 from collections.abc import Callable, Mapping
@@ -33,14 +36,18 @@ Given = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Addresses, credentials and TLS. Files are read by the process that connects: they must exist on every executor."""
+    """Addresses, credentials and TLS.
+
+    Files are read by the process that connects: they must exist on every executor.
+    """
 
     name_servers: tuple[str, ...]
     credentials: Credentials | None = field(default=None, repr=False)
     credentials_file: str | None = None
     namespace: Namespace = field(default_factory=Namespace)
     tls: bool = False
-    tls_ca: str | None = None  # None: the system's authorities
+    # None: the system's authorities
+    tls_ca: str | None = None
     tls_certificate: str | None = None
     tls_key: str | None = field(default=None, repr=False)
     tls_verify: bool = True
@@ -48,7 +55,11 @@ class Access:
     @classmethod
     def parse(cls, given: Given, flag: Callable[[str, bool], bool]) -> "Access":
         """*flag* reads an option that is true or false. Raises InvalidOption."""
-        parts = {name: given[name] for name in ("tls.ca", "tls.certificate", "tls.key", "tls.verify") if name in given}
+        parts = {
+            name: given[name]
+            for name in ("tls.ca", "tls.certificate", "tls.key", "tls.verify")
+            if name in given
+        }
         access = cls(
             name_servers=parse_name_servers(given.get("nameserver", DEFAULT_NAME_SERVER)),
             credentials=_credentials(given),
@@ -61,22 +72,36 @@ class Access:
             tls_verify=flag("tls.verify", True),
         )
         if parts and not access.tls:
-            raise InvalidOption(f"{next(iter(parts))} needs the option tls=true: without it connections are not encrypted")
+            raise InvalidOption(
+                f"{next(iter(parts))} needs the option tls=true: without it connections are not "
+                "encrypted"
+            )
         if access.tls_key is not None and access.tls_certificate is None:
             raise InvalidOption("tls.key needs the option tls.certificate")
         if access.credentials is not None and access.credentials_file is not None:
-            raise InvalidOption("credentials are given twice: the option credentials names a file that holds accessKey and secretKey")
+            raise InvalidOption(
+                "credentials are given twice: the option credentials names a file that holds "
+                "accessKey and secretKey"
+            )
         return access
 
     @classmethod
     def of(cls, client: ClientConfig) -> "Access":
         """That of *client*. Raises InvalidOption for what cannot be sent to other processes."""
         if client.name_server_source is not None:
-            raise InvalidOption(f"{client.name_server}: Spark's processes fetch no list of name servers, give it as host:port;host:port")
+            raise InvalidOption(
+                f"{client.name_server}: Spark's processes fetch no list of name servers, give it "
+                "as host:port;host:port"
+            )
         if client.namespace_v2 is not None:
-            raise InvalidOption("a namespace of 5.x (namespace_v2) is not known on Spark: use --engine local")
+            raise InvalidOption(
+                "a namespace of 5.x (namespace_v2) is not known on Spark: use --engine local"
+            )
         if isinstance(client.ssl, ssl.SSLContext):
-            raise InvalidOption("an SSLContext cannot be sent to executors: give an Access(tls=True, tls_ca=...), whose files they read")
+            raise InvalidOption(
+                "an SSLContext cannot be sent to executors: give an Access(tls=True, tls_ca=...), "
+                "whose files they read"
+            )
         return cls(
             name_servers=client.name_servers,
             credentials=client.credentials,
@@ -85,7 +110,10 @@ class Access:
         )
 
     def options(self) -> dict[str, str]:
-        """What ``parse`` makes this of. A secret that was not in a file is in them, under names that Spark hides in its texts."""
+        """What ``parse`` makes this of.
+
+        A secret that was not in a file is in them, under names that Spark hides in its texts.
+        """
         user = self.credentials
         said = {
             "nameServer": ";".join(self.name_servers),
@@ -103,7 +131,10 @@ class Access:
         return {name: text for name, text in said.items() if text is not None}
 
     def client(self, others: ClientConfig | None = None) -> ClientConfig:
-        """For a client in this process, with the *others* of its settings. Raises InvalidOption where a file cannot be read."""
+        """For a client in this process, with the *others* of its settings.
+
+        Raises InvalidOption where a file cannot be read.
+        """
         return replace(
             others or ClientConfig(),
             name_server=";".join(self.name_servers),
@@ -114,14 +145,21 @@ class Access:
 
     def user(self) -> Credentials | None:
         """Raises InvalidOption where the file cannot be read."""
-        return read_credentials(self.credentials_file) if self.credentials_file is not None else self.credentials
+        return (
+            read_credentials(self.credentials_file)
+            if self.credentials_file is not None
+            else self.credentials
+        )
 
     def pool(self) -> ConnectionPool:
         """New connections. Raises InvalidOption where a file cannot be read."""
         return ConnectionPool(ssl=self.ssl_context(), credentials=self.user())
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """None where connections are not encrypted. Raises InvalidOption where a file cannot be read."""
+        """None where connections are not encrypted.
+
+        Raises InvalidOption where a file cannot be read.
+        """
         if not self.tls:
             return None
         context = trusting(self.tls_ca, self.tls_certificate, self.tls_key)
@@ -143,4 +181,6 @@ def _credentials(given: Given) -> Credentials | None:
         return None
     if access_key is None or secret_key is None:
         raise InvalidOption("credentials are two options: accessKey and secretKey")
-    return Credentials(access_key=access_key, secret_key=secret_key, security_token=given.get("securitytoken"))
+    return Credentials(
+        access_key=access_key, secret_key=secret_key, security_token=given.get("securitytoken")
+    )

@@ -1,17 +1,21 @@
-"""What earlier attempts have already stored: how a sink writes each row once although Spark repeats tasks and batches.
+"""What earlier attempts have already stored: how a sink writes each row once although Spark repeats
+tasks and batches.
 
 Behaviour
-- A query's batches have a consumer group, SPARK_SINK_<query id>. Its offset in SPARK_SINK_BATCHES, at every broker, is the batch that comes
-  next: a batch below it is finished, and when Spark repeats it (its own commit log did not get that far) nothing is written.
-- Its offsets in a target topic are where the unfinished batch begins. Before a batch is repeated, the messages from there on are read: rows
-  whose unique keys are among them are not sent again.
-- The offsets in the topic move after the batch's mark is stored, never before. A broker that lost its last seconds of progress makes the
-  next look longer, and nothing is written twice for that: where a query has no offset although it should, the whole topic is read, and the
-  last hour of it for a query's first batch, which may be the first attempt at it or not.
-- The first batch of a query that a process sees may be a repeated one, and so is every attempt of a task but the first. All others cost
-  nothing.
-- A topic without route may be one whose only broker is away. It is taken for one that its first message will make only where nobody can
-  have written to it: by the first attempt at a query's first batch, in the first run of the query. Which run that is, the group's offset in
+- A query's batches have a consumer group, SPARK_SINK_<query id>. Its offset in SPARK_SINK_BATCHES,
+  at every broker, is the batch that comes next: a batch below it is finished, and when Spark
+  repeats it (its own commit log did not get that far) nothing is written.
+- Its offsets in a target topic are where the unfinished batch begins. Before a batch is repeated,
+  the messages from there on are read: rows whose unique keys are among them are not sent again.
+- The offsets in the topic move after the batch's mark is stored, never before. A broker that lost
+  its last seconds of progress makes the next look longer, and nothing is written twice for that:
+  where a query has no offset although it should, the whole topic is read, and the last hour of it
+  for a query's first batch, which may be the first attempt at it or not.
+- The first batch of a query that a process sees may be a repeated one, and so is every attempt of a
+  task but the first. All others cost nothing.
+- A topic without route may be one whose only broker is away. It is taken for one that its first
+  message will make only where nobody can have written to it: by the first attempt at a query's
+  first batch, in the first run of the query. Which run that is, the group's offset in
   SPARK_SINK_RUNS tells. Everybody else waits, and then refuses.
 """
 
@@ -53,11 +57,16 @@ class BatchLog:
         self.group = GROUP_PREFIX + query_id
 
     def next_batch(self) -> int:
-        """The first batch that is not known to be finished. A broker that cannot be asked counts as one that knows of none."""
+        """The first batch that is not known to be finished.
+
+        A broker that cannot be asked counts as one that knows of none.
+        """
         return max(self._cluster.marks(self.group, MARK_TOPIC).values(), default=0)
 
     def is_first_run(self, run_id: str) -> bool:
-        """Whether no run before *run_id* has begun the query's first batch; the brokers note the first that asks."""
+        """Whether no run before *run_id* has begun the query's first batch; the brokers note the
+        first that asks.
+        """
         mine = zlib.crc32(run_id.encode())
         begun = set(self._cluster.marks(self.group, RUN_TOPIC).values())
         if not begun:
@@ -65,15 +74,24 @@ class BatchLog:
         return begun <= {mine}
 
     def finish(self, batch_id: int, topics: tuple[str, ...]) -> None:
-        """*batch_id* is stored completely. Raises OgiveError if that cannot be noted at any broker."""
+        """*batch_id* is stored completely.
+
+        Raises OgiveError if that cannot be noted at any broker.
+        """
         self._cluster.mark(self.group, MARK_TOPIC, batch_id + 1)
         for topic in topics:
             self._cluster.start_commit(self.group, ends(self._cluster, topic)).result()
 
-    def begin(self, topic: str, *, batch_id: int = 0, repeated: bool = False, patience: Patience = USUAL) -> Positions:
-        """Where the messages of the unfinished batch begin in *topic*. If that is unknown: now or, if an earlier attempt may have written,
-        as far back as its messages can be."""
-        now = ends(self._cluster, topic, patience)  # first: what another task writes after it has noted its own must not count as before
+    def begin(
+        self, topic: str, *, batch_id: int = 0, repeated: bool = False, patience: Patience = USUAL
+    ) -> Positions:
+        """Where the messages of the unfinished batch begin in *topic*.
+
+        If that is unknown: now or, if an earlier attempt may have written, as far back as its
+        messages can be.
+        """
+        # first: what another task writes after it has noted its own must not count as before
+        now = ends(self._cluster, topic, patience)
         noted = self._cluster.committed(self.group, now)
         absent = {queue: end for queue, end in now.items() if queue not in noted}
         if absent and repeated:
@@ -85,8 +103,11 @@ class BatchLog:
 
 
 def ends(cluster: Cluster, topic: str, patience: Patience = USUAL) -> dict[MessageQueue, int]:
-    """Where the queues of *topic* end; nothing for one that its first message will create. Raises BrokerAway where that cannot be told, and
-    TopicInDoubt after a wait with *patience* for doubtful ones."""
+    """Where the queues of *topic* end; nothing for one that its first message will create.
+
+    Raises BrokerAway where that cannot be told, and TopicInDoubt after a wait with *patience* for
+    doubtful ones.
+    """
     return {queue: span.max_offset for queue, span in _spans(cluster, topic, patience).items()}
 
 
@@ -99,20 +120,31 @@ def _spans(cluster: Cluster, topic: str, patience: Patience) -> dict[MessageQueu
         if not patience.doubtful:
             return {}
         raise TopicInDoubt(
-            f"{exc}. An attempt before this one may have written to it, so it is not taken for a new topic: "
+            f"{exc}. An attempt before this one may have written to it, so it is not taken for a "
+            "new topic: "
             "start its broker, or create the topic if there is none"
         ) from exc
 
 
-def stored_keys(cluster: Cluster, topic: str, since: Positions, patience: Patience = USUAL) -> set[str]:
-    """The unique keys of all messages in *topic* from *since* on; of a queue that is not in it, of all messages."""
-    spans = _spans(cluster, topic, DOUBTFUL if since else patience)  # a topic with positions exists
+def stored_keys(
+    cluster: Cluster, topic: str, since: Positions, patience: Patience = USUAL
+) -> set[str]:
+    """The unique keys of all messages in *topic* from *since* on; of a queue that is not in it, of
+    all messages.
+    """
+    # a topic with positions exists
+    spans = _spans(cluster, topic, DOUBTFUL if since else patience)
     ranges = [
-        QueueRange(queue, max(span.min_offset, min(since.get(queue, 0), span.max_offset)), span.max_offset) for queue, span in spans.items()
+        QueueRange(
+            queue, max(span.min_offset, min(since.get(queue, 0), span.max_offset)), span.max_offset
+        )
+        for queue, span in spans.items()
     ]
     decoder = RecordDecoder(arrow_schema(only(METADATA_COLUMNS, "msgId")))
     keys: set[str] = set()
-    for covered, records in cluster.read([item for item in ranges if len(item)], fail_on_data_loss=False):
+    for covered, records in cluster.read(
+        [item for item in ranges if len(item)], fail_on_data_loss=False
+    ):
         for batch in decoder.batches(records, covered.queue, covered.offsets):
             keys.update(batch.column("msgId").to_pylist())
     if keys:
@@ -121,13 +153,18 @@ def stored_keys(cluster: Cluster, topic: str, since: Positions, patience: Patien
 
 
 class FirstBatches:
-    """Which batches of its queries this process saw first. Owned by the process's one task thread."""
+    """Which batches of its queries this process saw first.
+
+    Owned by the process's one task thread.
+    """
 
     def __init__(self) -> None:
         self._seen: OrderedDict[str, tuple[str, int]] = OrderedDict()
 
     def may_repeat(self, query_id: str, run_id: str, batch_id: int) -> bool:
-        """Whether an earlier run may have begun *batch_id*: only the first batch of a run can be a repeated one."""
+        """Whether an earlier run may have begun *batch_id*: only the first batch of a run can be a
+        repeated one.
+        """
         run, first = self._seen.get(query_id, ("", 0))
         if run != run_id:
             self._seen[query_id] = run_id, batch_id

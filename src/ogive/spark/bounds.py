@@ -9,11 +9,14 @@ from typing import Any, Final, Literal
 
 from ogive.errors import InvalidOption
 
-EARLIEST: Final = -2  # in offsets given as JSON, as in rocketmq-spark and Kafka
+# in offsets given as JSON, as in rocketmq-spark and Kafka
+EARLIEST: Final = -2
 LATEST: Final = -1
 
 QueueNumbers = dict[str, dict[str, dict[int, int]]]
-"""topic -> broker name ("" where the user left it out) -> queue id -> offset (or EARLIEST or LATEST), or time in ms"""
+"""topic -> broker name ("" where the user left it out) -> queue id -> offset (or EARLIEST or
+LATEST), or time in ms
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +42,18 @@ class AtTimes:
 
 Bound = Literal["earliest", "latest", "group"] | Behind | AtTime | AtTimes | QueueNumbers
 
-_WORDS: Final[Mapping[str, Literal["earliest", "latest", "group"]]] = {"earliest": "earliest", "latest": "latest", "group": "group"}
+_WORDS: Final[Mapping[str, Literal["earliest", "latest", "group"]]] = {
+    "earliest": "earliest",
+    "latest": "latest",
+    "group": "group",
+}
 _JSON_FORM: Final = '{"Orders": {"broker-a": {"0": 23, "1": -2}}} (-2 earliest, -1 latest)'
 _TIMES_FORM: Final = '{"Orders": {"broker-a": {"0": 1767225600000, "1": "2026-01-01T00:00:00Z"}}}'
 _BEHIND: Final = re.compile(r"latest\s*-\s*(\d{1,18})")
 _UNITS_S: Final = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_DURATION: Final = re.compile(r"(\d{1,12})\s*(ms|s|m|h|d)(?:(?<=[smhd])(?:ec|econds?|in|inutes?|ours?|ays?)?)?")
+_DURATION: Final = re.compile(
+    r"(\d{1,12})\s*(ms|s|m|h|d)(?:(?<=[smhd])(?:ec|econds?|in|inutes?|ours?|ays?)?)?"
+)
 _MAX_MS: Final = 1 << 62
 
 
@@ -59,7 +68,10 @@ def offsets_bound(name: str, text: str) -> Bound:
     try:
         return _by_queue(json.loads(text), _offset)
     except (ValueError, AttributeError, TypeError):
-        raise InvalidOption(f"{name}={text!r}: expected earliest, latest, latest-1000, group, or JSON like {_JSON_FORM}") from None
+        raise InvalidOption(
+            f"{name}={text!r}: expected earliest, latest, latest-1000, group, or JSON like "
+            f"{_JSON_FORM}"
+        ) from None
 
 
 def time_bound(name: str, text: str, now_ms: int) -> AtTime:
@@ -70,13 +82,18 @@ def time_bound(name: str, text: str, now_ms: int) -> AtTime:
 def times_bound(name: str, text: str, now_ms: int) -> AtTimes:
     """Raises InvalidOption."""
     try:
-        return AtTimes(_by_queue(json.loads(text), lambda value: parse_time(name, str(value), now_ms)))
-    except (ValueError, AttributeError, TypeError):  # InvalidOption is a ValueError
+        return AtTimes(
+            _by_queue(json.loads(text), lambda value: parse_time(name, str(value), now_ms))
+        )
+    except (ValueError, AttributeError, TypeError):
+        # InvalidOption is a ValueError
         raise InvalidOption(f"{name}={text!r}: expected JSON like {_TIMES_FORM}") from None
 
 
 def parse_time(name: str, text: str, now_ms: int) -> int:
-    """Milliseconds since 1970: of ``1767225600000``, of ``2026-01-01T00:00:00+01:00`` (UTC where it names no zone), of ``-10m``."""
+    """Milliseconds since 1970: of ``1767225600000``, of ``2026-01-01T00:00:00+01:00`` (UTC where it
+    names no zone), of ``-10m``.
+    """
     text = text.strip()
     if text.isdecimal() and int(text) < _MAX_MS:
         return int(text)
@@ -86,7 +103,10 @@ def parse_time(name: str, text: str, now_ms: int) -> int:
         at = datetime.fromisoformat(text)
         return int((at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise InvalidOption(f"{name}={text!r}: expected milliseconds since 1970, a time like 2026-01-01T00:00:00Z, or -10m") from None
+        raise InvalidOption(
+            f"{name}={text!r}: expected milliseconds since 1970, a time like 2026-01-01T00:00:00Z, "
+            "or -10m"
+        ) from None
 
 
 def parse_duration_s(name: str, text: str) -> float:
@@ -107,10 +127,15 @@ def _by_queue(topics: dict[str, Any], number: Callable[[Any], int]) -> QueueNumb
 
 
 def _brokers(value: dict[str, Any], number: Callable[[Any], int]) -> dict[str, dict[int, int]]:
-    """Broker name -> queues; Kafka's form, which has no brokers, becomes the one broker named ""."""
+    """Broker name -> queues; Kafka's form, which has no brokers, becomes the one broker named
+    "".
+    """
     if value and not any(isinstance(part, dict) for part in value.values()):
         value = {"": value}
-    return {broker: {int(queue_id): number(given) for queue_id, given in queues.items()} for broker, queues in value.items()}
+    return {
+        broker: {int(queue_id): number(given) for queue_id, given in queues.items()}
+        for broker, queues in value.items()
+    }
 
 
 def _offset(value: Any) -> int:

@@ -23,7 +23,8 @@ except ModuleNotFoundError as exc:
     from ogive.errors import OgiveError
 
     raise OgiveError(
-        f"ogive needs Spark 4.0 or later, and pyspark {pyspark.__version__} is installed: pip install --upgrade 'ogive[spark]'"
+        f"ogive needs Spark 4.0 or later, and pyspark {pyspark.__version__} is installed: pip "
+        "install --upgrade 'ogive[spark]'"
     ) from None
 
 from pyspark.errors import AnalysisException
@@ -100,7 +101,9 @@ __all__ = [
 Offset = dict[str, Any]
 
 
-_TIMEZONE: Final[Mapping[str, Any]] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+_TIMEZONE: Final[Mapping[str, Any]] = (
+    {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+)
 """Spark 4.0 and 4.1 take UTC by themselves."""
 
 
@@ -149,7 +152,9 @@ class AdmittingReader(Protocol):
     def stop(self) -> None: ...
 
 
-def reader_of_release(reader: AdmittingReader, *, keep_limit_after_restart: bool) -> DataSourceStreamReader:
+def reader_of_release(
+    reader: AdmittingReader, *, keep_limit_after_restart: bool
+) -> DataSourceStreamReader:
     """Return *reader* in the form that the installed Spark calls.
 
     Spark 4.0 and 4.1 do not say whether a query has `trigger(availableNow=True)`, which takes one
@@ -176,7 +181,10 @@ def ends_after_open_batch(checkpoint: Path) -> bool:
     Spark 4.0 and 4.1 run one batch with that trigger: the one that the query left open, if there is
     one.
     """
-    planned, done = (max((int(file.name) for file in (checkpoint / log).glob("[0-9]*")), default=-1) for log in ("offsets", "commits"))
+    planned, done = (
+        max((int(file.name) for file in (checkpoint / log).glob("[0-9]*")), default=-1)
+        for log in ("offsets", "commits")
+    )
     return planned > done and not ADMISSION_CONTROL
 
 

@@ -1,16 +1,21 @@
-"""Listeners in one task of a Spark job: the messages of some queue ranges, by the rules of a push consumer.
+"""Listeners in one task of a Spark job: the messages of some queue ranges, by the rules of a push
+consumer.
 
 Behaviour
-- A range is done when each of its messages was consumed, sent back or put into the dead letters, and the broker has acknowledged that.
-- Progress within a range is told to the group every second. Whoever works on the range after us (a task that Spark tries again, a batch
-  that is repeated after a crash) goes on there: what comes twice is at most what was consumed since.
-- Orderly: a range is worked on only under the broker's lock of its queue, under a name that no other attempt has. An attempt that finds
-  the queue locked waits; a worker that was killed holds it until its lease at the broker ends (60 s).
+- A range is done when each of its messages was consumed, sent back or put into the dead letters,
+  and the broker has acknowledged that.
+- Progress within a range is told to the group every second. Whoever works on the range after us (a
+  task that Spark tries again, a batch that is repeated after a crash) goes on there: what comes
+  twice is at most what was consumed since.
+- Orderly: a range is worked on only under the broker's lock of its queue, under a name that no
+  other attempt has. An attempt that finds the queue locked waits; a worker that was killed holds it
+  until its lease at the broker ends (60 s).
 - A broker that is away is waited for, up to AWAY_S; then the task fails and Spark tries it again.
 - A range counts as done, and the log names what is missing, if its broker has lost it, if its topic
   has lost the queue, or if the topic has no listener any more.
-- A message whose body does not match its checksum is passed over once that is how the master has it, see ``client/consumer/damage.py``.
-  Until that is known it is waited for like a broker that is away; and so are bytes that are no message at all, which nothing passes over.
+- A message whose body does not match its checksum is passed over once that is how the master has
+  it, see ``client/consumer/damage.py``. Until that is known it is waited for like a broker that is
+  away; and so are bytes that are no message at all, which nothing passes over.
 
 Differs from a push consumer
 - The queues are given by the batch: there is no rebalance, and no heartbeat.
@@ -53,7 +58,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 AWAY_S: Final = 120.0
-LEASE_WAIT_S: Final = 90.0  # brokers keep a lock for 60 s
+# brokers keep a lock for 60 s
+LEASE_WAIT_S: Final = 90.0
 LOOK_S: Final = 0.25
 PROGRESS_S: Final = 1.0
 CLOSE_S: Final = 10.0
@@ -61,12 +67,16 @@ DEAD_LETTER_LEVEL: Final = -1
 
 
 class QueueTaken(OgiveError):
-    """An orderly queue is locked by somebody else, or its lock was lost: the task fails and is tried again."""
+    """An orderly queue is locked by somebody else, or its lock was lost: the task fails and is
+    tried again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result for one range; *begun* is where work on it began, behind what an earlier attempt had done."""
+    """The result for one range; *begun* is where work on it began, behind what an earlier attempt
+    had done.
+    """
 
     wanted: QueueRange
     begun: int
@@ -76,11 +86,17 @@ class Done:
 
 @dataclass(slots=True)
 class Tally:
-    """Counts the listener's calls. Workers call it on their threads, expired() comes from the loop; each change is one step."""
+    """Counts the listener's calls.
 
-    ends: list[tuple[MessageQueue, int]] = field(default_factory=list)  # queue, messages that failed
-    late: set[tuple[MessageQueue, int]] = field(default_factory=set)  # queue, offset of what ran into the consume timeout
-    passed_over: list[MessageQueue] = field(default_factory=list)  # for each damaged message
+    Workers call it on their threads, expired() comes from the loop; each change is one step.
+    """
+
+    # queue, messages that failed
+    ends: list[tuple[MessageQueue, int]] = field(default_factory=list)
+    # queue, offset of what ran into the consume timeout
+    late: set[tuple[MessageQueue, int]] = field(default_factory=set)
+    # for each damaged message
+    passed_over: list[MessageQueue] = field(default_factory=list)
 
     def begun(self, messages: Sequence[MessageExt]) -> Any:
         return None
@@ -102,7 +118,9 @@ class Tally:
 class Consuming:
     """One attempt of one task. All listeners are of one group."""
 
-    def __init__(self, instance: ClientInstance, listeners: Sequence[AnyListener], config: ConsumerConfig) -> None:
+    def __init__(
+        self, instance: ClientInstance, listeners: Sequence[AnyListener], config: ConsumerConfig
+    ) -> None:
         listeners = [wired(decoded(one), instance.namespace) for one in listeners]
         name = listeners[0].config.group
         self._config = config
@@ -112,11 +130,20 @@ class Consuming:
         self._calls = GroupCalls(instance, name)
         self._store = RemoteOffsetStore(self._calls)
         self._tally = Tally()
-        self._group = Group(name, instance, self._calls, self._store, Statistics(self._loop.time()), observer=self._tally)
+        self._group = Group(
+            name,
+            instance,
+            self._calls,
+            self._store,
+            Statistics(self._loop.time()),
+            observer=self._tally,
+        )
         self._retries = retry_topic(name)
         self._subscriptions = {one.config.topic: one.config.subscription(0) for one in listeners}
         self._subscriptions[self._retries] = SubscriptionData(topic=self._retries, version=0)
-        self._services: dict[str, ConsumeService] = {one.config.topic: self._service(one) for one in listeners}
+        self._services: dict[str, ConsumeService] = {
+            one.config.topic: self._service(one) for one in listeners
+        }
         self._rejected = returns(
             self._group,
             listeners[0],
@@ -126,14 +153,27 @@ class Consuming:
         )
 
     def _service(self, listener: AnyListener) -> ConsumeService:
-        return OrderlyService(self._group, listener) if self._orderly else ConcurrentService(self._group, listener, self._config)
+        return (
+            OrderlyService(self._group, listener)
+            if self._orderly
+            else ConcurrentService(self._group, listener, self._config)
+        )
 
     async def run(self, ranges: Sequence[QueueRange]) -> list[Done]:
-        """Work on all ranges at once. Raises OgiveError for the first that cannot be finished, when nothing runs any more."""
+        """Work on all ranges at once.
+
+        Raises OgiveError for the first that cannot be finished, when nothing runs any more.
+        """
         for service in self._services.values():
             service.start()
         telling = self._group.spawn(
-            every(PROGRESS_S, lambda: self._store.persist(list(self._group.held)), name="progress", first_after_s=PROGRESS_S), "progress"
+            every(
+                PROGRESS_S,
+                lambda: self._store.persist(list(self._group.held)),
+                name="progress",
+                first_after_s=PROGRESS_S,
+            ),
+            "progress",
         )
         work = [asyncio.ensure_future(self._consume(wanted)) for wanted in ranges]
         try:
@@ -151,18 +191,28 @@ class Consuming:
             await self._rejected.close(CLOSE_S)
             telling.cancel()
             for process_queue in left if self._orderly else ():
-                if not process_queue.busy:  # else its call still runs: the lock keeps the others away until its lease ends
+                # else its call still runs: the lock keeps the others away until its lease ends
+                if not process_queue.busy:
                     await self._unlock(process_queue.queue)
 
-    # --- one queue ---------------------------------------------------------------------------------------------------
+    # --- one queue --------------------------------------------------------------------------------
 
     async def _consume(self, wanted: QueueRange) -> Done:
         queue = wanted.queue
         if queue.topic not in self._subscriptions:
             name = self._group.name
-            log.warning("%s: %d to %d are passed over: group %s has no listener for them any more", queue, wanted.start, wanted.end, name)
+            log.warning(
+                "%s: %d to %d are passed over: group %s has no listener for them any more",
+                queue,
+                wanted.start,
+                wanted.end,
+                name,
+            )
             return Done(wanted, wanted.end, 0, 0)
-        queues = await self._insist(f"the route of {queue.topic}", lambda: self._instance.routes.subscribe_queues(queue.topic))
+        queues = await self._insist(
+            f"the route of {queue.topic}",
+            lambda: self._instance.routes.subscribe_queues(queue.topic),
+        )
         if queue not in queues and any(one.broker_name == queue.broker_name for one in queues):
             log.error(
                 "%s is not a queue of its topic any more: %d to %d are passed over",
@@ -177,7 +227,11 @@ class Consuming:
             log.info("%s: %d to %d were done before", queue, wanted.start, begun)
         process_queue = ProcessQueue(queue, begun, leased_until)
         self._group.held[queue] = process_queue
-        renewing = self._group.spawn(self._renew(process_queue), f"lock {queue}") if self._orderly else None
+        renewing = (
+            self._group.spawn(self._renew(process_queue), f"lock {queue}")
+            if self._orderly
+            else None
+        )
         try:
             end = await self._fill(process_queue, wanted)
             while process_queue.count:
@@ -185,7 +239,10 @@ class Consuming:
                 await process_queue.changed(LOOK_S)
             if end >= begun:
                 self._store.update(queue, end)
-                await self._insist(f"progress of {queue}", lambda: self._store.commit({queue: max(end, self._store.read(queue) or 0)}))
+                await self._insist(
+                    f"progress of {queue}",
+                    lambda: self._store.commit({queue: max(end, self._store.read(queue) or 0)}),
+                )
         finally:
             if renewing is not None:
                 renewing.cancel()
@@ -195,49 +252,81 @@ class Consuming:
         return Done(wanted, begun, *self._tally.of(queue))
 
     async def _fill(self, process_queue: ProcessQueue, wanted: QueueRange) -> int:
-        """Pull the whole range, no faster than it is consumed. Returns where it ends: before its end if the broker has lost the rest."""
+        """Pull the whole range, no faster than it is consumed.
+
+        Returns where it ends: before its end if the broker has lost the rest.
+        """
         queue, config = wanted.queue, self._config
         subscription = self._subscriptions[queue.topic]
         empty_since: float | None = None
         readings = Readings()
         while process_queue.pull_offset < wanted.end:
             self._check(process_queue)
-            if process_queue.count > config.max_cached_messages or process_queue.bytes > config.max_cached_bytes:
+            if (
+                process_queue.count > config.max_cached_messages
+                or process_queue.bytes > config.max_cached_bytes
+            ):
                 await process_queue.changed(LOOK_S)
                 continue
             at = process_queue.pull_offset
             result = await self._read(process_queue, wanted, readings)
             following = min(result.next_offset, wanted.end)
             if result.status is PullStatus.OFFSET_ILLEGAL and following > at:
-                log.warning("%s: %d to %d were deleted before they were consumed", queue, at, following)
+                log.warning(
+                    "%s: %d to %d were deleted before they were consumed", queue, at, following
+                )
             if following > at:
                 empty_since = None
-                ours = [one for one in select(result.messages, subscription) if one.queue_offset < wanted.end]
+                ours = [
+                    one
+                    for one in select(result.messages, subscription)
+                    if one.queue_offset < wanted.end
+                ]
                 self._deliver(process_queue, process_queue.put(ours, following))
                 continue
             empty_since = self._loop.time() if empty_since is None else empty_since
             if self._loop.time() - empty_since > AWAY_S:
-                end = await self._insist(f"the end of {queue}", functools.partial(self._calls.max_offset, queue))
+                end = await self._insist(
+                    f"the end of {queue}", functools.partial(self._calls.max_offset, queue)
+                )
                 if end > at:
-                    raise OgiveError(f"{queue} holds messages up to {end}, but its broker answers with none from {at} on")
+                    raise OgiveError(
+                        f"{queue} holds messages up to {end}, but its broker answers with none "
+                        f"from {at} on"
+                    )
                 log.error(
-                    "%s ends at %d, but the batch was planned up to %d: its broker lost messages, or its topic was made anew. "
-                    "What is missing is passed over", queue, end, wanted.end,
-                )  # fmt: skip
+                    "%s ends at %d, but the batch was planned up to %d: its broker lost messages, "
+                    "or its topic was made anew. "
+                    "What is missing is passed over",
+                    queue,
+                    end,
+                    wanted.end,
+                )
                 return end
             await asyncio.sleep(LOOK_S)
         return wanted.end
 
-    async def _read(self, process_queue: ProcessQueue, wanted: QueueRange, readings: Readings) -> PullResult:
-        """The answer to one pull; none of its messages but a place behind them, where the next one is stored damaged."""
+    async def _read(
+        self, process_queue: ProcessQueue, wanted: QueueRange, readings: Readings
+    ) -> PullResult:
+        """The answer to one pull; none of its messages but a place behind them, where the next one
+        is stored damaged.
+        """
         queue, at, config = wanted.queue, process_queue.pull_offset, self._config
         deadline = float("inf")
         stuck = Stuck(config.pull_retry_s)
         while True:
             pull = functools.partial(
-                self._calls.pull, queue, at, broker_id=MASTER_ID, max_messages=readings.limit(min(config.pull_batch_size, wanted.end - at)),
-                max_bytes=config.pull_batch_bytes, subscription=self._subscriptions[queue.topic], post_subscription=True, suspend_s=0,
-            )  # fmt: skip
+                self._calls.pull,
+                queue,
+                at,
+                broker_id=MASTER_ID,
+                max_messages=readings.limit(min(config.pull_batch_size, wanted.end - at)),
+                max_bytes=config.pull_batch_bytes,
+                subscription=self._subscriptions[queue.topic],
+                post_subscription=True,
+                suspend_s=0,
+            )
             try:
                 result = await self._insist(f"messages of {queue}", pull)
             except DamagedMessage as exc:
@@ -247,14 +336,20 @@ class Consuming:
                     self._tally.passed_over.append(queue)
                     return PullResult(PullStatus.NO_MATCHED_MSG, next_offset, 0, 0)
                 deadline = self._wait_until(deadline, exc)
-                log.log(logging.WARNING if readings.is_news else logging.DEBUG, "%s: it is read again, from the master", exc)
+                log.log(
+                    logging.WARNING if readings.is_news else logging.DEBUG,
+                    "%s: it is read again, from the master",
+                    exc,
+                )
                 await asyncio.sleep(config.pull_retry_s)
                 self._check(process_queue)
             except NoRecord as exc:
                 way_on = no_way_on(queue, at, self._group)
                 deadline = self._wait_until(deadline, NoRecord(f"{exc}; {way_on}"))
                 level = stuck.again(at, self._loop.time())
-                log.log(level, "%s; %s", exc, way_on if level == logging.ERROR else "it is read again")
+                log.log(
+                    level, "%s; %s", exc, way_on if level == logging.ERROR else "it is read again"
+                )
                 readings.only(len(exc.intact))
                 await asyncio.sleep(stuck.pause_s)
                 self._check(process_queue)
@@ -282,7 +377,11 @@ class Consuming:
 
     def _reject(self, process_queue: ProcessQueue, message: MessageExt) -> None:
         """What this installation cannot inflate would fail here for ever."""
-        log.error("%s/%d cannot be inflated and goes to the dead letters", message.queue, message.queue_offset)
+        log.error(
+            "%s/%d cannot be inflated and goes to the dead letters",
+            message.queue,
+            message.queue_offset,
+        )
         self._rejected.give(process_queue, message, DEAD_LETTER_LEVEL, "it cannot be inflated")
 
     def _check(self, process_queue: ProcessQueue) -> None:
@@ -290,7 +389,10 @@ class Consuming:
             raise QueueTaken(f"the lock of {process_queue.queue} was lost")
 
     async def _committed(self, wanted: QueueRange) -> int:
-        """The group's offset, or 0. One behind the end of the queue belongs to a queue that is gone."""
+        """The group's offset, or 0.
+
+        One behind the end of the queue belongs to a queue that is gone.
+        """
 
         async def ask() -> int:
             try:
@@ -299,11 +401,15 @@ class Consuming:
                 return 0
             if offset is None or offset <= wanted.start:
                 return 0
-            return offset if offset <= wanted.end or offset <= await self._calls.max_offset(wanted.queue) else 0
+            return (
+                offset
+                if offset <= wanted.end or offset <= await self._calls.max_offset(wanted.queue)
+                else 0
+            )
 
         return await self._insist(f"the offset of {wanted.queue}", ask)
 
-    # --- locks -------------------------------------------------------------------------------------------------------
+    # --- locks ------------------------------------------------------------------------------------
 
     async def _lock(self, wanted: QueueRange) -> float:
         """The ``lease_time`` until which we hold the queue."""
@@ -311,13 +417,21 @@ class Consuming:
         waited = False
         while True:
             asked_at = lease_time(self._loop.time())
-            granted, _ = await self._insist(f"the lock of {wanted.queue}", lambda: self._calls.lock([wanted.queue]))
+            granted, _ = await self._insist(
+                f"the lock of {wanted.queue}", lambda: self._calls.lock([wanted.queue])
+            )
             if wanted.queue in granted:
                 return asked_at + self._config.lock_lease_s
             if asked_at > deadline:
-                raise QueueTaken(f"{wanted.queue} is locked by another member of the group for {LEASE_WAIT_S:.0f} s")
+                raise QueueTaken(
+                    f"{wanted.queue} is locked by another member of the group for "
+                    f"{LEASE_WAIT_S:.0f} s"
+                )
             if not waited:
-                log.info("%s is locked: waiting for who works on it, or for the end of its lease", wanted.queue)
+                log.info(
+                    "%s is locked: waiting for who works on it, or for the end of its lease",
+                    wanted.queue,
+                )
             waited = True
             await asyncio.sleep(LOOK_S)
 
@@ -350,7 +464,9 @@ class Consuming:
             except (DamagedMessage, NoRecord):
                 raise
             except OgiveError as exc:
-                passing = not isinstance(exc, BrokerError) or exc.retry_other_broker or exc.refresh_route
+                passing = (
+                    not isinstance(exc, BrokerError) or exc.retry_other_broker or exc.refresh_route
+                )
                 if not passing or self._loop.time() > deadline:
                     raise
                 log.warning("%s: trying again: %s", what, exc)
@@ -358,7 +474,10 @@ class Consuming:
 
 
 async def consume(
-    client: ClientConfig, listeners: Sequence[AnyListener], ranges: Sequence[QueueRange], config: ConsumerConfig | None = None
+    client: ClientConfig,
+    listeners: Sequence[AnyListener],
+    ranges: Sequence[QueueRange],
+    config: ConsumerConfig | None = None,
 ) -> list[Done]:
     """Work on *ranges* with a client of our own, whose id no other attempt has."""
     async with ClientInstance(replace(client, instance_name=None)) as instance:

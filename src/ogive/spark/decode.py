@@ -1,24 +1,31 @@
 """Pull answers to Arrow columns, a whole answer at a time.
 
-The compiled part goes over the records once and fills the columns' buffers, where all records are in the plain form and their properties
-are regular. Otherwise, and where it was not built, Python touches a record once, to find where the next one begins; its parts and every
-column are then found by Arrow kernels over those positions: parts are gathered by a bitmap filter, numbers are byte-swapped in one sweep,
-properties are cut at the positions of their separators.
+The compiled part goes over the records once and fills the columns' buffers, where all records are
+in the plain form and their properties are regular. Otherwise, and where it was not built, Python
+touches a record once, to find where the next one begins; its parts and every column are then found
+by Arrow kernels over those positions: parts are gathered by a bitmap filter, numbers are
+byte-swapped in one sweep, properties are cut at the positions of their separators.
 
 Behaviour
-- `topic`, `brokerName` and `queueId` are those of the queue that was read, so a retry or dead-letter topic keeps its own name.
-- Only the columns of the schema are made. Properties are not parsed at all unless `keys`, `tags`, `properties` or a tag filter asks.
-- Records that are not in the plain form (compressed body, IPv6 hosts, long topic) are rewritten into it first; what that loses of them
-  (hosts, flags) is then taken from the records one by one, if a column asks for it.
-- A record that holds a batch whole becomes its messages, those within the offsets that were asked for: each answer that has a part of it
-  brings it again. One that cannot be taken apart is an error.
+- `topic`, `brokerName` and `queueId` are those of the queue that was read, so a retry or
+  dead-letter topic keeps its own name.
+- Only the columns of the schema are made. Properties are not parsed at all unless `keys`, `tags`,
+  `properties` or a tag filter asks.
+- Records that are not in the plain form (compressed body, IPv6 hosts, long topic) are rewritten
+  into it first; what that loses of them (hosts, flags) is then taken from the records one by one,
+  if a column asks for it.
+- A record that holds a batch whole becomes its messages, those within the offsets that were asked
+  for: each answer that has a part of it brings it again. One that cannot be taken apart is an
+  error.
 - A time outside of the years 1 to 9999, as of a sender that counts in nanoseconds, is null: neither
   Python nor Spark has it.
-- A body that cannot be inflated because its sender wrote it like that is null, and the log names it: one message must not stop whoever
-  reads its topic. Where the checksum says that it is damaged, reading fails.
+- A body that cannot be inflated because its sender wrote it like that is null, and the log names
+  it: one message must not stop whoever reads its topic. Where the checksum says that it is damaged,
+  reading fails.
 
 Differs from Java
-- The body's checksum is not verified again: the broker does so before it serves a record after a crash, TCP does so on the way.
+- The body's checksum is not verified again: the broker does so before it serves a record after a
+  crash, TCP does so on the way.
 - A repeated property name stays repeated in `properties` (no client writes one).
 """
 
@@ -60,9 +67,12 @@ log = logging.getLogger(__name__)
 _SIZE: Final = struct.Struct(">I")
 _FIXED_BYTES: Final = RECORD_V4.size
 _FIXED_WORDS: Final = _FIXED_BYTES // 4
-_SMALLEST: Final = _FIXED_BYTES + 3  # without body, topic and properties
-MAX_BATCH_BYTES: Final = 64 * 1024 * 1024  # of bodies and properties that were rewritten: a few MiB of compressed ones may be thousands
-_PARTS: Final = 4  # fixed part, body, topic and lengths, properties
+# without body, topic and properties
+_SMALLEST: Final = _FIXED_BYTES + 3
+# of bodies and properties that were rewritten: a few MiB of compressed ones may be thousands
+MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
+# fixed part, body, topic and lengths, properties
+_PARTS: Final = 4
 
 _NOT_PLAIN: Final = SysFlag.COMPRESSED | SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6 | WRAPPED
 EVERYWHERE: Final = range(1 << 63)
@@ -79,13 +89,15 @@ _STORED_AT: Final = 14
 _STORE_HOST_AT: Final = 16
 _RECONSUME_AT: Final = 18
 
-# Typed once: a plain Python number widens results to 64 bits, and Arrow looks for a library of dates whenever it has to guess a type.
+# Typed once: a plain Python number widens results to 64 bits, and Arrow looks for a library of
+# dates whenever it has to guess a type.
 _ZERO: Final = pa.scalar(0, pa.int32())
 _ONE: Final = pa.scalar(1, pa.int32())
 _FIXED_SIZE: Final = pa.scalar(_FIXED_BYTES, pa.int32())
 _ONE_64: Final = pa.scalar(1, pa.int64())
 _TWO: Final = pa.scalar(2, pa.int64())
-_TAIL: Final = pa.scalar(3, pa.int64())  # one byte of topic length, two of property length
+# one byte of topic length, two of property length
+_TAIL: Final = pa.scalar(3, pa.int64())
 _BYTE: Final = pa.scalar(256, pa.int64())
 _THOUSAND: Final = pa.scalar(1000, pa.int64())
 # 0001-01-02 to 9999-12-30. Python's own limits are a day further, so every time zone shows these.
@@ -93,35 +105,56 @@ _FIRST_MS: Final = pa.scalar(-62135510400000, pa.int64())
 _LAST_MS: Final = pa.scalar(253402214399999, pa.int64())
 _NO_TIME: Final = pa.scalar(None, pa.int64())
 _EMPTY: Final = pa.scalar(b"", pa.binary())
-_AFTER_VALUES: Final = pa.scalar(3, pa.uint8())  # the first byte that is no separator
-_PROPERTY_NAMES: Final = {name: pa.scalar(name, pa.string()) for name in (PropertyName.KEYS, PropertyName.TAGS, PropertyName.UNIQ_KEY)}
+# the first byte that is no separator
+_AFTER_VALUES: Final = pa.scalar(3, pa.uint8())
+_PROPERTY_NAMES: Final = {
+    name: pa.scalar(name, pa.string())
+    for name in (PropertyName.KEYS, PropertyName.TAGS, PropertyName.UNIQ_KEY)
+}
 
 _PROPERTY_COLUMNS: Final = frozenset({"keys", "tags", "properties", "msgId"})
 _OF_QUEUE: Final = frozenset({"topic", "brokerName", "queueId"})
-_HOSTS: Final = frozenset({"bornHost", "storeHost"})  # which the compiled part gives as numbers
-_TYPES: Final = {field.name: field.type for columns in (MESSAGE_COLUMNS, METADATA_COLUMNS) for field in arrow_schema(columns)}
+# which the compiled part gives as numbers
+_HOSTS: Final = frozenset({"bornHost", "storeHost"})
+_TYPES: Final = {
+    field.name: field.type
+    for columns in (MESSAGE_COLUMNS, METADATA_COLUMNS)
+    for field in arrow_schema(columns)
+}
 
 
 class RecordDecoder:
     """Decodes the records of pull answers into batches of *schema*.
 
-    *schema* holds columns of `ogive.spark.schema`, in any order and number. With *tags* only messages that carry one of them are kept: the
-    broker's filter compares hash codes, so a few others may arrive. With *sql* only those that it matches are kept, row by row.
+    *schema* holds columns of `ogive.spark.schema`, in any order and number. With *tags* only
+    messages that carry one of them are kept: the broker's filter compares hash codes, so a few
+    others may arrive. With *sql* only those that it matches are kept, row by row.
     """
 
-    def __init__(self, schema: pa.Schema, tags: frozenset[str] | None = None, sql: Expression | None = None) -> None:
+    def __init__(
+        self, schema: pa.Schema, tags: frozenset[str] | None = None, sql: Expression | None = None
+    ) -> None:
         self._schema = schema
         self._tags = None if tags is None else pa.array(sorted(tags), pa.string())
         self._sql = sql
-        of_filters = [name for name, given in (("tags", tags), ("properties", sql)) if given is not None]
-        self._wanted = tuple(name for name in dict.fromkeys([*schema.names, *of_filters]) if name not in _OF_QUEUE)
+        of_filters = [
+            name for name, given in (("tags", tags), ("properties", sql)) if given is not None
+        ]
+        self._wanted = tuple(
+            name for name in dict.fromkeys([*schema.names, *of_filters]) if name not in _OF_QUEUE
+        )
         self._wants_properties = not _PROPERTY_COLUMNS.isdisjoint(self._wanted)
 
-    def batches(self, records: bytes, queue: MessageQueue, covered: range = EVERYWHERE) -> Iterator[pa.RecordBatch]:
-        """The messages in *records*: stored messages of *queue*, back to back. One batch, unless compressed bodies become too long for it.
+    def batches(
+        self, records: bytes, queue: MessageQueue, covered: range = EVERYWHERE
+    ) -> Iterator[pa.RecordBatch]:
+        """The messages in *records*: stored messages of *queue*, back to back.
 
-        Of records that hold a batch whole, the messages with an offset in *covered*. Raises ProtocolError for damaged records,
-        CompressionUnavailable for bodies in a compression whose library is not installed.
+        One batch, unless compressed bodies become too long for it.
+
+        Of records that hold a batch whole, the messages with an offset in *covered*. Raises
+        ProtocolError for damaged records, CompressionUnavailable for bodies in a compression whose
+        library is not installed.
         """
         found = None if native is None else native.columns(records, self._wanted)
         if found is not None:
@@ -130,7 +163,9 @@ class RecordDecoder:
         for plain, positions, odd in _in_plain_form(records, covered):
             yield self._python_batch(plain, positions, odd, queue)
 
-    def _compiled_batch(self, count: int, columns: Sequence[Buffers], queue: MessageQueue) -> pa.RecordBatch:
+    def _compiled_batch(
+        self, count: int, columns: Sequence[Buffers], queue: MessageQueue
+    ) -> pa.RecordBatch:
         make, properties = _of_queue(queue, count), None
         for name, buffers in zip(self._wanted, columns, strict=True):
             if name == "properties":
@@ -141,7 +176,13 @@ class RecordDecoder:
                 make[name] = partial(_array, _TYPES[name], count, buffers)
         return self._batch(make, properties)
 
-    def _python_batch(self, records: bytes, positions: "array[int]", odd: "Sequence[_Odd] | None", queue: MessageQueue) -> pa.RecordBatch:
+    def _python_batch(
+        self,
+        records: bytes,
+        positions: "array[int]",
+        odd: "Sequence[_Odd] | None",
+        queue: MessageQueue,
+    ) -> pa.RecordBatch:
         parts = _cut(pa.binary(), pa.py_buffer(records), positions)
         words = _words(_every(parts, 0, _PARTS))
         properties = _Properties.of(_every(parts, 3, _PARTS)) if self._wants_properties else None
@@ -157,7 +198,9 @@ class RecordDecoder:
             **_lost_in_plain_form(words, odd),
         }
         if properties is not None:
-            make["msgId"] = lambda: _or_else(properties.values_of(PropertyName.UNIQ_KEY), make["offsetMsgId"])
+            make["msgId"] = lambda: _or_else(
+                properties.values_of(PropertyName.UNIQ_KEY), make["offsetMsgId"]
+            )
             make["keys"] = lambda: properties.values_of(PropertyName.KEYS)
             make["tags"] = lambda: properties.values_of(PropertyName.TAGS)
         return self._batch(make, properties)
@@ -165,11 +208,18 @@ class RecordDecoder:
     def _batch(self, make: "_Columns", properties: "_Properties | None") -> pa.RecordBatch:
         if properties is not None:
             make["properties"] = lambda: properties.map_array(self._schema.field("properties").type)
-        batch = pa.RecordBatch.from_arrays([make[name]() for name in self._schema.names], schema=self._schema)
+        batch = pa.RecordBatch.from_arrays(
+            [make[name]() for name in self._schema.names], schema=self._schema
+        )
         if self._sql is not None:
-            assert properties is not None  # as self._wants_properties and self._wanted say
+            # as self._wants_properties and self._wanted say
+            assert properties is not None
             return batch.filter(pa.array(map(self._sql.matches, properties.dicts()), pa.bool_()))
-        return batch if self._tags is None else batch.filter(pc.is_in(make["tags"](), value_set=self._tags))
+        return (
+            batch
+            if self._tags is None
+            else batch.filter(pc.is_in(make["tags"](), value_set=self._tags))
+        )
 
 
 _Columns = dict[str, Callable[[], Any]]
@@ -183,27 +233,42 @@ def _of_queue(queue: MessageQueue, count: int) -> _Columns:
     }
 
 
-# --- records ---------------------------------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 
 def queue_offsets(records: bytes, covered: range = EVERYWHERE) -> "array[int]":
-    """Of all messages in *records*, back to back, as RecordDecoder.batches takes them. Raises ProtocolError."""
+    """Of all messages in *records*, back to back, as RecordDecoder.batches takes them.
+
+    Raises ProtocolError.
+    """
     positions = _positions(records)
     if positions is None:
         return array("q", [record.queue_offset for record in _stored(records, covered)])
-    return array("q", (int.from_bytes(records[at + 4 * _QUEUE_OFFSET_AT : at + 4 * _QUEUE_OFFSET_AT + 8]) for at in positions[:-1:_PARTS]))
+    return array(
+        "q",
+        (
+            int.from_bytes(records[at + 4 * _QUEUE_OFFSET_AT : at + 4 * _QUEUE_OFFSET_AT + 8])
+            for at in positions[:-1:_PARTS]
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Odd:
-    """A record that was rewritten, as it was; *body*: what can be read of it, None for one that cannot be inflated."""
+    """A record that was rewritten, as it was; *body*: what can be read of it, None for one that
+    cannot be inflated.
+    """
 
     record: StoredMessage
     body: bytes | None
 
 
-def _in_plain_form(records: bytes, covered: range) -> "Iterator[tuple[bytes, array[int], list[_Odd] | None]]":
-    """The records, the positions in them, and, where they had to be rewritten, the records as they were."""
+def _in_plain_form(
+    records: bytes, covered: range
+) -> "Iterator[tuple[bytes, array[int], list[_Odd] | None]]":
+    """The records, the positions in them, and, where they had to be rewritten, the records as they
+    were.
+    """
     positions = _positions(records)
     if positions is not None:
         yield records, positions, None
@@ -212,21 +277,25 @@ def _in_plain_form(records: bytes, covered: range) -> "Iterator[tuple[bytes, arr
     while left:
         plain, odd = _rewrite(left)
         positions = _positions(plain)
-        assert positions is not None  # _rewrite() writes no other form
+        # _rewrite() writes no other form
+        assert positions is not None
         yield plain, positions, odd
         left = left[len(odd) :]
 
 
 def _positions(records: bytes) -> "array[int] | None":
-    """Where each record's fixed part, body, topic and properties begin, and at last the end; None if a record is not in the plain form.
+    """Where each record's fixed part, body, topic and properties begin, and at last the end; None
+    if a record is not in the plain form.
 
-    Python takes one step a record, from its start to the next one; all else is found by kernels over those starts.
+    Python takes one step a record, from its start to the next one; all else is found by kernels
+    over those starts.
     """
     starts = _starts(records)
     count = len(starts) - 1
     if count == 0:
         return array("i", (0,))
-    fixed_cuts = array("i", bytes(8 * count + 4))  # fixed part, rest, fixed part, rest, ..., end
+    # fixed part, rest, fixed part, rest, ..., end
+    fixed_cuts = array("i", bytes(8 * count + 4))
     fixed_cuts[0::2] = starts
     fixed_cuts[1::2] = array("i", _ints(pc.add(_view(pa.int32(), starts[:-1]), _FIXED_SIZE)))
     data = pa.py_buffer(records)
@@ -236,7 +305,10 @@ def _positions(records: bytes) -> "array[int] | None":
     ):
         return None
     bodies = _view(pa.uint32(), words[_FIXED_WORDS - 1 :: _FIXED_WORDS]).cast(pa.int64())
-    body_starts, ends = _view(pa.int32(), fixed_cuts[1::2]).cast(pa.int64()), _view(pa.int32(), starts[1:]).cast(pa.int64())
+    body_starts, ends = (
+        _view(pa.int32(), fixed_cuts[1::2]).cast(pa.int64()),
+        _view(pa.int32(), starts[1:]).cast(pa.int64()),
+    )
     body_ends = pc.add(body_starts, bodies)
     if not pc.all(pc.less_equal(pc.add(body_ends, _TAIL), ends)).as_py():
         raise _not_adding_up()
@@ -244,7 +316,9 @@ def _positions(records: bytes) -> "array[int] | None":
     properties_at = pc.add(pc.add(body_ends, _TAIL), octets.take(body_ends).cast(pa.int64()))
     if not pc.all(pc.less_equal(properties_at, ends)).as_py():
         raise _not_adding_up()
-    high, low = (octets.take(pc.subtract(properties_at, back)).cast(pa.int64()) for back in (_TWO, _ONE_64))
+    high, low = (
+        octets.take(pc.subtract(properties_at, back)).cast(pa.int64()) for back in (_TWO, _ONE_64)
+    )
     if not pc.add(properties_at, pc.add(pc.multiply(high, _BYTE), low)).equals(ends):
         raise _not_adding_up()
     positions = array("i", bytes(16 * count + 4))
@@ -294,7 +368,8 @@ def _stored(records: bytes, covered: range) -> list[StoredMessage]:
 
 
 def _rewrite(records: Iterable[StoredMessage]) -> tuple[bytes, list[_Odd]]:
-    """The first of these messages in the plain form: inflated, without topic, hosts and flags; and which those are.
+    """The first of these messages in the plain form: inflated, without topic, hosts and flags; and
+    which those are.
 
     Up to MAX_BATCH_BYTES, and one more.
     """
@@ -330,17 +405,26 @@ def _rewrite(records: Iterable[StoredMessage]) -> tuple[bytes, list[_Odd]]:
 
 
 def _inflated(record: StoredMessage) -> bytes | None:
-    """None for a body that its sender wrote unreadably. Raises ProtocolError for a damaged one, and CompressionUnavailable."""
+    """None for a body that its sender wrote unreadably.
+
+    Raises ProtocolError for a damaged one, and CompressionUnavailable.
+    """
     try:
         return decompress(record.body, record.sys_flag)
     except ProtocolError as exc:
         if body_crc(record.body) != record.body_crc:
             raise
-        log.error("%s/%d/%d cannot be read, its body is null: %s", record.topic, record.queue_id, record.queue_offset, exc)
+        log.error(
+            "%s/%d/%d cannot be read, its body is null: %s",
+            record.topic,
+            record.queue_id,
+            record.queue_offset,
+            exc,
+        )
         return None
 
 
-# --- Arrow -----------------------------------------------------------------------------------------------------------
+# --- Arrow ----------------------------------------------------------------------------------------
 
 
 def _view(arrow_type: Any, values: "array[int]") -> Any:
@@ -348,16 +432,24 @@ def _view(arrow_type: Any, values: "array[int]") -> Any:
 
 
 def _cut(text_type: Any, data: Any, cuts: "array[int]") -> Any:
-    """*data* as texts without gaps: text i is data[cuts[i] : cuts[i + 1]]. A view, nothing is copied or checked."""
+    """*data* as texts without gaps: text i is data[cuts[i] : cuts[i + 1]].
+
+    A view, nothing is copied or checked.
+    """
     return pa.Array.from_buffers(text_type, len(cuts) - 1, [None, pa.py_buffer(cuts), data])
 
 
 def _array(arrow_type: Any, count: int, buffers: Buffers) -> Any:
-    return pa.Array.from_buffers(arrow_type, count, [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers])
+    return pa.Array.from_buffers(
+        arrow_type, count, [None if buffer is None else pa.py_buffer(buffer) for buffer in buffers]
+    )
 
 
 def _every(values: Any, first: int, step: int) -> Any:
-    """values[first::step]; *step* divides 8. A filter by a repeated bitmap costs Python nothing per row."""
+    """values[first::step]; *step* divides 8.
+
+    A filter by a repeated bitmap costs Python nothing per row.
+    """
     bits = sum(1 << bit for bit in range(first, 8, step))
     bitmap = pa.py_buffer(bytes((bits,)) * (len(values) // 8 + 1))
     return values.filter(pa.Array.from_buffers(pa.bool_(), len(values), [None, bitmap]))
@@ -367,7 +459,8 @@ def _words(fixed_parts: Any) -> "array[int]":
     """The fixed parts as 32-bit numbers in this machine's byte order, _FIXED_WORDS a record."""
     words = array("I")
     words.frombytes(_data(fixed_parts))
-    words.byteswap()  # Arrow in Python runs on little-endian machines only
+    # Arrow in Python runs on little-endian machines only
+    words.byteswap()
     return words
 
 
@@ -397,10 +490,19 @@ def _lost_in_plain_form(words: "array[int]", odd: Sequence[_Odd] | None) -> _Col
         records = [one.record for one in odd]
         made: _Columns = {
             "sysFlag": lambda: pa.array([record.sys_flag for record in records], pa.int32()),
-            "bodyCRC": lambda: _view(pa.int32(), array("I", (record.body_crc & 0xFFFFFFFF for record in records))),
-            "bornHost": lambda: pa.array([decode_host(record.born_host) for record in records], pa.string()),
-            "storeHost": lambda: pa.array([decode_host(record.store_host) for record in records], pa.string()),
-            "offsetMsgId": lambda: pa.array([offset_message_id(one.store_host, one.commitlog_offset) for one in records], pa.string()),
+            "bodyCRC": lambda: _view(
+                pa.int32(), array("I", (record.body_crc & 0xFFFFFFFF for record in records))
+            ),
+            "bornHost": lambda: pa.array(
+                [decode_host(record.born_host) for record in records], pa.string()
+            ),
+            "storeHost": lambda: pa.array(
+                [decode_host(record.store_host) for record in records], pa.string()
+            ),
+            "offsetMsgId": lambda: pa.array(
+                [offset_message_id(one.store_host, one.commitlog_offset) for one in records],
+                pa.string(),
+            ),
         }
         if any(one.body is None for one in odd):
             made["body"] = lambda: pa.array([one.body for one in odd], pa.binary())
@@ -417,7 +519,13 @@ def _lost_in_plain_form(words: "array[int]", odd: Sequence[_Odd] | None) -> _Col
 def _hosts(numbers: Any) -> Any:
     """``ip:port``. A topic has few different hosts, so each is written once."""
     seen = numbers.dictionary_encode()
-    texts = pa.array([decode_host((host & 0xFFFFFFFFFFFFFFFF).to_bytes(8)) for host in seen.dictionary.to_pylist()], pa.string())
+    texts = pa.array(
+        [
+            decode_host((host & 0xFFFFFFFFFFFFFFFF).to_bytes(8))
+            for host in seen.dictionary.to_pylist()
+        ],
+        pa.string(),
+    )
     return texts.take(seen.indices)
 
 
@@ -425,7 +533,9 @@ def _offset_ids(words: "array[int]") -> Any:
     """Store host and commit log offset in upper-case hex."""
     count = len(words) // _FIXED_WORDS
     quads = array("I", bytes(16 * count))
-    for place, at in enumerate((_STORE_HOST_AT, _STORE_HOST_AT + 1, _COMMITLOG_OFFSET_AT, _COMMITLOG_OFFSET_AT + 1)):
+    for place, at in enumerate(
+        (_STORE_HOST_AT, _STORE_HOST_AT + 1, _COMMITLOG_OFFSET_AT, _COMMITLOG_OFFSET_AT + 1)
+    ):
         quads[place::4] = words[at::_FIXED_WORDS]
     quads.byteswap()
     text = quads.tobytes().hex().upper().encode()
@@ -458,16 +568,25 @@ def _text_ends(texts: Any) -> Any:
 
 
 def _data(texts: Any) -> Any:
-    """The bytes of a binary array, joined, without a copy. Only for whole arrays: a slice has more data than it shows."""
-    return texts.buffers()[2].slice(0, _text_ends(texts)[-1].as_py()) if len(texts) else pa.py_buffer(b"")
+    """The bytes of a binary array, joined, without a copy.
+
+    Only for whole arrays: a slice has more data than it shows.
+    """
+    return (
+        texts.buffers()[2].slice(0, _text_ends(texts)[-1].as_py())
+        if len(texts)
+        else pa.py_buffer(b"")
+    )
 
 
-# --- properties ------------------------------------------------------------------------------------------------------
+# --- properties -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Properties:
-    """The properties of all rows as one run of names and one of values; those of row i are row_ends[i] : row_ends[i + 1]."""
+    """The properties of all rows as one run of names and one of values; those of row i are
+    row_ends[i] : row_ends[i + 1].
+    """
 
     names: Any
     values: Any
@@ -479,7 +598,9 @@ class _Properties:
 
     @classmethod
     def compiled(cls, buffers: Buffers) -> "_Properties":
-        row_ends, name_ends, names, value_ends, values = (pa.py_buffer(buffer) for buffer in buffers)
+        row_ends, name_ends, names, value_ends, values = (
+            pa.py_buffer(buffer) for buffer in buffers
+        )
         count = name_ends.size // 4 - 1
         return cls(
             pa.Array.from_buffers(pa.string(), count, [None, name_ends, names]),
@@ -492,21 +613,33 @@ class _Properties:
 
     def dicts(self) -> Iterator[dict[str, str]]:
         """Row by row."""
-        names, values, ends = self.names.to_pylist(), self.values.to_pylist(), self.row_ends.to_pylist()
+        names, values, ends = (
+            self.names.to_pylist(),
+            self.values.to_pylist(),
+            self.row_ends.to_pylist(),
+        )
         for start, end in pairwise(ends):
             yield dict(zip(names[start:end], values[start:end], strict=True))
 
     def values_of(self, name: str) -> Any:
         """One property of every row; null if missing."""
         found = pc.indices_nonzero(pc.equal(self.names, _PROPERTY_NAMES[name]))
-        rows = pc.list_parent_indices(pa.ListArray.from_arrays(self.row_ends, self.names)).take(found)
+        rows = pc.list_parent_indices(pa.ListArray.from_arrays(self.row_ends, self.names)).take(
+            found
+        )
         every_row = _numbers(len(self.row_ends) - 1)
         values = self.values.take(found)
-        return values if rows.equals(every_row) else values.take(pc.index_in(every_row, value_set=rows))
+        return (
+            values
+            if rows.equals(every_row)
+            else values.take(pc.index_in(every_row, value_set=rows))
+        )
 
 
 def _terminate(raw: Any) -> Any:
-    """*raw* with a separator 2 at the end of every row that has properties; 4.9 brokers leave the last one off."""
+    """*raw* with a separator 2 at the end of every row that has properties; 4.9 brokers leave the
+    last one off.
+    """
     open_ended = pc.and_not(pc.not_equal(raw, _EMPTY), pc.ends_with(raw, b"\x02"))
     if not pc.any(open_ended, min_count=0).as_py():
         return raw
@@ -514,7 +647,8 @@ def _terminate(raw: Any) -> Any:
 
 
 def _cut_properties(raw: Any) -> _Properties | None:
-    """Cut the joined bytes of all rows at their separators, which alternate: name 1 value 2 name 1 value 2.
+    """Cut the joined bytes of all rows at their separators, which alternate: name 1 value 2 name 1
+    value 2.
 
     None if they do not, or if a name or value is empty, or if the whole is no UTF-8.
     """
@@ -528,11 +662,13 @@ def _cut_properties(raw: Any) -> _Properties | None:
     cuts = array("i", bytes(8 * len(at) + 4))
     cuts[1::2] = at
     cuts[2::2] = _ints(pc.add(separators, _ONE))
-    texts = _cut(pa.string(), data, cuts)  # text, separator, text, separator, ...
+    # text, separator, text, separator, ...
+    texts = _cut(pa.string(), data, cuts)
     names, values = _every(texts, 0, 4), _every(texts, 2, 4)
     if not _is_utf8(data) or _any_empty(names) or _any_empty(values):
         return None
-    # the last separator of a row is right before its end; rows without properties end where the one before did
+    # the last separator of a row is right before its end; rows without properties end where the one
+    # before did
     last = pc.index_in(pc.subtract(_text_ends(raw), _ONE), value_set=_view(pa.int32(), at[1::2]))
     return _Properties(names, values, pc.fill_null(pc.add(last, _ONE), _ZERO))
 
@@ -559,4 +695,6 @@ def _parse_properties(rows: list[bytes]) -> _Properties:
         names += properties.keys()
         values += properties.values()
         row_ends.append(len(names))
-    return _Properties(pa.array(names, pa.string()), pa.array(values, pa.string()), _view(pa.int32(), row_ends))
+    return _Properties(
+        pa.array(names, pa.string()), pa.array(values, pa.string()), _view(pa.int32(), row_ends)
+    )

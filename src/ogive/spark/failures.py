@@ -16,7 +16,8 @@ from pyspark.sql import SparkSession
 from ogive.errors import InvalidOption, NoPermission, NotSupported, OgiveError, SubscriptionInvalid
 
 GONE: Final = (
-    "Spark's Java process is gone: it was killed, or a signal for all processes reached it too (under systemd: KillMode=mixed). "
+    "Spark's Java process is gone: it was killed, or a signal for all processes reached it too "
+    "(under systemd: KillMode=mixed). "
     "Run this again; it goes on where it was"
 )
 
@@ -44,20 +45,25 @@ _MAY_PASS: Final = (OgiveError, OSError)
 """Classes of errors that depend on other machines. Some are subclasses of _MISTAKES as well."""
 
 
-_REFUSED_BY_SPARK: Final = re.compile(r"SQLSTATE: 42|\b(?:java\.nio\.file\.AccessDenied|AccessControl)Exception\b")
+_REFUSED_BY_SPARK: Final = re.compile(
+    r"SQLSTATE: 42|\b(?:java\.nio\.file\.AccessDenied|AccessControl)Exception\b"
+)
 """Texts with which Spark reports a wrong name in a query, such as a missing column, or a folder
 that it may not use."""
 
 
 def reason(text: str) -> str:
-    """The sentence that matters of *text*, which Spark fills with stacks and plans: ours where there is one."""
+    """The sentence that matters of *text*, which Spark fills with stacks and plans: ours where
+    there is one.
+    """
     ours = re.findall(r"ogive\.(?:errors|spark\.\w+)\.\w+: (.+)", text)
     if ours:
         return str(ours[-1]).strip()
     if raised := _raised(text):
         return ": ".join(part for part in raised if part)
     first, _, rest = text.strip().partition("\n")
-    if rest.startswith(": "):  # what py4j says of an exception in Java: where it was called, and then itself
+    # what py4j says of an exception in Java: where it was called, and then itself
+    if rest.startswith(": "):
         first = re.sub(r"^: [\w.$]+: ", "", rest.partition("\n")[0])
     return first.strip() or "Spark failed without saying why"
 
@@ -87,13 +93,20 @@ def _raised(text: str) -> tuple[str, str] | None:
 
     None means that the exception is Java's.
     """
-    raised = re.findall(r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*([\w.]+)(?:: (.*))?$", text, re.MULTILINE)
+    raised = re.findall(
+        r"Traceback \(most recent call last\):\n(?:[ \t].*\n)*([\w.]+)(?:: (.*))?$",
+        text,
+        re.MULTILINE,
+    )
     return raised[-1] if raised else None
 
 
 @contextlib.contextmanager
 def ending(spark: SparkSession) -> Iterator[None]:
-    """Stops *spark* at the end. Raises OgiveError for what Spark fails with, and for files that cannot be used."""
+    """Stops *spark* at the end.
+
+    Raises OgiveError for what Spark fails with, and for files that cannot be used.
+    """
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as exc:
@@ -110,8 +123,11 @@ def ending(spark: SparkSession) -> Iterator[None]:
         with contextlib.suppress(Py4JError, PySparkException, ConnectionError):
             spark.sparkContext.setLogLevel("OFF")
             java: Any = spark.sparkContext._jvm
-            java.java.lang.System.setErr(java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream()))
+            java.java.lang.System.setErr(
+                java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream())
+            )
         raise
     finally:
-        with contextlib.suppress(Py4JError, ConnectionError):  # there is nothing to stop where the Java process is gone
+        # there is nothing to stop where the Java process is gone
+        with contextlib.suppress(Py4JError, ConnectionError):
             spark.stop()

@@ -1,4 +1,6 @@
-"""Reads a chunk of a queue, however the broker cuts its answers: each message once, in order, with a notice of what is gone."""
+"""Reads a chunk of a queue, however the broker cuts its answers: each message once, in order, with
+a notice of what is gone.
+"""
 
 import asyncio
 import logging
@@ -14,14 +16,17 @@ from ogive.spark.ranges import Chunks, QueueRange
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
-SETTLE_S: Final = 3.0  # how long a queue may be shorter than it was before: a broker that restarts shows its queues bit by bit
+# how long a queue may be shorter than it was before: a broker that restarts shows its queues bit by
+# bit
+SETTLE_S: Final = 3.0
 
 Pull = Callable[[QueueRange], Awaitable[RawPull]]
 
 WhyGone = Callable[[QueueRange], Awaitable[DataLoss | None]]
 """Say what became of a queue that cannot be read; None if it is still there."""
 
-Fetched = tuple[list[tuple[QueueRange, bytes]], int]  # answers with the offsets that they cover, and the offset behind the last one
+# answers with the offsets that they cover, and the offset behind the last one
+Fetched = tuple[list[tuple[QueueRange, bytes]], int]
 
 
 class Reading:
@@ -30,7 +35,15 @@ class Reading:
     *why_gone* is asked when that fails: a deleted queue is a loss like that of its messages.
     """
 
-    def __init__(self, pull: Pull, chunks: Chunks, *, filtered: bool, fail_on_data_loss: bool, why_gone: WhyGone | None = None) -> None:
+    def __init__(
+        self,
+        pull: Pull,
+        chunks: Chunks,
+        *,
+        filtered: bool,
+        fail_on_data_loss: bool,
+        why_gone: WhyGone | None = None,
+    ) -> None:
         self._pull = pull
         self._why_gone = why_gone
         # the gap that was reported last, for each queue that has one
@@ -40,7 +53,9 @@ class Reading:
         self._fail_on_data_loss = fail_on_data_loss
 
     async def fetch(self, chunk: QueueRange) -> Fetched:
-        """The messages of one chunk and where they end: at the chunk's end, unless CHUNK_BYTES are reached before."""
+        """The messages of one chunk and where they end: at the chunk's end, unless CHUNK_BYTES are
+        reached before.
+        """
         answers: list[tuple[QueueRange, bytes]] = []
         at, size, doubted = chunk.start, 0, -1
         while at < chunk.end and size < CHUNK_BYTES:
@@ -58,13 +73,18 @@ class Reading:
             if at == chunk.start:
                 self._chunks.learn(len(wanted), following - at, len(answer.body))
             if answer.status is PullStatus.FOUND and following > at:
-                body = until(answer.body, chunk.end) if answer.next_offset > chunk.end else answer.body
+                body = (
+                    until(answer.body, chunk.end) if answer.next_offset > chunk.end else answer.body
+                )
                 answers.append((QueueRange(chunk.queue, at, following), body))
                 size += len(body)
             elif answer.status is PullStatus.NO_MATCHED_MSG and self._filtered and following > at:
-                pass  # the broker looked at these and the filter took none
+                # the broker looked at these and the filter took none
+                pass
             elif following > at and doubted != at:
-                doubted = following = at  # asked once more: a broker that tells of a reset of the group's offsets does so once
+                # asked once more: a broker that tells of a reset of the group's offsets does so
+                # once
+                doubted = following = at
             elif following > at:
                 gone = self._chunks.rest_of(wanted)
                 self._lost(QueueRange(gone.queue, gone.start, min(answer.next_offset, gone.end)))
@@ -74,7 +94,8 @@ class Reading:
         return answers, at
 
     async def _settle(self, wanted: QueueRange) -> int:
-        """The queue ends before *wanted*, although it was longer when the read was planned: give a starting broker a moment.
+        """The queue ends before *wanted*, although it was longer when the read was planned: give a
+        starting broker a moment.
 
         Returns where to go on.
         """
@@ -113,5 +134,6 @@ def until(body: bytes, end: int) -> bytes:
     """The records before queue offset *end*."""
     at = 0
     while at < len(body) and int.from_bytes(body[at + 20 : at + 28]) < end:
-        at += max(1, int.from_bytes(body[at : at + 4]))  # never 0: the decoder reports damage, here it must only not loop
+        # never 0: the decoder reports damage, here it must only not loop
+        at += max(1, int.from_bytes(body[at : at + 4]))
     return body[:at]

@@ -1,8 +1,9 @@
 """Makes Spark's Python processes run this interpreter with its installed pyspark.
 
-Spark puts a zip of pyspark's sources, one of Py4J's and a jar before all else on the path of every Python process that it starts. Python
-keeps no bytecode of what comes out of a zip, so each of them compiles pyspark anew: 0.65 s of CPU instead of 0.2, for each stream that
-starts and for the first use of each kind of worker, of which a session has six.
+Spark puts a zip of pyspark's sources, one of Py4J's and a jar before all else on the path of every
+Python process that it starts. Python keeps no bytecode of what comes out of a zip, so each of them
+compiles pyspark anew: 0.65 s of CPU instead of 0.2, for each stream that starts and for the first
+use of each kind of worker, of which a session has six.
 """
 
 import atexit
@@ -76,36 +77,50 @@ def _has_ogive(python: str) -> bool:
 def hint_at(python: str) -> str:
     """Return what to do about *python*, which has no ogive."""
     return (
-        f"Spark's Python processes run {python}, which has no ogive: start the session with ogive.spark.session(), "
+        f"Spark's Python processes run {python}, which has no ogive: start the session with "
+        "ogive.spark.session(), "
         f"import ogive.spark before it starts, or set PYSPARK_PYTHON={sys.executable}"
     )
 
 
 def find_python(*, local: bool) -> None:
-    """Sets PYSPARK_PYTHON, unless it is set: else workers take the first python3 of PATH. *local*: they run on this machine only."""
+    """Sets PYSPARK_PYTHON, unless it is set: else workers take the first python3 of PATH.
+
+    *local*: they run on this machine only.
+    """
     if os.environ.get(_VARIABLE) in (None, *_preferred):
         _preferred.clear()
         pyspark = _installed_pyspark() if local and os.name == "posix" else None
         wrapper = None if pyspark is None else _without(pyspark, Path(sys.executable))
-        started = wrapper is not None and os.access(wrapper, os.X_OK)  # else temporary files lie where nothing may be run
+        # else temporary files lie where nothing may be run
+        started = wrapper is not None and os.access(wrapper, os.X_OK)
         os.environ[_VARIABLE] = str(wrapper) if started else sys.executable
 
 
 def _installed_pyspark() -> Path | None:
-    """The package, if this interpreter finds it by itself and Spark runs out of it; None for one that only Spark's path leads to."""
+    """The package, if this interpreter finds it by itself and Spark runs out of it; None for one
+    that only Spark's path leads to.
+    """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None or "SPARK_HOME" in os.environ:
         return None
     package = Path(spec.origin).parent
-    return package if str(package.parent) in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")) else None
+    return (
+        package
+        if str(package.parent) in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"))
+        else None
+    )
 
 
 def _without(package: Path, python: Path) -> Path:
-    """An interpreter like *python* that has nothing out of *package* on its path. It is gone when this process ends; where this process
-    is killed, when the next one makes one."""
+    """An interpreter like *python* that has nothing out of *package* on its path.
+
+    It is gone when this process ends; where this process is killed, when the next one makes one.
+    """
     _remove_abandoned(Path(tempfile.gettempdir()))
     directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    _lock(directory)  # never closed: the system does so when this process is gone, however it ends
+    # never closed: the system does so when this process is gone, however it ends
+    _lock(directory)
     atexit.register(_remove, directory, os.getpid())
     wrapper = directory / _NAME
     wrapper.write_text(
@@ -114,7 +129,8 @@ def _without(package: Path, python: Path) -> Path:
         "IFS=:\n"
         "kept=\n"
         "for part in $PYTHONPATH; do\n"
-        f'  case $part in {shlex.quote(str(package))}/*) ;; *) kept="$kept${{kept:+:}}$part" ;; esac\n'
+        f'  case $part in {shlex.quote(str(package))}/*) ;; *) kept="$kept${{kept:+:}}$part" ;; '
+        "esac\n"
         "done\n"
         f'PYTHONPATH=$kept exec {shlex.quote(str(python))} "$@"\n'
     )
@@ -123,16 +139,19 @@ def _without(package: Path, python: Path) -> Path:
 
 
 def _remove(directory: Path, owner: int) -> None:
-    if os.getpid() == owner:  # a forked child runs this as well when it ends
+    # a forked child runs this as well when it ends
+    if os.getpid() == owner:
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def _remove_abandoned(temporary: Path) -> None:
     """Remove what killed processes of this user left behind: nobody holds its lock."""
-    for wrapper in temporary.glob(f"{_PREFIX}*/{_NAME}"):  # one that is being made has no such file before it is locked
+    # one that is being made has no such file before it is locked
+    for wrapper in temporary.glob(f"{_PREFIX}*/{_NAME}"):
         try:
             handle = _lock(wrapper.parent)
-        except OSError:  # its process lives, or is another user's, or the file is gone by now
+        except OSError:
+            # its process lives, or is another user's, or the file is gone by now
             continue
         if os.fstat(handle).st_uid == os.geteuid():
             shutil.rmtree(wrapper.parent, ignore_errors=True)
@@ -140,8 +159,12 @@ def _remove_abandoned(temporary: Path) -> None:
 
 
 def _lock(directory: Path) -> int:
-    """Handle that holds it until it is closed. Raises BlockingIOError when another one does, and OSError where it cannot be opened."""
-    import fcntl  # here, because Windows has none
+    """Handle that holds it until it is closed.
+
+    Raises BlockingIOError when another one does, and OSError where it cannot be opened.
+    """
+    # here, because Windows has none
+    import fcntl
 
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

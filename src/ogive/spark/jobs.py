@@ -1,4 +1,6 @@
-"""``ogive run --engine spark``: a streaming query for each consumer group, kept running until it is stopped."""
+"""``ogive run --engine spark``: a streaming query for each consumer group, kept running until it is
+stopped.
+"""
 
 import logging
 import os
@@ -37,7 +39,8 @@ log = logging.getLogger(__name__)
 
 LOOK_S: Final = 1.0
 RESTART_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
-MAX_RESTARTS: Final = 20  # in a row, without a batch between them
+# in a row, without a batch between them
+MAX_RESTARTS: Final = 20
 
 Say = Callable[[str], None]
 
@@ -52,14 +55,34 @@ class Totals:
 
 
 class GroupJob:
-    """The query of one consumer group. *checkpoint* is its folder; with *once* it ends when it has consumed what is there at the start."""
+    """The query of one consumer group.
 
-    def __init__(self, spark: SparkSession, work: Work, access: Access, checkpoint: Path, say: Say, *, once: bool = False) -> None:
+    *checkpoint* is its folder; with *once* it ends when it has consumed what is there at the start.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        work: Work,
+        access: Access,
+        checkpoint: Path,
+        say: Say,
+        *,
+        once: bool = False,
+    ) -> None:
         self.totals = Totals()
-        self._spark, self._work, self._access, self._checkpoint, self._say, self._once = spark, work, access, checkpoint, say, once
+        self._spark, self._work, self._access, self._checkpoint, self._say, self._once = (
+            spark,
+            work,
+            access,
+            checkpoint,
+            say,
+            once,
+        )
         self._stop_file = checkpoint.parent / f"{checkpoint.name}.stop"
         self._query: StreamingQuery | None = None
-        self._seen = -1  # the last batch that is counted
+        # the last batch that is counted
+        self._seen = -1
         self._failures = 0
         self._restart_at = 0.0
         # Spark ends the query before it has read everything
@@ -73,14 +96,26 @@ class GroupJob:
         everything = self._once and not ADMISSION_CONTROL
         options = options_of(self._work, self._access, self._stop_file, everything=everything)
         stream = self._spark.readStream.format(FORMAT).options(**options).load()
-        counted = stream.observe("listeners", f.sum("messages").alias("messages"), f.sum("failed").alias("failed"))
-        writer = counted.writeStream.format("noop").option("checkpointLocation", str(self._checkpoint)).queryName(self._work.group)
-        self._query = (writer.trigger(availableNow=True) if self._once else writer.trigger(processingTime="0 seconds")).start()
+        counted = stream.observe(
+            "listeners", f.sum("messages").alias("messages"), f.sum("failed").alias("failed")
+        )
+        writer = (
+            counted.writeStream.format("noop")
+            .option("checkpointLocation", str(self._checkpoint))
+            .queryName(self._work.group)
+        )
+        self._query = (
+            writer.trigger(availableNow=True)
+            if self._once
+            else writer.trigger(processingTime="0 seconds")
+        ).start()
         self._seen = -1
 
     def look(self) -> bool:
-        """Count what is done, restart after a failure; False once it has ended. Raises OgiveError for a failure that retrying cannot
-        fix."""
+        """Count what is done, restart after a failure; False once it has ended.
+
+        Raises OgiveError for a failure that retrying cannot fix.
+        """
         query = self._query
         if query is None:
             if time.monotonic() >= self._restart_at:
@@ -100,7 +135,9 @@ class GroupJob:
         return False
 
     def stop(self, timeout_s: float) -> None:
-        """End after the current batch, or after *timeout_s* in the middle of it: its messages are delivered again."""
+        """End after the current batch, or after *timeout_s* in the middle of it: its messages are
+        delivered again.
+        """
         query = self._query
         if query is None:
             return
@@ -140,14 +177,24 @@ class GroupJob:
 
 
 def run_listeners(
-    spark: SparkSession, listeners: Sequence[AnyListener], *, client: ClientConfig | Access, checkpoint: Path, stop: Stop, say: Say,
-    partitions: int | None = None, wait_s: float = 10.0, once: bool = False,
-) -> dict[str, Totals]:  # fmt: skip
-    """Run *listeners* on Spark until *stop*, or with *once* until they have consumed what was there. Returns the counts of each group.
+    spark: SparkSession,
+    listeners: Sequence[AnyListener],
+    *,
+    client: ClientConfig | Access,
+    checkpoint: Path,
+    stop: Stop,
+    say: Say,
+    partitions: int | None = None,
+    wait_s: float = 10.0,
+    once: bool = False,
+) -> dict[str, Totals]:
+    """Run *listeners* on Spark until *stop*, or with *once* until they have consumed what was
+    there. Returns the counts of each group.
 
-    *client* is an Access where executors shall read credentials or authorities from files. *checkpoint* is a folder that all restarts
-    share, on a cluster one that all machines reach; each group has a folder in it.
-    Raises InvalidOption for what only the other engine does, OgiveError for a job that keeps failing.
+    *client* is an Access where executors shall read credentials or authorities from files.
+    *checkpoint* is a folder that all restarts share, on a cluster one that all machines reach; each
+    group has a folder in it. Raises InvalidOption for what only the other engine does, OgiveError
+    for a job that keeps failing.
     """
     access = client if isinstance(client, Access) else Access.of(client)
     bare = replace(_settings(client), credentials=None, ssl=False)
@@ -156,7 +203,9 @@ def run_listeners(
     tasks = partitions or spark.sparkContext.defaultParallelism
     jobs: dict[str, GroupJob] = {}
     for group, ours in prepared(listeners, client).items():
-        jobs[group] = GroupJob(spark, Work(bare, tuple(ours), tasks), access, checkpoint / group, say, once=once)
+        jobs[group] = GroupJob(
+            spark, Work(bare, tuple(ours), tasks), access, checkpoint / group, say, once=once
+        )
     for job in jobs.values():
         job.start()
     running = dict(jobs)
@@ -164,7 +213,10 @@ def run_listeners(
     try:
         while running and not stop.asked:
             running = {group: job for group, job in running.items() if job.look()}
-            news = ", ".join(f"{group}: {job.totals.messages:,} consumed, {job.totals.failed:,} failed" for group, job in jobs.items())
+            news = ", ".join(
+                f"{group}: {job.totals.messages:,} consumed, {job.totals.failed:,} failed"
+                for group, job in jobs.items()
+            )
             if news != said:
                 said = news
                 say(news)
@@ -181,33 +233,68 @@ def _check_speculation(settings: SparkConf, listeners: Sequence[AnyListener]) ->
     unordered = [one.name for one in listeners if not one.config.orderly]
     if settings.get("spark.speculation") == "true" and unordered:
         raise InvalidOption(
-            f"spark.speculation is on: a slow task gets a second one beside it, and {', '.join(unordered)} would be called twice for all "
+            "spark.speculation is on: a slow task gets a second one beside it, and "
+            f"{', '.join(unordered)} would be called twice for all "
             "that is left of its messages. Switch it off for this job"
         )
 
 
 def serve(
-    listeners: Sequence[AnyListener], *, client: ClientConfig | Access, checkpoint: Path, say: Say, master: str = "local[*,4]",
-    memory: str = "1g", py_files: Sequence[str] = (), once: bool = False, wait_s: float = 10.0,
-) -> dict[str, Totals]:  # fmt: skip
-    """`run_listeners` in a new Spark session, until Ctrl-C or SIGTERM. Raises KeyboardInterrupt if one comes while Spark starts."""
-    prepared(listeners, client)  # report what cannot work at once, not after Spark has started
-    here = str(Path.cwd())  # where the listeners' module was found: Spark's processes look there, too
-    os.environ["PYTHONPATH"] = os.pathsep.join([here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]).rstrip(os.pathsep)
+    listeners: Sequence[AnyListener],
+    *,
+    client: ClientConfig | Access,
+    checkpoint: Path,
+    say: Say,
+    master: str = "local[*,4]",
+    memory: str = "1g",
+    py_files: Sequence[str] = (),
+    once: bool = False,
+    wait_s: float = 10.0,
+) -> dict[str, Totals]:
+    """`run_listeners` in a new Spark session, until Ctrl-C or SIGTERM.
+
+    Raises KeyboardInterrupt if one comes while Spark starts.
+    """
+    # report what cannot work at once, not after Spark has started
+    prepared(listeners, client)
+    # where the listeners' module was found: Spark's processes look there, too
+    here = str(Path.cwd())
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [here, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    ).rstrip(os.pathsep)
 
     def add_files(spark: SparkSession) -> None:
         for file in py_files:
             spark.sparkContext.addPyFile(file)
 
-    with own_session("ogive run", master=master, memory=memory, say=say, ready=add_files) as (spark, stop):
+    with own_session("ogive run", master=master, memory=memory, say=say, ready=add_files) as (
+        spark,
+        stop,
+    ):
         return run_listeners(
-            spark, listeners, client=client, checkpoint=checkpoint.absolute(), stop=stop, say=say, wait_s=wait_s, once=once
+            spark,
+            listeners,
+            client=client,
+            checkpoint=checkpoint.absolute(),
+            stop=stop,
+            say=say,
+            wait_s=wait_s,
+            once=once,
         )
 
 
-def prepared(listeners: Sequence[AnyListener], client: ClientConfig | Access) -> dict[str, list[AnyListener]]:
-    """Group the *listeners*, once `check` and `prepare` have accepted them. Raises what those raise."""
-    here = client.client(_settings(client)) if isinstance(client, Access) else Access.of(client).client(client)
+def prepared(
+    listeners: Sequence[AnyListener], client: ClientConfig | Access
+) -> dict[str, list[AnyListener]]:
+    """Group the *listeners*, once `check` and `prepare` have accepted them.
+
+    Raises what those raise.
+    """
+    here = (
+        client.client(_settings(client))
+        if isinstance(client, Access)
+        else Access.of(client).client(client)
+    )
     groups: dict[str, list[AnyListener]] = {}
     for one in listeners:
         groups.setdefault(one.config.group, []).append(one)
@@ -218,7 +305,11 @@ def prepared(listeners: Sequence[AnyListener], client: ClientConfig | Access) ->
 
 
 def _settings(client: ClientConfig | Access) -> ClientConfig:
-    return ClientConfig(namespace=client.namespace.name or None) if isinstance(client, Access) else client
+    return (
+        ClientConfig(namespace=client.namespace.name or None)
+        if isinstance(client, Access)
+        else client
+    )
 
 
 def check(listeners: Sequence[AnyListener]) -> None:
@@ -226,17 +317,23 @@ def check(listeners: Sequence[AnyListener]) -> None:
     check_one_group([one.config for one in listeners])
     for one in listeners:
         if not one.config.auto_commit:
-            raise InvalidOption(f"{one.name} commits by itself (auto_commit=False), and a batch could not end: use --engine local")
+            raise InvalidOption(
+                f"{one.name} commits by itself (auto_commit=False), and a batch could not end: use "
+                "--engine local"
+            )
         if one.config.broadcast:
             raise InvalidOption(
-                f"{one.name} is broadcasting: every member would get every message, which a Spark job has not; use --engine local"
+                f"{one.name} is broadcasting: every member would get every message, which a Spark "
+                "job has not; use --engine local"
             )
 
 
 def prepare(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:
-    """Make sure that the topics exist, and that the group has a retry topic: a stream cannot begin without its queues.
+    """Make sure that the topics exist, and that the group has a retry topic: a stream cannot begin
+    without its queues.
 
-    Raises SubscriptionInvalid for SQL that a broker does not take, and BrokerInternalError where it filters by tags only.
+    Raises SubscriptionInvalid for SQL that a broker does not take, and BrokerInternalError where it
+    filters by tags only.
     """
     group = listeners[0].config.group
     portal().call(check_filters(client, listeners))
@@ -256,13 +353,17 @@ def prepare(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:
         async with ClientInstance(client) as instance:
             name = retry_topic(instance.namespace.wrap(group))
             for address in masters:
-                await api.create_topic(instance.pool, address, TopicConfig(name=name, read_queues=1, write_queues=1))
+                await api.create_topic(
+                    instance.pool, address, TopicConfig(name=name, read_queues=1, write_queues=1)
+                )
 
     portal().call(create())
 
 
 async def check_filters(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:
-    """Have a broker check each listener's SQL: better no start than tasks that fail at their first pull."""
+    """Have a broker check each listener's SQL: better no start than tasks that fail at their first
+    pull.
+    """
     async with ClientInstance(client) as instance:
         ours = [wired(decoded(one), instance.namespace).config for one in listeners]
         calls = GroupCalls(instance, ours[0].group)

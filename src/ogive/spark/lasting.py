@@ -1,4 +1,6 @@
-"""Syncs files to disk, Spark's and our own, so that they survive a power cut: Spark itself syncs nothing."""
+"""Syncs files to disk, Spark's and our own, so that they survive a power cut: Spark itself syncs
+nothing.
+"""
 
 import json
 import os
@@ -21,10 +23,13 @@ def keep(folder: Path, *, within: Path) -> None:
 
 
 def keep_plan(checkpoint: Path) -> None:
-    """Sync what says which rows the newest batch of a streaming query has, and whose it is. Nothing where Spark has noted no batch there.
+    """Sync what says which rows the newest batch of a streaming query has, and whose it is.
 
-    To be called before anything is written of a batch or noted about it by its number: a power cut would take Spark's own note back, and
-    the batch that is planned anew under that number has the messages that came since as well.
+    Nothing where Spark has noted no batch there.
+
+    To be called before anything is written of a batch or noted about it by its number: a power cut
+    would take Spark's own note back, and the batch that is planned anew under that number has the
+    messages that came since as well.
     """
     offsets = checkpoint / "offsets"
     newest = max(offsets.glob("[0-9]*"), key=lambda file: int(file.name), default=None)
@@ -34,7 +39,8 @@ def keep_plan(checkpoint: Path) -> None:
         if file.exists():
             _sync(file, os.O_RDONLY)
     sync_dir(offsets)
-    if (checkpoint / "sources").exists():  # what file sources have seen
+    # what file sources have seen
+    if (checkpoint / "sources").exists():
         keep(checkpoint / "sources", within=checkpoint)
     sync_dir(checkpoint)
     if os.access(checkpoint.parent, os.R_OK):

@@ -1,17 +1,23 @@
-"""Listeners as a Spark job: the queues' new messages of each micro-batch are ranges, and the tasks that read a range consume it.
+"""Listeners as a Spark job: the queues' new messages of each micro-batch are ranges, and the tasks
+that read a range consume it.
 
 Behaviour
-- The checkpoint says what is done. A batch ends when all of its ranges are done (see consuming.py); the group's offsets follow.
-- A group that has no offset begins where its listener says, its retry topic with the first message. So does a topic that a later release of
-  the listeners adds. A queue that appears later is taken up where the group stands in it, else at its first message.
-- A queue that is shorter than what was consumed of it, because its broker lost messages or its topic was made anew, is gone on with where
-  the group stands in it now; the log tells the gap.
-- Batches are as large as what the tasks can do in a few seconds, so that a restart repeats little and other queues do not wait long; but
-  never too small to keep every thread busy, or to give each queue a message.
-- Nothing is handed out any more when the file that `stopFile` names exists; the reader says so by a file beside it.
+- The checkpoint says what is done. A batch ends when all of its ranges are done (see consuming.py);
+  the group's offsets follow.
+- A group that has no offset begins where its listener says, its retry topic with the first message.
+  So does a topic that a later release of the listeners adds. A queue that appears later is taken up
+  where the group stands in it, else at its first message.
+- A queue that is shorter than what was consumed of it, because its broker lost messages or its
+  topic was made anew, is gone on with where the group stands in it now; the log tells the gap.
+- Batches are as large as what the tasks can do in a few seconds, so that a restart repeats little
+  and other queues do not wait long; but never too small to keep every thread busy, or to give each
+  queue a message.
+- Nothing is handed out any more when the file that `stopFile` names exists; the reader says so by a
+  file beside it.
 
-The listeners travel pickled in an option of the source: Spark makes the reader in processes of its own. How to reach the cluster, which may
-hold a secret, travels beside them in the options that format("rocketmq") has for it.
+The listeners travel pickled in an option of the source: Spark makes the reader in processes of its
+own. How to reach the cluster, which may hold a secret, travels beside them in the options that
+format("rocketmq") has for it.
 """
 
 import base64
@@ -34,7 +40,12 @@ from ogive.client.portal import portal
 from ogive.errors import InvalidOption
 from ogive.model import RETRY_PREFIX, MessageQueue, retry_topic
 from ogive.spark.access import Access
-from ogive.spark.compat import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow, reader_of_release
+from ogive.spark.compat import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+    reader_of_release,
+)
 from ogive.spark.consuming import consume
 from ogive.spark.driver_gone import end_with_driver
 from ogive.spark.offsets import Positions, Spans, entering, from_offset, last_stored, to_offset
@@ -47,7 +58,10 @@ from ogive.spark.rpc import Cluster, cluster
 log = logging.getLogger(__name__)
 
 FORMAT: Final = "rocketmq-listeners"
-SCHEMA: Final = "topic STRING, brokerName STRING, queueId INT, start BIGINT, end BIGINT, messages BIGINT, calls BIGINT, failed BIGINT"
+SCHEMA: Final = (
+    "topic STRING, brokerName STRING, queueId INT, start BIGINT, end BIGINT, messages "
+    "BIGINT, calls BIGINT, failed BIGINT"
+)
 
 OWN: Final = ("work", "stopfile", "everything")
 """Options beside those of Access, in lower case."""
@@ -55,21 +69,26 @@ FIRST_BATCH: Final = 1_000
 LARGEST_BATCH: Final = 200_000
 SHORT_S: Final = 2.5
 LONG_S: Final = 5.0
-SETTLE_S: Final = 3.0  # a broker that starts shows its queues bit by bit
+# a broker that starts shows its queues bit by bit
+SETTLE_S: Final = 3.0
 _SHORTEST_IDLE_S: Final = 0.01
 _LONGEST_IDLE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What executors need. *client* says nothing of how to reach the cluster. *partitions* bounds the tasks of a batch."""
+    """What executors need.
+
+    *client* says nothing of how to reach the cluster. *partitions* bounds the tasks of a batch.
+    """
 
     client: ClientConfig
     listeners: tuple[AnyListener, ...]
     partitions: int
 
     def __post_init__(self) -> None:
-        assert self.client.credentials is None and self.client.ssl is False  # noqa: PT018  one thought
+        # one thought
+        assert self.client.credentials is None and self.client.ssl is False  # noqa: PT018
 
     @property
     def namespace(self) -> Namespace:
@@ -87,15 +106,25 @@ class Work:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        return (*(self.namespace.wrap(one.config.topic) for one in self.listeners), retry_topic(self.group))
+        return (
+            *(self.namespace.wrap(one.config.topic) for one in self.listeners),
+            retry_topic(self.group),
+        )
 
     def dumps(self) -> str:
-        """Raises InvalidOption for a listener that holds what cannot travel, such as an open connection."""
+        """Raises InvalidOption for a listener that holds what cannot travel, such as an open
+        connection.
+        """
         try:
-            return base64.b64encode(cloudpickle.dumps(self)).decode()  # type: ignore[no-untyped-call]  # pyspark's copy has no types
+            # pyspark's copy has no types
+            pickled = cloudpickle.dumps(self)  # type: ignore[no-untyped-call]
+            return base64.b64encode(pickled).decode()
         except (pickle.PicklingError, TypeError, AttributeError) as exc:
             names = ", ".join(one.name for one in self.listeners)
-            raise InvalidOption(f"{names} cannot be sent to executors: {exc}. Make what it needs inside of it, at the first call") from None
+            raise InvalidOption(
+                f"{names} cannot be sent to executors: {exc}. Make what it needs inside of it, at "
+                "the first call"
+            ) from None
 
     @classmethod
     def loads(cls, text: str) -> "Work":
@@ -120,9 +149,13 @@ class ListenerSource(DataSource):
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
         end_with_driver()
         stop = self.options.get("stopFile")
-        access = access_of({name: text for name, text in self.options.items() if name.lower() not in OWN})
+        access = access_of(
+            {name: text for name, text in self.options.items() if name.lower() not in OWN}
+        )
         everything = self.options.get("everything") == "true"
-        reader = ListenerReader(Work.loads(self.options["work"]), access, Path(stop) if stop else None, everything)
+        reader = ListenerReader(
+            Work.loads(self.options["work"]), access, Path(stop) if stop else None, everything
+        )
         return reader_of_release(reader, keep_limit_after_restart=False)
 
 
@@ -136,7 +169,9 @@ class Ranges(InputPartition):
 class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in one process on the driver, consumes on the executors."""
 
-    def __init__(self, work: Work, access: Access, stop_file: Path | None, everything: bool = False) -> None:
+    def __init__(
+        self, work: Work, access: Access, stop_file: Path | None, everything: bool = False
+    ) -> None:
         """With *everything* a batch has no limit."""
         self._work = work
         self._everything = everything
@@ -150,7 +185,8 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._removed: set[MessageQueue] = set()
         self._size = FIRST_BATCH
         self._least = 1
-        self._planned: tuple[float, int] | None = None  # when the last batch was planned, and how many messages it has
+        # when the last batch was planned, and how many messages it has
+        self._planned: tuple[float, int] | None = None
         self._looked_at = 0.0
         self._idle_s = 0.0
         self._progress: Progress | None = None
@@ -159,10 +195,14 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _cluster(self) -> Cluster:
         return cluster(self._access)
 
-    # --- on the driver -----------------------------------------------------------------------------------------------
+    # --- on the driver ----------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Called twice for a new query. Its result is committed to the group, so that it still holds after a crash of the first batch."""
+        """Called twice for a new query.
+
+        Its result is committed to the group, so that it still holds after a crash of the first
+        batch.
+        """
         if self._initial is None:
             positions = self._first_positions()
             self._tell(positions).flush()
@@ -189,7 +229,8 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         taken_up = remade | self._taken_up({**begin, **remade}, ends)
         if taken_up:
             self._planned = None
-            self._tell({**begin, **taken_up}).flush()  # what the group stood at before would be behind the queue's end, or another's
+            # what the group stood at before would be behind the queue's end, or another's
+            self._tell({**begin, **taken_up}).flush()
             kept = {queue: ms for queue, ms in times.items() if queue not in taken_up}
             return to_offset({**begin, **taken_up}, self._owner, taken_up, kept)
         self._tell(begin)
@@ -200,7 +241,9 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned = (time.monotonic(), count) if count else None
         if not count:
             return start
-        return to_offset(end, self._owner, stored_ms=times_at(end, self._ends, begin, times, self._look_at))
+        return to_offset(
+            end, self._owner, stored_ms=times_at(end, self._ends, begin, times, self._look_at)
+        )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return to_offset(self._ends.latest, self._owner) if self._ends.latest else None
@@ -209,7 +252,11 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Whole queues, the longest first to the task with the least."""
         begin, finish = from_offset(start, self._owner), from_offset(end, self._owner)
         read = finish.keys() - entering(end)
-        ranges = [QueueRange(queue, begin.get(queue, 0), finish[queue]) for queue in read if finish[queue] > begin.get(queue, 0)]
+        ranges = [
+            QueueRange(queue, begin.get(queue, 0), finish[queue])
+            for queue in read
+            if finish[queue] > begin.get(queue, 0)
+        ]
         return [Ranges(tuple(group)) for group in spread(ranges, self._work.partitions)]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -226,11 +273,17 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _committed(self, spans: Spans) -> dict[MessageQueue, int]:
         """Where the group stands, as far as the queues go."""
         committed = self._cluster.committed(self._work.group, spans)
-        return {queue: min(max(offset, spans[queue].min_offset), spans[queue].max_offset) for queue, offset in committed.items()}
+        return {
+            queue: min(max(offset, spans[queue].min_offset), spans[queue].max_offset)
+            for queue, offset in committed.items()
+        }
 
     def _starts(self, spans: Spans) -> dict[MessageQueue, int]:
         """Where the listeners say that a group begins that has no offset."""
-        starts = {self._work.namespace.wrap(one.config.topic): one.config.start for one in self._work.listeners}
+        starts = {
+            self._work.namespace.wrap(one.config.topic): one.config.start
+            for one in self._work.listeners
+        }
         first: dict[MessageQueue, int] = {}
         for queue, span in spans.items():
             start = "earliest" if queue.topic.startswith(RETRY_PREFIX) else starts[queue.topic]
@@ -239,11 +292,16 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif start == "earliest":
                 first[queue] = span.min_offset
             else:
-                raise InvalidOption(f"{self._work.group} starts at a time: set its offsets first, `ogive group reset --to TIME`")
+                raise InvalidOption(
+                    f"{self._work.group} starts at a time: set its offsets first, `ogive group "
+                    "reset --to TIME`"
+                )
         return first
 
     def _taken_up(self, begin: Positions, ends: Positions) -> dict[MessageQueue, int]:
-        """Where to go on in queues that are new since *begin*, or shorter than it says; nothing of them is consumed before that."""
+        """Where to go on in queues that are new since *begin*, or shorter than it says; nothing of
+        them is consumed before that.
+        """
         fresh = [queue for queue in ends if queue not in begin]
         shorter = [queue for queue, end in ends.items() if end < begin.get(queue, 0)]
         if shorter:
@@ -253,16 +311,32 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         all_spans = self._cluster.spans(self._work.topics)
         spans = {queue: all_spans[queue] for queue in (*fresh, *shorter) if queue in all_spans}
         committed, known = self._committed(spans), {queue.topic for queue in begin}
-        added = {queue: span for queue, span in spans.items() if queue.topic not in known and queue not in committed}
-        positions = {queue: span.min_offset for queue, span in spans.items()} | self._starts(added) | committed
+        added = {
+            queue: span
+            for queue, span in spans.items()
+            if queue.topic not in known and queue not in committed
+        }
+        positions = (
+            {queue: span.min_offset for queue, span in spans.items()}
+            | self._starts(added)
+            | committed
+        )
         for queue in spans.keys() & shorter:
             log.error(
-                "%s ends at %d, but group %s had consumed up to %d: its broker lost messages, or its topic was made anew. "
-                "The job goes on at %d", queue, spans[queue].max_offset, self._work.group, begin[queue], positions[queue],
-            )  # fmt: skip
+                "%s ends at %d, but group %s had consumed up to %d: its broker lost messages, or "
+                "its topic was made anew. "
+                "The job goes on at %d",
+                queue,
+                spans[queue].max_offset,
+                self._work.group,
+                begin[queue],
+                positions[queue],
+            )
         return positions
 
-    def _remade(self, begin: Positions, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    def _remade(
+        self, begin: Positions, times: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
         """Return where to go on in queues whose topic was deleted and made again.
 
         That is the first message, or where the group stands if that was set since.
@@ -275,7 +349,8 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             stands = committed.get(queue, first)
             positions[queue] = stands if first <= stands < begin[queue] else first
             log.error(
-                "%s was deleted and made again: group %s had consumed up to %d of the messages that it held before. The job goes on at %d",
+                "%s was deleted and made again: group %s had consumed up to %d of the messages "
+                "that it held before. The job goes on at %d",
                 queue,
                 self._work.group,
                 begin[queue],
@@ -289,12 +364,17 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _report_removed(self, begin: Positions, ends: Positions) -> None:
         """Log queues that were taken from their topic, with what the group has not consumed."""
         there = {(queue.topic, queue.broker_name) for queue in ends}
-        removed = {queue for queue in begin.keys() - ends.keys() if (queue.topic, queue.broker_name) in there}
+        removed = {
+            queue
+            for queue in begin.keys() - ends.keys()
+            if (queue.topic, queue.broker_name) in there
+        }
         for queue in sorted(removed - self._removed):
             end = self._cluster.end_of(queue)
             if end > begin[queue]:
                 log.error(
-                    "%s is not a queue of its topic any more: its offsets %d to %d are not consumed by "
+                    "%s is not a queue of its topic any more: its offsets %d to %d are not "
+                    "consumed by "
                     "group %s, unless the topic gets its queue back",
                     queue,
                     begin[queue],
@@ -307,8 +387,13 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         deadline = time.monotonic() + SETTLE_S
         while True:
             ends = self._look()
-            away = self._cluster.without_master  # a slave may not have the last messages yet
-            shorter = [queue for queue, end in ends.items() if end < begin.get(queue, 0) and queue.broker_name not in away]
+            # a slave may not have the last messages yet
+            away = self._cluster.without_master
+            shorter = [
+                queue
+                for queue, end in ends.items()
+                if end < begin.get(queue, 0) and queue.broker_name not in away
+            ]
             if not shorter or time.monotonic() > deadline:
                 return shorter
             time.sleep(_LONGEST_IDLE_S)
@@ -320,11 +405,15 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._size = next_size(self._size, count, time.monotonic() - planned_at, self._least)
 
     def _wait_for_news(self, begin: Positions) -> Positions:
-        """Spark asks again at once while nothing comes: pause longer and longer, up to _LONGEST_IDLE_S."""
+        """Spark asks again at once while nothing comes: pause longer and longer, up to
+        _LONGEST_IDLE_S.
+        """
         time.sleep(max(0.0, self._looked_at + self._idle_s - time.monotonic()))
         ends = self._look()
         news = any(end != begin.get(queue) for queue, end in ends.items())
-        self._idle_s = 0.0 if news else min(max(2 * self._idle_s, _SHORTEST_IDLE_S), _LONGEST_IDLE_S)
+        self._idle_s = (
+            0.0 if news else min(max(2 * self._idle_s, _SHORTEST_IDLE_S), _LONGEST_IDLE_S)
+        )
         return ends
 
     def _look(self) -> Positions:
@@ -337,21 +426,35 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._progress = Progress(self._cluster, self._work.group)
             self._progress.flush_on_sigterm()
         # a broker takes no position of a queue that it does not have any more
-        self._progress.advance({queue: at for queue, at in positions.items() if queue not in self._removed})
+        self._progress.advance(
+            {queue: at for queue, at in positions.items() if queue not in self._removed}
+        )
         return self._progress
 
-    # --- on executors ------------------------------------------------------------------------------------------------
+    # --- on executors -----------------------------------------------------------------------------
 
     def read(self, partition: InputPartition | None) -> Iterator[tuple[Any, ...]]:
         """Consumes; a row for each range."""
         ranges: Sequence[QueueRange] = () if partition is None else partition.value or ()
-        for done in portal().call(consume(self._access.client(self._work.client), self._work.listeners, ranges)):
+        for done in portal().call(
+            consume(self._access.client(self._work.client), self._work.listeners, ranges)
+        ):
             queue, wanted = done.wanted.queue, done.wanted
-            yield queue.topic, queue.broker_name, queue.queue_id, wanted.start, wanted.end, wanted.end - done.begun, done.calls, done.failed
+            yield (
+                queue.topic,
+                queue.broker_name,
+                queue.queue_id,
+                wanted.start,
+                wanted.end,
+                wanted.end - done.begun,
+                done.calls,
+                done.failed,
+            )
 
 
 def next_size(size: int, count: int, took_s: float, least: int) -> int:
-    """How many messages the next batch may have, after one of *count* (at most *size*) took so long.
+    """How many messages the next batch may have, after one of *count* (at most *size*) took so
+    long.
 
     Fewer than *least* would leave threads idle, and then take as long.
     """
@@ -363,14 +466,19 @@ def next_size(size: int, count: int, took_s: float, least: int) -> int:
 
 
 def spread(ranges: Sequence[QueueRange], partitions: int) -> list[list[QueueRange]]:
-    """At most so many groups of about equal size. A queue is never in two: its progress is one number, and its order one row."""
+    """At most so many groups of about equal size.
+
+    A queue is never in two: its progress is one number, and its order one row.
+    """
     groups: list[list[QueueRange]] = [[] for _ in range(min(partitions, len(ranges)))]
     for item in sorted(ranges, key=lambda item: (-len(item), item)):
         min(groups, key=lambda group: sum(map(len, group))).append(item)
     return groups
 
 
-def options_of(work: Work, access: Access, stop_file: Path, *, everything: bool = False) -> Mapping[str, str]:
+def options_of(
+    work: Work, access: Access, stop_file: Path, *, everything: bool = False
+) -> Mapping[str, str]:
     """Return the options of a query; with *everything* each of its batches has no limit."""
     given = {**access.options(), "work": work.dumps(), "stopFile": str(stop_file)}
     return {**given, "everything": "true"} if everything else given

@@ -1,7 +1,8 @@
 """Lag and rates of streaming queries as Prometheus text under ``/metrics``.
 
-One listener for all queries of a session. Only the latest progress of a query is kept, and of queries that ended the last MAX_ENDED, each
-until a query of its name is started: Prometheus refuses a page that holds a sample twice.
+One listener for all queries of a session. Only the latest progress of a query is kept, and of
+queries that ended the last MAX_ENDED, each until a query of its name is started: Prometheus refuses
+a page that holds a sample twice.
 """
 
 import json
@@ -14,7 +15,12 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent, StreamingQueryListener
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 from ogive.errors import ConnectError
 from ogive.model import MessageQueue
@@ -28,7 +34,10 @@ _HELP: Final = {
     "ogive_spark_batch_id": ("gauge", "number of the last batch"),
     "ogive_spark_rows_total": ("counter", "messages read since the listener was added"),
     "ogive_spark_input_rows_per_second": ("gauge", "messages that came, by the last batch"),
-    "ogive_spark_processed_rows_per_second": ("gauge", "messages that could be worked on, by the last batch"),
+    "ogive_spark_processed_rows_per_second": (
+        "gauge",
+        "messages that could be worked on, by the last batch",
+    ),
     "ogive_spark_batch_seconds": ("gauge", "how long the last batch took"),
     "ogive_spark_lag_messages": ("gauge", "messages of the queue that are not in a finished batch"),
 }
@@ -46,7 +55,9 @@ class _Query:
 
 
 class QueryMetrics(StreamingQueryListener):
-    """Serves the metrics of all queries of *spark*: ``with QueryMetrics(spark, port=9404):``. Port 0 takes a free one, see *address*.
+    """Serves the metrics of all queries of *spark*: ``with QueryMetrics(spark, port=9404):``.
+
+    Port 0 takes a free one, see *address*.
 
     Raises ConnectError if it cannot listen there.
     """
@@ -54,13 +65,19 @@ class QueryMetrics(StreamingQueryListener):
     def __init__(self, spark: SparkSession, *, host: str = "127.0.0.1", port: int = 9404) -> None:
         self._spark = spark
         self._queries: OrderedDict[str, _Query] = OrderedDict()
-        self._lock = threading.Lock()  # for _queries: Spark calls on its thread, scrapes come on others
+        # for _queries: Spark calls on its thread, scrapes come on others
+        self._lock = threading.Lock()
         try:
             self._server = ThreadingHTTPServer((host, port), self._handler())
         except OSError as exc:
             reason = exc.strerror or str(exc)
-            raise ConnectError(f"query metrics cannot listen on {host}:{port}: {reason}; choose another port=", f"{host}:{port}") from None
-        self._thread = threading.Thread(target=self._server.serve_forever, name="query metrics", daemon=True)
+            raise ConnectError(
+                f"query metrics cannot listen on {host}:{port}: {reason}; choose another port=",
+                f"{host}:{port}",
+            ) from None
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="query metrics", daemon=True
+        )
 
     @property
     def address(self) -> str:
@@ -83,10 +100,15 @@ class QueryMetrics(StreamingQueryListener):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
-    # --- Spark calls these -------------------------------------------------------------------------------------------
+    # --- Spark calls these ------------------------------------------------------------------------
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
         self._add(str(event.runId), event.name or str(event.id))
@@ -100,11 +122,13 @@ class QueryMetrics(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         self.ended(str(event.runId), failed=event.exception is not None)
 
-    # --- what they mean ----------------------------------------------------------------------------------------------
+    # --- what they mean ---------------------------------------------------------------------------
 
     def _add(self, run: str, name: str) -> _Query:
         with self._lock:
-            for key in [key for key, one in self._queries.items() if one.name == name and key != run]:
+            for key in [
+                key for key, one in self._queries.items() if one.name == name and key != run
+            ]:
                 del self._queries[key]
             query = self._queries.setdefault(run, _Query(name))
             gone = [key for key, one in self._queries.items() if not one.active]
@@ -160,10 +184,23 @@ def _samples(query: _Query) -> Iterator[Sample]:
     if not progress:
         return
     yield "ogive_spark_batch_id", labels, float(progress["batchId"])
-    yield "ogive_spark_input_rows_per_second", labels, float(progress.get("inputRowsPerSecond") or 0.0)
-    yield "ogive_spark_processed_rows_per_second", labels, float(progress.get("processedRowsPerSecond") or 0.0)
-    yield "ogive_spark_batch_seconds", labels, progress.get("durationMs", {}).get("triggerExecution", 0) / 1000
-    lags: dict[MessageQueue, int] = {}  # a topic that is joined with itself is two sources
+    yield (
+        "ogive_spark_input_rows_per_second",
+        labels,
+        float(progress.get("inputRowsPerSecond") or 0.0),
+    )
+    yield (
+        "ogive_spark_processed_rows_per_second",
+        labels,
+        float(progress.get("processedRowsPerSecond") or 0.0),
+    )
+    yield (
+        "ogive_spark_batch_seconds",
+        labels,
+        progress.get("durationMs", {}).get("triggerExecution", 0) / 1000,
+    )
+    # a topic that is joined with itself is two sources
+    lags: dict[MessageQueue, int] = {}
     for source in progress.get("sources", ()):
         for queue, count in reported_lag(source).items():
             lags[queue] = max(count, lags.get(queue, 0))

@@ -1,4 +1,7 @@
-"""The options of source and sink, checked before anything is read or sent. Names are those of Spark's Kafka source where it has them."""
+"""The options of source and sink, checked before anything is read or sent.
+
+Names are those of Spark's Kafka source where it has them.
+"""
 
 import difflib
 import json
@@ -15,7 +18,17 @@ from ogive.errors import InvalidOption
 from ogive.model import instant, parse_tags, validate_group, validate_topic
 from ogive.spark import access
 from ogive.spark.access import Access
-from ogive.spark.bounds import AtTime, AtTimes, Behind, Bound, QueueNumbers, offsets_bound, parse_duration_s, time_bound, times_bound
+from ogive.spark.bounds import (
+    AtTime,
+    AtTimes,
+    Behind,
+    Bound,
+    QueueNumbers,
+    offsets_bound,
+    parse_duration_s,
+    time_bound,
+    times_bound,
+)
 from ogive.sql92 import compile_expression
 
 DEFAULT_MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
@@ -54,7 +67,16 @@ _SOURCE: Final = (
     "includeProperties",
     "includeMetadata",
 )
-_SINK: Final = (*access.NAMES, "topic", "producerGroup", "maxInFlight", "delivery", "transactionTimeout", "invalidRows", "deadLetterTopic")
+_SINK: Final = (
+    *access.NAMES,
+    "topic",
+    "producerGroup",
+    "maxInFlight",
+    "delivery",
+    "transactionTimeout",
+    "invalidRows",
+    "deadLetterTopic",
+)
 _COLUMNS: Final = (
     "body",
     "tags",
@@ -68,10 +90,13 @@ _COLUMNS: Final = (
     "uniqueKey",
 )
 """The columns of the sink, which other connectors have as options."""
-_SPARKS_OWN: Final = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}  # writeStream hands its own options to the sink
+# writeStream hands its own options to the sink
+_SPARKS_OWN: Final = {"checkpointlocation": "checkpointLocation", "queryname": "queryName"}
 _SAID_ELSEWHERE: Final = {
-    "kafka.bootstrap.servers": "the option is nameServer: addresses of name servers, separated by semicolons",
-    "bootstrap.servers": "the option is nameServer: addresses of name servers, separated by semicolons",
+    "kafka.bootstrap.servers": "the option is nameServer: addresses of name servers, separated by "
+    "semicolons",
+    "bootstrap.servers": "the option is nameServer: addresses of name servers, separated by "
+    "semicolons",
     "brokers": "the option is nameServer: it finds the brokers",
     "namesrv": "the option is nameServer",
     "namesrvaddr": "the option is nameServer",
@@ -89,7 +114,10 @@ _SAID_ELSEWHERE: Final = {
     "sk": "the option is secretKey, or credentials for a file",
     "instancename": "clients name themselves",
 }
-_SECURITY: Final = "the options are tls, tls.ca, tls.certificate and tls.key; credentials, or accessKey and secretKey"
+_SECURITY: Final = (
+    "the options are tls, tls.ca, tls.certificate and tls.key; credentials, or "
+    "accessKey and secretKey"
+)
 _SECURITY_OF_OTHERS: Final = (
     "kafka.ssl.",
     "kafka.sasl.",
@@ -100,7 +128,11 @@ _SECURITY_OF_OTHERS: Final = (
 )
 _BOUNDS: Final = "maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch"
 _SAID_OF_READS: Final = (
-    {name.lower(): f"{name} is an option of writing" for name in _SINK if name not in (*_SOURCE, "topic")}
+    {
+        name.lower(): f"{name} is an option of writing"
+        for name in _SINK
+        if name not in (*_SOURCE, "topic")
+    }
     | _SAID_ELSEWHERE
     | {
         "groupidprefix": "the option is consumerGroup: a name that is used as it is",
@@ -112,8 +144,10 @@ _SAID_OF_READS: Final = (
         "filter.tag": "the option is tags",
         "tag": "the option is tags",
         "filter.sql": "the option is sqlFilter",
-        "pullbatchsize": "pulls choose their size themselves; maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch",
-        "pull.batch.size": "pulls choose their size themselves; maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch",
+        "pullbatchsize": "pulls choose their size themselves; maxOffsetsPerTrigger and "
+        "maxBytesPerTrigger bound a batch",
+        "pull.batch.size": "pulls choose their size themselves; maxOffsetsPerTrigger and "
+        "maxBytesPerTrigger bound a batch",
         "pulltimeout": "the option is pollTimeoutMs",
         "kafkaconsumer.polltimeoutms": "the option is pollTimeoutMs",
         "includeheaders": "the option is includeProperties, which is on",
@@ -199,7 +233,8 @@ _SAID_OF_WRITES: Final = (
 )
 """Names of options of other connectors, in lower case, and what to write here instead."""
 
-_TOPIC_ALIASES: Final = {"topic": "subscribe", "path": "subscribe"}  # path: what .load("Orders") becomes
+# path: what .load("Orders") becomes
+_TOPIC_ALIASES: Final = {"topic": "subscribe", "path": "subscribe"}
 
 Queues = dict[str, dict[str, frozenset[int]]]
 """topic -> broker name ("" where the user left it out) -> queue ids"""
@@ -212,7 +247,9 @@ InvalidRows = Literal["fail", "drop", "deadLetter"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which queues a read covers: those of *topics*, of every topic that matches *pattern*, or the *assigned* ones; of them *queue_ids*."""
+    """Which queues a read covers: those of *topics*, of every topic that matches *pattern*, or the
+    *assigned* ones; of them *queue_ids*.
+    """
 
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -226,7 +263,10 @@ class Selection:
         if self.pattern is not None:
             parts.append(f"pattern {self.pattern}")
         if self.assigned is not None:
-            named = {topic: {broker: sorted(ids) for broker, ids in brokers.items()} for topic, brokers in self.assigned.items()}
+            named = {
+                topic: {broker: sorted(ids) for broker, ids in brokers.items()}
+                for topic, brokers in self.assigned.items()
+            }
             parts.append(f"assign {json.dumps(named, sort_keys=True)}")
         if self.queue_ids is not None:
             parts.append(f"queues {sorted(self.queue_ids)}")
@@ -239,9 +279,12 @@ class SourceOptions:
 
     access: Access
     selection: Selection
-    starting: Bound | None = None  # None: earliest for a batch, latest for a stream
-    starting_strategy: Literal["error", "latest"] = "latest"  # where a queue has no message since the starting time
-    ending: Bound | None = None  # None: latest for a batch, none for a stream
+    starting: Bound | None = None
+    """None: earliest for a batch, latest for a stream."""
+    starting_strategy: Literal["error", "latest"] = "latest"
+    """Where a queue has no message since the starting time."""
+    ending: Bound | None = None
+    """None: latest for a batch, none for a stream."""
     max_offsets_per_trigger: int = DEFAULT_MAX_OFFSETS_PER_TRIGGER
     min_offsets_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
@@ -254,7 +297,8 @@ class SourceOptions:
     commit_offsets: bool = True
     offset_commit_interval_s: float = 0.0
     fail_on_data_loss: bool = True
-    fetch_retries: int | None = None  # None: as many as fit into poll_timeout_s
+    fetch_retries: int | None = None
+    """None: as many as fit into poll_timeout_s."""
     fetch_retry_interval_s: float | None = None  # None: growing
     poll_timeout_s: float = DEFAULT_POLL_TIMEOUT_S
     tags: frozenset[str] | None = None
@@ -280,15 +324,21 @@ class SourceOptions:
             starting=_bound(given, "starting", now_ms, on_wire),
             starting_strategy=given.take("startingOffsetsByTimestampStrategy", _strategy, "latest"),
             ending=_bound(given, "ending", now_ms, on_wire),
-            max_offsets_per_trigger=given.take("maxOffsetsPerTrigger", _count, DEFAULT_MAX_OFFSETS_PER_TRIGGER),
+            max_offsets_per_trigger=given.take(
+                "maxOffsetsPerTrigger", _count, DEFAULT_MAX_OFFSETS_PER_TRIGGER
+            ),
             min_offsets_per_trigger=given.take("minOffsetsPerTrigger", _count, None),
             max_bytes_per_trigger=given.take("maxBytesPerTrigger", _bytes, None),
             max_trigger_delay_s=given.take("maxTriggerDelay", parse_duration_s, 900.0),
             min_partitions=given.take("minPartitions", _count, 1),
             max_partitions=given.take("maxPartitions", _count, os.cpu_count() or 1),
             max_records_per_partition=given.take("maxRecordsPerPartition", _count, None),
-            preserve_order=given.flag("preserveOrder", not given.any("minPartitions", "maxRecordsPerPartition")),
-            consumer_group=given.take("consumerGroup", lambda _, text: on_wire(validate_group(text)), None),
+            preserve_order=given.flag(
+                "preserveOrder", not given.any("minPartitions", "maxRecordsPerPartition")
+            ),
+            consumer_group=given.take(
+                "consumerGroup", lambda _, text: on_wire(validate_group(text)), None
+            ),
             commit_offsets=given.flag("commitOffsets", True),
             offset_commit_interval_s=given.take("offsetCommitInterval", parse_duration_s, 0.0),
             fail_on_data_loss=given.flag("failOnDataLoss", True),
@@ -308,28 +358,51 @@ class SourceOptions:
         if self.starting == "group" and self.consumer_group is None:
             raise InvalidOption("startingOffsets=group needs the option consumerGroup")
         if self.ending in ("earliest", "group"):
-            raise InvalidOption(f"endingOffsets={self.ending}: a read ends at latest, latest-1000, offsets as JSON, or a time")
-        if self.tags is not None and self.sql_filter is not None:
-            raise InvalidOption("tags and sqlFilter are given: one filter at a time (in SQL92 a tag is the property TAGS: TAGS = 'paid')")
-        if self.min_offsets_per_trigger is not None and self.min_offsets_per_trigger > self.max_offsets_per_trigger:
             raise InvalidOption(
-                f"minOffsetsPerTrigger is {self.min_offsets_per_trigger}, more than maxOffsetsPerTrigger, which is "
+                f"endingOffsets={self.ending}: a read ends at latest, latest-1000, offsets as "
+                "JSON, or a time"
+            )
+        if self.tags is not None and self.sql_filter is not None:
+            raise InvalidOption(
+                "tags and sqlFilter are given: one filter at a time (in SQL92 a tag is the "
+                "property TAGS: TAGS = 'paid')"
+            )
+        if (
+            self.min_offsets_per_trigger is not None
+            and self.min_offsets_per_trigger > self.max_offsets_per_trigger
+        ):
+            raise InvalidOption(
+                f"minOffsetsPerTrigger is {self.min_offsets_per_trigger}, more than "
+                "maxOffsetsPerTrigger, which is "
                 f"{self.max_offsets_per_trigger}"
             )
         if self.min_partitions > self.max_partitions and given.any("maxPartitions"):
-            raise InvalidOption(f"minPartitions is {self.min_partitions}, more than maxPartitions, which is {self.max_partitions}")
+            raise InvalidOption(
+                f"minPartitions is {self.min_partitions}, more than maxPartitions, which is "
+                f"{self.max_partitions}"
+            )
         near, nearer = _before_end(self.starting), _before_end(self.ending)
         if near is not None and nearer is not None and near < nearer:
-            raise InvalidOption(f"the read starts at {_word(near)}, behind its end, which is {_word(nearer)}")
+            raise InvalidOption(
+                f"the read starts at {_word(near)}, behind its end, which is {_word(nearer)}"
+            )
         for queue, (start, end) in _both(self.starting, self.ending).items():
             if start > end and isinstance(self.starting, dict):
-                raise InvalidOption(f"startingOffsets says {start} for queue {queue}, behind the end of the read, which is {end}")
+                raise InvalidOption(
+                    f"startingOffsets says {start} for queue {queue}, behind the end of the read, "
+                    f"which is {end}"
+                )
             if start > end:
                 place = f" for queue {queue}" if queue else ""
                 first, last = (f"{instant(ms):%Y-%m-%dT%H:%M:%SZ}" for ms in (start, end))
-                raise InvalidOption(f"the read starts{place} at {first}, behind its end, which is {last}")
+                raise InvalidOption(
+                    f"the read starts{place} at {first}, behind its end, which is {last}"
+                )
         if self.preserve_order and given.any("minPartitions", "maxRecordsPerPartition"):
-            raise InvalidOption("preserveOrder=true keeps every queue in one partition: leave out minPartitions and maxRecordsPerPartition")
+            raise InvalidOption(
+                "preserveOrder=true keeps every queue in one partition: leave out minPartitions "
+                "and maxRecordsPerPartition"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,14 +410,16 @@ class SinkOptions:
     """Options of a write."""
 
     access: Access
-    topic: str | None = None  # None: the column says it
+    topic: str | None = None
+    """None: the column says it."""
     producer_group: str = "SPARK_SINK"
     max_in_flight: int = 64
     delivery: Delivery = "atLeastOnce"
     transaction_timeout_s: float = 3600.0
     invalid_rows: InvalidRows = "fail"
     dead_letter_topic: str | None = None
-    checkpoint: Path | None = None  # of the streaming query, on this machine's file systems
+    checkpoint: Path | None = None
+    """Of the streaming query, on this machine's file systems."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
@@ -358,7 +433,9 @@ class SinkOptions:
         parsed = cls(
             access=access_,
             topic=given.take("topic", topic, None),
-            producer_group=given.take("producerGroup", lambda _, text: validate_group(text), "SPARK_SINK"),
+            producer_group=given.take(
+                "producerGroup", lambda _, text: validate_group(text), "SPARK_SINK"
+            ),
             max_in_flight=given.take("maxInFlight", _count, 64),
             delivery=given.take("delivery", partial(_choice, Delivery), "atLeastOnce"),
             transaction_timeout_s=given.take("transactionTimeout", parse_duration_s, 3600.0),
@@ -367,19 +444,27 @@ class SinkOptions:
             checkpoint=given.take("checkpointLocation", _local_folder, None),
         )
         if (parsed.invalid_rows == "deadLetter") != (parsed.dead_letter_topic is not None):
-            raise InvalidOption("invalidRows=deadLetter and the option deadLetterTopic belong together: give both, or neither")
+            raise InvalidOption(
+                "invalidRows=deadLetter and the option deadLetterTopic belong together: give both, "
+                "or neither"
+            )
         return parsed
 
 
 def access_of(options: Mapping[str, str]) -> Access:
-    """Of the options of source and sink only those that say how to reach a cluster. Raises InvalidOption."""
+    """Of the options of source and sink only those that say how to reach a cluster.
+
+    Raises InvalidOption.
+    """
     given = _Given(options, access.NAMES, access.ALIASES)
     return Access.parse(given.texts, given.flag)
 
 
 _TABLE: Final = (
-    "CREATE TABLE ... USING rocketmq needs columns, as in CREATE TABLE t (queueOffset bigint, body binary) USING rocketmq: Spark hands its "
-    "OPTIONS to no Python source. Give them in the query, SELECT ... FROM t WITH (`nameServer` = '...', `subscribe` = '...'), or make a "
+    "CREATE TABLE ... USING rocketmq needs columns, as in CREATE TABLE t (queueOffset bigint, body "
+    "binary) USING rocketmq: Spark hands its "
+    "OPTIONS to no Python source. Give them in the query, SELECT ... FROM t WITH (`nameServer` = "
+    "'...', `subscribe` = '...'), or make a "
     "TEMPORARY VIEW"
 )
 """Spark puts the options of a table among its properties, under names that begin with "option."."""
@@ -388,10 +473,17 @@ _OF_TABLES: Final = frozenset({"owner", "comment", "location", "provider", "exte
 
 
 class _Given:
-    """The options in lower case, aliases resolved. A name that nobody knows would silently change nothing, so it is refused."""
+    """The options in lower case, aliases resolved.
+
+    A name that nobody knows would silently change nothing, so it is refused.
+    """
 
     def __init__(
-        self, options: Mapping[str, str], names: tuple[str, ...], aliases: Mapping[str, str], elsewhere: Mapping[str, str] = _SAID_ELSEWHERE
+        self,
+        options: Mapping[str, str],
+        names: tuple[str, ...],
+        aliases: Mapping[str, str],
+        elsewhere: Mapping[str, str] = _SAID_ELSEWHERE,
     ) -> None:
         known = {name.lower(): name for name in names}
         taken = known | _SPARKS_OWN
@@ -399,14 +491,21 @@ class _Given:
         for name, text in options.items():
             key = aliases.get(name.lower(), name.lower())
             if self.texts.get(key, text) != text:
-                raise InvalidOption(f"option {name!r} says {text!r}, but {taken[key]} is {self.texts[key]!r} already")
+                raise InvalidOption(
+                    f"option {name!r} says {text!r}, but {taken[key]} is {self.texts[key]!r} "
+                    "already"
+                )
             if key in taken:
                 self.texts[key] = text
             else:
                 if key.startswith("option.") or key in _OF_TABLES:
                     raise InvalidOption(_TABLE)
                 near = difflib.get_close_matches(key, known, 1, 0.6)
-                hint = elsewhere.get(key) or (f"did you mean {known[near[0]]}?" if near else f"known options: {', '.join(names)}")
+                hint = elsewhere.get(key) or (
+                    f"did you mean {known[near[0]]}?"
+                    if near
+                    else f"known options: {', '.join(names)}"
+                )
                 if key not in elsewhere and key.startswith(_SECURITY_OF_OTHERS):
                     hint = _SECURITY
                 elif key not in elsewhere and key.startswith("kafka."):
@@ -425,21 +524,29 @@ class _Given:
         return flag
 
 
-# --- what is read ----------------------------------------------------------------------------------------------------
+# --- what is read ---------------------------------------------------------------------------------
 
 
 def _selection(given: _Given, on_wire: Callable[[str], str]) -> Selection:
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if given.any(name)]
     if not ways:
-        missing = "the option subscribe is missing: a topic, or several separated by commas (or subscribePattern, or assign)"
+        missing = (
+            "the option subscribe is missing: a topic, or several separated by commas (or "
+            "subscribePattern, or assign)"
+        )
         raise InvalidOption(missing if given.texts else f"{missing}. In SQL: {_TABLE}")
     if len(ways) > 1:
-        raise InvalidOption(f"{ways[0]} and {ways[1]} are given: one of subscribe, subscribePattern and assign says what is read")
+        raise InvalidOption(
+            f"{ways[0]} and {ways[1]} are given: one of subscribe, subscribePattern and assign "
+            "says what is read"
+        )
     assigned: Queues | None = given.take("assign", _assigned, None)
     if assigned is not None:
         assigned = {on_wire(topic): queues for topic, queues in assigned.items()}
     return Selection(
-        topics=tuple(sorted(assigned)) if assigned is not None else tuple(map(on_wire, given.take("subscribe", _topics, ()))),
+        topics=tuple(sorted(assigned))
+        if assigned is not None
+        else tuple(map(on_wire, given.take("subscribe", _topics, ()))),
         pattern=given.take("subscribePattern", _pattern, None),
         assigned=assigned,
         queue_ids=given.take("queues", _queue_ids, None),
@@ -449,7 +556,9 @@ def _selection(given: _Given, on_wire: Callable[[str], str]) -> Selection:
 def _topics(_: str, text: str) -> tuple[str, ...]:
     topics = sorted({part.strip() for part in text.split(",") if part.strip()})
     if not topics:
-        raise InvalidOption("the option subscribe is missing: a topic, or several separated by commas")
+        raise InvalidOption(
+            "the option subscribe is missing: a topic, or several separated by commas"
+        )
     return tuple(validate_topic(topic) for topic in topics)
 
 
@@ -468,13 +577,19 @@ def _assigned(name: str, text: str) -> Queues:
             raise ValueError("nothing is assigned")
         return {validate_topic(topic): _queues_of(queues) for topic, queues in topics.items()}
     except (ValueError, AttributeError, TypeError):
-        raise InvalidOption(f'{name}={text!r}: expected JSON like {{"Orders": [0, 1]}} or {{"Orders": {{"broker-a": [0, 1]}}}}') from None
+        raise InvalidOption(
+            f'{name}={text!r}: expected JSON like {{"Orders": [0, 1]}} or {{"Orders": '
+            f'{{"broker-a": [0, 1]}}}}'
+        ) from None
 
 
 def _queues_of(value: Any) -> dict[str, frozenset[int]]:
     brokers = {"": value} if isinstance(value, list) else value
     found = {broker: frozenset(ids) for broker, ids in brokers.items()}
-    if not all(ids and all(type(queue_id) is int and queue_id >= 0 for queue_id in ids) for ids in found.values()):
+    if not all(
+        ids and all(type(queue_id) is int and queue_id >= 0 for queue_id in ids)
+        for ids in found.values()
+    ):
         raise ValueError("queue ids are whole numbers from 0")
     return found
 
@@ -488,14 +603,22 @@ def _queue_ids(name: str, text: str) -> frozenset[int]:
 
 def _bound(given: _Given, side: str, now_ms: int, on_wire: Callable[[str], str]) -> Bound | None:
     """As in Kafka's source: the one time, else the times, else the offsets."""
-    single: AtTime | None = given.take(f"{side}Timestamp", lambda name, text: time_bound(name, text, now_ms), None)
+    single: AtTime | None = given.take(
+        f"{side}Timestamp", lambda name, text: time_bound(name, text, now_ms), None
+    )
     if single is not None:
         return single
-    times: AtTimes | None = given.take(f"{side}OffsetsByTimestamp", lambda name, text: times_bound(name, text, now_ms), None)
+    times: AtTimes | None = given.take(
+        f"{side}OffsetsByTimestamp", lambda name, text: times_bound(name, text, now_ms), None
+    )
     if times is not None:
         return AtTimes({on_wire(topic): queues for topic, queues in times.ms.items()})
     bound: Bound | None = given.take(f"{side}Offsets", offsets_bound, None)
-    return {on_wire(topic): queues for topic, queues in bound.items()} if isinstance(bound, dict) else bound
+    return (
+        {on_wire(topic): queues for topic, queues in bound.items()}
+        if isinstance(bound, dict)
+        else bound
+    )
 
 
 def _before_end(bound: Bound | None) -> int | None:
@@ -523,7 +646,11 @@ def _both(starting: Bound | None, ending: Bound | None) -> dict[str, tuple[int, 
     if isinstance(starting, dict) and isinstance(ending, dict):
         first, last = _by_name(starting), _by_name(ending)
         # below 0 are the words: earliest, latest
-        return {queue: (first[queue], last[queue]) for queue in first.keys() & last.keys() if min(first[queue], last[queue]) >= 0}
+        return {
+            queue: (first[queue], last[queue])
+            for queue in first.keys() & last.keys()
+            if min(first[queue], last[queue]) >= 0
+        }
     return {}
 
 
@@ -536,7 +663,7 @@ def _by_name(numbers: QueueNumbers) -> dict[str, int]:
     }
 
 
-# --- values ----------------------------------------------------------------------------------------------------------
+# --- values ---------------------------------------------------------------------------------------
 
 
 def _local_folder(_: str, text: str) -> Path | None:

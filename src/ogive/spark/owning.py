@@ -1,4 +1,7 @@
-"""The Spark session of a command. No Java process stays behind, whenever Ctrl-C or SIGTERM comes."""
+"""The Spark session of a command.
+
+No Java process stays behind, whenever Ctrl-C or SIGTERM comes.
+"""
 
 import contextlib
 import logging
@@ -16,12 +19,18 @@ from ogive.spark.stopping import Stop
 
 @contextlib.contextmanager
 def own_session(
-    app_name: str, *, master: str, memory: str, say: Callable[[str], None], ready: Callable[[SparkSession], None]
+    app_name: str,
+    *,
+    master: str,
+    memory: str,
+    say: Callable[[str], None],
+    ready: Callable[[SparkSession], None],
 ) -> Iterator[tuple[SparkSession, Stop]]:
-    """A quiet session for what is inside, and the stop that Ctrl-C and SIGTERM ask for; *ready* is called at the end of its start.
+    """A quiet session for what is inside, and the stop that Ctrl-C and SIGTERM ask for; *ready* is
+    called at the end of its start.
 
-    During the start either ends Java at once, and KeyboardInterrupt is raised. Raises OgiveError without a Java, and for what Spark fails
-    with inside.
+    During the start either ends Java at once, and KeyboardInterrupt is raised. Raises OgiveError
+    without a Java, and for what Spark fails with inside.
     """
     quiet()
     with Stop(ends_session=True) as stop:
@@ -29,7 +38,8 @@ def own_session(
         with _given_up_at_once(stop):
             settings = prepare(app_name, master=master, memory=memory, config=NO_BAR)
             context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
-            stop.handle_signals()  # again: PySpark has set a handler of its own
+            # again: PySpark has set a handler of its own
+            stop.handle_signals()
             context.setLogLevel("ERROR")
             spark = create(settings)
             ready(spark)
@@ -39,7 +49,8 @@ def own_session(
 
 @contextlib.contextmanager
 def _given_up_at_once(stop: Stop) -> Iterator[None]:
-    """As soon as *stop* is asked, the Java launched inside is ended; raises KeyboardInterrupt instead of what PySpark fails with then.
+    """As soon as *stop* is asked, the Java launched inside is ended; raises KeyboardInterrupt
+    instead of what PySpark fails with then.
 
     Nothing is raised in the midst of PySpark, which would log it and go on talking to Java.
     """
@@ -47,7 +58,8 @@ def _given_up_at_once(stop: Stop) -> Iterator[None]:
     logged = logging.root.manager.disable
 
     def give_up() -> None:
-        logging.disable()  # Py4J and PySpark would tell of the Java that is gone, with stacks
+        # Py4J and PySpark would tell of the Java that is gone, with stacks
+        logging.disable()
         warnings.simplefilter("ignore")
         java.end()
 

@@ -44,17 +44,23 @@ OnError = Literal["dead-letter", "null", "fail"]
 def json_schema(kind: type) -> StructType:
     """The columns of a dataclass.
 
-    Fields may be str, int, float, bool, Decimal, date, datetime, lists, dicts with text keys, dataclasses, and any of these or None. Raises
-    InvalidOption for another.
+    Fields may be str, int, float, bool, Decimal, date, datetime, lists, dicts with text keys,
+    dataclasses, and any of these or None. Raises InvalidOption for another.
     """
     if not dataclasses.is_dataclass(kind):
         raise InvalidOption(f"{kind!r} is no dataclass")
     hints = typing.get_type_hints(kind)
-    return StructType([_column(kind, field.name, hints[field.name]) for field in dataclasses.fields(kind)])
+    return StructType(
+        [_column(kind, field.name, hints[field.name]) for field in dataclasses.fields(kind)]
+    )
 
 
 def _column(owner: type, name: str, hint: Any) -> StructField:
-    choices = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+    choices = (
+        typing.get_args(hint)
+        if typing.get_origin(hint) in (typing.Union, types.UnionType)
+        else (hint,)
+    )
     rest = [choice for choice in choices if choice is not type(None)]
     if len(rest) != 1:
         raise InvalidOption(f"field {name} of {owner.__name__} is {hint}: a column has one type")
@@ -73,30 +79,51 @@ def _type(owner: type, name: str, hint: Any) -> DataType:
     if origin is dict and arguments[0] is str:
         value = _column(owner, name, arguments[1])
         return MapType(StringType(), value.dataType, value.nullable)
-    raise InvalidOption(f"field {name} of {owner.__name__} is {hint}, which JSON columns do not have")
+    raise InvalidOption(
+        f"field {name} of {owner.__name__} is {hint}, which JSON columns do not have"
+    )
 
 
-def parse_json(messages: DataFrame, schema: type | StructType, *, on_error: OnError = "dead-letter") -> tuple[DataFrame, DataFrame]:
-    """Parse bodies into a struct column ``value``. Returns (good, bad): the messages whose body fits *schema*, and the others.
+def parse_json(
+    messages: DataFrame, schema: type | StructType, *, on_error: OnError = "dead-letter"
+) -> tuple[DataFrame, DataFrame]:
+    """Parse bodies into a struct column ``value``.
 
-    A body fits if it is a JSON object whose fields have the right types, and none is missing, at any depth, that may not be None. With
-    "dead-letter" *bad* has the columns of the sink (body, keys, tags, properties with reason and origin), ready to be written to a topic.
-    With "null" *good* has all rows, the bad ones with a null value. With "fail" a bad row ends the query.
+    Returns (good, bad): the messages whose body fits *schema*, and the others.
+
+    A body fits if it is a JSON object whose fields have the right types, and none is missing, at
+    any depth, that may not be None. With "dead-letter" *bad* has the columns of the sink (body,
+    keys, tags, properties with reason and origin), ready to be written to a topic. With "null"
+    *good* has all rows, the bad ones with a null value. With "fail" a bad row ends the query.
     """
     wanted = json_schema(schema) if isinstance(schema, type) else schema
-    loose = StructType([*(StructField(field.name, field.dataType) for field in wanted), StructField(_BROKEN, StringType())])
+    loose = StructType(
+        [
+            *(StructField(field.name, field.dataType) for field in wanted),
+            StructField(_BROKEN, StringType()),
+        ]
+    )
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
     text = f.col("body").cast("string")
     parsed = messages.withColumn("value", f.from_json(text, loose, options))
     value = f.col("value")
-    reason = f.when(f.col("body").isNull() | value.isNull() | value[_BROKEN].isNotNull(), f.lit("the body is no JSON of the schema"))
+    reason = f.when(
+        f.col("body").isNull() | value.isNull() | value[_BROKEN].isNotNull(),
+        f.lit("the body is no JSON of the schema"),
+    )
     for path, missing in _gaps(wanted):
         reason = reason.when(missing(value), f.lit(f"{path.removeprefix('.')} is missing"))
     judged = parsed.withColumn("_reason", reason)
-    whole = f.when(f.col("_reason").isNull(), f.struct(*(value[name].alias(name) for name in wanted.names)))
+    whole = f.when(
+        f.col("_reason").isNull(), f.struct(*(value[name].alias(name) for name in wanted.names))
+    )
     if on_error == "fail":
-        place = f.concat_ws("/", f.lit("body"), *(f.col(name).cast("string") for name in _present(messages)))
-        checked = f.when(f.col("_reason").isNull(), whole).otherwise(f.raise_error(f.concat(f.lit("bad "), place, f.lit(": "), "_reason")))
+        place = f.concat_ws(
+            "/", f.lit("body"), *(f.col(name).cast("string") for name in _present(messages))
+        )
+        checked = f.when(f.col("_reason").isNull(), whole).otherwise(
+            f.raise_error(f.concat(f.lit("bad "), place, f.lit(": "), "_reason"))
+        )
         good = judged.withColumn("value", checked)
     else:
         good = judged.withColumn("value", whole)
@@ -104,7 +131,9 @@ def parse_json(messages: DataFrame, schema: type | StructType, *, on_error: OnEr
     return good.drop("_reason"), _letters(judged.where(f.col("_reason").isNotNull()))
 
 
-def _gaps(kind: DataType, nullable: bool = True) -> Iterator[tuple[str, Callable[[Column], Column]]]:
+def _gaps(
+    kind: DataType, nullable: bool = True
+) -> Iterator[tuple[str, Callable[[Column], Column]]]:
     """What a value of *kind* may lack: the path to it, and whether a value does."""
     if not nullable:
         yield "", lambda value: value.isNull()
@@ -133,7 +162,11 @@ def _in_values(missing: Callable[[Column], Column]) -> Callable[[Column], Column
 
 
 def _present(messages: DataFrame) -> list[str]:
-    return [name for name in ("topic", "brokerName", "queueId", "queueOffset") if name in messages.columns]
+    return [
+        name
+        for name in ("topic", "brokerName", "queueId", "queueOffset")
+        if name in messages.columns
+    ]
 
 
 def _letters(bad: DataFrame) -> DataFrame:
@@ -143,7 +176,10 @@ def _letters(bad: DataFrame) -> DataFrame:
         marks += [f.lit(f"from_{name}"), f.col(name).cast("string")]
     note = f.create_map(*marks)
     if "properties" in bad.columns:
-        own = f.map_filter(f.coalesce("properties", f.create_map().cast("map<string,string>")), lambda name, _: ~name.isin(*_names(bad)))
+        own = f.map_filter(
+            f.coalesce("properties", f.create_map().cast("map<string,string>")),
+            lambda name, _: ~name.isin(*_names(bad)),
+        )
         note = f.map_concat(own, note)
     columns = [name for name in ("body", "keys", "tags") if name in bad.columns]
     return bad.select(*columns, note.alias("properties"))

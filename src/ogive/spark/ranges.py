@@ -12,9 +12,13 @@ ROWS_PER_PARTITION: Final = 20_000
 """Below this a task costs more (20 to 28 ms) than reading its rows: fewer partitions are made."""
 
 ANSWER_BYTES: Final = 2 * 1024 * 1024
-"""The most that one pull asks for. Twice that brings no more rows a second, half of it costs 0.4 us a row of 1 KiB to decode."""
+"""The most that one pull asks for.
 
-_AIM_BYTES: Final = ANSWER_BYTES * 3 // 4  # sizes differ: an answer that is cut short costs a second pull, during which nothing is decoded
+Twice that brings no more rows a second, half of it costs 0.4 us a row of 1 KiB to decode.
+"""
+
+# sizes differ: an answer that is cut short costs a second pull, during which nothing is decoded
+_AIM_BYTES: Final = ANSWER_BYTES * 3 // 4
 _FIRST_STEP: Final = 256
 _LARGEST_STEP: Final = 4096
 _SMALLEST_STEP: Final = 8
@@ -39,12 +43,20 @@ class QueueRange:
 
 
 def pack(
-    ranges: Iterable[QueueRange], max_partitions: int, *, preserve_order: bool, min_partitions: int = 1, max_rows: int | None = None
+    ranges: Iterable[QueueRange],
+    max_partitions: int,
+    *,
+    preserve_order: bool,
+    min_partitions: int = 1,
+    max_rows: int | None = None,
 ) -> list[list[QueueRange]]:
-    """Groups of about equal size, each sorted by queue; empty ranges vanish. At most *max_partitions*, unless *max_rows* needs more.
+    """Groups of about equal size, each sorted by queue; empty ranges vanish.
 
-    With *preserve_order* a range stays whole, so the rows of a queue come in order from one partition; else long ones are split: there are
-    *min_partitions* groups where there are so many rows, and none has more than *max_rows*.
+    At most *max_partitions*, unless *max_rows* needs more.
+
+    With *preserve_order* a range stays whole, so the rows of a queue come in order from one
+    partition; else long ones are split: there are *min_partitions* groups where there are so many
+    rows, and none has more than *max_rows*.
     """
     wanted = sorted(item for item in ranges if item.start < item.end)
     total = sum(len(item) for item in wanted)
@@ -96,7 +108,9 @@ def admit(
         return dict(latest)
     waiting = sorted(queue for queue, rows in behind.items() if rows)
     turn = sum(start.values()) % len(waiting)
-    waiting = sorted(waiting[turn:] + waiting[:turn], key=lambda queue: (served or {}).get(queue, 0))[:max_rows]
+    waiting = sorted(
+        waiting[turn:] + waiting[:turn], key=lambda queue: (served or {}).get(queue, 0)
+    )[:max_rows]
     shared, over = max_rows - len(waiting), total - len(waiting)
     rows = {queue: 1 + ((behind[queue] - 1) * shared // over if shared else 0) for queue in waiting}
     left = max_rows - sum(rows.values())
@@ -104,28 +118,46 @@ def admit(
         more = min(left, behind[queue] - rows[queue])
         rows[queue] += more
         left -= more
-    return {queue: start.get(queue, 0) + rows.get(queue, 0) if behind[queue] else end for queue, end in latest.items()}
+    return {
+        queue: start.get(queue, 0) + rows.get(queue, 0) if behind[queue] else end
+        for queue, end in latest.items()
+    }
 
 
 def admit_bytes(
-    start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], record_bytes: Mapping[MessageQueue, float], max_bytes: int
+    start: Mapping[MessageQueue, int],
+    end: Mapping[MessageQueue, int],
+    record_bytes: Mapping[MessageQueue, float],
+    max_bytes: int,
 ) -> dict[MessageQueue, int]:
-    """The part of *end* that is about *max_bytes* away, each queue its share; *record_bytes* says how long its messages are about.
+    """The part of *end* that is about *max_bytes* away, each queue its share; *record_bytes* says
+    how long its messages are about.
 
     A queue with a backlog gets at least one row.
     """
-    behind = {queue: position - start.get(queue, 0) for queue, position in end.items() if position > start.get(queue, 0)}
+    behind = {
+        queue: position - start.get(queue, 0)
+        for queue, position in end.items()
+        if position > start.get(queue, 0)
+    }
     total = sum(rows * record_bytes.get(queue, 0.0) for queue, rows in behind.items())
     if total <= max_bytes:
         return dict(end)
-    return {**end, **{queue: start.get(queue, 0) + max(1, int(rows * max_bytes / total)) for queue, rows in behind.items()}}
+    return {
+        **end,
+        **{
+            queue: start.get(queue, 0) + max(1, int(rows * max_bytes / total))
+            for queue, rows in behind.items()
+        },
+    }
 
 
 class Chunks:
     """Cuts ranges, in order, into what one pull is likely to answer.
 
-    Brokers limit an answer by count (32 at Apache's) and by bytes; the answers show the limit. A chunk within it is one pull, and many
-    pulls can be on their way at once. *record_bytes* is how long messages are, by the last answer; long, before there is one.
+    Brokers limit an answer by count (32 at Apache's) and by bytes; the answers show the limit. A
+    chunk within it is one pull, and many pulls can be on their way at once. *record_bytes* is how
+    long messages are, by the last answer; long, before there is one.
     """
 
     def __init__(self, ranges: Sequence[QueueRange]) -> None:
@@ -136,9 +168,12 @@ class Chunks:
         self._resume: dict[MessageQueue, int] = {}
         self.record_bytes = _LONG_RECORD
         self._step = _FIRST_STEP
-        self._short: deque[int] = deque(maxlen=_EVIDENCE)  # answers that were cut; one alone may be the end of a file
-        self._full = 0  # answers since then that were not
-        self._patience = 1  # how many of those before a larger step is tried
+        # answers that were cut; one alone may be the end of a file
+        self._short: deque[int] = deque(maxlen=_EVIDENCE)
+        # answers since then that were not
+        self._full = 0
+        # how many of those before a larger step is tried
+        self._patience = 1
 
     def __iter__(self) -> Iterator[QueueRange]:
         return self
@@ -160,7 +195,11 @@ class Chunks:
 
     def rest_of(self, part: QueueRange) -> QueueRange:
         """Return *part* and what follows it in its range."""
-        end = next(item.end for item in self._ranges if item.queue == part.queue and item.start <= part.start < item.end)
+        end = next(
+            item.end
+            for item in self._ranges
+            if item.queue == part.queue and item.start <= part.start < item.end
+        )
         return QueueRange(part.queue, part.start, end)
 
     def skip(self, gone: QueueRange) -> None:

@@ -2,17 +2,21 @@
 
 Behaviour
 - A batch reads what is there when its partitions are planned; Spark plans once for each load().
-- A stream's truth is Spark's checkpoint. A consumer group only gets a copy of it (see progress.py), and may say where to start.
+- A stream's truth is Spark's checkpoint. A consumer group only gets a copy of it (see progress.py),
+  and may say where to start.
 - Queues are packed into few partitions, because each Python task costs 20 to 28 ms.
-- Spark makes readers in several processes and pickles them: they hold options and schema; connections live in rpc.py.
+- Spark makes readers in several processes and pickles them: they hold options and schema;
+  connections live in rpc.py.
 
 Differs from Spark's Kafka source
 - One trigger reads a bounded number of messages by default.
 - A new queue is read from its first message, also when the stream started with latest.
-- Starting and ending times need no message behind them: a queue without one starts or ends at its end (startingOffsetsByTimestampStrategy).
+- Starting and ending times need no message behind them: a queue without one starts or ends at its
+  end (startingOffsetsByTimestampStrategy).
 - A stream may have an end: it stops there, and new queues are read up to it.
-- A stream that starts with latest stores that position in its consumer group, if it has one, and starts there again when its first batch
-  failed: Spark asks a Python source for its initial offset a second time, and later messages would move it.
+- A stream that starts with latest stores that position in its consumer group, if it has one, and
+  starts there again when its first batch failed: Spark asks a Python source for its initial offset
+  a second time, and later messages would move it.
 """
 
 import logging
@@ -30,7 +34,13 @@ from pyspark.sql.types import StructType
 from ogive.errors import DataLoss, InvalidOption, NoRoute, OgiveError
 from ogive.model import TOOLS_GROUP, MessageQueue
 from ogive.spark.bounds import AtTime, AtTimes, Behind, Bound
-from ogive.spark.compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow, arrow_schema
+from ogive.spark.compat import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+    arrow_schema,
+)
 from ogive.spark.fetching import SETTLE_S
 from ogive.spark.losses import data_loss, deleted, made_anew, removed, shrunk
 from ogive.spark.offsets import (
@@ -57,7 +67,9 @@ from ogive.wire.bodies import TopicOffset
 log = logging.getLogger(__name__)
 
 BATCH_BYTES: Final = 2 * 1024 * 1024
-"""Stored bytes that become one Arrow batch: 2,000 rows of 1 KiB, 8,000 of 100 B, where both Arrow and the JVM work best."""
+"""Stored bytes that become one Arrow batch: 2,000 rows of 1 KiB, 8,000 of 100 B, where both Arrow
+and the JVM work best.
+"""
 
 _SHORTEST_IDLE_S: Final = 0.01
 _LONGEST_IDLE_S: Final = 0.25
@@ -88,19 +100,32 @@ class _Reading:
         may be missing, and others that the query has given up.
         """
         options = self._options
-        patience = Patience(options.poll_timeout_s, options.fetch_retries, options.fetch_retry_interval_s, settled)
+        patience = Patience(
+            options.poll_timeout_s, options.fetch_retries, options.fetch_retry_interval_s, settled
+        )
         given_up = read is not None and not options.fail_on_data_loss
         return self._cluster.selected(options.selection, patience, read or (), any_missing=given_up)
 
-    def _resolve(self, side: str, bound: Bound, spans: Spans, *, beyond: bool = False) -> dict[MessageQueue, int]:
+    def _resolve(
+        self, side: str, bound: Bound, spans: Spans, *, beyond: bool = False
+    ) -> dict[MessageQueue, int]:
         """What *bound*, the start or the end as *side* says, means in every queue."""
-        name = side + ("OffsetsByTimestamp" if isinstance(bound, AtTimes) else "Timestamp" if isinstance(bound, AtTime) else "Offsets")
+        name = side + (
+            "OffsetsByTimestamp"
+            if isinstance(bound, AtTimes)
+            else "Timestamp"
+            if isinstance(bound, AtTime)
+            else "Offsets"
+        )
         times = times_wanted(name, bound, spans)
         found = self._cluster.search(times) if times else {}
         if side == "starting" and self._options.starting_strategy == "error":
             for queue in sorted(found):
                 if found[queue] >= spans[queue].max_offset:
-                    raise InvalidOption(f"{name}: queue {queue} has no message since then (startingOffsetsByTimestampStrategy=error)")
+                    raise InvalidOption(
+                        f"{name}: queue {queue} has no message since then "
+                        "(startingOffsetsByTimestampStrategy=error)"
+                    )
         committed = self._committed(spans) if bound == "group" else {}
         return resolve(name, bound, spans, committed, found, beyond=beyond)
 
@@ -128,7 +153,10 @@ class _Reading:
         near_end = starting == "latest" or isinstance(starting, Behind)
         given = isinstance(starting, dict) or (near_end and isinstance(self._options.ending, dict))
         if start > end and given:
-            raise InvalidOption(f"startingOffsets says {start} for queue {queue}, behind the end of the read, which is {end}")
+            raise InvalidOption(
+                f"startingOffsets says {start} for queue {queue}, behind the end of the read, "
+                f"which is {end}"
+            )
 
     def _lost(self, loss: DataLoss) -> None:
         if self._options.fail_on_data_loss:
@@ -136,7 +164,8 @@ class _Reading:
         log.warning("%s", loss)
 
     def _read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        from ogive.spark.decode import RecordDecoder  # here: 40 ms that a stream's start need not wait for, see source.py
+        # here: 40 ms that a stream's start need not wait for, see source.py
+        from ogive.spark.decode import RecordDecoder
 
         warn_if_zipped()
         # for an empty plan Spark makes a partition of None, and Spark 4.0 gives None itself
@@ -154,7 +183,9 @@ class _Reading:
         )
         for covered, records in joined(answers):
             rows = 0
-            for batch in decoder.batches(records, options.access.namespace.strip_queue(covered.queue), covered.offsets):
+            for batch in decoder.batches(
+                records, options.access.namespace.strip_queue(covered.queue), covered.offsets
+            ):
                 rows += batch.num_rows
                 if batch.num_rows:
                     yield batch
@@ -167,7 +198,9 @@ class _Reading:
 
         lost = [
             QueueRange(covered.queue, a + 1, b)
-            for a, b in pairwise([covered.start - 1, *queue_offsets(records, covered.offsets), covered.end])
+            for a, b in pairwise(
+                [covered.start - 1, *queue_offsets(records, covered.offsets), covered.end]
+            )
             if b > a + 1
         ]
         for gone in lost:
@@ -175,12 +208,18 @@ class _Reading:
 
 
 def joined(answers: Iterator[tuple[QueueRange, bytes]]) -> Iterator[tuple[QueueRange, bytes]]:
-    """Answers of one queue joined up to BATCH_BYTES: Apache's brokers give 32 messages at a time."""
+    """Answers of one queue joined up to BATCH_BYTES: Apache's brokers give 32 messages at a
+    time.
+    """
     parts: list[bytes] = []
     size = 0
     joined: QueueRange | None = None
     for covered, records in answers:
-        if joined is not None and (covered.queue != joined.queue or covered.start != joined.end or size + len(records) > BATCH_BYTES):
+        if joined is not None and (
+            covered.queue != joined.queue
+            or covered.start != joined.end
+            or size + len(records) > BATCH_BYTES
+        ):
             yield joined, parts[0] if len(parts) == 1 else b"".join(parts)
             parts, size, joined = [], 0, None
         joined = covered if joined is None else QueueRange(joined.queue, joined.start, covered.end)
@@ -196,7 +235,10 @@ class BatchReader(_Reading, DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         options = self._options
         if options.min_offsets_per_trigger is not None or options.max_bytes_per_trigger is not None:
-            log.warning("minOffsetsPerTrigger and maxBytesPerTrigger are for streams: a batch reads all that its bounds say")
+            log.warning(
+                "minOffsetsPerTrigger and maxBytesPerTrigger are for streams: a batch reads all "
+                "that its bounds say"
+            )
         spans = self._spans()
         start = self._resolve("starting", options.starting or "earliest", spans)
         end = self._resolve("ending", options.ending or "latest", spans)
@@ -206,7 +248,8 @@ class BatchReader(_Reading, DataSourceReader):
 
     def _check(self, queue: MessageQueue, start: int, end: int, queue_end: int) -> None:
         """A range that is empty because something is wrong must not pass for one that is read."""
-        if start > queue_end:  # only a group's offset can be: JSON is checked against the queues
+        # only a group's offset can be: JSON is checked against the queues
+        if start > queue_end:
             self._lost(shrunk(queue, queue_end, start))
         else:
             self._refuse_reversed(self._options.starting or "earliest", queue, start, end)
@@ -216,17 +259,23 @@ class BatchReader(_Reading, DataSourceReader):
 
 
 class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A topic as a stream. Spark calls everything but read() in one process that lives as long as the query."""
+    """A topic as a stream.
+
+    Spark calls everything but read() in one process that lives as long as the query.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
         self._owner = fingerprint(
-            options.selection.identity, options.subscription if options.sql_filter is None else f"sql {options.subscription}"
+            options.selection.identity,
+            options.subscription if options.sql_filter is None else f"sql {options.subscription}",
         )
         self._initial: dict[str, Any] | None = None
         self._until_now = False  # trigger(availableNow=True)
-        self._target: Positions | None = None  # where that ends
-        self._stop_at: Positions | None = None  # where the option of an end says
+        # where that ends
+        self._target: Positions | None = None
+        # where the option of an end says
+        self._stop_at: Positions | None = None
         self._ends = Ends()
         self._looked_at = 0.0
         self._advanced_at = -math.inf
@@ -238,10 +287,12 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._behind: set[MessageQueue] = set()
         self._progress: Progress | None = None
 
-    # --- on the driver -----------------------------------------------------------------------------------------------
+    # --- on the driver ----------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Asked twice for a new query: the second answer must be the first, or the messages between them are lost."""
+        """Asked twice for a new query: the second answer must be the first, or the messages between
+        them are lost.
+        """
         if self._initial is None:
             self._initial = to_offset(self._first_positions(), self._owner)
         return self._initial
@@ -261,11 +312,15 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return ReadMaxRows(self._options.max_offsets_per_trigger)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """*start* is durable in the checkpoint: the only moment to tell the consumer group of a query's last batch."""
+        """*start* is durable in the checkpoint: the only moment to tell the consumer group of a
+        query's last batch.
+        """
         begin, times = from_offset(start, self._owner), last_stored(start)
         self._store(begin)
         end, shorter = self._up_to_target(begin) if self._until_now else self._wait_for_news(begin)
-        moved = self._taken_up(begin, end) | self._jumped(begin, end) | self._made_anew(begin, times)
+        moved = (
+            self._taken_up(begin, end) | self._jumped(begin, end) | self._made_anew(begin, times)
+        )
         for gone in shorter:
             if gone.queue not in moved:
                 self._lost(shrunk(gone.queue, gone.start, gone.end))
@@ -279,13 +334,24 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         admitted = admit(known, end, max_rows, self._served)
         if max_rows is not None and self._options.max_bytes_per_trigger is not None:
             behind = {queue: known[queue] for queue in admitted if admitted[queue] > known[queue]}
-            admitted = admit_bytes(known, admitted, self._cluster.record_bytes(behind), self._options.max_bytes_per_trigger)
+            admitted = admit_bytes(
+                known,
+                admitted,
+                self._cluster.record_bytes(behind),
+                self._options.max_bytes_per_trigger,
+            )
         if admitted == begin:
             return start
         self._advanced_at = time.monotonic()
         self._trigger += 1
-        self._served |= {queue: self._trigger for queue in admitted if admitted[queue] > known[queue]}
-        return to_offset(admitted, self._owner, stored_ms=times_at(admitted, self._ends, begin, times, self._look_at))
+        self._served |= {
+            queue: self._trigger for queue in admitted if admitted[queue] > known[queue]
+        }
+        return to_offset(
+            admitted,
+            self._owner,
+            stored_ms=times_at(admitted, self._ends, begin, times, self._look_at),
+        )
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """For the lag that Spark shows in a query's progress."""
@@ -295,7 +361,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         begin, finish = from_offset(start, self._owner), from_offset(end, self._owner)
         if finish.keys() - begin.keys():
             spans = self._spans(settled=True, read=finish)
-            begin = {queue: spans[queue].min_offset if queue in spans else 0 for queue in finish} | begin
+            begin = {
+                queue: spans[queue].min_offset if queue in spans else 0 for queue in finish
+            } | begin
         return self._plan(begin | {queue: finish[queue] for queue in entering(end)}, finish)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -319,7 +387,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return positions
 
     def _taken_up(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
-        """Where the group stands in queues that are new since *begin*: their broker was away when the query began.
+        """Where the group stands in queues that are new since *begin*: their broker was away when
+        the query began.
 
         Others are read from their first message: the topic got them since.
         """
@@ -327,7 +396,11 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         if not fresh or (self._options.starting or "latest") not in ("latest", "group"):
             return {}
         committed = self._committed(fresh)
-        return {q: min(offset, self._ends.latest.get(q, offset)) for q, offset in committed.items() if offset > self._ends.first.get(q, 0)}
+        return {
+            q: min(offset, self._ends.latest.get(q, offset))
+            for q, offset in committed.items()
+            if offset > self._ends.first.get(q, 0)
+        }
 
     def _jumped(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
         """Return the first offset after the gap for queues whose next messages were deleted."""
@@ -339,7 +412,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 moved[queue] = to
         return moved
 
-    def _made_anew(self, begin: Positions, times: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+    def _made_anew(
+        self, begin: Positions, times: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
         """Return the first offset of queues whose topic was deleted and made again."""
         moved: dict[MessageQueue, int] = {}
         for queue, ms in sorted(find_remade(self._ends, begin, times, self._look_at).items()):
@@ -359,7 +434,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         time.sleep(max(0.0, self._looked_at + self._idle_s - time.monotonic()))
         end, shorter = self._settled(begin)
         news = end != begin and not self._holds_back(self._known(begin, end), end)
-        self._idle_s = 0.0 if news else min(max(2 * self._idle_s, _SHORTEST_IDLE_S), _LONGEST_IDLE_S)
+        self._idle_s = (
+            0.0 if news else min(max(2 * self._idle_s, _SHORTEST_IDLE_S), _LONGEST_IDLE_S)
+        )
         return end, shorter
 
     def _known(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
@@ -367,7 +444,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return {**{queue: self._ends.first.get(queue, 0) for queue in end}, **begin}
 
     def _holds_back(self, begin: Positions, end: Positions) -> bool:
-        """Whether to wait for minOffsetsPerTrigger; trigger(availableNow=True) would never end so."""
+        """Whether to wait for minOffsetsPerTrigger; trigger(availableNow=True) would never end
+        so.
+        """
         least = self._options.min_offsets_per_trigger
         if (
             least is None
@@ -377,7 +456,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         ):
             return False
         ahead = {queue: end[queue] - begin.get(queue, 0) for queue in end}
-        return min(ahead.values(), default=0) >= 0 and sum(ahead.values()) < least  # below 0: messages are lost, which must be reported
+        # below 0: messages are lost, which must be reported
+        return min(ahead.values(), default=0) >= 0 and sum(ahead.values()) < least
 
     def _up_to_target(self, begin: Positions) -> tuple[Positions, list[QueueRange]]:
         """Return what `_settled` does, cut to where the queues ended when the query began.
@@ -387,8 +467,12 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         end, shorter = self._settled(begin)
         if self._target is None:
             self._target = end
-        limits = {queue: max(at, begin.get(queue, 0)) for queue, at in ({**begin, **self._target}).items()}
-        return {queue: min(at, limits[queue]) for queue, at in end.items() if queue in limits}, shorter
+        limits = {
+            queue: max(at, begin.get(queue, 0)) for queue, at in ({**begin, **self._target}).items()
+        }
+        return {
+            queue: min(at, limits[queue]) for queue, at in end.items() if queue in limits
+        }, shorter
 
     def _look(self, begin: Positions | None = None) -> tuple[Positions, list[QueueRange]]:
         """Return the ends of the queues, and what of *begin* lies behind them.
@@ -406,39 +490,61 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
             if self._ends.latest.get(queue, position) < position
         ]
         self._report_missing(begin, spans)
-        left = {queue: position for queue, position in begin.items() if queue not in self._missing or not self._is_deleted(queue)}
+        left = {
+            queue: position
+            for queue, position in begin.items()
+            if queue not in self._missing or not self._is_deleted(queue)
+        }
         return {**left, **self._bounded(begin, spans)}, shorter
 
     def _is_deleted(self, queue: MessageQueue) -> bool:
         return (queue.topic, queue.broker_name) in self._cluster.deleted
 
     def _wait_for_slaves(self, begin: Positions) -> None:
-        """A slave may not have the last messages yet that its master gave us: nothing is lost, and nothing comes before it has them."""
+        """A slave may not have the last messages yet that its master gave us: nothing is lost, and
+        nothing comes before it has them.
+        """
         away = self._cluster.without_master
-        behind = {q: end for q, end in self._ends.latest.items() if q.broker_name in away and end < begin.get(q, 0)}
+        behind = {
+            q: end
+            for q, end in self._ends.latest.items()
+            if q.broker_name in away and end < begin.get(q, 0)
+        }
         for queue in sorted(behind.keys() - self._behind):
             log.warning(
-                "queue %s was read up to %d, and its master is away: its slave ends at %d and is waited for",
+                "queue %s was read up to %d, and its master is away: its slave ends at %d and is "
+                "waited for",
                 queue,
                 begin[queue],
                 behind[queue],
             )
         self._behind = set(behind)
-        self._ends = replace(self._ends, latest={**self._ends.latest, **{queue: begin[queue] for queue in behind}})
+        self._ends = replace(
+            self._ends, latest={**self._ends.latest, **{queue: begin[queue] for queue in behind}}
+        )
 
     def _report_missing(self, begin: Positions, spans: Spans) -> None:
-        """Report queues that were read before and are missing: their broker is unreachable, or they were removed from the topic."""
+        """Report queues that were read before and are missing: their broker is unreachable, or they
+        were removed from the topic.
+        """
         missing = begin.keys() - spans.keys()
         brokers = {(queue.topic, queue.broker_name) for queue in spans}
         for queue in sorted(missing - self._missing):
             if self._is_deleted(queue):
                 self._lost(deleted(queue, begin[queue]))
             elif (queue.topic, queue.broker_name) not in brokers:
-                log.warning("queue %s is in no route: its broker is away, or it moved; it was read up to offset %d", queue, begin[queue])
+                log.warning(
+                    "queue %s is in no route: its broker is away, or it moved; it was read up to "
+                    "offset %d",
+                    queue,
+                    begin[queue],
+                )
             elif (end := self._cluster.end_of(queue)) > begin[queue]:
                 self._lost(removed(QueueRange(queue, begin[queue], end)))
             else:
-                log.info("queue %s is not a queue of its topic any more; it was read to its end", queue)
+                log.info(
+                    "queue %s is not a queue of its topic any more; it was read to its end", queue
+                )
         self._missing = set(missing)
 
     def _bounded(self, begin: Positions, spans: Spans) -> Positions:
@@ -446,7 +552,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         bound = self._options.ending
         if bound is None:
             return self._ends.latest
-        if isinstance(bound, AtTime | AtTimes):  # messages before that time may still come, and new queues
+        # messages before that time may still come, and new queues
+        if isinstance(bound, AtTime | AtTimes):
             stop = self._resolve("ending", bound, spans)
         else:
             if self._stop_at is None:
@@ -484,16 +591,20 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._options.consumer_group is None or not self._options.commit_offsets:
             return
         if self._progress is None:
-            self._progress = Progress(self._cluster, self._options.consumer_group, self._options.offset_commit_interval_s)
+            self._progress = Progress(
+                self._cluster, self._options.consumer_group, self._options.offset_commit_interval_s
+            )
             self._progress.flush_on_sigterm()
-        self._progress.advance({queue: position for queue, position in positions.items() if queue not in self._missing})
+        self._progress.advance(
+            {queue: position for queue, position in positions.items() if queue not in self._missing}
+        )
 
     def _store_now(self, positions: Positions) -> None:
         self._store(positions)
         if self._progress is not None:
             self._progress.flush(FLUSH_S)
 
-    # --- on executors ------------------------------------------------------------------------------------------------
+    # --- on executors -----------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return self._read(partition)

@@ -16,8 +16,8 @@ log = logging.getLogger(__name__)
 def register(spark: "SparkSession") -> None:
     """Register `format("rocketmq")` with *spark*, and make *spark* active in the calling thread.
 
-    Only needed where a session does not find installed packages by itself, and in a thread other than the one that made the session, before
-    it starts a stream into a topic.
+    Only needed where a session does not find installed packages by itself, and in a thread other
+    than the one that made the session, before it starts a stream into a topic.
     """
     from ogive.spark.compat import register_source
     from ogive.spark.session import activate
@@ -31,11 +31,19 @@ def register(spark: "SparkSession") -> None:
 
 
 def read(
-    topic: str, *, name_server: str = DEFAULT_NAME_SERVER, spark: "SparkSession | None" = None, schema: str | None = None, **options: object
+    topic: str,
+    *,
+    name_server: str = DEFAULT_NAME_SERVER,
+    spark: "SparkSession | None" = None,
+    schema: str | None = None,
+    **options: object,
 ) -> "DataFrame":
-    """The messages of *topic* as a DataFrame. It reads what is there at its first action; call again for newer messages.
+    """The messages of *topic* as a DataFrame.
 
-    *options* are those of the source by their names, such as ``tags="paid"`` or ``startingOffsets="latest"``; *schema* names the columns.
+    It reads what is there at its first action; call again for newer messages.
+
+    *options* are those of the source by their names, such as ``tags="paid"`` or
+    ``startingOffsets="latest"``; *schema* names the columns.
     """
     import ogive.spark.compat  # noqa: F401  # isort: skip  raises for a release that is too old
 
@@ -46,7 +54,10 @@ def read(
         from ogive.spark.session import session
 
         spark = session()
-    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    texts = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in options.items()
+    }
     reader = spark.read.format("rocketmq").options(**texts).option("nameServer", name_server)
     try:
         return (reader if schema is None else reader.schema(schema)).load(topic)

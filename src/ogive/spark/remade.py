@@ -32,11 +32,17 @@ class Ends:
         return cls(
             first={queue: span.min_offset for queue, span in spans.items()},
             latest={queue: span.max_offset for queue, span in spans.items()},
-            stored_ms={queue: span.last_update_timestamp for queue, span in spans.items() if span.last_update_timestamp > 0},
+            stored_ms={
+                queue: span.last_update_timestamp
+                for queue, span in spans.items()
+                if span.last_update_timestamp > 0
+            },
         )
 
 
-def find_remade(ends: Ends, begin: Positions, times: Mapping[MessageQueue, int], look: Look) -> Mapping[MessageQueue, int]:
+def find_remade(
+    ends: Ends, begin: Positions, times: Mapping[MessageQueue, int], look: Look
+) -> Mapping[MessageQueue, int]:
     """Return the queues that were made again, each with the store time of a message that shows it.
 
     *times* are the store times of the last messages before *begin*. In a queue that is shorter now
@@ -49,18 +55,30 @@ def find_remade(ends: Ends, begin: Positions, times: Mapping[MessageQueue, int],
         if first < min(position, latest) and not same:
             look_at[queue] = position - 1 if latest >= position else first
     return {
-        queue: ms for queue, ms in look(look_at).items() if ms > times[queue] or (ms != times[queue] and look_at[queue] == begin[queue] - 1)
+        queue: ms
+        for queue, ms in look(look_at).items()
+        if ms > times[queue] or (ms != times[queue] and look_at[queue] == begin[queue] - 1)
     }
 
 
-def times_at(end: Positions, ends: Ends, begin: Positions, times: Mapping[MessageQueue, int], look: Look) -> dict[MessageQueue, int]:
+def times_at(
+    end: Positions, ends: Ends, begin: Positions, times: Mapping[MessageQueue, int], look: Look
+) -> dict[MessageQueue, int]:
     """Return the store times of the last messages before *end*.
 
     *times* are those before *begin*.
     """
     kept = {queue: ms for queue, ms in times.items() if end.get(queue) == begin.get(queue)}
-    told = {queue: ms for queue, ms in ends.stored_ms.items() if queue not in kept and end.get(queue) == ends.latest[queue]}
-    unknown = {queue: at - 1 for queue, at in end.items() if at > ends.first.get(queue, at) and queue not in kept and queue not in told}
+    told = {
+        queue: ms
+        for queue, ms in ends.stored_ms.items()
+        if queue not in kept and end.get(queue) == ends.latest[queue]
+    }
+    unknown = {
+        queue: at - 1
+        for queue, at in end.items()
+        if at > ends.first.get(queue, at) and queue not in kept and queue not in told
+    }
     return {**kept, **told, **look(unknown)}
 
 

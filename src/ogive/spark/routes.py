@@ -32,19 +32,27 @@ T = TypeVar("T")
 ROUTE_AGE_S: Final = 30.0
 CALL_TIMEOUT_S: Final = 5.0
 RETRY_WINDOW_S: Final = DEFAULT_POLL_TIMEOUT_S
-"""How long one call is tried again while its broker is away. Longer outages end the task; Spark then tries the task again."""
+"""How long one call is tried again while its broker is away.
+
+Longer outages end the task; Spark then tries the task again.
+"""
 
 _UNSEEN: Final = frozenset({"unseen"})
-"""The brokers of a cluster that this user may not list. Taken to be there: else a topic that does not exist would be waited for."""
+"""The brokers of a cluster that this user may not list.
+
+Taken to be there: else a topic that does not exist would be waited for.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How a call is repeated while its broker is away: for *window_s*, or at most *retries* times, with pauses of *pause_s* or growing.
+    """How a call is repeated while its broker is away: for *window_s*, or at most *retries* times,
+    with pauses of *pause_s* or growing.
 
-    *settled*: the name servers have answered before, perhaps another process, so that their silence passes too; else the address is likely
-    wrong, which is said at once. For all calls of a process: `Routes.settle`.
-    *doubtful*: a topic without route may be one whose broker is away, although the name servers know others.
+    *settled*: the name servers have answered before, perhaps another process, so that their silence
+    passes too; else the address is likely wrong, which is said at once. For all calls of a process:
+    `Routes.settle`. *doubtful*: a topic without route may be one whose broker is away, although the
+    name servers know others.
     """
 
     window_s: float = RETRY_WINDOW_S
@@ -64,7 +72,9 @@ DOUBTFUL: Final = Patience(doubtful=True)
 
 
 class BrokerAway(NoRoute):
-    """What is missing may come back with its broker: a route without the broker of a queue, or name servers that know no broker at all."""
+    """What is missing may come back with its broker: a route without the broker of a queue, or name
+    servers that know no broker at all.
+    """
 
 
 PASSING: Final = (TransportError, BrokerBusy, BrokerInternalError, ServiceNotAvailable, BrokerAway)
@@ -84,7 +94,9 @@ class Routes:
         return self._settled
 
     def settle(self) -> None:
-        """The name servers have answered before: from now on every call waits while they are silent."""
+        """The name servers have answered before: from now on every call waits while they are
+        silent.
+        """
         self._settled = True
 
     async def address(self, queue: MessageQueue) -> str:
@@ -106,18 +118,23 @@ class Routes:
         except (NoNameServer, NoRoute):
             if known is None:
                 raise
-            return known[0]  # a name server or broker that restarts: the addresses are likely still right
+            # a name server or broker that restarts: the addresses are likely still right
+            return known[0]
         self._known[topic] = (route, now)
         return route
 
     def expire(self, topic: str) -> None:
-        """Fetch the route of *topic* again at its next use; the known one stays in case nobody answers."""
+        """Fetch the route of *topic* again at its next use; the known one stays in case nobody
+        answers.
+        """
         known = self._known.get(topic)
         if known is not None:
             self._known[topic] = (known[0], -ROUTE_AGE_S)
 
     async def _ask_name_servers(self, topic: str) -> TopicRouteData:
-        """Of several name servers all are asked before a topic counts as missing: one that restarts learns of its brokers again in 30 s."""
+        """Of several name servers all are asked before a topic counts as missing: one that restarts
+        learns of its brokers again in 30 s.
+        """
 
         async def ask(address: str) -> TopicRouteData | Set[str]:
             """The route, or if there is none, the names of the known brokers."""
@@ -126,7 +143,9 @@ class Routes:
             except TopicNotExist:
                 pass
             try:
-                return (await api.get_cluster_info(self._pool, address, timeout_s=CALL_TIMEOUT_S)).brokers.keys()
+                return (
+                    await api.get_cluster_info(self._pool, address, timeout_s=CALL_TIMEOUT_S)
+                ).brokers.keys()
             except NoPermission:
                 return _UNSEEN
 
@@ -160,7 +179,9 @@ class Routes:
                 failures.append(str(exc))
         raise NoNameServer("; ".join(failures))
 
-    async def insist(self, topic: str, call: Callable[[], Awaitable[T]], patience: Patience = USUAL) -> T:
+    async def insist(
+        self, topic: str, call: Callable[[], Awaitable[T]], patience: Patience = USUAL
+    ) -> T:
         """*call*, again while its failure may pass."""
         clock = asyncio.get_running_loop()
         deadline = clock.time() + patience.window_s
@@ -170,7 +191,11 @@ class Routes:
             try:
                 return await call()
             except OgiveError as exc:
-                if not patience.waits_for(exc, settled=self._settled) or clock.time() + pause > deadline or tries == patience.retries:
+                if (
+                    not patience.waits_for(exc, settled=self._settled)
+                    or clock.time() + pause > deadline
+                    or tries == patience.retries
+                ):
                     raise
                 log.warning("trying again in %.2f s: %s", pause, exc)
                 self.expire(topic)

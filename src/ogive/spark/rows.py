@@ -1,6 +1,7 @@
 """Rows of Arrow batches as messages, each with its unique key. Pure.
 
-Names in `properties` that RocketMQ reserves are left out: a map that came out of a topic has them, they tell of the message's first life.
+Names in `properties` that RocketMQ reserves are left out: a map that came out of a topic has them,
+they tell of the message's first life.
 """
 
 import base64
@@ -38,25 +39,45 @@ from ogive.wire.message import MAX_BATCH_MESSAGES
 # Java's brokers read an int
 _MAX_LEVEL: Final = 0x7FFFFFFF
 _COLUMNS: Final = (
-    "body", "tags", "keys", "properties", "shardingKey", "delayTimeLevel", "deliverAt", "brokerName", "queueId", "uniqueKey",
-)  # fmt: skip
+    "body",
+    "tags",
+    "keys",
+    "properties",
+    "shardingKey",
+    "delayTimeLevel",
+    "deliverAt",
+    "brokerName",
+    "queueId",
+    "uniqueKey",
+)
 _PLAIN: Final = frozenset({"topic", "body", "tags", "keys"})
 _UNUSUAL_IN_TAG: Final = "|*" + "".join(map(chr, range(0x21)))
 """A tag that holds one of these is left to check_tag(): perhaps no consumer can select it."""
 _WITH_UNUSUAL: Final = f"[{re.escape(_UNUSUAL_IN_TAG)}]"
-_ENCODED: Final = {"body": (pa.string(), pa.binary()), "tags": (pa.string(),), "keys": (pa.string(),)}
+_ENCODED: Final = {
+    "body": (pa.string(), pa.binary()),
+    "tags": (pa.string(),),
+    "keys": (pa.string(),),
+}
 """The columns that the compiled part takes, and their types there."""
-_SHORT: Final = 4000  # characters of two properties that are within every limit, whatever they take as UTF-8
+# characters of two properties that are within every limit, whatever they take as UTF-8
+_SHORT: Final = 4000
 _KEPT: Final = 32 * 1024
 """Characters of each column in the dead letter of a row that is longer than a message may be."""
-_OTHER_WAYS: Final = ". With the option invalidRows=drop such rows are left out, with deadLetter they go to deadLetterTopic"
+_OTHER_WAYS: Final = (
+    ". With the option invalidRows=drop such rows are left out, with deadLetter "
+    "they go to deadLetterTopic"
+)
 _ROW_DIGITS: Final = 12
 HEAD_DIGITS: Final = 20
 KEY_DIGITS: Final = HEAD_DIGITS + _ROW_DIGITS
 
 
 class Row(NamedTuple):
-    """One message, and which row of its partition it was. *queue* is the one that the row names; *alone*: it cannot travel in a batch."""
+    """One message, and which row of its partition it was.
+
+    *queue* is the one that the row names; *alone*: it cannot travel in a batch.
+    """
 
     number: int
     topic: str
@@ -64,9 +85,11 @@ class Row(NamedTuple):
     key: str
     properties: bytes  # as stored
     sharding_key: str | None = None
-    queue: tuple[str, int] | None = None  # broker name ("" where the row leaves it out) and queue id
+    # broker name ("" where the row leaves it out) and queue id
+    queue: tuple[str, int] | None = None
     alone: bool = False
-    named: bool = False  # its key is the user's word for it
+    # its key is the user's word for it
+    named: bool = False
 
     @property
     def size(self) -> int:
@@ -84,35 +107,58 @@ class Encoded:
 
 
 class Keys:
-    """The unique keys of a partition's rows: HEAD_DIGITS that tell whose they are, and the row's number; 32, as those of clients.
+    """The unique keys of a partition's rows: HEAD_DIGITS that tell whose they are, and the row's
+    number; 32, as those of clients.
 
-    Equal whenever *origin* (which write it is), the partition and the number are. With *of_content* the head tells the row's content, too,
-    for twice the time: who has stored keys can tell then which rows they are of, also where Spark has brought the rows into another order
-    since.
+    Equal whenever *origin* (which write it is), the partition and the number are. With *of_content*
+    the head tells the row's content, too, for twice the time: who has stored keys can tell then
+    which rows they are of, also where Spark has brought the rows into another order since.
     """
 
     def __init__(self, *origin: object, partition: int, of_content: bool) -> None:
         self._origin = hashlib.sha256("\0".join(map(str, origin)).encode()).digest()
         self._salt = hashlib.sha256("\0".join(map(str, (*origin, partition))).encode()).digest()
-        self.head = None if of_content else self._salt.hex()[:HEAD_DIGITS].upper()  # of every row
+        # of every row
+        self.head = None if of_content else self._salt.hex()[:HEAD_DIGITS].upper()
         self._of_content, self._form = of_content, f"{self.head or '%s'}%0{_ROW_DIGITS}X"
 
-    def of(self, numbers: Sequence[int], topics: Sequence[str], texts: Sequence[str], bodies: Sequence[bytes]) -> list[str]:
+    def of(
+        self,
+        numbers: Sequence[int],
+        topics: Sequence[str],
+        texts: Sequence[str],
+        bodies: Sequence[bytes],
+    ) -> list[str]:
         """*texts*: everything else about the rows."""
         if not self._of_content:
             return list(map(self._form.__mod__, numbers))
         form, salt, digest, size = self._form, self._salt, hashlib.blake2b, HEAD_DIGITS // 2
         return [
-            form % (digest(f"{topic}\0{len(body)}\0{text}".encode() + body, digest_size=size, key=salt).hexdigest().upper(), number)
+            form
+            % (
+                digest(f"{topic}\0{len(body)}\0{text}".encode() + body, digest_size=size, key=salt)
+                .hexdigest()
+                .upper(),
+                number,
+            )
             for number, topic, text, body in zip(numbers, topics, texts, bodies, strict=True)
         ]
 
     def named(self, topic: str, text: str) -> str:
-        """For the user's own key *text*. With *of_content* of this write and topic alone, in whichever partition: a message of another
-        writer, or of another batch, is no row of this one."""
+        """For the user's own key *text*.
+
+        With *of_content* of this write and topic alone, in whichever partition: a message of
+        another writer, or of another batch, is no row of this one.
+        """
         if not self._of_content:
             return key_of_text(text)
-        return hashlib.blake2b(f"{topic}\0{text}".encode(), digest_size=KEY_DIGITS // 2, key=self._origin).hexdigest().upper()
+        return (
+            hashlib.blake2b(
+                f"{topic}\0{text}".encode(), digest_size=KEY_DIGITS // 2, key=self._origin
+            )
+            .hexdigest()
+            .upper()
+        )
 
 
 def key_of_text(text: str) -> str:
@@ -164,15 +210,26 @@ def form(
         try:
             rows.append(_row(number, name, fields, keys, limits))
         except (OgiveError, TypeError, ValueError) as exc:
-            why = exc.remark if isinstance(exc, MessageIllegal) else exc  # no broker was asked yet
+            # no broker was asked yet
+            why = exc.remark if isinstance(exc, MessageIllegal) else exc
             if invalid is None:
-                raise SendFailed(f"row {number} of partition {partition} cannot be sent: {why}{_OTHER_WAYS}") from exc
+                raise SendFailed(
+                    f"row {number} of partition {partition} cannot be sent: {why}{_OTHER_WAYS}"
+                ) from exc
             given = dict(zip(("topic", *_COLUMNS), (name, *fields), strict=True))
-            invalid.append(InvalidRow(number, str(why), {name: value for name, value in given.items() if value is not None}))
+            invalid.append(
+                InvalidRow(
+                    number,
+                    str(why),
+                    {name: value for name, value in given.items() if value is not None},
+                )
+            )
     return rows
 
 
-def dead_letters(invalid: Sequence[InvalidRow], topic: str, partition: int, keys: Keys) -> list[Row]:
+def dead_letters(
+    invalid: Sequence[InvalidRow], topic: str, partition: int, keys: Keys
+) -> list[Row]:
     """Return *invalid* as messages of *topic*: JSON with all columns and the reason."""
     numbers = [row.number for row in invalid]
     bodies = [_letter(row, partition) for row in invalid]
@@ -202,18 +259,28 @@ def _letter(row: InvalidRow, partition: int) -> bytes:
     letter = json.dumps({**said, "columns": row.columns}, default=text_of).encode()
     if len(letter) <= MAX_BODY_BYTES:
         return letter
-    cut = {name: value[:_KEPT] if isinstance(value, str | bytes) else str(value)[:_KEPT] for name, value in row.columns.items()}
+    cut = {
+        name: value[:_KEPT] if isinstance(value, str | bytes) else str(value)[:_KEPT]
+        for name, value in row.columns.items()
+    }
     return json.dumps({**said, "cut": True, "columns": cut}, default=text_of).encode()
 
 
-def encode(batch: pa.RecordBatch, topic: str | None, first: int, keys: Keys, most_bytes: int) -> tuple[str, list[Encoded]] | None:
-    """The topic of the rows of *batch*, and they themselves in batches: what form() and encode_batch() make of them, in a tenth of the
-    time.
+def encode(
+    batch: pa.RecordBatch, topic: str | None, first: int, keys: Keys, most_bytes: int
+) -> tuple[str, list[Encoded]] | None:
+    """The topic of the rows of *batch*, and they themselves in batches: what form() and
+    encode_batch() make of them, in a tenth of the time.
 
-    None where they are for several topics, where there is but one, where form() has to look at one of them, and where the compiled part was
-    not built.
+    None where they are for several topics, where there is but one, where form() has to look at one
+    of them, and where the compiled part was not built.
     """
-    if native is None or keys.head is None or batch.num_rows < 2 or not _PLAIN.issuperset(batch.schema.names):
+    if (
+        native is None
+        or keys.head is None
+        or batch.num_rows < 2
+        or not _PLAIN.issuperset(batch.schema.names)
+    ):
         return None
     if topic is None:
         topics = batch.column("topic").unique().to_pylist()
@@ -223,11 +290,21 @@ def encode(batch: pa.RecordBatch, topic: str | None, first: int, keys: Keys, mos
     columns = {name: batch.column(name) for name in _ENCODED if name in batch.schema.names}
     if any(column.type not in _ENCODED[name] for name, column in columns.items()):
         return None
-    if "tags" in columns and pc.any(pc.match_substring_regex(columns["tags"], _WITH_UNUSUAL)).as_py():
+    if (
+        "tags" in columns
+        and pc.any(pc.match_substring_regex(columns["tags"], _WITH_UNUSUAL)).as_py()
+    ):
         return None
     texts = {name: _texts(column) for name, column in columns.items()}
     found = native.encode_rows(
-        batch.num_rows, texts["body"], texts.get("tags"), texts.get("keys"), keys.head.encode(), first, most_bytes, MAX_BATCH_MESSAGES
+        batch.num_rows,
+        texts["body"],
+        texts.get("tags"),
+        texts.get("keys"),
+        keys.head.encode(),
+        first,
+        most_bytes,
+        MAX_BATCH_MESSAGES,
     )
     if found is None:
         return None
@@ -257,12 +334,17 @@ def _texts(column: Any) -> Texts:
 
 
 def _plain_rows(values: dict[str, list[Any]], first: int, keys: Keys) -> list[Row] | None:
-    """The rows, made in a fifth of the time that `_row` takes; None where anything about one of them needs a closer look."""
+    """The rows, made in a fifth of the time that `_row` takes; None where anything about one of
+    them needs a closer look.
+    """
     topics, bodies = values["topic"], values["body"]
     count = len(bodies)
     if not all(map(_is_topic, set(topics))):
         return None
-    tags, names = _as_property("TAGS", values.get("tags"), count, _UNUSUAL_IN_TAG), _as_property("KEYS", values.get("keys"), count, " ")
+    tags, names = (
+        _as_property("TAGS", values.get("tags"), count, _UNUSUAL_IN_TAG),
+        _as_property("KEYS", values.get("keys"), count, " "),
+    )
     if tags is None or names is None or None in bodies:
         return None
     if count and isinstance(bodies[0], str):
@@ -272,13 +354,25 @@ def _plain_rows(values: dict[str, list[Any]], first: int, keys: Keys) -> list[Ro
     numbers = range(first, first + count)
     texts = list(map(str.__add__, tags, names))
     unique = keys.of(numbers, topics, texts, bodies)
-    properties = [f"UNIQ_KEY\x01{key}\x02{text}".encode() for key, text in zip(unique, texts, strict=True)]
-    row, nothing, no = tuple.__new__, repeat(None), repeat(False)  # a third of what the call of a named tuple costs
-    return [row(Row, fields) for fields in zip(numbers, topics, bodies, unique, properties, nothing, nothing, no, no, strict=False)]
+    properties = [
+        f"UNIQ_KEY\x01{key}\x02{text}".encode() for key, text in zip(unique, texts, strict=True)
+    ]
+    # a third of what the call of a named tuple costs
+    row, nothing, no = tuple.__new__, repeat(None), repeat(False)
+    return [
+        row(Row, fields)
+        for fields in zip(
+            numbers, topics, bodies, unique, properties, nothing, nothing, no, no, strict=False
+        )
+    ]
 
 
-def _as_property(name: str, values: list[Any] | None, count: int, forbidden: str = "") -> list[str] | None:
-    """The property as it is stored, "" where a value is null; None where a value is empty, long, an array or with a separator in it."""
+def _as_property(
+    name: str, values: list[Any] | None, count: int, forbidden: str = ""
+) -> list[str] | None:
+    """The property as it is stored, "" where a value is null; None where a value is empty, long, an
+    array or with a separator in it.
+    """
     given = [] if values is None else [value for value in values if value is not None]
     if values is None or not given:
         return [""] * count
@@ -291,7 +385,9 @@ def _as_property(name: str, values: list[Any] | None, count: int, forbidden: str
 
 
 def _row(number: int, topic: Any, values: list[Any], keys_of: Keys, limits: LimitsOf) -> Row:
-    body, tag, keys, properties, sharding_key, delay, deliver_at, broker_name, queue_id, unique = values
+    body, tag, keys, properties, sharding_key, delay, deliver_at, broker_name, queue_id, unique = (
+        values
+    )
     # raises for what is wrong with these
     message = Message(_topic(_present("topic", topic)), _bytes(body))
     stored = _own(properties) if properties else {}
@@ -312,17 +408,33 @@ def _row(number: int, topic: Any, values: list[Any], keys_of: Keys, limits: Limi
     queue = _queue(broker_name, queue_id, sharding_key)
     text = "".join([f"{name}\x01{value}\x02" for name, value in stored.items()])
     if unique is None:
-        (key,) = keys_of.of((number,), (message.topic,), (text if queue is None else f"{queue}\0{text}",), (message.body,))
+        (key,) = keys_of.of(
+            (number,),
+            (message.topic,),
+            (text if queue is None else f"{queue}\0{text}",),
+            (message.body,),
+        )
     else:
         key = keys_of.named(message.topic, unique)
     return Row(
-        number, message.topic, message.body, key, with_unique_key(key, text), sharding_key, queue, alone, unique is not None
-    )  # fmt: skip
+        number,
+        message.topic,
+        message.body,
+        key,
+        with_unique_key(key, text),
+        sharding_key,
+        queue,
+        alone,
+        unique is not None,
+    )
 
 
 def _stored(what: str, value: str) -> str:
-    """*value*, if it reads back as it is. It may hold the separator 1, as a message may that came out of a topic: every client ends the
-    name at the first one."""
+    """*value*, if it reads back as it is.
+
+    It may hold the separator 1, as a message may that came out of a topic: every client ends the
+    name at the first one.
+    """
     if not value:
         raise ValueError(f"{what} is empty: it would be lost on the way")
     if "\x02" in value:
@@ -357,7 +469,8 @@ def _level(delay: int | None, topic: str, limits: LimitsOf) -> int:
         raise ValueError(f"its delay level {delay} is outside 0 to {_MAX_LEVEL}")
     if delay > USUAL_LEVELS and (last := limits(topic).last_level) is not None and delay > last:
         raise ValueError(
-            f"its delay level {delay} is above {last}, the last one that the brokers of {topic} have; the column deliverAt takes any time"
+            f"its delay level {delay} is above {last}, the last one that the brokers of {topic} "
+            "have; the column deliverAt takes any time"
         )
     return delay
 
@@ -366,7 +479,8 @@ def _time(deliver_ms: int, topic: str, limits: LimitsOf) -> int:
     wait_s = deliver_ms / 1000 - time.time()
     if wait_s > 0 and (longest := limits(topic).longest_s) is not None and wait_s > longest:
         raise ValueError(
-            f"its time of delivery {instant(deliver_ms):%Y-%m-%dT%H:%M:%SZ} is more than {longest} s ahead, "
+            f"its time of delivery {instant(deliver_ms):%Y-%m-%dT%H:%M:%SZ} is more than {longest} "
+            "s ahead, "
             f"the longest wait that the brokers of {topic} allow"
         )
     return deliver_ms
@@ -376,7 +490,9 @@ def _ms(at: datetime | int) -> int:
     return at if isinstance(at, int) else int(at.timestamp() * 1000)
 
 
-def _queue(broker_name: str | None, queue_id: int | None, sharding_key: str | None) -> tuple[str, int] | None:
+def _queue(
+    broker_name: str | None, queue_id: int | None, sharding_key: str | None
+) -> tuple[str, int] | None:
     if queue_id is None:
         if broker_name is not None:
             raise ValueError("it names a broker, but no queue")
@@ -389,20 +505,35 @@ def _queue(broker_name: str | None, queue_id: int | None, sharding_key: str | No
 
 
 def _own(properties: list[tuple[str, str | None]]) -> dict[str, str]:
-    own = {name: value for name, value in properties if value is not None and name not in RESERVED_PROPERTIES}
+    own = {
+        name: value
+        for name, value in properties
+        if value is not None and name not in RESERVED_PROPERTIES
+    }
     for name, value in own.items():
         if "\x01" in _stored("property", name):
-            raise ValueError(f"the name of its property {name!r} holds the control character 1, which ends names")
+            raise ValueError(
+                f"the name of its property {name!r} holds the control character 1, which ends names"
+            )
         _stored(f"property {name!r}", value)
     return own
 
 
 def queue_of(row: Row, queues: tuple[MessageQueue, ...]) -> MessageQueue | None:
-    """The queue that *row* must go to; None where any will do. Raises ValueError for one that the topic does not have."""
+    """The queue that *row* must go to; None where any will do.
+
+    Raises ValueError for one that the topic does not have.
+    """
     if row.queue is None:
         return None
     broker_name, queue_id = row.queue
-    named = [queue for queue in queues if queue.queue_id == queue_id and broker_name in ("", queue.broker_name)]
+    named = [
+        queue
+        for queue in queues
+        if queue.queue_id == queue_id and broker_name in ("", queue.broker_name)
+    ]
     if len(named) != 1:
-        raise ValueError(f"{len(named)} queues of topic {row.topic} are called {broker_name or '*'}/{queue_id}")
+        raise ValueError(
+            f"{len(named)} queues of topic {row.topic} are called {broker_name or '*'}/{queue_id}"
+        )
     return named[0]

@@ -1,7 +1,7 @@
 """Blocking calls to a cluster, for Spark's driver and worker processes.
 
-Connections live on the process's background loop and are used again by every batch, because Spark keeps its Python workers. A forked child
-starts afresh. Nothing here is ever pickled.
+Connections live on the process's background loop and are used again by every batch, because Spark
+keeps its Python workers. A forked child starts afresh. Nothing here is ever pickled.
 """
 
 import asyncio
@@ -9,14 +9,29 @@ import functools
 import logging
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from ogive.client import api
 from ogive.client.portal import Portal, portal
-from ogive.client.routes import MASTER_ID, auto_create_route, broker_addresses, publish_queues, subscribe_queues
+from ogive.client.routes import (
+    MASTER_ID,
+    auto_create_route,
+    broker_addresses,
+    publish_queues,
+    subscribe_queues,
+)
 from ogive.errors import DataLoss, GroupNotExist, NoPermission, NoRoute, OgiveError, TopicNotExist
 from ogive.model import (
     AUTO_CREATE_TOPIC,
@@ -33,9 +48,24 @@ from ogive.spark.fetching import Fetched, Reading, record_count
 from ogive.spark.losses import deleted, removed
 from ogive.spark.options import Selection
 from ogive.spark.ranges import ANSWER_BYTES, Chunks, QueueRange
-from ogive.spark.routes import CALL_TIMEOUT_S, PASSING, ROUTE_AGE_S, USUAL, BrokerAway, Patience, Routes, reading_address
+from ogive.spark.routes import (
+    CALL_TIMEOUT_S,
+    PASSING,
+    ROUTE_AGE_S,
+    USUAL,
+    BrokerAway,
+    Patience,
+    Routes,
+    reading_address,
+)
 from ogive.spark.selecting import assigned, matching
-from ogive.wire.bodies import PERM_READ, SubscriptionGroupConfig, TopicConfig, TopicOffset, TopicRouteData
+from ogive.wire.bodies import (
+    PERM_READ,
+    SubscriptionGroupConfig,
+    TopicConfig,
+    TopicOffset,
+    TopicRouteData,
+)
 from ogive.wire.codes import PullSysFlag
 from ogive.wire.headers import PullMessageRequest
 from ogive.wire.message import decode_stored
@@ -46,18 +76,24 @@ T = TypeVar("T")
 
 PULL_TIMEOUT_S: Final = 20.0
 
-IN_FLIGHT_BYTES: Final = 8 * 1024 * 1024  # requested and not decoded yet, estimated by the size of messages
-MAX_IN_FLIGHT: Final = 24  # chunks. Of ANSWER_BYTES each they are under the 64 MiB unread at which our broker ends a connection
+# requested and not decoded yet, estimated by the size of messages
+IN_FLIGHT_BYTES: Final = 8 * 1024 * 1024
+# chunks. Of ANSWER_BYTES each they are under the 64 MiB unread at which our broker ends a
+# connection
+MAX_IN_FLIGHT: Final = 24
 _LEAST_IN_FLIGHT: Final = 2
 
 NEW_TOPIC_QUEUES: Final = 4  # defaultTopicQueueNums
 
-_SAMPLE: Final = 32  # messages that say how long those of a queue are
+# messages that say how long those of a queue are
+_SAMPLE: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What the broker sends of a queue: an expression of tags, which it compares by hash code, or of SQL92."""
+    """What the broker sends of a queue: an expression of tags, which it compares by hash code, or
+    of SQL92.
+    """
 
     expression: str = "*"
     kind: Literal["TAG", "SQL92"] = "TAG"
@@ -81,8 +117,13 @@ class DelayLimits(NamedTuple):
 
 
 def cluster(access: Access | tuple[str, ...]) -> "Cluster":
-    """This process's connections to a cluster. Name servers alone stand for an access without credentials and TLS."""
-    return _cluster_of(os.getpid(), access if isinstance(access, Access) else Access(name_servers=access))
+    """This process's connections to a cluster.
+
+    Name servers alone stand for an access without credentials and TLS.
+    """
+    return _cluster_of(
+        os.getpid(), access if isinstance(access, Access) else Access(name_servers=access)
+    )
 
 
 @functools.cache
@@ -91,13 +132,17 @@ def _cluster_of(_pid: int, access: Access) -> "Cluster":
 
 
 class Cluster:
-    """Calls that block the calling thread. Raises OgiveError: each call has been tried again for RETRY_WINDOW_S where that can help."""
+    """Calls that block the calling thread.
+
+    Raises OgiveError: each call has been tried again for RETRY_WINDOW_S where that can help.
+    """
 
     def __init__(self, access: Access, portal: Portal) -> None:
         self._namespace = access.namespace
         self._portal = portal
         self.pool = access.pool()
-        self.without_master: set[str] = set()  # brokers of which a slave said last how long the queues are
+        # brokers of which a slave said last how long the queues are
+        self.without_master: set[str] = set()
         # topic and broker name, where the broker itself has said that it does not have the topic
         self.deleted: set[tuple[str, str]] = set()
         self._topics: tuple[list[str], float] | None = None
@@ -106,14 +151,24 @@ class Cluster:
     def _start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
         return asyncio.run_coroutine_threadsafe(work, self._portal.loop)
 
-    # --- offsets -----------------------------------------------------------------------------------------------------
+    # --- offsets ----------------------------------------------------------------------------------
 
-    def spans(self, topics: Iterable[str], patience: Patience = USUAL) -> dict[MessageQueue, TopicOffset]:
-        """First and next offset of every queue of *topics*. Raises NoRoute for a topic that does not exist."""
+    def spans(
+        self, topics: Iterable[str], patience: Patience = USUAL
+    ) -> dict[MessageQueue, TopicOffset]:
+        """First and next offset of every queue of *topics*.
+
+        Raises NoRoute for a topic that does not exist.
+        """
         return self._portal.call(self._spans(tuple(topics), patience))
 
     def selected(
-        self, selection: Selection, patience: Patience = USUAL, read: Iterable[MessageQueue] = (), *, any_missing: bool = False
+        self,
+        selection: Selection,
+        patience: Patience = USUAL,
+        read: Iterable[MessageQueue] = (),
+        *,
+        any_missing: bool = False,
     ) -> dict[MessageQueue, TopicOffset]:
         """Return first and next offset of the queues of *selection*.
 
@@ -125,21 +180,31 @@ class Cluster:
 
     def search(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """For each queue, the first offset stored at that time or later, or else its end."""
-        return self._portal.call(self._each(times_ms, lambda queue, address: self._search(address, queue, times_ms[queue])))
+        return self._portal.call(
+            self._each(
+                times_ms, lambda queue, address: self._search(address, queue, times_ms[queue])
+            )
+        )
 
     def end_of(self, queue: MessageQueue) -> int:
-        """Where *queue* ends, also of one that its topic does not have any more, as far as its broker still knows."""
+        """Where *queue* ends, also of one that its topic does not have any more, as far as its
+        broker still knows.
+        """
 
         async def ask(queue: MessageQueue, address: str) -> int:
             return await api.max_offset(self.pool, address, queue, timeout_s=CALL_TIMEOUT_S)
 
         return self._portal.call(self._each((queue,), ask))[queue]
 
-    def stored_ms(self, offsets: Mapping[MessageQueue, int], group: str = TOOLS_GROUP) -> dict[MessageQueue, int]:
+    def stored_ms(
+        self, offsets: Mapping[MessageQueue, int], group: str = TOOLS_GROUP
+    ) -> dict[MessageQueue, int]:
         """Return the store time of the message at an offset of each queue that has one there."""
 
         async def look(queue: MessageQueue, address: str) -> int | None:
-            answer = await self._pull(group, QueueRange(queue, offsets[queue], offsets[queue] + 1), EVERYTHING)
+            answer = await self._pull(
+                group, QueueRange(queue, offsets[queue], offsets[queue] + 1), EVERYTHING
+            )
             if answer.status is not PullStatus.FOUND:
                 return None
             record = decode_stored(answer.body)
@@ -149,10 +214,16 @@ class Cluster:
         return {queue: stored_ms for queue, stored_ms in found.items() if stored_ms is not None}
 
     def record_bytes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
-        """How long stored messages are from there on, by a few of each queue; nothing for a queue that has none there."""
+        """How long stored messages are from there on, by a few of each queue; nothing for a queue
+        that has none there.
+        """
 
         async def look(queue: MessageQueue, address: str) -> float | None:
-            answer = await self._pull(TOOLS_GROUP, QueueRange(queue, positions[queue], positions[queue] + _SAMPLE), EVERYTHING)
+            answer = await self._pull(
+                TOOLS_GROUP,
+                QueueRange(queue, positions[queue], positions[queue] + _SAMPLE),
+                EVERYTHING,
+            )
             count = record_count(answer.body) if answer.status is PullStatus.FOUND else 0
             return len(answer.body) / count if count else None
 
@@ -167,23 +238,34 @@ class Cluster:
         """Store *offsets* as the group's, without waiting."""
         return self._start(self._commit(group, dict(offsets)))
 
-    # --- a group's marks ---------------------------------------------------------------------------------------------
+    # --- a group's marks --------------------------------------------------------------------------
 
     def marks(self, group: str, topic: str) -> dict[str, int]:
-        """The number that each broker keeps as *group*'s offset in queue 0 of *topic*; nothing of one that has none or is away."""
+        """The number that each broker keeps as *group*'s offset in queue 0 of *topic*; nothing of
+        one that has none or is away.
+        """
         return self._portal.call(self._marks(group, topic))
 
     def mark(self, group: str, topic: str, number: int) -> None:
-        """Store *number* in this way at every broker. Creates *topic* if it is missing. Raises OgiveError if no broker takes it.
+        """Store *number* in this way at every broker.
 
-        The topic is read-only: a broker of ours takes an offset beyond the end of a queue only where no message will come.
+        Creates *topic* if it is missing. Raises OgiveError if no broker takes it.
+
+        The topic is read-only: a broker of ours takes an offset beyond the end of a queue only
+        where no message will come.
         """
         self._portal.call(self._mark(group, topic, number))
 
     async def _masters(self) -> dict[str, str]:
         """Name -> address. Raises NoNameServer, NoRoute for a cluster without brokers."""
-        info = await self._routes.ask_one(lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S))
-        masters = {name: broker.addresses[MASTER_ID] for name, broker in info.brokers.items() if MASTER_ID in broker.addresses}
+        info = await self._routes.ask_one(
+            lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S)
+        )
+        masters = {
+            name: broker.addresses[MASTER_ID]
+            for name, broker in info.brokers.items()
+            if MASTER_ID in broker.addresses
+        }
         if not masters:
             raise BrokerAway(f"{'; '.join(self._routes.name_servers)} knows no broker")
         return masters
@@ -192,7 +274,9 @@ class Cluster:
         async def ask(name: str, address: str) -> int | None:
             try:
                 queue = MessageQueue(topic, name, 0)
-                return await api.query_consumer_offset(self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S)
+                return await api.query_consumer_offset(
+                    self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S
+                )
             except (GroupNotExist, TopicNotExist):
                 return None
             except PASSING as exc:
@@ -201,26 +285,43 @@ class Cluster:
 
         masters = await self._routes.insist(topic, self._masters)
         answers = await asyncio.gather(*(ask(name, address) for name, address in masters.items()))
-        return {name: number for name, number in zip(masters, answers, strict=True) if number is not None}
+        return {
+            name: number
+            for name, number in zip(masters, answers, strict=True)
+            if number is not None
+        }
 
     async def _mark(self, group: str, topic: str, number: int) -> None:
         async def tell(name: str, address: str) -> None:
             queue = MessageQueue(topic, name, 0)
             try:
-                await api.update_consumer_offset(self.pool, address, group, queue, number, timeout_s=CALL_TIMEOUT_S)
-                kept = await api.query_consumer_offset(self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S)
+                await api.update_consumer_offset(
+                    self.pool, address, group, queue, number, timeout_s=CALL_TIMEOUT_S
+                )
+                kept = await api.query_consumer_offset(
+                    self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S
+                )
                 if kept == number:
                     return
             except (GroupNotExist, TopicNotExist):
                 pass
-            # Nobody has made it yet; or it can be written to, as that of an earlier release can, and the number is answered but not taken.
-            await api.create_topic(self.pool, address, TopicConfig(name=topic, read_queues=1, write_queues=1, perm=PERM_READ))
+            # Nobody has made it yet; or it can be written to, as that of an earlier release can,
+            # and the number is answered but not taken.
+            await api.create_topic(
+                self.pool,
+                address,
+                TopicConfig(name=topic, read_queues=1, write_queues=1, perm=PERM_READ),
+            )
             await api.create_group(self.pool, address, SubscriptionGroupConfig(name=group))
-            await api.update_consumer_offset(self.pool, address, group, queue, number, timeout_s=CALL_TIMEOUT_S)
+            await api.update_consumer_offset(
+                self.pool, address, group, queue, number, timeout_s=CALL_TIMEOUT_S
+            )
 
         async def tell_all() -> None:
             masters = await self._masters()
-            outcomes = await asyncio.gather(*(tell(name, address) for name, address in masters.items()), return_exceptions=True)
+            outcomes = await asyncio.gather(
+                *(tell(name, address) for name, address in masters.items()), return_exceptions=True
+            )
             failures = [outcome for outcome in outcomes if outcome is not None]
             for failure in failures:
                 if not isinstance(failure, OgiveError) or len(failures) == len(masters):
@@ -229,14 +330,18 @@ class Cluster:
 
         await self._routes.insist(topic, tell_all)
 
-    # --- where to write ----------------------------------------------------------------------------------------------
+    # --- where to write ---------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """The name servers have answered before, perhaps in another process: from now on every call waits while they are unreachable."""
+        """The name servers have answered before, perhaps in another process: from now on every call
+        waits while they are unreachable.
+        """
         self._routes.settle()
 
     async def writable(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues to send to; for a topic that its first message will create, those that it will get. Raises NoRoute."""
+        """The queues to send to; for a topic that its first message will create, those that it will
+        get. Raises NoRoute.
+        """
         if self._routes.settled:
             return await self._routes.insist(topic, functools.partial(self._writable, topic))
         return await self._writable(topic)
@@ -255,7 +360,10 @@ class Cluster:
             if not queues and not self._routes.settled:
                 raise
         if not queues:
-            raise BrokerAway(f"topic {topic!r} has no queue that can be written: its broker is away, or its permission forbids it")
+            raise BrokerAway(
+                f"topic {topic!r} has no queue that can be written: its broker is away, or its "
+                "permission forbids it"
+            )
         return queues
 
     def delay_limits(self, topic: str) -> DelayLimits:
@@ -272,7 +380,10 @@ class Cluster:
         async def ask(address: str) -> DelayLimits:
             try:
                 settings = await api.broker_settings(self.pool, address, timeout_s=CALL_TIMEOUT_S)
-                levels, longest = settings.get("messageDelayLevel"), settings.get("timerMaxDelaySec")
+                levels, longest = (
+                    settings.get("messageDelayLevel"),
+                    settings.get("timerMaxDelaySec"),
+                )
                 return DelayLimits(
                     last_level=len(DelayLevels.parse(levels).delays_ms) if levels else None,
                     longest_s=int(longest) if longest else None,
@@ -282,8 +393,12 @@ class Cluster:
 
         answers = await asyncio.gather(*map(ask, masters))
         return DelayLimits(
-            last_level=min((one.last_level for one in answers if one.last_level is not None), default=None),
-            longest_s=min((one.longest_s for one in answers if one.longest_s is not None), default=None),
+            last_level=min(
+                (one.last_level for one in answers if one.last_level is not None), default=None
+            ),
+            longest_s=min(
+                (one.longest_s for one in answers if one.longest_s is not None), default=None
+            ),
         )
 
     async def master_of(self, queue: MessageQueue) -> str:
@@ -302,58 +417,101 @@ class Cluster:
         """Ask for it again at its next use."""
         self._routes.expire(topic)
 
-    # --- the work behind the calls -----------------------------------------------------------------------------------
+    # --- the work behind the calls ----------------------------------------------------------------
 
-    async def _each(self, queues: Iterable[MessageQueue], call: Callable[[MessageQueue, str], Awaitable[T]]) -> dict[MessageQueue, T]:
+    async def _each(
+        self, queues: Iterable[MessageQueue], call: Callable[[MessageQueue, str], Awaitable[T]]
+    ) -> dict[MessageQueue, T]:
         """*call* with each queue and the address of its broker."""
 
         async def one(queue: MessageQueue) -> T:
             return await call(queue, await self._routes.address(queue))
 
         wanted = tuple(queues)
-        answers = await asyncio.gather(*(self._routes.insist(queue.topic, functools.partial(one, queue)) for queue in wanted))
+        answers = await asyncio.gather(
+            *(self._routes.insist(queue.topic, functools.partial(one, queue)) for queue in wanted)
+        )
         return dict(zip(wanted, answers, strict=True))
 
     async def _search(self, address: str, queue: MessageQueue, time_ms: int) -> int:
         return await api.search_offset(self.pool, address, queue, time_ms, timeout_s=CALL_TIMEOUT_S)
 
     async def _selected(
-        self, selection: Selection, patience: Patience, read: frozenset[MessageQueue], any_missing: bool
+        self,
+        selection: Selection,
+        patience: Patience,
+        read: frozenset[MessageQueue],
+        any_missing: bool,
     ) -> dict[MessageQueue, TopicOffset]:
         topics: Sequence[str] = selection.topics
         if selection.pattern is not None:
             known = await self._routes.insist("", self._all_topics, patience)
             ours = [self._namespace.strip(topic) for topic in known if self._namespace.holds(topic)]
             topics = [self._namespace.wrap(topic) for topic in matching(selection.pattern, ours)]
-        spans = await self._spans(sorted({*topics, *(queue.topic for queue in read)}), patience, read, any_missing)
-        chosen = {queue: span for queue, span in spans.items() if selection.queue_ids is None or queue.queue_id in selection.queue_ids}
+        spans = await self._spans(
+            sorted({*topics, *(queue.topic for queue in read)}), patience, read, any_missing
+        )
+        chosen = {
+            queue: span
+            for queue, span in spans.items()
+            if selection.queue_ids is None or queue.queue_id in selection.queue_ids
+        }
         if selection.assigned is None:
             return chosen
-        return {queue: chosen[queue] for queue in assigned(selection.assigned, chosen, read, any_missing=any_missing)}
+        return {
+            queue: chosen[queue]
+            for queue in assigned(selection.assigned, chosen, read, any_missing=any_missing)
+        }
 
     async def _all_topics(self) -> list[str]:
-        """Every topic that the name server knows, but for the brokers' own; at most ROUTE_AGE_S old."""
+        """Every topic that the name server knows, but for the brokers' own; at most ROUTE_AGE_S
+        old.
+        """
         now = asyncio.get_running_loop().time()
         if self._topics is None or now - self._topics[1] >= ROUTE_AGE_S:
-            topics = await self._routes.ask_one(lambda address: api.topic_list(self.pool, address, timeout_s=CALL_TIMEOUT_S))
-            info = await self._routes.ask_one(lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S))
-            own = SYSTEM_TOPICS | info.brokers.keys() | info.clusters.keys() | {reply_topic(name) for name in info.clusters}
-            users = [topic for topic in topics if topic not in own and not topic.lower().startswith(SYSTEM_TOPIC_PREFIX)]
+            topics = await self._routes.ask_one(
+                lambda address: api.topic_list(self.pool, address, timeout_s=CALL_TIMEOUT_S)
+            )
+            info = await self._routes.ask_one(
+                lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S)
+            )
+            own = (
+                SYSTEM_TOPICS
+                | info.brokers.keys()
+                | info.clusters.keys()
+                | {reply_topic(name) for name in info.clusters}
+            )
+            users = [
+                topic
+                for topic in topics
+                if topic not in own and not topic.lower().startswith(SYSTEM_TOPIC_PREFIX)
+            ]
             self._topics = users, now
         return self._topics[0]
 
     async def _spans(
-        self, topics: Sequence[str], patience: Patience, read: Iterable[MessageQueue] = (), any_missing: bool = False
+        self,
+        topics: Sequence[str],
+        patience: Patience,
+        read: Iterable[MessageQueue] = (),
+        any_missing: bool = False,
     ) -> dict[MessageQueue, TopicOffset]:
         brokers: dict[str, set[str]] = {}
         for queue in read:
             brokers.setdefault(queue.topic, set()).add(queue.broker_name)
         found: dict[MessageQueue, TopicOffset] = {}
-        for part in await asyncio.gather(*(self._spans_of(topic, patience, brokers.get(topic, set()), any_missing) for topic in topics)):
+        for part in await asyncio.gather(
+            *(
+                self._spans_of(topic, patience, brokers.get(topic, set()), any_missing)
+                for topic in topics
+            )
+        ):
             found |= part
         return found
 
-    async def _spans_of(self, topic: str, patience: Patience, read: Set[str], any_missing: bool = False) -> dict[MessageQueue, TopicOffset]:
+    async def _spans_of(
+        self, topic: str, patience: Patience, read: Set[str], any_missing: bool = False
+    ) -> dict[MessageQueue, TopicOffset]:
         """Return first and next offset by queue. *read*: brokers whose queues were read before."""
 
         async def ask() -> dict[MessageQueue, TopicOffset]:
@@ -367,22 +525,36 @@ class Cluster:
                 route = TopicRouteData(queues=(), brokers=())
             addresses = broker_addresses((route,))
             self.without_master -= addresses.keys()
-            self.without_master |= {name for name, there in addresses.items() if MASTER_ID not in there}
+            self.without_master |= {
+                name for name, there in addresses.items() if MASTER_ID not in there
+            }
             if missing := read - addresses.keys():
                 addresses |= await self._registered(missing)
-            tables = await asyncio.gather(*(self._stats(topic, name, there) for name, there in addresses.items()))
-            known = {queue: span for table in tables if table is not None for queue, span in table.items()}
+            tables = await asyncio.gather(
+                *(self._stats(topic, name, there) for name, there in addresses.items())
+            )
+            known = {
+                queue: span
+                for table in tables
+                if table is not None
+                for queue, span in table.items()
+            }
             without = {name for name, table in zip(addresses, tables, strict=True) if table is None}
             self.deleted -= {(topic, name) for name in addresses}
             self.deleted |= {(topic, name) for name in without}
             # a queue that was never written may be missing in a broker's table
             spans = {
-                queue: known.get(queue, TopicOffset(min_offset=0, max_offset=0, last_update_timestamp=0))
+                queue: known.get(
+                    queue, TopicOffset(min_offset=0, max_offset=0, last_update_timestamp=0)
+                )
                 for queue in subscribe_queues(topic, route)
                 if queue.broker_name not in without
             }
             if without and not spans and not read and not any_missing:
-                raise NoRoute(f"topic {topic!r} does not exist: {', '.join(sorted(without))} of its route does not have it any more")
+                raise NoRoute(
+                    f"topic {topic!r} does not exist: {', '.join(sorted(without))} of its route "
+                    "does not have it any more"
+                )
             return spans
 
         return await self._routes.insist(topic, ask, patience)
@@ -390,20 +562,33 @@ class Cluster:
     async def _registered(self, names: Set[str]) -> dict[str, dict[int, str]]:
         """Return the addresses of the brokers that name servers know now, if this user may ask."""
         try:
-            info = await self._routes.ask_one(lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S))
+            info = await self._routes.ask_one(
+                lambda address: api.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S)
+            )
         except NoPermission:
             return {}
-        return {name: dict(broker.addresses) for name, broker in info.brokers.items() if name in names and MASTER_ID in broker.addresses}
+        return {
+            name: dict(broker.addresses)
+            for name, broker in info.brokers.items()
+            if name in names and MASTER_ID in broker.addresses
+        }
 
-    async def _stats(self, topic: str, broker_name: str, addresses: Mapping[int, str]) -> dict[MessageQueue, TopicOffset] | None:
+    async def _stats(
+        self, topic: str, broker_name: str, addresses: Mapping[int, str]
+    ) -> dict[MessageQueue, TopicOffset] | None:
         """Return the spans of a broker's queues, or None if it does not have the topic."""
         try:
-            return await api.topic_stats(self.pool, reading_address(addresses), topic, timeout_s=CALL_TIMEOUT_S)
+            return await api.topic_stats(
+                self.pool, reading_address(addresses), topic, timeout_s=CALL_TIMEOUT_S
+            )
         except TopicNotExist:
             # name servers of Apache keep the route of a topic that was deleted from a broker, and a
             # slave may not have heard of that
             if MASTER_ID not in addresses:
-                raise BrokerAway(f"the master of {broker_name} is away, and its slave does not know topic {topic!r}") from None
+                raise BrokerAway(
+                    f"the master of {broker_name} is away, and its slave does not know topic "
+                    f"{topic!r}"
+                ) from None
             self._routes.expire(topic)
             return None
 
@@ -423,16 +608,26 @@ class Cluster:
         others = any(other.broker_name == queue.broker_name for other in spans)
         return removed(part) if others and queue not in spans else None
 
-    async def _committed(self, group: str, queues: Sequence[MessageQueue]) -> dict[MessageQueue, int]:
+    async def _committed(
+        self, group: str, queues: Sequence[MessageQueue]
+    ) -> dict[MessageQueue, int]:
         async def ask(queue: MessageQueue) -> int | None:
             try:
                 address = await self._routes.address(queue)
-                return await api.query_consumer_offset(self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S)
+                return await api.query_consumer_offset(
+                    self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S
+                )
             except GroupNotExist:
                 return None
 
-        answers = await asyncio.gather(*(self._routes.insist(queue.topic, functools.partial(ask, queue)) for queue in queues))
-        return {queue: offset for queue, offset in zip(queues, answers, strict=True) if offset is not None}
+        answers = await asyncio.gather(
+            *(self._routes.insist(queue.topic, functools.partial(ask, queue)) for queue in queues)
+        )
+        return {
+            queue: offset
+            for queue, offset in zip(queues, answers, strict=True)
+            if offset is not None
+        }
 
     async def _commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Store each of *offsets*, whatever becomes of the others. Raises the first failure."""
@@ -448,13 +643,17 @@ class Cluster:
     async def _commit_one(self, group: str, queue: MessageQueue, offset: int) -> None:
         address = await self._routes.address(queue)
         try:
-            await api.update_consumer_offset(self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
+            await api.update_consumer_offset(
+                self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S
+            )
         except GroupNotExist:
             # a pull makes a broker create the group, where it creates groups at all
             await self._pull(group, QueueRange(queue, offset, offset + 1), EVERYTHING)
-            await api.update_consumer_offset(self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S)
+            await api.update_consumer_offset(
+                self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S
+            )
 
-    # --- messages ----------------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     def read(
         self,
@@ -465,23 +664,33 @@ class Cluster:
         fail_on_data_loss: bool = True,
         patience: Patience = USUAL,
     ) -> Iterator[tuple[QueueRange, bytes]]:
-        """The stored messages of *ranges*, one answer at a time: range by range, each in offset order, nothing outside of the ranges.
+        """The stored messages of *ranges*, one answer at a time: range by range, each in offset
+        order, nothing outside of the ranges.
 
-        Each answer comes with the offsets that it covers. Many pulls are in flight at once, bounded by IN_FLIGHT_BYTES and MAX_IN_FLIGHT.
-        If messages of a range are gone, raises DataLoss, or logs it and continues. The caller, who decodes the answers, checks that they
-        have no gaps.
+        Each answer comes with the offsets that it covers. Many pulls are in flight at once, bounded
+        by IN_FLIGHT_BYTES and MAX_IN_FLIGHT. If messages of a range are gone, raises DataLoss, or
+        logs it and continues. The caller, who decodes the answers, checks that they have no gaps.
         """
         chunks = Chunks(ranges)
 
         async def pull(part: QueueRange) -> api.RawPull:
             return await self.pull(group, part, wanted, patience)
 
-        reading = Reading(pull, chunks, filtered=not wanted.takes_all, fail_on_data_loss=fail_on_data_loss, why_gone=self._why_gone)
+        reading = Reading(
+            pull,
+            chunks,
+            filtered=not wanted.takes_all,
+            fail_on_data_loss=fail_on_data_loss,
+            why_gone=self._why_gone,
+        )
         window: deque[tuple[QueueRange, Future[Fetched]]] = deque()
-        ahead = 0  # messages that the window is to bring
+        # messages that the window is to bring
+        ahead = 0
         try:
             while True:
-                while len(window) < MAX_IN_FLIGHT and (len(window) < _LEAST_IN_FLIGHT or ahead * chunks.record_bytes < IN_FLIGHT_BYTES):
+                while len(window) < MAX_IN_FLIGHT and (
+                    len(window) < _LEAST_IN_FLIGHT or ahead * chunks.record_bytes < IN_FLIGHT_BYTES
+                ):
                     if (chunk := next(chunks, None)) is None:
                         break
                     window.append((chunk, self._start(reading.fetch(chunk))))
@@ -491,7 +700,8 @@ class Cluster:
                 chunk, answer = window.popleft()
                 ahead -= len(chunk)
                 answers, at = answer.result()
-                if at < chunk.end:  # large messages: the rest comes before the next chunk
+                # large messages: the rest comes before the next chunk
+                if at < chunk.end:
                     rest = QueueRange(chunk.queue, at, chunk.end)
                     window.appendleft((rest, self._start(reading.fetch(rest))))
                     ahead += len(rest)
@@ -513,8 +723,14 @@ class Cluster:
             subscription=wanted.expression,
             expression_type=wanted.kind,
         )
-        return await api.pull_raw(self.pool, await self._routes.address(part.queue), header, timeout_s=PULL_TIMEOUT_S)
+        return await api.pull_raw(
+            self.pool, await self._routes.address(part.queue), header, timeout_s=PULL_TIMEOUT_S
+        )
 
-    async def pull(self, group: str, part: QueueRange, wanted: Filter, patience: Patience = USUAL) -> api.RawPull:
+    async def pull(
+        self, group: str, part: QueueRange, wanted: Filter, patience: Patience = USUAL
+    ) -> api.RawPull:
         """One pull of up to len(part) messages, on the cluster's loop."""
-        return await self._routes.insist(part.queue.topic, lambda: self._pull(group, part, wanted), patience)
+        return await self._routes.insist(
+            part.queue.topic, lambda: self._pull(group, part, wanted), patience
+        )

@@ -48,11 +48,15 @@ METADATA_COLUMNS: Final = StructType(
         StructField("bodyCRC", IntegerType()),
     ]
 )
-"""What else a stored message says: with includeMetadata, or where a schema names it. `msgId` is the client's key, else `offsetMsgId`."""
+"""What else a stored message says: with includeMetadata, or where a schema names it. `msgId` is the
+client's key, else `offsetMsgId`.
+"""
 
 
 def source_schema(*, include_properties: bool, include_metadata: bool = False) -> StructType:
-    columns = [column for column in MESSAGE_COLUMNS if include_properties or column.name != "properties"]
+    columns = [
+        column for column in MESSAGE_COLUMNS if include_properties or column.name != "properties"
+    ]
     return StructType([*columns, *METADATA_COLUMNS] if include_metadata else columns)
 
 
@@ -67,12 +71,21 @@ def check_source_schema(schema: StructType) -> None:
     _check_once(schema)
     for column in schema:
         if column.name not in columns:
-            raise InvalidOption(f"the source has no column {column.name!r}; it has {', '.join(columns)}")
+            raise InvalidOption(
+                f"the source has no column {column.name!r}; it has {', '.join(columns)}"
+            )
         if column.dataType != columns[column.name]:
             wanted, given = columns[column.name].simpleString(), column.dataType.simpleString()
-            raise InvalidOption(f"column {column.name!r} is {wanted}, not {given}; read it so and cast it in the query")
-        if not column.nullable and column.name in _OFTEN_NULL:  # Spark would believe it, and lose rows or fail
-            raise InvalidOption(f"column {column.name!r} is null where a message has none that can be shown; declare it nullable")
+            raise InvalidOption(
+                f"column {column.name!r} is {wanted}, not {given}; read it so and cast it in the "
+                "query"
+            )
+        # Spark would believe it, and lose rows or fail
+        if not column.nullable and column.name in _OFTEN_NULL:
+            raise InvalidOption(
+                f"column {column.name!r} is null where a message has none that can be shown; "
+                "declare it nullable"
+            )
 
 
 _OFTEN_NULL: Final = frozenset({"keys", "tags", "bornTimestamp", "storeTimestamp"})
@@ -100,26 +113,38 @@ _SINK_COLUMNS: Final = {
 }
 
 
-def check_sink_schema(schema: StructType, *, topic_given: bool, delivery: str = "atLeastOnce") -> None:
-    """Raises InvalidOption unless the rows to write have a body, a topic from a column or option, and no column that is unknown or that
-    *delivery* cannot keep its word for."""
+def check_sink_schema(
+    schema: StructType, *, topic_given: bool, delivery: str = "atLeastOnce"
+) -> None:
+    """Raises InvalidOption unless the rows to write have a body, a topic from a column or option,
+    and no column that is unknown or that *delivery* cannot keep its word for.
+    """
     _check_once(schema)
     for column in schema:
         kinds = _SINK_COLUMNS.get(column.name)
         if kinds is None:
             near = difflib.get_close_matches(column.name, _SINK_COLUMNS, 1, 0.5)
-            hint = f"did you mean {near[0]}?" if near else f"select some of {', '.join(_SINK_COLUMNS)}"
+            hint = (
+                f"did you mean {near[0]}?" if near else f"select some of {', '.join(_SINK_COLUMNS)}"
+            )
             raise InvalidOption(f"column {column.name!r} cannot be sent: {hint}")
         if not any(_same(column.dataType, kind) for kind in kinds):
             wanted = " or ".join(kind.simpleString() for kind in kinds)
-            raise InvalidOption(f"column {column.name!r} is {column.dataType.simpleString()}; it must be {wanted}")
+            raise InvalidOption(
+                f"column {column.name!r} is {column.dataType.simpleString()}; it must be {wanted}"
+            )
     if "body" not in schema.names:
         raise InvalidOption("the rows to write have no column body")
     if not topic_given and "topic" not in schema.names:
         raise InvalidOption("where to write: give the option topic, or a column topic")
-    if delivery != "atLeastOnce" and (delayed := next((name for name in ("delayTimeLevel", "deliverAt") if name in schema.names), None)):
+    if delivery != "atLeastOnce" and (
+        delayed := next(
+            (name for name in ("delayTimeLevel", "deliverAt") if name in schema.names), None
+        )
+    ):
         raise InvalidOption(
-            f"column {delayed!r} and delivery={delivery}: nobody can look up a message before its time, so a repeated batch would send it "
+            f"column {delayed!r} and delivery={delivery}: nobody can look up a message before its "
+            "time, so a repeated batch would send it "
             "again; leave the column out, or use delivery=atLeastOnce"
         )
 

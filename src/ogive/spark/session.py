@@ -12,12 +12,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _SETTINGS: Final = {
-    # Python workers talk to the JVM over Unix sockets: 20 ms a task instead of 28, a fifth more rows a second
+    # Python workers talk to the JVM over Unix sockets: 20 ms a task instead of 28, a fifth more
+    # rows a second
     "spark.python.unix.domain.socket.enabled": "true",
     # checkpoints on a local disk without checksum files: 87 ms a micro-batch instead of 118
     "spark.hadoop.fs.AbstractFileSystem.file.impl": "org.apache.hadoop.fs.local.RawLocalFs",
     # state of aggregations and duplicates outside of the heap, where millions of keys fit
-    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
     "spark.sql.session.timeZone": "UTC",
 }
 
@@ -28,7 +31,9 @@ _UNNAMED: Final = "pyspark-shell"
 """The name that Spark gives to what has none."""
 
 NO_BAR: Final = {"spark.ui.showConsoleProgress": "false"}
-"""For commands that print their own progress, which Spark's bar would disturb, even in a log file."""
+"""For commands that print their own progress, which Spark's bar would disturb, even in a log
+file.
+"""
 
 
 def session(
@@ -72,7 +77,9 @@ def _defaults(own: Mapping[str, str]) -> dict[str, str]:
     from ogive.spark.launching import Launch
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    local = own.get("spark.master", "" if submitted or _CONFIGURED & os.environ.keys() else "local").startswith("local")
+    local = own.get(
+        "spark.master", "" if submitted or _CONFIGURED & os.environ.keys() else "local"
+    ).startswith("local")
     # first: Java takes over the environment
     find_python(local=local)
     if not submitted:
@@ -80,7 +87,9 @@ def _defaults(own: Mapping[str, str]) -> dict[str, str]:
         # the weakest way to say it: spark-defaults.conf and arguments win
         os.environ.setdefault("SPARK_DRIVER_MEMORY", "1g")
     with Launch():
-        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(own.items())))
+        SparkContext._ensure_initialized(
+            conf=SparkConf(loadDefaults=False).setAll(list(own.items()))
+        )
     given = SparkConf()
     ours = {
         "spark.master": "local[*]",
@@ -104,14 +113,25 @@ def _find_java(*, local: bool) -> None:
 
 def _check_spark() -> None:
     try:
-        import pyspark.sql  # noqa: F401  # here, so that merely looking for Java (the demo) does not load Spark
+        # here, so that merely looking for Java (the demo) does not load Spark
+        import pyspark.sql  # noqa: F401
 
         import ogive.spark.compat  # noqa: F401  raises for a release that is too old
     except ModuleNotFoundError as exc:
-        raise ModuleNotFoundError(f"Spark is needed, and {exc.name} is not installed: pip install 'ogive[spark]'", name=exc.name) from None
+        raise ModuleNotFoundError(
+            f"Spark is needed, and {exc.name} is not installed: pip install 'ogive[spark]'",
+            name=exc.name,
+        ) from None
 
 
-def prepare(app_name: str, *, master: str, memory: str, ui: bool = False, config: Mapping[str, str] | None = None) -> dict[str, str]:
+def prepare(
+    app_name: str,
+    *,
+    master: str,
+    memory: str,
+    ui: bool = False,
+    config: Mapping[str, str] | None = None,
+) -> dict[str, str]:
     """Find Python and Java, set the environment that Spark reads, and return the settings of a
     command's own session.
 
@@ -132,7 +152,10 @@ def prepare(app_name: str, *, master: str, memory: str, ui: bool = False, config
 
 
 def create(settings: Mapping[str, str]) -> "SparkSession":
-    """The session with *settings*, or the existing one, active in the calling thread. A start that is cut short leaves no Java behind."""
+    """The session with *settings*, or the existing one, active in the calling thread.
+
+    A start that is cut short leaves no Java behind.
+    """
     from pyspark.sql import SparkSession
 
     from ogive.spark.launching import Launch
@@ -147,23 +170,28 @@ def create(settings: Mapping[str, str]) -> "SparkSession":
 
 
 def activate(spark: "SparkSession") -> None:
-    """Make *spark* the active session of the calling thread, as it is in the thread that created it.
+    """Make *spark* the active session of the calling thread, as it is in the thread that created
+    it.
 
-    Spark 4.3 looks for a stream's sink in the active session of the thread that starts it, not in the stream's own session: without one it
-    finds no Python sink, whatever was registered.
+    Spark 4.3 looks for a stream's sink in the active session of the thread that starts it, not in
+    the stream's own session: without one it finds no Python sink, whatever was registered.
     """
     from pyspark.sql import SparkSession
 
     if SparkSession.getActiveSession() is not spark:
-        spark.createDataFrame([], "nothing INT")  # does it by the way; no public call does only that
+        # does it by the way; no public call does only that
+        spark.createDataFrame([], "nothing INT")
 
 
 def quiet() -> None:
-    """Call before `session` in a command: Spark's Java process then shows only errors, unless the user's Spark has its own settings, and
-    its Python side does not log what it raises."""
+    """Call before `session` in a command: Spark's Java process then shows only errors, unless the
+    user's Spark has its own settings, and its Python side does not log what it raises.
+    """
     from pyspark.logger import PySparkLogger
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True
     if not {"SPARK_HOME", "SPARK_CONF_DIR"} & os.environ.keys():
-        os.environ.setdefault("LOG4J_CONFIGURATION_FILE", Path(__file__).with_name("log4j2.properties").as_uri())
+        os.environ.setdefault(
+            "LOG4J_CONFIGURATION_FILE", Path(__file__).with_name("log4j2.properties").as_uri()
+        )

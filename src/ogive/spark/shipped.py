@@ -19,7 +19,8 @@ def warn_if_zipped() -> None:
     loader = ogive.__spec__.loader
     if native is None and isinstance(loader, zipimport.zipimporter):
         log.warning(
-            "ogive runs out of %s, where its compiled part cannot be loaded: each row takes about four times the CPU. Install ogive on the "
+            "ogive runs out of %s, where its compiled part cannot be loaded: each row takes about "
+            "four times the CPU. Install ogive on the "
             "executors, or ship its wheel with --archives (docs/spark.md, On a cluster)",
             loader.archive,
         )

@@ -1,13 +1,17 @@
 """Spark's side of writing: batch and stream sinks, in three ways of delivery.
 
 Behaviour
-- A task ends when every row of it is acknowledged by a broker. Spark repeats a failed task or batch as a whole.
+- A task ends when every row of it is acknowledged by a broker. Spark repeats a failed task or batch
+  as a whole.
 - A row has the same unique key in every attempt that has the same rows in the same order.
-- `atLeastOnce`: what a failed attempt had sent stays sent, and is sent again; who reads can tell by the key.
-- `idempotent`: what an earlier attempt has stored is not sent again, whatever order its rows had; see attempts.py and unsent.py.
-- `transactional`: rows are half messages until the batch is committed; what a failed attempt had sent is never delivered. The
-  keys tell which rows were delivered before a crash inside the commit.
-- What has been written has had the right addresses: from then on every process, perhaps a new one, waits where no name server answers.
+- `atLeastOnce`: what a failed attempt had sent stays sent, and is sent again; who reads can tell by
+  the key.
+- `idempotent`: what an earlier attempt has stored is not sent again, whatever order its rows had;
+  see attempts.py and unsent.py.
+- `transactional`: rows are half messages until the batch is committed; what a failed attempt had
+  sent is never delivered. The keys tell which rows were delivered before a crash inside the commit.
+- What has been written has had the right addresses: from then on every process, perhaps a new one,
+  waits where no name server answers.
 - An error says which row it was about, counted from 0 in its partition, or between which rows.
 """
 
@@ -45,7 +49,8 @@ from ogive.words import counted
 
 log = logging.getLogger(__name__)
 
-_ARROW_BATCHES: Final = 4  # in flight; Spark makes them of 10,000 rows
+# in flight; Spark makes them of 10,000 rows
+_ARROW_BATCHES: Final = 4
 
 
 @dataclass
@@ -66,7 +71,8 @@ class Attempt:
 
     partition: int = 0
     number: int = 0
-    query_id: str | None = None  # of a stream, as are:
+    # of a stream, as are:
+    query_id: str | None = None
     run_id: str = ""
     batch_id: int = 0
 
@@ -75,7 +81,10 @@ class Attempt:
         context = TaskContext.get()
         if context is None:
             return cls()
-        query_id, batch_id = context.getLocalProperty("sql.streaming.queryId"), context.getLocalProperty("streaming.sql.batchId")
+        query_id, batch_id = (
+            context.getLocalProperty("sql.streaming.queryId"),
+            context.getLocalProperty("streaming.sql.batchId"),
+        )
         return cls(
             context.partitionId(),
             context.attemptNumber(),
@@ -86,11 +95,26 @@ class Attempt:
 
 
 class _Memory:
-    """What a task knows of earlier attempts at its rows. *begin* says where the messages of the write begin in a topic, *patience*
-    whether a topic without route may be one whose broker is away."""
+    """What a task knows of earlier attempts at its rows.
 
-    def __init__(self, cluster: Cluster, begin: Callable[[str], Positions], *, repeated: bool, patience: Patience) -> None:
-        self._cluster, self._begin, self._repeated, self._patience = cluster, begin, repeated, patience
+    *begin* says where the messages of the write begin in a topic, *patience* whether a topic
+    without route may be one whose broker is away.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        begin: Callable[[str], Positions],
+        *,
+        repeated: bool,
+        patience: Patience,
+    ) -> None:
+        self._cluster, self._begin, self._repeated, self._patience = (
+            cluster,
+            begin,
+            repeated,
+            patience,
+        )
         self._begins: dict[str, Positions] = {}
         self._unsent = Unsent()
 
@@ -98,7 +122,9 @@ class _Memory:
         for topic in {row.topic for row in rows} - self._begins.keys():
             self._begins[topic] = self._begin(topic)
             if self._repeated:
-                self._unsent.add(stored_keys(self._cluster, topic, self._begins[topic], self._patience))
+                self._unsent.add(
+                    stored_keys(self._cluster, topic, self._begins[topic], self._patience)
+                )
         return self._unsent.of(rows)
 
     async def recall(self) -> set[str]:
@@ -107,10 +133,13 @@ class _Memory:
 
 async def _recall(cluster: Cluster, begins: Mapping[str, Positions]) -> set[str]:
     """The unique keys of what is stored since *begins*. Reading blocks, so it has a thread."""
-    topics = dict(begins)  # while it reads, the task may add one
+    # while it reads, the task may add one
+    topics = dict(begins)
 
     def look() -> set[str]:
-        return set[str]().union(*(stored_keys(cluster, topic, since, DOUBTFUL) for topic, since in topics.items()))
+        return set[str]().union(
+            *(stored_keys(cluster, topic, since, DOUBTFUL) for topic, since in topics.items())
+        )
 
     return await asyncio.to_thread(look)
 
@@ -125,7 +154,13 @@ class _Sink:
     def _cluster(self) -> Cluster:
         return cluster(self._options.access)
 
-    def _send(self, batches: Iterator[pa.RecordBatch], attempt: Attempt, origin: Sequence[object], memory: _Memory | None) -> Sent:
+    def _send(
+        self,
+        batches: Iterator[pa.RecordBatch],
+        attempt: Attempt,
+        origin: Sequence[object],
+        memory: _Memory | None,
+    ) -> Sent:
         warn_if_zipped()
         options, loop = self._options, portal().loop
         sending = Sending(
@@ -133,10 +168,16 @@ class _Sink:
             options.producer_group,
             attempt.partition,
             max_in_flight=options.max_in_flight,
-            recall=memory.recall if memory is not None and options.delivery == "idempotent" else None,
-            immunity_s=options.transaction_timeout_s if options.delivery == "transactional" else None,
+            recall=memory.recall
+            if memory is not None and options.delivery == "idempotent"
+            else None,
+            immunity_s=options.transaction_timeout_s
+            if options.delivery == "transactional"
+            else None,
         )
-        keys = Keys(*origin, partition=attempt.partition, of_content=options.delivery != "atLeastOnce")
+        keys = Keys(
+            *origin, partition=attempt.partition, of_content=options.delivery != "atLeastOnce"
+        )
 
         @functools.cache
         def limits(topic: str) -> DelayLimits:
@@ -148,7 +189,11 @@ class _Sink:
             for batch in batches:
                 if len(on_their_way) == _ARROW_BATCHES:
                     halves += on_their_way.popleft().result()
-                encoded = encode(batch, options.topic, count, keys, BATCH_BYTES) if memory is None else None
+                encoded = (
+                    encode(batch, options.topic, count, keys, BATCH_BYTES)
+                    if memory is None
+                    else None
+                )
                 if encoded is not None:
                     topic, parts = encoded
                     topic = options.access.namespace.wrap(topic)
@@ -156,32 +201,55 @@ class _Sink:
                     sent = sending.send_encoded(topic, parts)
                 else:
                     refused = None if options.invalid_rows == "fail" else list[InvalidRow]()
-                    rows = form(batch, options.topic, count, attempt.partition, keys, refused, limits)
+                    rows = form(
+                        batch, options.topic, count, attempt.partition, keys, refused, limits
+                    )
                     if options.access.namespace:
-                        rows = [row._replace(topic=options.access.namespace.wrap(row.topic)) for row in rows]
+                        rows = [
+                            row._replace(topic=options.access.namespace.wrap(row.topic))
+                            for row in rows
+                        ]
                     if refused:
-                        log.warning("%s", _told(refused, attempt.partition, options.dead_letter_topic))
+                        log.warning(
+                            "%s", _told(refused, attempt.partition, options.dead_letter_topic)
+                        )
                         invalid += len(refused)
                         if options.dead_letter_topic is not None:
-                            rows += dead_letters(refused, options.dead_letter_topic, attempt.partition, keys)
+                            rows += dead_letters(
+                                refused, options.dead_letter_topic, attempt.partition, keys
+                            )
                     topics |= {row.topic for row in rows}
                     sent = sending.send(rows if memory is None else memory.unsent(rows))
                 count += batch.num_rows
                 on_their_way.append(asyncio.run_coroutine_threadsafe(sent, loop))
-        finally:  # even if the task fails: what it still sends must not mix with the rows of the next attempt
+        finally:
+            # even if the task fails: what it still sends must not mix with the rows of the next
+            # attempt
             concurrent.futures.wait(on_their_way)
         for ended in on_their_way:
             halves += ended.result()
         sent_rows = count if options.dead_letter_topic is not None else count - invalid
         return Sent(sent_rows, tuple(sorted(topics)), attempt.query_id, tuple(halves), invalid)
 
-    def _end(self, messages: Sequence[WriterCommitMessage | None], decision: Decision, recall: Recall | None = None) -> None:
+    def _end(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        decision: Decision,
+        recall: Recall | None = None,
+    ) -> None:
         """End the transactions of all tasks that are known."""
         options = self._options
-        halves = [half for message in messages if isinstance(message, Sent) for half in message.halves]
+        halves = [
+            half for message in messages if isinstance(message, Sent) for half in message.halves
+        ]
         if halves:
             ending = end_transactions(
-                self._cluster, options.producer_group, halves, decision, max_in_flight=options.max_in_flight, recall=recall
+                self._cluster,
+                options.producer_group,
+                halves,
+                decision,
+                max_in_flight=options.max_in_flight,
+                recall=recall,
             )
             portal().call(ending)
 
@@ -189,12 +257,19 @@ class _Sink:
         count = sum(message.invalid for message in messages if isinstance(message, Sent))
         if count:
             topic, verb = self._options.dead_letter_topic, "was" if count == 1 else "were"
-            log.warning("%s: %s that cannot be sent %s %s", what, counted(count, "row"), verb, f"sent to {topic}" if topic else "dropped")
+            log.warning(
+                "%s: %s that cannot be sent %s %s",
+                what,
+                counted(count, "row"),
+                verb,
+                f"sent to {topic}" if topic else "dropped",
+            )
 
     def _roll_back(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         try:
             self._end(messages, Decision.ROLLBACK)
-        except OgiveError as exc:  # the brokers discard what is never ended
+        except OgiveError as exc:
+            # the brokers discard what is never ended
             log.warning("half messages of a failed write are left to the brokers: %s", exc)
 
 
@@ -208,7 +283,8 @@ class BatchSink(_Sink, DataSourceArrowWriter):
         if options.delivery != "atLeastOnce":
             if options.topic is None:
                 raise InvalidOption(
-                    f"delivery={options.delivery} of a batch needs the option topic: a column does not say it before the rows"
+                    f"delivery={options.delivery} of a batch needs the option topic: a column does "
+                    "not say it before the rows"
                 )
             for topic in filter(None, (options.topic, options.dead_letter_topic)):
                 self._begins[topic] = ends(self._cluster, topic)
@@ -216,7 +292,12 @@ class BatchSink(_Sink, DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         attempt, memory = Attempt.current(), None
         if self._begins:
-            memory = _Memory(self._cluster, self._begins.__getitem__, repeated=attempt.number > 0, patience=DOUBTFUL)
+            memory = _Memory(
+                self._cluster,
+                self._begins.__getitem__,
+                repeated=attempt.number > 0,
+                patience=DOUBTFUL,
+            )
         return self._send(iterator, attempt, (self._write_id,), memory)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -231,7 +312,10 @@ class BatchSink(_Sink, DataSourceArrowWriter):
 
 
 class StreamSink(_Sink, DataSourceStreamArrowWriter):
-    """`df.writeStream.format("rocketmq")`. Spark makes one for each batch, on the driver's machine, behind its note of what that holds."""
+    """`df.writeStream.format("rocketmq")`.
+
+    Spark makes one for each batch, on the driver's machine, behind its note of what that holds.
+    """
 
     def __init__(self, options: SinkOptions) -> None:
         super().__init__(options)
@@ -241,26 +325,45 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
         attempt = Attempt.current()
         if attempt.query_id is None:
-            raise IllegalStateError("Spark does not say which query writes: its local property sql.streaming.queryId is missing")
+            raise IllegalStateError(
+                "Spark does not say which query writes: its local property sql.streaming.queryId "
+                "is missing"
+            )
         origin = attempt.query_id, attempt.batch_id
         if attempt.batch_id > 0:
             self._cluster.settle()
         if self._options.delivery == "atLeastOnce":
             return self._send(iterator, attempt, origin, None)
         batches = BatchLog(self._cluster, attempt.query_id)
-        repeated = SEEN.may_repeat(attempt.query_id, attempt.run_id, attempt.batch_id) or attempt.number > 0
+        repeated = (
+            SEEN.may_repeat(attempt.query_id, attempt.run_id, attempt.batch_id)
+            or attempt.number > 0
+        )
         if repeated and batches.next_batch() > attempt.batch_id:
-            log.warning("batch %d of query %s is written already: Spark repeats it, and it is skipped", attempt.batch_id, attempt.query_id)
+            log.warning(
+                "batch %d of query %s is written already: Spark repeats it, and it is skipped",
+                attempt.batch_id,
+                attempt.query_id,
+            )
             for _ in iterator:
                 pass
             return Sent(0, (), attempt.query_id)
-        first = attempt.batch_id == 0 and attempt.number == 0 and batches.is_first_run(attempt.run_id)
-        patience = DOUBTFUL if repeated and not first else USUAL  # the first may write to a topic that its messages make
-        begin = partial(batches.begin, batch_id=attempt.batch_id, repeated=repeated, patience=patience)
+        first = (
+            attempt.batch_id == 0 and attempt.number == 0 and batches.is_first_run(attempt.run_id)
+        )
+        # the first may write to a topic that its messages make
+        patience = DOUBTFUL if repeated and not first else USUAL
+        begin = partial(
+            batches.begin, batch_id=attempt.batch_id, repeated=repeated, patience=patience
+        )
         memory = _Memory(self._cluster, begin, repeated=repeated, patience=patience)
         return self._send(iterator, attempt, origin, memory)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+    def commit(
+        self,
+        messages: list[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803
+    ) -> None:
         sent = [message for message in messages if isinstance(message, Sent)]
         if sent:
             self._cluster.settle()

@@ -1,6 +1,7 @@
 """The data source behind `format("rocketmq")`.
 
-Each stream starts a process for its source and waits for it, so reading does not import what only writing needs.
+Each stream starts a process for its source and waits for it, so reading does not import what only
+writing needs.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 def schema(options: Mapping[str, str]) -> StructType:
     parsed = SourceOptions.parse(options)
-    return source_schema(include_properties=parsed.include_properties, include_metadata=parsed.include_metadata)
+    return source_schema(
+        include_properties=parsed.include_properties, include_metadata=parsed.include_metadata
+    )
 
 
 def batch_reader(options: Mapping[str, str], columns: StructType) -> BatchReader:
@@ -40,7 +43,9 @@ def stream_reader(options: Mapping[str, str], columns: StructType) -> StreamRead
     return StreamReader(SourceOptions.parse(options), columns)
 
 
-def stream_reader_of_release(options: Mapping[str, str], columns: StructType) -> "DataSourceStreamReader":
+def stream_reader_of_release(
+    options: Mapping[str, str], columns: StructType
+) -> "DataSourceStreamReader":
     """Return what the installed Spark calls: on 4.2 and later the `stream_reader` itself."""
     reader = stream_reader(options, columns)
     # the default limit is a precaution, one that is given may be relied on

@@ -20,10 +20,12 @@ class Stopped(Exception):
 
 
 class Stop:
-    """Whether a job shall end. As a context, Ctrl-C and SIGTERM ask for it; a second Ctrl-C ends the process at once.
+    """Whether a job shall end.
 
-    Enter it after the Spark session was made, or call `handle_signals` then: PySpark sets a handler of its own, which would cancel what
-    runs.
+    As a context, Ctrl-C and SIGTERM ask for it; a second Ctrl-C ends the process at once.
+
+    Enter it after the Spark session was made, or call `handle_signals` then: PySpark sets a handler
+    of its own, which would cancel what runs.
     """
 
     def __init__(self, *, ends_session: bool = False) -> None:
@@ -75,11 +77,18 @@ class Stop:
 
     def __enter__(self) -> Self:
         self._logged = logging.root.manager.disable
-        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {
+            number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+        }
         self.handle_signals()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for number, before in self._before.items():
             signal.signal(number, before)
         logging.disable(self._logged)
@@ -98,14 +107,18 @@ def silence(spark: SparkSession) -> str:
 
 @contextmanager
 def cancelled(spark: SparkSession, stop: Stop) -> Iterator[None]:
-    """As soon as *stop* is asked, what Spark computes inside is cancelled; raises KeyboardInterrupt instead of what it fails with then."""
+    """As soon as *stop* is asked, what Spark computes inside is cancelled; raises KeyboardInterrupt
+    instead of what it fails with then.
+    """
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(_LOOK_S):
             if stop.asked:
-                with suppress(Py4JError, ConnectionError):  # Java is gone, and so are its jobs
-                    spark.sparkContext.setLogLevel("OFF")  # Spark would log the cancelled job as a failure
+                # Java is gone, and so are its jobs
+                with suppress(Py4JError, ConnectionError):
+                    # Spark would log the cancelled job as a failure
+                    spark.sparkContext.setLogLevel("OFF")
                     spark.sparkContext.cancelAllJobs()
 
     watcher = threading.Thread(target=watch, name="ogive-cancel", daemon=True)

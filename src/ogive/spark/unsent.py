@@ -1,10 +1,12 @@
 """Which rows of a repeated task an earlier attempt has not stored yet. Pure.
 
 Behaviour
-- A row is stored if one with its content is: behind a shuffle Spark brings the rows of a partition into another order each time. Of equal
-  rows as many are passed over as are stored.
-- A row with a key of the user's is stored if its key is, which tells the write and the topic as well.
-- No two rows get one key: what equal rows still have to be sent take the keys of those that were passed over, where theirs is taken.
+- A row is stored if one with its content is: behind a shuffle Spark brings the rows of a partition
+  into another order each time. Of equal rows as many are passed over as are stored.
+- A row with a key of the user's is stored if its key is, which tells the write and the topic as
+  well.
+- No two rows get one key: what equal rows still have to be sent take the keys of those that were
+  passed over, where theirs is taken.
 """
 
 from collections.abc import Iterable, Sequence
@@ -35,7 +37,9 @@ class Unsent:
                 self._stored.setdefault(key[:HEAD_DIGITS], []).append(key[HEAD_DIGITS:])
 
     def of(self, rows: Sequence[Row]) -> list[Row]:
-        """Those of *rows* that are to be sent, in their order; a task's rows must all come by here once."""
+        """Those of *rows* that are to be sent, in their order; a task's rows must all come by here
+        once.
+        """
         if not self._stored:
             return list(rows)
         return [row for row in map(self._look, rows) if row is not None]
@@ -59,5 +63,9 @@ class Unsent:
             return None
         if not taken:
             return row
-        key = head + equal.free.pop()  # there is one: as many were passed over as are stored, and this row's key was none of theirs
-        return row._replace(key=key, properties=row.properties.replace(row.key.encode(), key.encode(), 1))
+        # there is one: as many were passed over as are stored, and this row's key was none of
+        # theirs
+        key = head + equal.free.pop()
+        return row._replace(
+            key=key, properties=row.properties.replace(row.key.encode(), key.encode(), 1)
+        )

@@ -1,4 +1,7 @@
-"""Compiles a tree to closures. Java decides by the classes of two values per message; here all but null is known beforehand."""
+"""Compiles a tree to closures.
+
+Java decides by the classes of two values per message; here all but null is known beforehand.
+"""
 
 import operator
 from collections.abc import Callable
@@ -44,7 +47,12 @@ class _Operand:
     value: Value
 
 
-_ORDER: Final[dict[str, Callable[[int, int], bool]]] = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+_ORDER: Final[dict[str, Callable[[int, int], bool]]] = {
+    ">": operator.gt,
+    ">=": operator.ge,
+    "<": operator.lt,
+    "<=": operator.le,
+}
 
 
 def _test(node: Condition) -> Test:
@@ -52,7 +60,8 @@ def _test(node: Condition) -> Test:
         case Truth(value):
             return lambda _: value
         case Cast(Property(name)):
-            return lambda properties: None if name not in properties else False  # a string is not true, whatever it says
+            # a string is not true, whatever it says
+            return lambda properties: None if name not in properties else False
         case Not(of):
             return _not(_test(of))
         case Joined(by, parts):
@@ -92,7 +101,8 @@ def _operand(node: Node) -> _Operand:
 
 def _negative(of: _Operand) -> _Operand:
     value = of.value
-    if of.type in (Type.STRING, Type.BOOLEAN):  # evaluated, for it may fail; only numbers have a negative
+    # evaluated, for it may fail; only numbers have a negative
+    if of.type in (Type.STRING, Type.BOOLEAN):
 
         def nothing(properties: Properties) -> None:
             value(properties)
@@ -115,7 +125,10 @@ def _not(test: Test) -> Test:
 
 
 def _joined(tests: list[Test], *, decides: bool) -> Test:
-    """*decides* ends it: a false one of AND, a true one of OR. What stands behind is not evaluated, and cannot fail."""
+    """*decides* ends it: a false one of AND, a true one of OR.
+
+    What stands behind is not evaluated, and cannot fail.
+    """
 
     def run(properties: Properties) -> bool | None:
         result: bool | None = not decides
@@ -131,7 +144,9 @@ def _joined(tests: list[Test], *, decides: bool) -> Test:
 
 
 def _equal(left: _Operand, right: _Operand) -> Test:
-    """Not symmetric: null on the left is unknown, null on the right alone is false, and two of them are equal."""
+    """Not symmetric: null on the left is unknown, null on the right alone is false, and two of them
+    are equal.
+    """
     compare, left_value, right_value = comparison(left.type, right.type), left.value, right.value
 
     def run(properties: Properties) -> bool | None:

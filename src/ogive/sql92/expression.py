@@ -14,12 +14,19 @@ Test = Callable[[Properties], bool | None]
 
 
 class EvaluationError(ValueError):
-    """A value that the expression cannot be put to, as a word beside a number. Java throws there, and the message does not match."""
+    """A value that the expression cannot be put to, as a word beside a number.
+
+    Java throws there, and the message does not match.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """A compiled filter. Calling it gives true, false or None for unknown, and raises EvaluationError where Java's throws."""
+    """A compiled filter.
+
+    Calling it gives true, false or None for unknown, and raises EvaluationError where Java's
+    throws.
+    """
 
     text: str
     evaluate: Test
@@ -37,6 +44,7 @@ class Expression:
 
 def compile_expression(text: str) -> Expression:
     """Raises InvalidExpression, which says what is wrong and where."""
-    from ogive.sql92.compiler import test_of  # here: who filters by tags, as most do, does not pay for loading the compiler
+    # here: who filters by tags, as most do, does not pay for loading the compiler
+    from ogive.sql92.compiler import test_of
 
     return Expression(text, test_of(text))

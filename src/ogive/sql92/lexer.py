@@ -1,4 +1,6 @@
-"""Text to tokens, one at a time: what follows the expression is never looked at, and may be anything."""
+"""Text to tokens, one at a time: what follows the expression is never looked at, and may be
+anything.
+"""
 
 import enum
 import re
@@ -27,7 +29,22 @@ class Token(NamedTuple):
     at: int
 
 
-KEYWORDS: Final = frozenset({"NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH"})
+KEYWORDS: Final = frozenset(
+    {
+        "NOT",
+        "AND",
+        "OR",
+        "BETWEEN",
+        "IN",
+        "TRUE",
+        "FALSE",
+        "NULL",
+        "IS",
+        "CONTAINS",
+        "STARTSWITH",
+        "ENDSWITH",
+    }
+)
 _SKIPPED: Final = re.compile(r"(?:[ \t\n\r\f]|--[^\n\r]*[\n\r]|/\*.*?\*/)+", re.DOTALL)
 _TOKEN: Final = re.compile(
     r"""(?P<FLOAT>[0-9]+\.[0-9]*(?:E[+-]?[0-9]+)?|\.[0-9]+(?:E[+-]?[0-9]+)?|[0-9]+E[+-]?[0-9]+)
@@ -50,9 +67,14 @@ _HINTS: Final = {
 
 
 def tokens(text: str) -> Iterator[Token]:
-    """Each token when it is asked for; the last is END, again and again. Raises InvalidExpression."""
+    """Each token when it is asked for; the last is END, again and again.
+
+    Raises InvalidExpression.
+    """
     if len(text) > MAX_CHARACTERS:
-        raise InvalidExpression(f"{len(text)} characters are over the limit of {MAX_CHARACTERS}", text, MAX_CHARACTERS)
+        raise InvalidExpression(
+            f"{len(text)} characters are over the limit of {MAX_CHARACTERS}", text, MAX_CHARACTERS
+        )
     at = 0
     while True:
         if skipped := _SKIPPED.match(text, at):
@@ -63,7 +85,11 @@ def tokens(text: str) -> Iterator[Token]:
         found = _TOKEN.match(text, at)
         if found is None:
             hint = _HINTS.get(text[at])
-            raise InvalidExpression(f"{text[at]!r} is no part of an expression" + (f" ({hint})" if hint else ""), text, at)
+            raise InvalidExpression(
+                f"{text[at]!r} is no part of an expression" + (f" ({hint})" if hint else ""),
+                text,
+                at,
+            )
         kind, word = Kind[str(found.lastgroup)], found[0]
         if kind is Kind.NAME and word.upper() in KEYWORDS:
             kind, word = Kind.WORD, word.upper()

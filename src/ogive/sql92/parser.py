@@ -1,9 +1,12 @@
-"""Tokens to a tree, by recursive descent. Source: SelectorParser.jj, 5.5, with the checks of the factories that it calls.
+"""Tokens to a tree, by recursive descent.
+
+Source: SelectorParser.jj, 5.5, with the checks of the factories that it calls.
 
 or      = and { OR and }
 and     = equal { AND equal }
 equal   = compare { ( "=" | "<>" ) compare | IS [NOT] NULL }
-compare = unary { ( ">" | ">=" | "<" | "<=" ) unary | [NOT] BETWEEN unary AND unary | [NOT] IN "(" string { "," string } ")"
+compare = unary { ( ">" | ">=" | "<" | "<=" ) unary | [NOT] BETWEEN unary AND unary | [NOT] IN "("
+string { "," string } ")"
                 | [NOT] ( CONTAINS | STARTSWITH | ENDSWITH ) string }
 unary   = "+" unary | "-" unary | NOT unary | literal | property | "(" or ")"
 """
@@ -49,7 +52,9 @@ def parse(text: str) -> Condition:
 
 
 class _Parser:
-    """One token ahead, two behind NOT and IS, which is as far as Java's looks: a fault further on is never found."""
+    """One token ahead, two behind NOT and IS, which is as far as Java's looks: a fault further on
+    is never found.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -57,14 +62,15 @@ class _Parser:
         self._next = next(self._tokens)
         self._nesting = 0
         self._nodes = 0
-        self._depths: dict[int, int] = {}  # of nodes by id(); all of them live in _kept
+        # of nodes by id(); all of them live in _kept
+        self._depths: dict[int, int] = {}
         self._kept: list[Node] = []
 
     def expression(self) -> Condition:
         at = self._next.at
         return self._condition(self._or(), at)
 
-    # --- grammar -----------------------------------------------------------------------------------------------------
+    # --- grammar ----------------------------------------------------------------------------------
 
     def _or(self) -> Node:
         return self._joined("OR")
@@ -89,11 +95,20 @@ class _Parser:
                 operator = cast(Operator, self._take().text)
                 right_at = self._next.at
                 right = self._compare()
-                if isinstance(left, Truth) and not isinstance(right, Truth) and isinstance(right, Integer | Float | String):
-                    raise self._fault(f"{_shown(left)} is no value to compare with {_shown(right)}", at)
+                if (
+                    isinstance(left, Truth)
+                    and not isinstance(right, Truth)
+                    and isinstance(right, Integer | Float | String)
+                ):
+                    raise self._fault(
+                        f"{_shown(left)} is no value to compare with {_shown(right)}", at
+                    )
                 for operand, place in ((left, at), (right, right_at)):
                     if operand == Truth(None):
-                        raise self._fault("nothing is equal or unequal to NULL: write IS NULL or IS NOT NULL", place)
+                        raise self._fault(
+                            "nothing is equal or unequal to NULL: write IS NULL or IS NOT NULL",
+                            place,
+                        )
                 left = self._node(Compared(left, operator, right), at, left, right)
             elif self._at_word("IS"):
                 self._take()
@@ -128,7 +143,9 @@ class _Parser:
         if self._at_word(*_TEXT_TESTS):
             by = cast(TextTest, self._take().text)
             return self._node(TextTested(left, by, self._string(), negated), at, left)
-        raise self._unexpected("NOT stands before BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH here")
+        raise self._unexpected(
+            "NOT stands before BETWEEN, IN, CONTAINS, STARTSWITH or ENDSWITH here"
+        )
 
     def _between(self, value: Node, negated: bool, at: int) -> Condition:
         self._check_ordered(value, at)
@@ -136,8 +153,15 @@ class _Parser:
         low = self._ordered()
         self._need_word("AND", "BETWEEN needs two numbers joined by AND")
         high = self._ordered()
-        if not negated and isinstance(low, Integer | Float) and isinstance(high, Integer | Float) and _above(low, high):
-            raise self._fault(f"the bounds of BETWEEN are reversed: {low.value} is above {high.value}", low_at)
+        if (
+            not negated
+            and isinstance(low, Integer | Float)
+            and isinstance(high, Integer | Float)
+            and _above(low, high)
+        ):
+            raise self._fault(
+                f"the bounds of BETWEEN are reversed: {low.value} is above {high.value}", low_at
+            )
         return self._node(Between(value, low, high, negated), at, value, low, high)
 
     def _strings(self) -> frozenset[str]:
@@ -200,10 +224,12 @@ class _Parser:
     def _float(self, token: Token) -> Float:
         value = float(token.text)
         if math.isinf(value) or value == 0:
-            raise self._fault(f"{_short(token.text)} is outside what a double can hold above zero", token.at)
+            raise self._fault(
+                f"{_short(token.text)} is outside what a double can hold above zero", token.at
+            )
         return Float(value)
 
-    # --- what is allowed where ----------------------------------------------------------------------------------------
+    # --- what is allowed where --------------------------------------------------------------------
 
     def _condition(self, node: Node, at: int) -> Condition:
         if isinstance(node, Property):
@@ -239,7 +265,7 @@ class _Parser:
         self._kept.append(node)
         return node
 
-    # --- tokens ------------------------------------------------------------------------------------------------------
+    # --- tokens -----------------------------------------------------------------------------------
 
     def _take(self) -> Token:
         token, self._next = self._next, next(self._tokens)
@@ -266,7 +292,11 @@ class _Parser:
         self._take()
 
     def _unexpected(self, why: str) -> InvalidExpression:
-        found = "the expression ends" if self._next.kind is Kind.END else f"{_short(self._next.text)} stands"
+        found = (
+            "the expression ends"
+            if self._next.kind is Kind.END
+            else f"{_short(self._next.text)} stands"
+        )
         return self._fault(f"{why}, but {found}", self._next.at)
 
     def _fault(self, message: str, at: int) -> InvalidExpression:

@@ -29,10 +29,15 @@ Comparison = Callable[[Any, Any], int]
 """Two values that are not null to a number below, at or above zero. Raises EvaluationError."""
 
 _INTEGER: Final = re.compile(r"[+-]?\d+")
-_DECIMAL: Final = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
-_HEXADECIMAL: Final = re.compile(r"([+-]?0[xX](?:[0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?")
+_DECIMAL: Final = re.compile(
+    r"[+-]?(?:NaN|Infinity|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)"
+)
+_HEXADECIMAL: Final = re.compile(
+    r"([+-]?0[xX](?:[0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?|\.[0-9a-fA-F]+)[pP][+-]?[0-9]+)[fFdD]?"
+)
 _BLANKS: Final = "".join(map(chr, range(33)))
-_MAX_DIGITS: Final = 4000  # what int() reads at once; Java has no number with more that is not null in front
+# what int() reads at once; Java has no number with more that is not null in front
+_MAX_DIGITS: Final = 4000
 
 
 def _parse_integer(text: str, limit: int) -> int:
@@ -93,7 +98,8 @@ def _unequal(_left: Any, _right: Any) -> int:
 
 
 def _boolean_with_text(_left: bool, right: str) -> int:
-    raise EvaluationError(f"TRUE and FALSE stand on the right of a property: {right[:40]!r}")  # Java casts the wrong side, and throws
+    # Java casts the wrong side, and throws
+    raise EvaluationError(f"TRUE and FALSE stand on the right of a property: {right[:40]!r}")
 
 
 def compare_as_doubles(left: str, right: str) -> int:
@@ -123,5 +129,9 @@ def comparison(left: Type, right: Type) -> Comparison:
         parse, inner = _PARSE[left], compare_doubles if left is Type.DOUBLE else _compare
         return lambda value, text: inner(value, parse(text))
     if left in _NUMBERS and right in _NUMBERS:
-        return (lambda one, two: compare_doubles(float(one), float(two))) if Type.DOUBLE in (left, right) else _compare
+        return (
+            (lambda one, two: compare_doubles(float(one), float(two)))
+            if Type.DOUBLE in (left, right)
+            else _compare
+        )
     return _unequal

@@ -1,4 +1,6 @@
-"""The owner's half of writing: gives out offsets and builds records into the group that is being formed."""
+"""The owner's half of writing: gives out offsets and builds records into the group that is being
+formed.
+"""
 
 import struct
 from collections import Counter, deque
@@ -43,7 +45,8 @@ from ogive.store.writer import Group
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import MAGIC_BLANK, MAX_PROPERTIES_BYTES
 
-_put_result: Final = tuple.__new__  # a third of what the call of a named tuple costs
+# a third of what the call of a named tuple costs
+_put_result: Final = tuple.__new__
 _TRANSACTION: Final = SysFlag.TRANSACTION_MASK
 _COMMIT: Final = SysFlag.TRANSACTION_COMMIT
 _ROLLBACK: Final = SysFlag.TRANSACTION_ROLLBACK
@@ -63,29 +66,44 @@ class Appender:
         store_timestamp_ms: int,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        self._config, self.queues, self._segment_bytes, self._clock_ms = config, queues, segment_bytes, clock_ms
+        self._config, self.queues, self._segment_bytes, self._clock_ms = (
+            config,
+            queues,
+            segment_bytes,
+            clock_ms,
+        )
         self._topics = Counter(topic for topic, _ in queues)
         self._kinds = kinds
         self._with_crc = config.record_crc
         self.end = end
         self.store_timestamp_ms = store_timestamp_ms
-        self.waiting_bytes = 0  # formed or with the writer
-        self.waiting: deque[Group] = deque()  # with the writer, in order
+        # formed or with the writer
+        self.waiting_bytes = 0
+        # with the writer, in order
+        self.waiting: deque[Group] = deque()
         self.forming: Group | None = None
 
     def append(self, messages: Messages, done: PutDone) -> int:
-        """Place *messages*, all or none; bytes of the forming group now. Raises InvalidOption for a message that no record can hold."""
+        """Place *messages*, all or none; bytes of the forming group now.
+
+        Raises InvalidOption for a message that no record can hold.
+        """
         self._look_at_clock()
         if isinstance(messages, EncodedBatch):
-            return self._append_usual(messages.shared, done, messages.data, messages.start) or self._append_batch(messages.decoded(), done)
+            return self._append_usual(
+                messages.shared, done, messages.data, messages.start
+            ) or self._append_batch(messages.decoded(), done)
         if isinstance(messages, NewBatch):
             return self._append_batch(messages, done)
         if len(messages) == 1:
             return self._append_usual(messages[0], done) or self._append_one(messages[0], done)
         return self._append_joined(messages, done) or self._append_each(messages, done)
 
-    def append_run(self, messages: list[NewMessage], places: Sequence[QueueKey], done: PutDone) -> int:
-        """append() of the first of *messages*, each by itself, as many as the compiled part takes at once; how many they are.
+    def append_run(
+        self, messages: list[NewMessage], places: Sequence[QueueKey], done: PutDone
+    ) -> int:
+        """append() of the first of *messages*, each by itself, as many as the compiled part takes
+        at once; how many they are.
 
         The topic and queue id of each are the very objects of one of *places*.
         """
@@ -95,9 +113,16 @@ class Appender:
         queues = [self.queues.get(key) or self._new_queue(key) for key in places]
         if not all(queue.usual for queue in queues):
             return 0
-        starts = tuple([(*key, queue.topic_field, queue.topic_bytes, queue.next_offset) for key, queue in zip(places, queues, strict=True)])
+        starts = tuple(
+            [
+                (*key, queue.topic_field, queue.topic_bytes, queue.next_offset)
+                for key, queue in zip(places, queues, strict=True)
+            ]
+        )
         room = min(self._segment_room, self._config.max_group_bytes - self.forming_bytes)
-        built = native.run_records(messages, starts, self.end, room, self.store_timestamp_ms, self._with_crc, PutResult)
+        built = native.run_records(
+            messages, starts, self.end, room, self.store_timestamp_ms, self._with_crc, PutResult
+        )
         if built is None:
             return 0
         records, entries, keyed, results = built
@@ -112,7 +137,8 @@ class Appender:
 
     def _look_at_clock(self) -> None:
         now = self._clock_ms()
-        if now > self.store_timestamp_ms:  # never back, whatever the clock does
+        # never back, whatever the clock does
+        if now > self.store_timestamp_ms:
             self.store_timestamp_ms = now
 
     @property
@@ -120,18 +146,30 @@ class Appender:
         """Of the group that is being formed."""
         return 0 if self.forming is None else self.forming.end - self.forming.start
 
-    def _append_usual(self, message: NewMessage, done: PutDone, batch: bytes | None = None, start: int = 0) -> int:
-        """append() of *message*, or of those in batch[start:] that share it, by the compiled part; 0, and nothing appended, where it is
-        Python's."""
+    def _append_usual(
+        self, message: NewMessage, done: PutDone, batch: bytes | None = None, start: int = 0
+    ) -> int:
+        """append() of *message*, or of those in batch[start:] that share it, by the compiled part;
+        0, and nothing appended, where it is Python's.
+        """
         if native is None:
             return 0
         queue = self.queues.get(message[:2]) or self._new_queue(message[:2])
         if not queue.usual:
             return 0
         built = native.records(
-            message, batch, start, queue.topic_field, queue.topic_bytes, queue.next_offset, self.end, self._segment_room,
-            self.store_timestamp_ms, self._with_crc, PutResult,
-        )  # fmt: skip
+            message,
+            batch,
+            start,
+            queue.topic_field,
+            queue.topic_bytes,
+            queue.next_offset,
+            self.end,
+            self._segment_room,
+            self.store_timestamp_ms,
+            self._with_crc,
+            PutResult,
+        )
         if built is None:
             return 0
         records, entries, keyed, results = built
@@ -142,8 +180,9 @@ class Appender:
         return self._grow(group, len(records))
 
     def _append_joined(self, messages: Sequence[NewMessage], done: PutDone) -> int:
-        """append() of several messages of queues that are there already, by the compiled part; 0, and nothing appended, where it is
-        Python's."""
+        """append() of several messages of queues that are there already, by the compiled part; 0,
+        and nothing appended, where it is Python's.
+        """
         if native is None:
             return 0
         ends: dict[ConsumeQueue, int] = {}
@@ -158,7 +197,13 @@ class Appender:
             queues.append(queue)
             places.append((queue.topic_field, queue.topic_bytes, offset))
         built = native.joined_records(
-            tuple(messages), tuple(places), self.end, self._segment_room, self.store_timestamp_ms, self._with_crc, PutResult
+            tuple(messages),
+            tuple(places),
+            self.end,
+            self._segment_room,
+            self.store_timestamp_ms,
+            self._with_crc,
+            PutResult,
         )
         if built is None:
             return 0
@@ -169,8 +214,12 @@ class Appender:
             queue.next_offset = end
         return self._grow(group, len(records))
 
-    def _joined_by(self, records: bytes, keyed: Sequence[Keyed], done: PutDone, results: list[PutResult]) -> Group:
-        """The forming group with what the compiled part has built; its entries and its end are the caller's."""
+    def _joined_by(
+        self, records: bytes, keyed: Sequence[Keyed], done: PutDone, results: list[PutResult]
+    ) -> Group:
+        """The forming group with what the compiled part has built; its entries and its end are the
+        caller's.
+        """
         group = self._room(len(records))
         group.pieces.append(records)
         group.keyed += keyed
@@ -182,18 +231,26 @@ class Appender:
         return self._segment_bytes - self.end % self._segment_bytes - BLANK_BYTES
 
     def _append_one(self, message: NewMessage, done: PutDone) -> int:
-        """append() of a single message, or of a batch that stays whole: it is one record, with as many offsets as it has messages."""
+        """append() of a single message, or of a batch that stays whole: it is one record, with as
+        many offsets as it has messages.
+        """
         queue = self.queues.get(message[:2]) or self._new_queue(message[:2])
         count = 1
         if message.sys_flag & SysFlag.INNER_BATCH and isinstance(queue, BatchQueue):
-            message = message._replace(properties=with_first_offset(message.properties, queue.next_offset))
+            message = message._replace(
+                properties=with_first_offset(message.properties, queue.next_offset)
+            )
             count = messages_in(message.sys_flag, message.properties)
             if not count:
-                raise InvalidOption("a batch that stays whole needs the property INNER_NUM, from 1 to 32767")
+                raise InvalidOption(
+                    "a batch that stays whole needs the property INNER_NUM, from 1 to 32767"
+                )
         properties, size = self._sized(message, queue.fixed_bytes)
         group = self._room(size)
         position, stored_ms = self.end, self.store_timestamp_ms
-        entry, record = self._build(message, queue, properties, size, queue.next_offset, position, count)
+        entry, record = self._build(
+            message, queue, properties, size, queue.next_offset, position, count
+        )
         if message[4] & _TRANSACTION != _ROLLBACK:
             group.keyed.append((queue.topic_bytes, properties, position, stored_ms))
         offset = 0
@@ -206,20 +263,38 @@ class Appender:
         return self._grow(group, size)
 
     def _append_batch(self, batch: NewBatch, done: PutDone) -> int:
-        """append() of messages of one queue: sizes, places, entries and what the index needs are made for all of them at once."""
+        """append() of messages of one queue: sizes, places, entries and what the index needs are
+        made for all of them at once.
+        """
         shared, items = batch.shared, batch.items
         queue = self.queues.get(shared[:2]) or self._new_queue(shared[:2])
         properties = stored_properties([text for _, _, text in items], self._with_crc)
-        fixed = queue.fixed_bytes + len(shared.born_host) + len(shared.store_host) - 16 + (CRC_BYTES if self._with_crc else 0)
-        sizes = [fixed + len(body) + len(text) for (_, body, _), text in zip(items, properties, strict=True)]
+        fixed = (
+            queue.fixed_bytes
+            + len(shared.born_host)
+            + len(shared.store_host)
+            - 16
+            + (CRC_BYTES if self._with_crc else 0)
+        )
+        sizes = [
+            fixed + len(body) + len(text)
+            for (_, body, _), text in zip(items, properties, strict=True)
+        ]
         longest = max(map(len, properties))
-        if longest > MAX_CRC_PROPERTIES or max(sizes) > MAX_RECORD_BYTES or not queue.usual or shared.sys_flag & _TRANSACTION:
+        if (
+            longest > MAX_CRC_PROPERTIES
+            or max(sizes) > MAX_RECORD_BYTES
+            or not queue.usual
+            or shared.sys_flag & _TRANSACTION
+        ):
             return self._append_each(batch.each(), done)
         total, first, stored_ms = sum(sizes), queue.next_offset, self.store_timestamp_ms
         group = self._room(total)
         start = self.end
         try:
-            pieces = build_batch(batch, queue.topic_field, properties, sizes, first, start, stored_ms, self._with_crc)
+            pieces = build_batch(
+                batch, queue.topic_field, properties, sizes, first, start, stored_ms, self._with_crc
+            )
         except (struct.error, OverflowError) as exc:
             raise InvalidOption(f"message does not fit the stored form: {exc}") from None
         places = list(accumulate(sizes[:-1], initial=start))
@@ -227,17 +302,33 @@ class Appender:
         group.pieces += pieces
         group.entries.append((queue, b"".join(map(ENTRY.pack, places, sizes, tags)), len(sizes)))
         group.keyed += zip(repeat(queue.topic_bytes), properties, places, repeat(stored_ms))
-        group.waiters.append((done, list(map(_put_result, repeat(PutResult), zip(count(first), places, sizes, repeat(stored_ms))))))
+        group.waiters.append(
+            (
+                done,
+                list(
+                    map(
+                        _put_result,
+                        repeat(PutResult),
+                        zip(count(first), places, sizes, repeat(stored_ms)),
+                    )
+                ),
+            )
+        )
         queue.next_offset = first + len(sizes)
         return self._grow(group, total)
 
     def _append_each(self, messages: Sequence[NewMessage], done: PutDone) -> int:
-        """append() of several. Everything is built before anything changes: one that fits no record refuses the whole batch."""
+        """append() of several.
+
+        Everything is built before anything changes: one that fits no record refuses the whole
+        batch.
+        """
         queue = None
         sized: list[tuple[ConsumeQueue, bytes, int]] = []
         total = 0
         for message in messages:
-            if queue is None or queue.key != message[:2]:  # nearly always that of the message before
+            # nearly always that of the message before
+            if queue is None or queue.key != message[:2]:
                 queue = self.queues.get(message[:2]) or self._new_queue(message[:2])
             properties, size = self._sized(message, queue.fixed_bytes)
             sized.append((queue, properties, size))
@@ -249,7 +340,8 @@ class Appender:
         entries: list[tuple[ConsumeQueue, bytes, int]] = []
         keyed: list[Keyed] = []
         results: list[PutResult] = []
-        before = SIZE_BEFORE  # of the first there is none, and the number fits no record
+        # of the first there is none, and the number fits no record
+        before = SIZE_BEFORE
         for message, (queue, properties, size) in zip(messages, sized, strict=True):
             if message.flag == SIZE_BEFORE:
                 message = message._replace(flag=before)
@@ -259,7 +351,9 @@ class Appender:
             if entry:
                 entries.append((queue, entry, 1))
                 offsets[queue] = offset + 1
-            results.append(_put_result(PutResult, (offset if entry else 0, position, size, stored_ms)))
+            results.append(
+                _put_result(PutResult, (offset if entry else 0, position, size, stored_ms))
+            )
             if message[4] & _TRANSACTION != _ROLLBACK:
                 keyed.append((queue.topic_bytes, properties, position, stored_ms))
             position += size
@@ -281,7 +375,11 @@ class Appender:
     def check_fits(self, message: NewMessage, spare_bytes: int) -> None:
         """See MessageStore."""
         queue = self.queues.get(message[:2])
-        fixed = queue.fixed_bytes if queue is not None else fixed_bytes(topic_field(message.topic.encode()))
+        fixed = (
+            queue.fixed_bytes
+            if queue is not None
+            else fixed_bytes(topic_field(message.topic.encode()))
+        )
         size = self._sized(message, fixed)[1]
         if size + spare_bytes + BLANK_BYTES > self._segment_bytes:
             raise self._too_large(size + spare_bytes)
@@ -301,7 +399,9 @@ class Appender:
             self.waiting_bytes -= group.end - group.start
 
     def take_back(self) -> list[Group]:
-        """Undo every unfinished group: their offsets, which nobody has seen, are given out again."""
+        """Undo every unfinished group: their offsets, which nobody has seen, are given out
+        again.
+        """
         groups = list(self.waiting)
         if self.forming is not None:
             groups.append(self.forming)
@@ -332,21 +432,45 @@ class Appender:
         return [self.queues.pop(key) for key in [key for key in self.queues if key[0] == topic]]
 
     def _sized(self, message: NewMessage, fixed: int) -> tuple[bytes, int]:
-        """(properties to store, without the checksum; record size with it). *fixed*: see ConsumeQueue.fixed_bytes."""
+        """(properties to store, without the checksum; record size with it).
+
+        *fixed*: see ConsumeQueue.fixed_bytes.
+        """
         properties = strip_crc(message.properties)
-        if self._with_crc and properties and properties[-1] != 2 and len(properties) < MAX_PROPERTIES_BYTES:
-            properties += b"\x02"  # 4.9 leaves the last separator off; another property follows
-        size = fixed + len(message.body) + len(properties) + len(message.born_host) + len(message.store_host) - 16
+        if (
+            self._with_crc
+            and properties
+            and properties[-1] != 2
+            and len(properties) < MAX_PROPERTIES_BYTES
+        ):
+            # 4.9 leaves the last separator off; another property follows
+            properties += b"\x02"
+        size = (
+            fixed
+            + len(message.body)
+            + len(properties)
+            + len(message.born_host)
+            + len(message.store_host)
+            - 16
+        )
         if self._with_crc and len(properties) <= MAX_CRC_PROPERTIES:
             size += CRC_BYTES
         if size > MAX_RECORD_BYTES or len(properties) > MAX_PROPERTIES_BYTES:
             raise InvalidOption(
-                f"record of {size} bytes, properties of {len(properties)}: the limits are {MAX_RECORD_BYTES} and {MAX_PROPERTIES_BYTES}"
+                f"record of {size} bytes, properties of {len(properties)}: the limits are "
+                f"{MAX_RECORD_BYTES} and {MAX_PROPERTIES_BYTES}"
             )
         return properties, size
 
     def _build(
-        self, message: NewMessage, queue: ConsumeQueue, properties: bytes, size: int, queue_offset: int, position: int, count: int = 1
+        self,
+        message: NewMessage,
+        queue: ConsumeQueue,
+        properties: bytes,
+        size: int,
+        queue_offset: int,
+        position: int,
+        count: int = 1,
     ) -> tuple[bytes, bytes]:
         """(consume-queue entry, empty for a record that no queue holds; record)"""
         kind = message.sys_flag & _TRANSACTION
@@ -355,15 +479,26 @@ class Appender:
         stored_ms = self.store_timestamp_ms
         try:
             record = build_record(
-                message, queue.topic_field, properties, size, queue_offset if visible else 0, position, stored_ms, with_crc
+                message,
+                queue.topic_field,
+                properties,
+                size,
+                queue_offset if visible else 0,
+                position,
+                stored_ms,
+                with_crc,
             )
         except (struct.error, OverflowError) as exc:
             raise InvalidOption(f"message does not fit the stored form: {exc}") from None
         if not visible:
             return b"", record
         if queue.scheduled and (level := delay_level(properties)) > 0:
-            return ENTRY.pack(position, size, stored_ms + self._config.delay_levels.delay_ms(level)), record
-        return queue.entry(position, size, tag_hash(properties), stored_ms, queue_offset, count), record
+            return ENTRY.pack(
+                position, size, stored_ms + self._config.delay_levels.delay_ms(level)
+            ), record
+        return queue.entry(
+            position, size, tag_hash(properties), stored_ms, queue_offset, count
+        ), record
 
     def _room(self, total: int) -> Group:
         """The forming group, after ending the segment if *total* bytes do not fit it any more."""
@@ -383,4 +518,6 @@ class Appender:
         return group
 
     def _too_large(self, total: int) -> InvalidOption:
-        return InvalidOption(f"{total} bytes do not fit a commit-log segment of {self._segment_bytes} bytes")
+        return InvalidOption(
+            f"{total} bytes do not fit a commit-log segment of {self._segment_bytes} bytes"
+        )

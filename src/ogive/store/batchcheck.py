@@ -15,15 +15,19 @@ _COMPARED: int = 38
 
 
 class ExpectedUnits:
-    """What the log says that a queue holds, from offset *first* on; see verify.py. Entries have no index that the log knows: what the files
-    hold for records that are not in the log any more is passed over."""
+    """What the log says that a queue holds, from offset *first* on; see verify.py.
+
+    Entries have no index that the log knows: what the files hold for records that are not in the
+    log any more is passed over.
+    """
 
     __slots__ = ("_found", "_waiting", "end", "mismatch", "missing")
 
     def __init__(self, first: int, found: Iterator[bytes]) -> None:
         """*found* is what the files hold."""
         self._found = found
-        self._waiting: list[tuple[int, bytes]] = []  # offset and entry
+        # offset and entry
+        self._waiting: list[tuple[int, bytes]] = []
         self.end = first
         self.mismatch: int | None = None
         self.missing: int | None = None
@@ -36,10 +40,13 @@ class ExpectedUnits:
     def compare(self) -> None:
         """What was added since the last time."""
         for offset, unit in self._waiting:
-            held = next((held for held in self._found if held[:8] >= unit[:8]), None)  # commit-log offsets, never below 0
+            # commit-log offsets, never below 0
+            held = next((held for held in self._found if held[:8] >= unit[:8]), None)
             if held is None and self.missing is None:
                 self.missing = offset
-            elif held is not None and held[:_COMPARED] != unit[:_COMPARED] and self.mismatch is None:
+            elif (
+                held is not None and held[:_COMPARED] != unit[:_COMPARED] and self.mismatch is None
+            ):
                 self.mismatch = offset
         self._waiting.clear()
 

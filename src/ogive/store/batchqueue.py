@@ -1,7 +1,9 @@
-"""Queues of topics of batches (queue.type=BatchCQ): a batch is one record of the log, and one entry with its first offset and its count.
+"""Queues of topics of batches (queue.type=BatchCQ): a batch is one record of the log, and one entry
+with its first offset and its count.
 
-So an entry's index is not its offset: the entry of an offset is searched for, by the offsets that stand in the entries. Offsets without
-a record have no entry. The files are Apache's, in batchconsumequeue/. Source: BatchConsumeQueue.java, 5.5.
+So an entry's index is not its offset: the entry of an offset is searched for, by the offsets that
+stand in the entries. Offsets without a record have no entry. The files are Apache's, in
+batchconsumequeue/. Source: BatchConsumeQueue.java, 5.5.
 """
 
 import struct
@@ -14,10 +16,14 @@ from ogive.wire.codes import SysFlag
 from ogive.wire.message import MAX_INNER_MESSAGES, raw_property
 
 UNIT: Final = struct.Struct(">qiqqqhii")
-"""commit-log offset, record size, tags code, store timestamp, first offset, messages; then what compaction uses, and 4 bytes of reserve"""
+"""commit-log offset, record size, tags code, store timestamp, first offset, messages; then what
+compaction uses, and 4 bytes of reserve
+"""
 UNIT_BYTES: Final = UNIT.size
 _UNIT_READ: Final = struct.Struct(">qi4xi8xqh8x")
-"""the same with the low 32 bits of the tags code, which is what filters compare, and without the store timestamp"""
+"""the same with the low 32 bits of the tags code, which is what filters compare, and without the
+store timestamp
+"""
 _OFFSETS: Final = struct.Struct(">28xqh8x")
 _NOT_COMPACTED: Final = -1
 
@@ -43,7 +49,8 @@ class BatchQueue(ConsumeQueue):
 
     layout: ClassVar[struct.Struct] = UNIT
     entry_bytes: ClassVar[int] = UNIT_BYTES
-    log_bytes: ClassVar[int] = 22  # a message without body and properties, within a batch
+    # a message without body and properties, within a batch
+    log_bytes: ClassVar[int] = 22
 
     def _begin(self, index: int) -> None:
         super()._begin(0)
@@ -63,7 +70,8 @@ class BatchQueue(ConsumeQueue):
 
     def index_of(self, offset: int, read: ReadEntry) -> int:
         low, high = self.first_index, self.end
-        while low < high:  # invariant: all before low end at or before the offset, that at high does not
+        # invariant: all before low end at or before the offset, that at high does not
+        while low < high:
             middle = (low + high) // 2
             probe, raw = self._readable(middle, high, read)
             if raw and _end_of(raw) <= offset:
@@ -77,7 +85,9 @@ class BatchQueue(ConsumeQueue):
         return _OFFSETS.unpack(raw)[0] if raw else self.max_offset
 
     def _readable(self, index: int, end: int, read: ReadEntry) -> tuple[int, bytes]:
-        """The first entry from *index* on that can be read, and its index; nothing where there is none before *end*."""
+        """The first entry from *index* on that can be read, and its index; nothing where there is
+        none before *end*.
+        """
         while index < end:
             raw = read(index)
             if raw and self.makes_sense(*_OFFSETS.unpack(raw)):
@@ -86,7 +96,9 @@ class BatchQueue(ConsumeQueue):
         return end, b""
 
     def makes_sense(self, offset: int, count: int) -> bool:
-        """Whether an entry may say so; one whose file was damaged since the start may say anything."""
+        """Whether an entry may say so; one whose file was damaged since the start may say
+        anything.
+        """
         return 0 <= offset < offset + count <= self.max_offset
 
     def begin_at(self, index: int, offset: int) -> None:
@@ -96,20 +108,34 @@ class BatchQueue(ConsumeQueue):
         commitlog_offset, size, _, offset, _ = _UNIT_READ.unpack(raw)
         return None if size == FILLER_SIZE else (commitlog_offset, size, offset)
 
-    def entry(self, commitlog_offset: int, size: int, tags_code: int, stored_ms: int, offset: int, count: int) -> bytes:
-        return UNIT.pack(commitlog_offset, size, tags_code, stored_ms, offset, count, _NOT_COMPACTED, 0)
+    def entry(
+        self,
+        commitlog_offset: int,
+        size: int,
+        tags_code: int,
+        stored_ms: int,
+        offset: int,
+        count: int,
+    ) -> bytes:
+        return UNIT.pack(
+            commitlog_offset, size, tags_code, stored_ms, offset, count, _NOT_COMPACTED, 0
+        )
 
     @staticmethod
     def end_in_file(first: int, raw: bytes) -> int:
         end = 0
-        for commitlog_offset, size, _, offset, count in _UNIT_READ.iter_unpack(raw[: len(raw) - len(raw) % UNIT_BYTES]):
+        for commitlog_offset, size, _, offset, count in _UNIT_READ.iter_unpack(
+            raw[: len(raw) - len(raw) % UNIT_BYTES]
+        ):
             if commitlog_offset < 0 or size <= 0 or offset < 0 or count <= 0:
                 break
             end = offset + count
         return end
 
     def pad(self, until: int) -> int:
-        """A queue without any entry gets one that has no record: where the queue goes on is known from its last entry alone."""
+        """A queue without any entry gets one that has no record: where the queue goes on is known
+        from its last entry alone.
+        """
         self.max_offset = max(self.max_offset, until)
         if self.end or not self.max_offset:
             return 0
@@ -123,7 +149,7 @@ def _end_of(raw: bytes) -> int:
     return int(offset) + int(count)
 
 
-# --- records that hold a batch whole -----------------------------------------------------------------------------------
+# --- records that hold a batch whole --------------------------------------------------------------
 
 
 def messages_in(sys_flag: int, properties: bytes) -> int:
@@ -141,5 +167,12 @@ def messages_in(sys_flag: int, properties: bytes) -> int:
 
 
 def with_first_offset(properties: bytes, offset: int) -> bytes:
-    """The properties of a batch that gets *offset*. Source: BatchConsumeQueue.assignQueueOffset, 5.5."""
-    return properties + (b"" if not properties or properties[-1] == 2 else b"\x02") + b"INNER_BASE\x01%d\x02" % offset
+    """The properties of a batch that gets *offset*.
+
+    Source: BatchConsumeQueue.assignQueueOffset, 5.5.
+    """
+    return (
+        properties
+        + (b"" if not properties or properties[-1] == 2 else b"\x02")
+        + b"INNER_BASE\x01%d\x02" % offset
+    )

@@ -1,8 +1,10 @@
-"""What is read first at the start: Apache's checkpoint page and abort marker, and our own list of consume queues.
+"""What is read first at the start: Apache's checkpoint page and abort marker, and our own list of
+consume queues.
 
-The list (``queues.json`` in the root, ignored by Apache's broker) says up to which commit-log offset the consume queues were complete,
-and has checksums of their entries. So no derived file is trusted: they are checked, and the log is read from that offset on. Without a
-usable list, as in a directory that comes from Apache's broker, the whole log is read.
+The list (``queues.json`` in the root, ignored by Apache's broker) says up to which commit-log
+offset the consume queues were complete, and has checksums of their entries. So no derived file is
+trusted: they are checked, and the log is read from that offset on. Without a usable list, as in a
+directory that comes from Apache's broker, the whole log is read.
 """
 
 import dataclasses
@@ -26,8 +28,10 @@ from ogive.wire.checksum import crc32
 
 FORMAT: Final = 1
 _PAGE: Final = struct.Struct(">qqqqq8sqq")
-"""physicMsgTimestamp, logicsMsgTimestamp, indexMsgTimestamp, masterFlushedOffset, confirmPhyOffset (source: StoreCheckpoint.java, 5.3);
-then, where Apache leaves zeros: our mark, the first timestamp again, and Checkpoint.crc_from; and a checksum of all that"""
+"""physicMsgTimestamp, logicsMsgTimestamp, indexMsgTimestamp, masterFlushedOffset, confirmPhyOffset
+(source: StoreCheckpoint.java, 5.3); then, where Apache leaves zeros: our mark, the first timestamp
+again, and Checkpoint.crc_from; and a checksum of all that
+"""
 _SUM: Final = struct.Struct(">I")
 _MARK: Final = b"ogive\0\0\1"
 _PAGE_BYTES: Final = 4096
@@ -36,14 +40,17 @@ NAME: Final = "queues.json"
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
-    """One consume queue at a checkpoint: offsets, and the checksums of its files from *first_file* on."""
+    """One consume queue at a checkpoint: offsets, and the checksums of its files from *first_file*
+    on.
+    """
 
     key: QueueKey
     min_offset: int
     max_offset: int
     first_file: int
     crcs: tuple[int, ...]
-    indexes: tuple[int, int] | None = None  # of a queue of batches: of its first entry, and one past its last; else they are the offsets
+    # of a queue of batches: of its first entry, and one past its last; else they are the offsets
+    indexes: tuple[int, int] | None = None
 
     @property
     def first_index(self) -> int:
@@ -56,15 +63,21 @@ class QueueState:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """*position*: the log was durable, and every record before it dispatched and written to the queue files."""
+    """*position*: the log was durable, and every record before it dispatched and written to the
+    queue files.
+    """
 
     position: int
     store_timestamp_ms: int
     queues: tuple[QueueState, ...] = ()
-    deleted: dict[str, int] = field(default_factory=dict)  # topic -> commit-log offset: its records before that are gone
-    crc_from: int = NEVER  # commit-log offset from which every record carries its own checksum
-    log_start: int = 0  # of the oldest segment; queues were not looked at for a later one
-    index: tuple[IndexState, ...] | None = None  # None: of a release that had no index
+    # topic -> commit-log offset: its records before that are gone
+    deleted: dict[str, int] = field(default_factory=dict)
+    # commit-log offset from which every record carries its own checksum
+    crc_from: int = NEVER
+    # of the oldest segment; queues were not looked at for a later one
+    log_start: int = 0
+    # None: of a release that had no index
+    index: tuple[IndexState, ...] | None = None
 
 
 def take(
@@ -79,17 +92,29 @@ def take(
     """The state of *queues* and *index*, all of whose entries were handed to the writer."""
     states = tuple(
         [
-            QueueState(q.key, q.min_offset, q.max_offset, q.first_file, tuple(q.crcs), q.own_indexes)
+            QueueState(
+                q.key, q.min_offset, q.max_offset, q.first_file, tuple(q.crcs), q.own_indexes
+            )
             for q in sorted(queues, key=lambda q: q.key)
         ]
     )
-    return Checkpoint(position, store_timestamp_ms, states, dict(deleted), crc_from, log_start, index)
+    return Checkpoint(
+        position, store_timestamp_ms, states, dict(deleted), crc_from, log_start, index
+    )
 
 
 def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
     """Both files. The log must be synced up to the position. Raises OSError."""
-    rows = [[*s.key, s.min_offset, s.max_offset, s.first_file, *s.crcs] for s in checkpoint.queues if s.indexes is None]
-    batches = [[*s.key, *s.indexes, s.min_offset, s.max_offset, s.first_file, *s.crcs] for s in checkpoint.queues if s.indexes is not None]
+    rows = [
+        [*s.key, s.min_offset, s.max_offset, s.first_file, *s.crcs]
+        for s in checkpoint.queues
+        if s.indexes is None
+    ]
+    batches = [
+        [*s.key, *s.indexes, s.min_offset, s.max_offset, s.first_file, *s.crcs]
+        for s in checkpoint.queues
+        if s.indexes is not None
+    ]
     body = json.dumps(
         {
             "position": checkpoint.position,
@@ -105,7 +130,9 @@ def save(fs: Fs, root: Path, checkpoint: Checkpoint) -> None:
     )
     replace_file(fs, root / NAME, as_file(body.encode()))
     stored_ms, position = checkpoint.store_timestamp_ms, checkpoint.position
-    page = _PAGE.pack(stored_ms, stored_ms, stored_ms, position, position, _MARK, stored_ms, checkpoint.crc_from)
+    page = _PAGE.pack(
+        stored_ms, stored_ms, stored_ms, position, position, _MARK, stored_ms, checkpoint.crc_from
+    )
     page += _SUM.pack(crc32(page))
     write_synced(fs, root / "checkpoint", page.ljust(_PAGE_BYTES, b"\0"), size=_PAGE_BYTES)
 
@@ -116,16 +143,20 @@ def as_file(body: bytes, number: int = FORMAT) -> bytes:
 
 
 def _checksum(body: bytes, number: int) -> int:
-    """That of every later format covers its number, so that a damaged number is not taken for a later release."""
+    """That of every later format covers its number, so that a damaged number is not taken for a
+    later release.
+    """
     return crc32(body) if number == 1 else crc32(b"%d:%s" % (number, body))
 
 
 def crc_from(fs: Fs, root: Path, checkpoint: Checkpoint | None) -> int:
-    """From which commit-log offset on the records of a log that is to be read carry their own checksum.
+    """From which commit-log offset on the records of a log that is to be read carry their own
+    checksum.
 
-    Nothing is promised when another broker ran here since our last checkpoint. Apache's says so in the lock at once, and moves its
-    timestamp in the page, but not our copy of it: 5.5 after a moment, 4.9 only after a minute. Nor where the page is not what the
-    checkpoint says or, without one, its checksum does not hold: sound records would be taken for damaged ones.
+    Nothing is promised when another broker ran here since our last checkpoint. Apache's says so in
+    the lock at once, and moves its timestamp in the page, but not our copy of it: 5.5 after a
+    moment, 4.9 only after a minute. Nor where the page is not what the checkpoint says or, without
+    one, its checksum does not hold: sound records would be taken for damaged ones.
     """
     if not was_ours(fs, root):
         return NEVER
@@ -141,7 +172,10 @@ def crc_from(fs: Fs, root: Path, checkpoint: Checkpoint | None) -> int:
 
 
 def load(fs: Fs, root: Path) -> Checkpoint | None:
-    """None when there is none or it is damaged. Raises StoreCorrupt for a format of a later release."""
+    """None when there is none or it is damaged.
+
+    Raises StoreCorrupt for a format of a later release.
+    """
     raw = read_file(fs, root / NAME)
     if raw is None:
         return None
@@ -152,39 +186,65 @@ def load(fs: Fs, root: Path) -> Checkpoint | None:
         if _checksum(body[:-1], number) != header["crc"]:
             return None
         if number > FORMAT:
-            raise StoreCorrupt(f"{root}: written by a later release (format {number}, this one reads up to {FORMAT})")
+            raise StoreCorrupt(
+                f"{root}: written by a later release (format {number}, this one reads up to "
+                f"{FORMAT})"
+            )
         fields = json.loads(body[:-1])
         queues = tuple(
-            [QueueState((topic, queue_id), low, high, first, tuple(crcs)) for topic, queue_id, low, high, first, *crcs in fields["queues"]]
+            [
+                QueueState((topic, queue_id), low, high, first, tuple(crcs))
+                for topic, queue_id, low, high, first, *crcs in fields["queues"]
+            ]
         )
         queues += tuple([_batch_state(*row) for row in fields.get("batchQueues", ())])
         index = tuple([IndexState(*row) for row in fields["index"]]) if "index" in fields else None
         log_start = fields.get("logStart", 0)
-        return Checkpoint(fields["position"], fields["storeTimestamp"], queues, fields["deleted"], fields["crcFrom"], log_start, index)
+        return Checkpoint(
+            fields["position"],
+            fields["storeTimestamp"],
+            queues,
+            fields["deleted"],
+            fields["crcFrom"],
+            log_start,
+            index,
+        )
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
 def _batch_state(
-    topic: str, queue_id: int, first_index: int, end: int, min_offset: int, max_offset: int, first_file: int, *crcs: int
+    topic: str,
+    queue_id: int,
+    first_index: int,
+    end: int,
+    min_offset: int,
+    max_offset: int,
+    first_file: int,
+    *crcs: int,
 ) -> QueueState:
-    return QueueState((topic, queue_id), min_offset, max_offset, first_file, crcs, (first_index, end))
+    return QueueState(
+        (topic, queue_id), min_offset, max_offset, first_file, crcs, (first_index, end)
+    )
 
 
 def mark_running(fs: Fs, root: Path, flush: str) -> None:
     """Make the abort marker: a start that finds it knows that the last run did not stop cleanly.
 
-    It holds the process, as that of Apache's broker does, which reads none; then how this run syncs, and the run of the machine.
+    It holds the process, as that of Apache's broker does, which reads none; then how this run
+    syncs, and the run of the machine.
     """
     write_synced(fs, root / "abort", f"{os.getpid()} {flush} {fs.boot_id()}".encode())
     fs.fsync_dir(root)
 
 
 def may_be_torn(fs: Fs, root: Path, flush: str) -> bool:
-    """Whether damage at the end of the log may be what a power cut left there. *flush* is how the last run synced, where it does not say.
+    """Whether damage at the end of the log may be what a power cut left there.
 
-    Not after a stop, nor behind what was synced before it was answered; and not where the machine has run on since: a process that was
-    killed leaves everything that it wrote. Raises OSError.
+    *flush* is how the last run synced, where it does not say.
+
+    Not after a stop, nor behind what was synced before it was answered; and not where the machine
+    has run on since: a process that was killed leaves everything that it wrote. Raises OSError.
     """
     raw = read_file(fs, root / "abort")
     if raw is None:

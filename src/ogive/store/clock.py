@@ -24,16 +24,30 @@ def now_ms() -> int:
 
 
 class SteadyClock:
-    """When the wall clock is set back, this one continues from where it was, a sixteenth slower, until the wall clock has caught up.
+    """When the wall clock is set back, this one continues from where it was, a sixteenth slower,
+    until the wall clock has caught up.
 
-    If it stood still instead, every message of that hour would be stored with one timestamp, and delays could not be measured. A step
-    forward is followed at once, unless it only undoes a step back. Not thread-safe.
+    If it stood still instead, every message of that hour would be stored with one timestamp, and
+    delays could not be measured. A step forward is followed at once, unless it only undoes a step
+    back. Not thread-safe.
     """
 
-    __slots__ = ("_ahead_ms", "_last_ms", "_monotonic", "_since_ms", "_since_s", "_wall", "_wall_ms")
+    __slots__ = (
+        "_ahead_ms",
+        "_last_ms",
+        "_monotonic",
+        "_since_ms",
+        "_since_s",
+        "_wall",
+        "_wall_ms",
+    )
 
-    def __init__(self, wall_ms: Callable[[], int], monotonic: Callable[[], float], at_least_ms: int = 0) -> None:
-        """*at_least_ms*: the latest time that was given out by the clock before this one, in an earlier process."""
+    def __init__(
+        self, wall_ms: Callable[[], int], monotonic: Callable[[], float], at_least_ms: int = 0
+    ) -> None:
+        """*at_least_ms*: the latest time that was given out by the clock before this one, in an
+        earlier process.
+        """
         self._wall, self._monotonic = wall_ms, monotonic
         self._wall_ms = wall_ms()
         # How far this clock was ahead when the two others stood at _since_ms and _since_s.
@@ -50,14 +64,18 @@ class SteadyClock:
         if wall_ms >= before_ms and not self._ahead_ms:
             return wall_ms
         if wall_ms < before_ms:
-            self._begin_at(wall_ms, self._ahead_after(before_ms - self._since_ms) + before_ms - wall_ms)
+            self._begin_at(
+                wall_ms, self._ahead_after(before_ms - self._since_ms) + before_ms - wall_ms
+            )
             if before_ms - wall_ms > _TOLD_MS:
                 self._tell()
             return self._not_before(wall_ms + int(self._ahead_ms))
         passed_ms = wall_ms - self._since_ms
         stepped_ms = passed_ms - (self._monotonic() - self._since_s) * 1000
         if stepped_ms > _ROUNDING_MS:
-            self._begin_at(wall_ms, max(0.0, self._ahead_after(passed_ms - stepped_ms) - stepped_ms))
+            self._begin_at(
+                wall_ms, max(0.0, self._ahead_after(passed_ms - stepped_ms) - stepped_ms)
+            )
             return self._not_before(wall_ms + int(self._ahead_ms))
         ahead_ms = self._ahead_after(passed_ms)
         if passed_ms >= _MEASURE_MS or not ahead_ms:
@@ -81,6 +99,7 @@ class SteadyClock:
 
     def _tell(self) -> None:
         log.warning(
-            "the machine's clock is %.0f s behind the time of what is stored: the store's clock is ahead of it, and slower until they meet",
+            "the machine's clock is %.0f s behind the time of what is stored: the store's clock is "
+            "ahead of it, and slower until they meet",
             self._ahead_ms / 1000,
         )

@@ -1,7 +1,8 @@
-"""The commit log: records back to back in segments, none across a border; what is left of a segment is a blank record.
+"""The commit log: records back to back in segments, none across a border; what is left of a segment
+is a blank record.
 
-Two halves that share no state: LogWriter belongs to whoever writes (see writer.py), LogReader with its hot tail to the owner thread.
-Source: CommitLog.java, MappedFileQueue.java, 5.3.
+Two halves that share no state: LogWriter belongs to whoever writes (see writer.py), LogReader with
+its hot tail to the owner thread. Source: CommitLog.java, MappedFileQueue.java, 5.3.
 """
 
 import logging
@@ -27,35 +28,54 @@ Chunk = tuple[int, bytes]
 
 _ZERO_STEP: Final = 1024 * 1024
 _ZEROS: Final = bytes(_ZERO_STEP)
-_MAX_GAP: Final = 16 * 1024  # cold records this near each other come with one pread
+# cold records this near each other come with one pread
+_MAX_GAP: Final = 16 * 1024
 _MAX_SPAN: Final = 1024 * 1024
 _MAX_BROUGHT_IN: Final = 4 * 1024 * 1024
-_RUNS_BYTES: Final = 16 * 1024 * 1024  # 1,024 messages of 1 KiB from each of eight queues, and some
+# 1,024 messages of 1 KiB from each of eight queues, and some
+_RUNS_BYTES: Final = 16 * 1024 * 1024
 _MAX_RUNS: Final = 32
 _MAX_DAMAGED: Final = 10_000
-_CHECK_BYTES: Final = 2048  # reading so much more, and its part in a sum, costs what the check of one record does
+# reading so much more, and its part in a sum, costs what the check of one record does
+_CHECK_BYTES: Final = 2048
 
 
 class LogWriter:
-    """Writes and syncs. Room is taken ahead, so that a full disk shows before a byte of a record is written.
+    """Writes and syncs.
 
-    *zeros*: by writing them, so that a sync on the way to an acknowledgement changes no size and no extent. Where no answer waits for a
-    sync the room is only reserved: the disk writes half as much, and a message of 1 KiB costs 0.4 us of CPU less.
+    Room is taken ahead, so that a full disk shows before a byte of a record is written.
+
+    *zeros*: by writing them, so that a sync on the way to an acknowledgement changes no size and no
+    extent. Where no answer waits for a sync the room is only reserved: the disk writes half as
+    much, and a message of 1 KiB costs 0.4 us of CPU less.
     """
 
-    def __init__(self, fs: Fs, directory: Path, segment_bytes: int, end: int, *, zeros: bool = True) -> None:
-        self._fs, self._directory, self._segment_bytes, self._zeros = fs, directory, segment_bytes, zeros
-        self._current = -1  # start of the segment that records go to
-        self._prepared = end  # everything before is records, or room that reads as zeros, in files of full size
-        self._handles: dict[int, int] = {}  # segment start -> handle: the one being written, and those prepared after it
-        self._dirty: set[int] = set()  # starts of segments written since their last sync
+    def __init__(
+        self, fs: Fs, directory: Path, segment_bytes: int, end: int, *, zeros: bool = True
+    ) -> None:
+        self._fs, self._directory, self._segment_bytes, self._zeros = (
+            fs,
+            directory,
+            segment_bytes,
+            zeros,
+        )
+        # start of the segment that records go to
+        self._current = -1
+        # everything before is records, or room that reads as zeros, in files of full size
+        self._prepared = end
+        # segment start -> handle: the one being written, and those prepared after it
+        self._handles: dict[int, int] = {}
+        # starts of segments written since their last sync
+        self._dirty: set[int] = set()
 
     @property
     def prepared(self) -> int:
         return self._prepared
 
     def is_ready(self, start: int, end: int) -> bool:
-        """Whether writing from *start* to *end* is a write and nothing else: into the segment that is written now, over zeros."""
+        """Whether writing from *start* to *end* is a write and nothing else: into the segment that
+        is written now, over zeros.
+        """
         return end <= self._prepared and start - start % self._segment_bytes == self._current
 
     def prepare(self, until: int) -> None:
@@ -65,14 +85,19 @@ class LogWriter:
             size = min(_ZERO_STEP, start + self._segment_bytes - self._prepared)
             handle = self._handle(start)
             if self._zeros:
-                self._fs.pwrite(handle, _ZEROS if size == _ZERO_STEP else bytes(size), self._prepared - start)
+                self._fs.pwrite(
+                    handle, _ZEROS if size == _ZERO_STEP else bytes(size), self._prepared - start
+                )
             else:
                 self._fs.reserve(handle, size, self._prepared - start)
             self._dirty.add(start)
             self._prepared += size
 
     def write(self, chunks: Sequence[Chunk]) -> None:
-        """Chunks in order, each inside one segment. A segment is synced before the next one gets its first record."""
+        """Chunks in order, each inside one segment.
+
+        A segment is synced before the next one gets its first record.
+        """
         for offset, data in chunks:
             start = offset - offset % self._segment_bytes
             if start != self._current:
@@ -104,7 +129,8 @@ class LogWriter:
             handle = self._fs.open(segment_path(self._directory, start), create=True)
             try:
                 if self._fs.size(handle) != self._segment_bytes:
-                    self._fs.fsync_dir(self._directory)  # before the size is right: a next try would take the name for a lasting one
+                    # before the size is right: a next try would take the name for a lasting one
+                    self._fs.fsync_dir(self._directory)
                     self._fs.truncate(handle, self._segment_bytes)
             except OSError:
                 self._fs.close(handle)
@@ -126,7 +152,8 @@ class HotLog:
         self._starts.append(offset)
         self._chunks.append(data)
         self._size += len(data)
-        if self._size > self._limit + self._limit // 8:  # in bulk: deleting from the front of a list moves the rest
+        # in bulk: deleting from the front of a list moves the rest
+        if self._size > self._limit + self._limit // 8:
             drop = 0
             while self._size > self._limit and drop < len(self._chunks) - 1:
                 self._size -= len(self._chunks[drop])
@@ -147,7 +174,10 @@ class HotLog:
 
 
 class Run(NamedTuple):
-    """Bytes of the log from *start* on. *sound*: they are as they were written, which need not be shown for each record again."""
+    """Bytes of the log from *start* on.
+
+    *sound*: they are as they were written, which need not be shown for each record again.
+    """
 
     start: int
     data: bytes
@@ -155,11 +185,13 @@ class Run(NamedTuple):
 
 
 class ReadRuns:
-    """What was read for one queue, for the records of other queues that stand in between, and for the next pull of the same queue.
+    """What was read for one queue, for the records of other queues that stand in between, and for
+    the next pull of the same queue.
 
-    Queues that are read side by side stand mixed in the log, and each would read all of it: with eight of them and messages of 1 KiB
-    that is 3 us a message. A last stretch goes on behind what was wanted. What stands between two visible records never changes, so a
-    run is true as long as it is kept.
+    Queues that are read side by side stand mixed in the log, and each would read all of it: with
+    eight of them and messages of 1 KiB that is 3 us a message. A last stretch goes on behind what
+    was wanted. What stands between two visible records never changes, so a run is true as long as
+    it is kept.
     """
 
     def __init__(self, limit: int) -> None:
@@ -188,8 +220,11 @@ class ReadRuns:
 
 
 class LogReader:
-    """Reads records: the newest from memory, others by pread, near ones together. What comes from disk is checked: whole stretches by
-    their sums, where many of their records are wanted, and each record where there is no sum, or it does not match."""
+    """Reads records: the newest from memory, others by pread, near ones together.
+
+    What comes from disk is checked: whole stretches by their sums, where many of their records are
+    wanted, and each record where there is no sum, or it does not match.
+    """
 
     def __init__(
         self,
@@ -204,7 +239,8 @@ class LogReader:
         known_damage: Iterable[int] = (),
     ) -> None:
         self._directory, self._segment_bytes, self._disk = directory, segment_bytes, disk
-        self.start = start  # of the oldest segment
+        # of the oldest segment
+        self.start = start
         self.hot = HotLog(hot_bytes)
         self._stretches = Stretches(stretch_bytes, segment_bytes)
         self._runs = ReadRuns(_RUNS_BYTES)
@@ -218,14 +254,19 @@ class LogReader:
         self._stretches.note(offset, data)
 
     def begin_at(self, start: int) -> None:
-        """The log begins at *start* from here on, the first byte of a segment: nobody reads what was before it."""
+        """The log begins at *start* from here on, the first byte of a segment: nobody reads what
+        was before it.
+        """
         self.start = start
         self._stretches.forget_before(start)
 
-    def collect(self, wanted: list[Wanted], queue_id: int, field: bytes) -> tuple[list[bytes | memoryview], int, int]:
+    def collect(
+        self, wanted: list[Wanted], queue_id: int, field: bytes
+    ) -> tuple[list[bytes | memoryview], int, int]:
         """(parts, count, size) of the records in *wanted*. Damaged ones are left out.
 
-        A record from disk counts only if it is the one that the queue meant: *queue_id* and *field*, its topic_field, must be in it.
+        A record from disk counts only if it is the one that the queue meant: *queue_id* and
+        *field*, its topic_field, must be in it.
         """
         parts: list[bytes | memoryview] = []
         count = size = i = 0
@@ -267,11 +308,16 @@ class LogReader:
         return data[at : at + record.size] if record is not None else None
 
     def read(self, offset: int, size: int) -> bytes:
-        """Bytes of one segment; fewer at its end, none where no segment is. Raises StoreError when the disk cannot be read, and Cold."""
+        """Bytes of one segment; fewer at its end, none where no segment is.
+
+        Raises StoreError when the disk cannot be read, and Cold.
+        """
         start = offset - offset % self._segment_bytes
         try:
             return self._disk.read_log(
-                segment_path(self._directory, start), min(size, start + self._segment_bytes - offset), offset - start
+                segment_path(self._directory, start),
+                min(size, start + self._segment_bytes - offset),
+                offset - start,
             )
         except FileNotFoundError:
             return b""
@@ -279,10 +325,16 @@ class LogReader:
             raise StoreError(f"the commit log cannot be read at {offset}: {exc}") from exc
 
     def _read_run(self, wanted: list[Wanted], i: int) -> tuple[int, Run]:
-        """One pread for wanted[i] and its near followers, by whole stretches where that is worth it: (next i, what was read)."""
+        """One pread for wanted[i] and its near followers, by whole stretches where that is worth
+        it: (next i, what was read).
+        """
         base = wanted[i][0]
         segment_end = base - base % self._segment_bytes + self._segment_bytes
-        j, stop, asked = _near(wanted, i, min(base - base % self._stretches.bytes + _MAX_SPAN, segment_end, self.hot.start))
+        j, stop, asked = _near(
+            wanted,
+            i,
+            min(base - base % self._stretches.bytes + _MAX_SPAN, segment_end, self.hot.start),
+        )
         begin, end = self._stretches.covering(base, stop)
         k, inside = j, asked
         while k > i and wanted[k - 1][0] + wanted[k - 1][1] > end:
@@ -293,22 +345,36 @@ class LogReader:
             j, base, stop, asked = k, begin, end, inside
         try:
             data = self.read(base, stop - base)
-        except Cold as cold:  # all that this answer needs from here on comes with one wait
-            last_wanted = max([offset + size for offset, size, _ in wanted[i:] if offset < segment_end], default=stop)
+        except Cold as cold:
+            # all that this answer needs from here on comes with one wait
+            last_wanted = max(
+                [offset + size for offset, size, _ in wanted[i:] if offset < segment_end],
+                default=stop,
+            )
             if whole:
                 last_wanted += -last_wanted % self._stretches.bytes
-            cold.place = cold.place._replace(size=max(stop - base, min(last_wanted - base, _MAX_BROUGHT_IN)))
+            cold.place = cold.place._replace(
+                size=max(stop - base, min(last_wanted - base, _MAX_BROUGHT_IN))
+            )
             raise
         run = Run(base, data, whole and self._stretches.hold(base, data))
         if 2 * asked <= len(data) == stop - base:
             self._runs.keep(run)
-        elif run.sound:  # the queue's next pull begins in the last stretch; all of it in memory for nobody would cost 0.5 us a message
+        elif run.sound:
+            # the queue's next pull begins in the last stretch; all of it in memory for nobody would
+            # cost 0.5 us a message
             last = stop - self._stretches.bytes
             self._runs.keep(Run(last, data[last - base :], True))
         return j, run
 
-    def _undamaged(self, wanted: list[Wanted], run: Run, queue_id: int, field: bytes) -> list[Wanted]:
-        bad = set(not_standing(run.data, run.start, wanted, queue_id, field, self._crc_from, sound=run.sound))
+    def _undamaged(
+        self, wanted: list[Wanted], run: Run, queue_id: int, field: bytes
+    ) -> list[Wanted]:
+        bad = set(
+            not_standing(
+                run.data, run.start, wanted, queue_id, field, self._crc_from, sound=run.sound
+            )
+        )
         if not bad:
             return wanted
         self._runs.forget(run.start)
@@ -321,11 +387,17 @@ class LogReader:
         if offset not in self._known and self.damaged < _MAX_DAMAGED:
             self._known.add(offset)
             self.damaged += 1
-            log.error("commit log: the record of %d bytes at offset %d is damaged and is skipped", size, offset)
+            log.error(
+                "commit log: the record of %d bytes at offset %d is damaged and is skipped",
+                size,
+                offset,
+            )
 
 
 def _near(wanted: list[Wanted], i: int, limit: int) -> tuple[int, int, int]:
-    """wanted[i] and what follows near by, up to *limit*: (one past the last, where it ends in the log, bytes of all)."""
+    """wanted[i] and what follows near by, up to *limit*: (one past the last, where it ends in the
+    log, bytes of all).
+    """
     if native is not None and (near := native.near(wanted, i, limit, _MAX_GAP)) is not None:
         return near
     offset, asked, _ = wanted[i]

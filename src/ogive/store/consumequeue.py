@@ -1,7 +1,9 @@
-"""Consume queues: for each (topic, queue id) the entries that say where its messages are in the commit log.
+"""Consume queues: for each (topic, queue id) the entries that say where its messages are in the
+commit log.
 
-They are derived: written late and in batches, never synced, checked by checksums at the start, and rebuilt from the log where those do not
-match. The newest entries stay in memory. Source: ConsumeQueue.java, 5.3.
+They are derived: written late and in batches, never synced, checked by checksums at the start, and
+rebuilt from the log where those do not match. The newest entries stay in memory. Source:
+ConsumeQueue.java, 5.3.
 """
 
 import errno
@@ -34,13 +36,22 @@ _MAX_NAME_BYTES: Final = 255
 
 
 def names_a_directory(topic: str) -> bool:
-    """Whether the files of *topic* would be in a directory of its own. A record may say anything: who sends may put one into a body, and
-    a search behind damage may come upon it."""
+    """Whether the files of *topic* would be in a directory of its own.
+
+    A record may say anything: who sends may put one into a body, and a search behind damage may
+    come upon it.
+    """
     try:
         raw = topic.encode()
-    except UnicodeEncodeError:  # a directory whose name is no UTF-8
+    except UnicodeEncodeError:
+        # a directory whose name is no UTF-8
         return False
-    return topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic and len(raw) <= _MAX_NAME_BYTES
+    return (
+        topic not in ("", ".", "..")
+        and "/" not in topic
+        and "\0" not in topic
+        and len(raw) <= _MAX_NAME_BYTES
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +71,34 @@ class QueueWrite:
 
 
 class ConsumeQueue:
-    """Offsets and newest entries of one queue. Owner thread only; files are written through QueueWrite.
+    """Offsets and newest entries of one queue.
 
-    Entries have indexes. Here each stands for one offset, and its index is that offset; a BatchQueue knows others. So whoever asks by an
-    offset goes through index_of() and offset_at(), unless it knows that the queue is an ordinary one.
+    Owner thread only; files are written through QueueWrite.
+
+    Entries have indexes. Here each stands for one offset, and its index is that offset; a
+    BatchQueue knows others. So whoever asks by an offset goes through index_of() and offset_at(),
+    unless it knows that the queue is an ordinary one.
     """
 
     __slots__ = (
-        "crcs", "directory", "file_entries", "first_file", "fixed_bytes", "handed", "key", "max_offset", "min_offset", "next_offset",
-        "scheduled", "tail", "tail_start", "topic_bytes", "topic_field", "usual", "written",
-    )  # fmt: skip
+        "crcs",
+        "directory",
+        "file_entries",
+        "first_file",
+        "fixed_bytes",
+        "handed",
+        "key",
+        "max_offset",
+        "min_offset",
+        "next_offset",
+        "scheduled",
+        "tail",
+        "tail_start",
+        "topic_bytes",
+        "topic_field",
+        "usual",
+        "written",
+    )
 
     layout: ClassVar[struct.Struct] = ENTRY
     """of an entry; it begins with commit-log offset, record size and tags code"""
@@ -81,26 +110,37 @@ class ConsumeQueue:
         self.key, self.directory, self.file_entries = key, directory, file_entries
         self.topic_bytes = key[0].encode()
         self.topic_field = topic_field(self.topic_bytes)
-        self.fixed_bytes = fixed_bytes(self.topic_field)  # of a record, beside body and properties
-        self.scheduled = key[0] == SCHEDULE_TOPIC  # tags codes are delivery times
-        self.usual = self.layout is ENTRY and not self.scheduled  # its entries are those that the compiled part makes
+        # of a record, beside body and properties
+        self.fixed_bytes = fixed_bytes(self.topic_field)
+        # tags codes are delivery times
+        self.scheduled = key[0] == SCHEDULE_TOPIC
+        # its entries are those that the compiled part makes
+        self.usual = self.layout is ENTRY and not self.scheduled
         self.min_offset = first
-        self.max_offset = first  # visible: durable and dispatched
-        self.next_offset = first  # the next put takes it
-        self.tail = bytearray()  # entries tail_start .. end
+        # visible: durable and dispatched
+        self.max_offset = first
+        # the next put takes it
+        self.next_offset = first
+        # entries tail_start .. end
+        self.tail = bytearray()
         self._begin(first)
 
     def _begin(self, index: int) -> None:
-        """The first entry will have *index*; the rest of its file before it says that these offsets have no record."""
+        """The first entry will have *index*; the rest of its file before it says that these offsets
+        have no record.
+        """
         missing = index % self.file_entries
         self.tail += FILLER * missing
         self.tail_start = index - missing
-        self.written = index - missing  # entries before it are in the files
-        self.handed = index - missing  # entries before it were handed to the writer
+        # entries before it are in the files
+        self.written = index - missing
+        # entries before it were handed to the writer
+        self.handed = index - missing
         self.first_file = index // self.file_entries
-        self.crcs: list[int] = []  # of the entries in each file, from first_file on, up to `handed`
+        # of the entries in each file, from first_file on, up to `handed`
+        self.crcs: list[int] = []
 
-    # --- offsets and indexes -----------------------------------------------------------------------------------------
+    # --- offsets and indexes ----------------------------------------------------------------------
 
     @property
     def first_index(self) -> int:
@@ -134,17 +174,30 @@ class ConsumeQueue:
         commitlog_offset, size, _ = ENTRY.unpack(raw)
         return None if size == FILLER_SIZE else (commitlog_offset, size, index)
 
-    # --- entries -----------------------------------------------------------------------------------------------------
+    # --- entries ----------------------------------------------------------------------------------
 
-    def entry(self, commitlog_offset: int, size: int, tags_code: int, stored_ms: int, offset: int, count: int) -> bytes:
-        """For a record with the messages *offset* .. *offset* + *count*. Raises struct.error for a number that does not fit."""
+    def entry(
+        self,
+        commitlog_offset: int,
+        size: int,
+        tags_code: int,
+        stored_ms: int,
+        offset: int,
+        count: int,
+    ) -> bytes:
+        """For a record with the messages *offset* ..
+
+        *offset* + *count*. Raises struct.error for a number that does not fit.
+        """
         return ENTRY.pack(commitlog_offset, size, tags_code)
 
     @staticmethod
     def end_in_file(first: int, raw: bytes) -> int:
         """One past the last offset of a file *raw* whose first entry has the index *first*."""
         used = 0
-        for commitlog_offset, size, _ in ENTRY.iter_unpack(raw[: len(raw) - len(raw) % ENTRY_BYTES]):
+        for commitlog_offset, size, _ in ENTRY.iter_unpack(
+            raw[: len(raw) - len(raw) % ENTRY_BYTES]
+        ):
             if size <= 0 or commitlog_offset < 0:
                 break
             used += 1
@@ -168,7 +221,9 @@ class ConsumeQueue:
         if self.handed == end:
             return None
         entries = bytes(self.tail[(self.handed - self.tail_start) * self.entry_bytes :])
-        write = QueueWrite(self.directory, self.file_entries, self.handed, entries, self.entry_bytes)
+        write = QueueWrite(
+            self.directory, self.file_entries, self.handed, entries, self.entry_bytes
+        )
         for index, piece in split_at_files(write):
             number = index // self.file_entries - self.first_file
             if number == len(self.crcs):
@@ -178,11 +233,18 @@ class ConsumeQueue:
         return write
 
     def drop_files(self) -> list[Path]:
-        """Forget the files that hold nothing from min_offset on; what to remove. Never the newest, which tells where the queue goes on."""
+        """Forget the files that hold nothing from min_offset on; what to remove.
+
+        Never the newest, which tells where the queue goes on.
+        """
         gone = []
         newest = max(0, self.end - 1) // self.file_entries
-        while self.first_file < min(self.first_index // self.file_entries, newest, self.written // self.file_entries):
-            gone.append(segment_path(self.directory, self.first_file * self.file_entries * self.entry_bytes))
+        while self.first_file < min(
+            self.first_index // self.file_entries, newest, self.written // self.file_entries
+        ):
+            gone.append(
+                segment_path(self.directory, self.first_file * self.file_entries * self.entry_bytes)
+            )
             self.first_file += 1
             del self.crcs[:1]
         return gone
@@ -204,9 +266,12 @@ class ConsumeQueue:
 
 
 def read_entries(disk: Disk, queue: ConsumeQueue, index: int, count: int) -> bytes:
-    """Entries of one file from *index* on, at most *count*. Raises FileNotFoundError, OSError, Cold.
+    """Entries of one file from *index* on, at most *count*.
 
-    A file that ends before them was cut since the start: to pass over what it held would lose messages that the log has.
+    Raises FileNotFoundError, OSError, Cold.
+
+    A file that ends before them was cut since the start: to pass over what it held would lose
+    messages that the log has.
     """
     at, size = index % queue.file_entries, queue.entry_bytes
     path = segment_path(queue.directory, (index - at) * size)
@@ -220,7 +285,8 @@ def read_entries(disk: Disk, queue: ConsumeQueue, index: int, count: int) -> byt
 class QueueFiles:
     """Changes the files of all consume queues, through a bounded number of handles.
 
-    *keep*: a file that is begun keeps what an older one of its name holds behind the entries that are written, until leave_only().
+    *keep*: a file that is begun keeps what an older one of its name holds behind the entries that
+    are written, until leave_only().
     """
 
     def __init__(self, fs: Fs, max_open: int, *, keep: bool = False) -> None:
@@ -248,7 +314,9 @@ class QueueFiles:
                     self._fs.pwrite(handle, piece, at * size)
 
     def _begin_anew(self, handle: int, written: int, size: int) -> None:
-        """A block of the older file cannot be read, and so not written in part: keep of it only what was written now."""
+        """A block of the older file cannot be read, and so not written in part: keep of it only
+        what was written now.
+        """
         data = self._fs.pread(handle, written, 0)
         self._fs.truncate(handle, 0)
         self._fs.truncate(handle, size)
@@ -265,9 +333,14 @@ class QueueFiles:
             self._fs.truncate(handle, queue.file_entries * size)
 
     def leave_only(self, queue: ConsumeQueue, names: Iterable[str]) -> None:
-        """Of the files *names* those that hold what was written of *queue*, with zeros behind it."""
+        """Of the files *names* those that hold what was written of *queue*, with zeros behind
+        it.
+        """
         size = queue.file_entries * queue.entry_bytes
-        kept = {segment_path(queue.directory, (queue.first_file + number) * size).name for number in range(len(queue.crcs))}
+        kept = {
+            segment_path(queue.directory, (queue.first_file + number) * size).name
+            for number in range(len(queue.crcs))
+        }
         for name in names:
             if name not in kept:
                 self.unlink(queue.directory / name)

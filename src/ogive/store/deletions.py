@@ -1,7 +1,9 @@
-"""``config/deletedTopics.json``: of each deleted topic, the commit-log offset before which its records are gone.
+"""``config/deletedTopics.json``: of each deleted topic, the commit-log offset before which its
+records are gone.
 
-queues.json says the same, and counts where it is usable. It can be made again from the log, but what was deleted is in no record: so this
-table, which has a backup, outlives it. Apache's broker passes over the file.
+queues.json says the same, and counts where it is usable. It can be made again from the log, but
+what was deleted is in no record: so this table, which has a backup, outlives it. Apache's broker
+passes over the file.
 """
 
 from collections.abc import Mapping
@@ -20,7 +22,10 @@ def deletions(fs: Fs, root: Path, checkpoint: Checkpoint | None, log_end: int) -
     """Those that count for a log that goes up to *log_end*. Changes nothing. Raises OSError."""
     if checkpoint is not None:
         return dict(checkpoint.deleted)
-    return {topic: offset for topic, offset in (_tabled(fs, root) or {}).items() if offset <= log_end}  # else of another log
+    # else of another log
+    return {
+        topic: offset for topic, offset in (_tabled(fs, root) or {}).items() if offset <= log_end
+    }
 
 
 class DeletionTable:
@@ -28,7 +33,9 @@ class DeletionTable:
 
     def __init__(self, fs: Fs, root: Path) -> None:
         """Raises OSError."""
-        self._table = JsonTable(fs, root / "config" / _NAME, valid=lambda value: isinstance(value.get(_DELETED), dict))
+        self._table = JsonTable(
+            fs, root / "config" / _NAME, valid=lambda value: isinstance(value.get(_DELETED), dict)
+        )
         self._saved: Mapping[str, int] = _read(fs, root / "config" / _NAME) or {}
 
     def save(self, deleted: Mapping[str, int]) -> None:
@@ -48,4 +55,8 @@ def _read(fs: Fs, path: Path) -> dict[str, int] | None:
     table = (peek(fs, path) or {}).get(_DELETED)
     if not isinstance(table, dict):
         return None
-    return {str(topic): offset for topic, offset in table.items() if isinstance(offset, int) and offset >= 0}
+    return {
+        str(topic): offset
+        for topic, offset in table.items()
+        if isinstance(offset, int) and offset >= 0
+    }

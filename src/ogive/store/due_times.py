@@ -1,9 +1,10 @@
 """When delayed messages are due whose queue entries are made again from the log.
 
-The log says when a message was stored and its level, not how long that level was then. apache-broker.conf says it: the delay levels of the
-last start, and those before it with the commit-log offset up to which they counted. Where an entry of the old files still names the
-message, it counts if it is later: the levels may have been others before anything noted them. So a message may be late where all of that
-is lost, and is never early.
+The log says when a message was stored and its level, not how long that level was then.
+apache-broker.conf says it: the delay levels of the last start, and those before it with the
+commit-log offset up to which they counted. Where an entry of the old files still names the message,
+it counts if it is later: the levels may have been others before anything noted them. So a message
+may be late where all of that is lost, and is never early.
 """
 
 import logging
@@ -24,31 +25,44 @@ log = logging.getLogger(__name__)
 
 _LEVELS: Final = "messageDelayLevel"
 _BEFORE: Final = "# before commit-log offset "
-_MAX_EARLIER: Final = 100  # tables: who changes the levels every day has three months of them
+# tables: who changes the levels every day has three months of them
+_MAX_EARLIER: Final = 100
 _MAX_OFFSET_DIGITS: Final = 19
-_LONGEST_MS: Final = 366 * 24 * 3600 * 1000  # what an entry says beyond that, and no table does, is damage
-_MAX_OPEN: Final = 32  # files; there are 18 levels
+# what an entry says beyond that, and no table does, is damage
+_LONGEST_MS: Final = 366 * 24 * 3600 * 1000
+# files; there are 18 levels
+_MAX_OPEN: Final = 32
 _BLOCK_ENTRIES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LevelTables:
-    """*earlier*: tables of delay levels, each with the commit-log offset up to which it counted, in order; *last* is the one since then."""
+    """*earlier*: tables of delay levels, each with the commit-log offset up to which it counted, in
+    order; *last* is the one since then.
+    """
 
-    last: DelayLevels | None = None  # None: no broker of ours has said
+    # None: no broker of ours has said
+    last: DelayLevels | None = None
     earlier: tuple[tuple[int, DelayLevels], ...] = ()
 
     @classmethod
     def read(cls, fs: Fs, root: Path) -> "LevelTables":
         """Those of a directory. Raises OSError."""
         last, earlier = None, []
-        for line in (read_file(fs, root / APACHE_CONF) or b"").decode("utf-8", "replace").splitlines():
+        for line in (
+            (read_file(fs, root / APACHE_CONF) or b"").decode("utf-8", "replace").splitlines()
+        ):
             name, _, value = line.partition("=")
             until, _, setting = name.removeprefix(_BEFORE).partition(": ")
             try:
                 if name == _LEVELS:
                     last = DelayLevels.parse(value)
-                elif name.startswith(_BEFORE) and setting == _LEVELS and until.isdecimal() and len(until) <= _MAX_OFFSET_DIGITS:
+                elif (
+                    name.startswith(_BEFORE)
+                    and setting == _LEVELS
+                    and until.isdecimal()
+                    and len(until) <= _MAX_OFFSET_DIGITS
+                ):
                     earlier.append((int(until), DelayLevels.parse(value)))
             except InvalidOption as exc:
                 log.warning("%s is not used: %s", root / APACHE_CONF, exc)
@@ -56,18 +70,23 @@ class LevelTables:
 
     def at(self, commitlog_offset: int) -> DelayLevels | None:
         """Those that counted for a message there."""
-        return next((levels for until, levels in self.earlier if commitlog_offset < until), self.last)
+        return next(
+            (levels for until, levels in self.earlier if commitlog_offset < until), self.last
+        )
 
     def followed_by(self, levels: DelayLevels, start: int, end: int) -> "LevelTables":
         """With *levels* from here on, where the log goes from *start* to *end*."""
-        earlier = [(min(until, end), table) for until, table in self.earlier if until > start]  # end: a power cut took what was behind it
+        # end: a power cut took what was behind it
+        earlier = [(min(until, end), table) for until, table in self.earlier if until > start]
         if self.last is not None and self.last != levels and end > start:
             earlier.append((end, self.last))
         return LevelTables(levels, tuple(earlier[-_MAX_EARLIER:]))
 
     def lines(self) -> str:
         """What read() finds again of *earlier*. A comment: Apache's broker passes over it."""
-        return "".join(f"{_BEFORE}{until}: {_LEVELS}={_text(levels)}\n" for until, levels in self.earlier)
+        return "".join(
+            f"{_BEFORE}{until}: {_LEVELS}={_text(levels)}\n" for until, levels in self.earlier
+        )
 
 
 def _text(levels: DelayLevels) -> str:
@@ -82,15 +101,21 @@ class DueTimes:
         self._fs, self._default = fs, default
         self._tables = LevelTables.read(fs, root)
         self._handles = Handles(fs, _MAX_OPEN)
-        self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}  # first index, entries of the old file
+        # first index, entries of the old file
+        self._blocks: dict[ConsumeQueue, tuple[int, bytes]] = {}
 
-    def of(self, queue: ConsumeQueue, commitlog_offset: int, size: int, level: int, stored_ms: int) -> int:
+    def of(
+        self, queue: ConsumeQueue, commitlog_offset: int, size: int, level: int, stored_ms: int
+    ) -> int:
         """For the message that gets the next index of *queue*. Raises OSError."""
         due_ms = stored_ms + (self._tables.at(commitlog_offset) or self._default).delay_ms(level)
         raw = self._old_entry(queue, queue.end)
         if len(raw) == ENTRY_BYTES:
             old_offset, old_size, old_ms = ENTRY.unpack(raw)
-            if (old_offset, old_size) == (commitlog_offset, size) and due_ms < old_ms <= stored_ms + _LONGEST_MS:
+            if (old_offset, old_size) == (
+                commitlog_offset,
+                size,
+            ) and due_ms < old_ms <= stored_ms + _LONGEST_MS:
                 return int(old_ms)
         return due_ms
 
@@ -108,7 +133,11 @@ class DueTimes:
             except FileNotFoundError:
                 return b""
             count = min(_BLOCK_ENTRIES, queue.file_entries - within)
-            block, at = read_or_nothing(self._fs, handle, path, count * ENTRY_BYTES, within * ENTRY_BYTES), 0
-            block = block or bytes(count * ENTRY_BYTES)  # or it would be read for each entry
+            block, at = (
+                read_or_nothing(self._fs, handle, path, count * ENTRY_BYTES, within * ENTRY_BYTES),
+                0,
+            )
+            # or it would be read for each entry
+            block = block or bytes(count * ENTRY_BYTES)
             self._blocks[queue] = index, block
         return block[at : at + ENTRY_BYTES]

@@ -1,5 +1,6 @@
-"""A directory whose log is gone, as where its disk is not mounted: a start on it would give out offsets that were given out already, and
-what is stored then is lost when the log comes back."""
+"""A directory whose log is gone, as where its disk is not mounted: a start on it would give out
+offsets that were given out already, and what is stored then is lost when the log comes back.
+"""
 
 from ogive.errors import StoreCorrupt
 from ogive.store import checkpoint as checkpoints
@@ -11,7 +12,10 @@ from ogive.store.segments import segment_names
 
 
 def refuse_emptied(fs: Fs, config: StoreConfig) -> None:
-    """Raises StoreCorrupt where the log has no file, and other files tell of messages. No removal by age takes the newest file."""
+    """Raises StoreCorrupt where the log has no file, and other files tell of messages.
+
+    No removal by age takes the newest file.
+    """
     if (told := traces(fs, config)) is not None:
         raise StoreCorrupt(
             f"{config.root / 'commitlog'} holds no messages, but {told}: is its disk mounted? "
@@ -20,7 +24,9 @@ def refuse_emptied(fs: Fs, config: StoreConfig) -> None:
 
 
 def traces(fs: Fs, config: StoreConfig) -> str | None:
-    """What tells of messages that the log does not have, in words; None where nothing does, or the log has files. Raises OSError."""
+    """What tells of messages that the log does not have, in words; None where nothing does, or the
+    log has files. Raises OSError.
+    """
     root = config.root
     if segment_names(fs, root / "commitlog"):
         return None

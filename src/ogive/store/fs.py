@@ -1,6 +1,9 @@
-"""The few file calls that the store uses. Everything on disk goes through here, so that a test can record, lose, tear or refuse writes.
+"""The few file calls that the store uses.
 
-Plain pwrite and pread, never a writable mapping: an I/O error is an exception here and would be a deadly signal there.
+Everything on disk goes through here, so that a test can record, lose, tear or refuse writes.
+
+Plain pwrite and pread, never a writable mapping: an I/O error is an exception here and would be a
+deadly signal there.
 """
 
 import errno
@@ -15,9 +18,12 @@ from typing import Final, Protocol
 Data = bytes | bytearray | memoryview
 
 NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE})
-"""Errors that say "not now" and lose nothing; any other error of a write or sync is final. Files that may not grow any further
-(RLIMIT_FSIZE) belong here, as those on a full disk do, and files that cannot be opened because too many are: clients hold most of them,
-and must not end the store by connecting."""
+"""Errors that say "not now" and lose nothing; any other error of a write or sync is final.
+
+Files that may not grow any further (RLIMIT_FSIZE) belong here, as those on a full disk do, and
+files that cannot be opened because too many are: clients hold most of them, and must not end the
+store by connecting.
+"""
 
 _NOWAIT: Final[int] = getattr(os, "RWF_NOWAIT", 0)
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -56,7 +62,9 @@ class Fs(Protocol):
     """File calls. Handles are small integers. Every failure is an OSError."""
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        """Read and write; *create* makes a missing file (empty), whose name lasts only after fsync_dir."""
+        """Read and write; *create* makes a missing file (empty), whose name lasts only after
+        fsync_dir.
+        """
 
     def close(self, handle: int) -> None: ...
 
@@ -64,7 +72,8 @@ class Fs(Protocol):
         """As many bytes as there are, at most *size*."""
 
     def pread_now(self, handle: int, size: int, offset: int) -> bytes | None:
-        """pread() of what is in the operating system's memory; None if the disk would have to be waited for. For one thread only.
+        """pread() of what is in the operating system's memory; None if the disk would have to be
+        waited for. For one thread only.
 
         Where the system cannot tell, as on some file systems and outside Linux, it is pread().
         """
@@ -73,7 +82,9 @@ class Fs(Protocol):
         """All of *data*, or an OSError with an unknown part of it written."""
 
     def reserve(self, handle: int, size: int, offset: int) -> None:
-        """Take room on the disk for bytes that were never written: they read as zeros, and no write to them meets a full disk."""
+        """Take room on the disk for bytes that were never written: they read as zeros, and no write
+        to them meets a full disk.
+        """
 
     def fdatasync(self, handle: int) -> None:
         """The file's bytes and size are on stable storage when this returns."""
@@ -82,7 +93,10 @@ class Fs(Protocol):
         """Cut, or extend by a hole that reads as zeros."""
 
     def clear(self, handle: int, offset: int) -> None:
-        """Everything from *offset* on reads as zeros. The size stays, whatever ends the process meanwhile."""
+        """Everything from *offset* on reads as zeros.
+
+        The size stays, whatever ends the process meanwhile.
+        """
 
     def size(self, handle: int) -> int: ...
 
@@ -90,7 +104,9 @@ class Fs(Protocol):
         """Sorted names; empty for a directory that is not there."""
 
     def make_dirs(self, directory: Path) -> Sequence[Path]:
-        """With its parents, where they are missing; what was made. The names last only after fsync_dir of their parents.
+        """With its parents, where they are missing; what was made.
+
+        The names last only after fsync_dir of their parents.
 
         An OSError, too, where nothing can be made in *directory*.
         """
@@ -107,21 +123,35 @@ class Fs(Protocol):
         """Names made, renamed and removed in *directory* last from here on."""
 
     def lock(self, path: Path) -> int:
-        """Handle that holds the file exclusively until it is closed or the process ends. Raises BlockingIOError when another holds it."""
+        """Handle that holds the file exclusively until it is closed or the process ends.
+
+        Raises BlockingIOError when another holds it.
+        """
 
     def boot_id(self) -> str:
-        """Names this run of the machine: as long as it is the same, nothing was lost that was written and not synced. Empty if unknown."""
+        """Names this run of the machine: as long as it is the same, nothing was lost that was
+        written and not synced. Empty if unknown.
+        """
 
 
 class OsFs:
-    """The operating system's files. What is made here is for the broker's user alone: bodies of messages are nobody else's business."""
+    """The operating system's files.
+
+    What is made here is for the broker's user alone: bodies of messages are nobody else's business.
+    """
 
     _knows_what_waits = hasattr(os, "RWF_NOWAIT")
     _reserves = hasattr(os, "posix_fallocate")
-    _room = memoryview(b"")  # of pread_now, kept: a new one costs 650 us a MiB, to be taken from the system and filled with zeros
+    # of pread_now, kept: a new one costs 650 us a MiB, to be taken from the system and filled with
+    # zeros
+    _room = memoryview(b"")
 
     def open(self, path: Path, *, create: bool = False) -> int:
-        return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0), _OWN_FILE)
+        return os.open(
+            path,
+            os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0),
+            _OWN_FILE,
+        )
 
     def close(self, handle: int) -> None:
         os.close(handle)
@@ -181,9 +211,12 @@ class OsFs:
     def clear(self, handle: int, offset: int) -> None:
         size, pieces = self.size(handle), []
         while (offset := _data_from(handle, offset, size)) < size:
-            pieces.append((offset, min(size, offset - offset % _CLEARED_AT_ONCE + _CLEARED_AT_ONCE)))
+            pieces.append(
+                (offset, min(size, offset - offset % _CLEARED_AT_ONCE + _CLEARED_AT_ONCE))
+            )
             offset = pieces[-1][1]
-        for begin, end in reversed(pieces):  # the first one last: until then it is found as it was left
+        # the first one last: until then it is found as it was left
+        for begin, end in reversed(pieces):
             if not self._is_zero(handle, begin, end):
                 self.pwrite(handle, bytes(end - begin), begin)
 
@@ -193,7 +226,8 @@ class OsFs:
         except OSError as exc:
             if exc.errno != errno.EIO:
                 raise
-            return False  # blocks that cannot be read are written anew
+            # blocks that cannot be read are written anew
+            return False
 
     def size(self, handle: int) -> int:
         return os.fstat(handle).st_size
@@ -212,7 +246,8 @@ class OsFs:
             path = path.parent
         for path in reversed(made):
             path.mkdir(mode=_OWN_DIRECTORY, exist_ok=True)
-        directory.mkdir(exist_ok=True)  # raises if something else is there
+        # raises if something else is there
+        directory.mkdir(exist_ok=True)
         if not os.access(directory, os.W_OK | os.X_OK):
             code = errno.EROFS if os.statvfs(directory).f_flag & os.ST_RDONLY else errno.EACCES
             raise OSError(code, os.strerror(code), str(directory))
@@ -252,11 +287,14 @@ class OsFs:
 
 
 class ReadOnlyFs(OsFs):
-    """Files that are only read: whatever would change one is refused with the error of a read-only file system."""
+    """Files that are only read: whatever would change one is refused with the error of a read-only
+    file system.
+    """
 
     def open(self, path: Path, *, create: bool = False) -> int:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        if stat.S_ISDIR(os.fstat(handle).st_mode):  # which can be opened, but not read: as for who would write, and named
+        # which can be opened, but not read: as for who would write, and named
+        if stat.S_ISDIR(os.fstat(handle).st_mode):
             os.close(handle)
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         return handle
@@ -310,7 +348,9 @@ _LOCK: Final = struct.Struct("hhqqi4x")
 
 
 def _first_byte_is_locked(handle: int) -> bool:
-    """Whether a Java process holds it; asked without taking the lock, for which the file would have to be open for writing."""
+    """Whether a Java process holds it; asked without taking the lock, for which the file would have
+    to be open for writing.
+    """
     get_lock = getattr(fcntl, "F_OFD_GETLK", None)
     if get_lock is None:
         return False
@@ -319,7 +359,9 @@ def _first_byte_is_locked(handle: int) -> bool:
 
 
 def _data_from(handle: int, offset: int, size: int) -> int:
-    """Where in a file of *size* bytes the first one at or after *offset* is that may not be in a hole; *size* where there is none."""
+    """Where in a file of *size* bytes the first one at or after *offset* is that may not be in a
+    hole; *size* where there is none.
+    """
     try:
         return os.lseek(handle, offset, os.SEEK_DATA)
     except AttributeError:
@@ -335,7 +377,8 @@ def _data_from(handle: int, offset: int, size: int) -> int:
 def _lock_first_byte(handle: int) -> None:
     """The lock that a Java process takes and looks at; the flock above is invisible to it.
 
-    An open-file-description lock: an ordinary record lock would vanish as soon as this process closes any other handle of the file.
+    An open-file-description lock: an ordinary record lock would vanish as soon as this process
+    closes any other handle of the file.
     """
     set_lock = getattr(fcntl, "F_OFD_SETLK", None)
     if set_lock is not None:

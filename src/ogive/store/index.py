@@ -1,11 +1,14 @@
-"""The index of keys: for each unique key and each of a message's own keys where its record stands, in Apache's files (indexfile.py).
+"""The index of keys: for each unique key and each of a message's own keys where its record stands,
+in Apache's files (indexfile.py).
 
 Source: IndexService.java, 5.3.
 
 Behaviour
-- Derived, like consume queues: built in memory by the owner from groups that are durable, written behind by the writer thread. Slots
-  and header of a file are written with each checkpoint, so that what the disk holds is whole up to that point.
-- Items are hashes. Whoever looks up a key compares the text: MessageStore.find_key() does, Java leaves it to the client.
+- Derived, like consume queues: built in memory by the owner from groups that are durable, written
+  behind by the writer thread. Slots and header of a file are written with each checkpoint, so that
+  what the disk holds is whole up to that point.
+- Items are hashes. Whoever looks up a key compares the text: MessageStore.find_key() does, Java
+  leaves it to the client.
 
 Differs from Java
 - Queries go through a generator that stops for the disk and for others (see find).
@@ -17,15 +20,29 @@ from typing import Final
 
 from ogive.native import native
 from ogive.store.disk import Cold, Disk
-from ogive.store.indexfile import ADD_AT, HEADER, ITEM, IndexFile, IndexState, IndexWrite, Sizes, file_name, read_item, read_slot
+from ogive.store.indexfile import (
+    ADD_AT,
+    HEADER,
+    ITEM,
+    IndexFile,
+    IndexState,
+    IndexWrite,
+    Sizes,
+    file_name,
+    read_item,
+    read_slot,
+)
 from ogive.store.keyhash import java_hashes, java_prefix
 from ogive.wire.message import raw_property
 
-_BUILD_AT: Final = 256  # messages that wait before their keys are hashed together
-_PIECE: Final = 64  # messages that are added at once, in Python where the compiled part does not
+# messages that wait before their keys are hashed together
+_BUILD_AT: Final = 256
+# messages that are added at once, in Python where the compiled part does not
+_PIECE: Final = 64
 _KEYS_AT_ONCE: Final = 4096
 """Keys that are hashed at once, in Python. The properties of one message have room for 16,384."""
-_BREATHE: Final = 512  # steps of a search between two stops
+# steps of a search between two stops
+_BREATHE: Final = 512
 _MAX_PREFIXES: Final = 50_000
 
 Keyed = tuple[bytes, bytes, int, int]
@@ -36,12 +53,14 @@ class KeyIndex:
     """All files of a store. Owner thread only; the disk is changed through IndexWrite."""
 
     def __init__(self, directory: Path, sizes: Sizes, files: Iterable[IndexFile] = ()) -> None:
-        self.sizes = sizes  # of the files to come
+        # of the files to come
+        self.sizes = sizes
         self._directory = directory
         self.files = list(files)
         self.pending: list[Keyed] = []
         self._prefixes: dict[bytes, int] = {}
-        self._full: list[IndexWrite] = []  # of files that are complete, not yet collected
+        # of files that are complete, not yet collected
+        self._full: list[IndexWrite] = []
 
     def add(self, keyed: Iterable[Keyed]) -> None:
         """Records that are durable, in their order."""
@@ -129,11 +148,15 @@ class KeyIndex:
 
     @property
     def has_full(self) -> bool:
-        """Whether a file was completed since collect(): a checkpoint saves a start after a crash from making it again."""
+        """Whether a file was completed since collect(): a checkpoint saves a start after a crash
+        from making it again.
+        """
         return bool(self._full)
 
     def collect(self, *, checkpoint: bool) -> tuple[IndexWrite, ...]:
-        """What no file holds yet; with a checkpoint also slots and header of the newest file, so that the disk is whole."""
+        """What no file holds yet; with a checkpoint also slots and header of the newest file, so
+        that the disk is whole.
+        """
         self.build()
         writes, self._full = self._full, []
         if self.files and not self.files[-1].sealed:
@@ -156,7 +179,8 @@ class KeyIndex:
                 end = (write.at - file.sizes.items_at + len(write.data)) // ITEM.size
                 del file.tail[: (end - file.tail_start) * ITEM.size]
                 file.tail_start = file.written = end
-            elif file.sealed and HEADER.unpack_from(write.data)[-1] == file.next_item:  # not the head of a checkpoint before
+            elif file.sealed and HEADER.unpack_from(write.data)[-1] == file.next_item:
+                # not the head of a checkpoint before
                 file.slots = None
 
     def states(self) -> tuple[IndexState, ...]:
@@ -164,26 +188,40 @@ class KeyIndex:
         return tuple([file.state() for file in self.files])
 
     def expire(self, commitlog_start: int) -> list[Path]:
-        """Forget the files that speak of nothing from *commitlog_start* on; what to remove. Never the newest."""
+        """Forget the files that speak of nothing from *commitlog_start* on; what to remove.
+
+        Never the newest.
+        """
         gone = []
-        while len(self.files) > 1 and self.files[0].end_offset < commitlog_start and self.files[0].slots is None:
+        while (
+            len(self.files) > 1
+            and self.files[0].end_offset < commitlog_start
+            and self.files[0].slots is None
+        ):
             gone.append(self.files.pop(0).path)
         return gone
 
-    def find(self, disk: Disk, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[int | Cold | None]:
-        """Commit-log offsets of records that may have *key*, the newest first, in that time (whole seconds).
+    def find(
+        self, disk: Disk, topic: str, key: str, begin_ms: int, end_ms: int
+    ) -> Iterator[int | Cold | None]:
+        """Commit-log offsets of records that may have *key*, the newest first, in that time (whole
+        seconds).
 
-        Now and then None, so that the caller may let others run; and Cold where the disk must be waited for: once it is read, go on.
+        Now and then None, so that the caller may let others run; and Cold where the disk must be
+        waited for: once it is read, go on.
         """
         self.build()
-        key_hash = as_index_hash(java_hashes([java_prefix(f"{topic}#".encode())], [key.encode("utf-8", "replace")])[0])
+        key_hash = as_index_hash(
+            java_hashes([java_prefix(f"{topic}#".encode())], [key.encode("utf-8", "replace")])[0]
+        )
         steps = 0
         for file in reversed(list(self.files)):
             if not file.matches(begin_ms, end_ms):
                 continue
             slot = yield from read_slot(disk, file, key_hash % file.sizes.slots)
             item, newer = slot, file.next_item
-            while 0 < item < newer:  # chains only lead back: damage cannot send a search round in circles
+            # chains only lead back: damage cannot send a search round in circles
+            while 0 < item < newer:
                 steps += 1
                 if steps % _BREATHE == 0:
                     yield None
@@ -191,17 +229,25 @@ class KeyIndex:
                 if fields is None:
                     break
                 found, offset, seconds, before = fields
-                if found == key_hash and begin_ms // 1000 * 1000 <= file.begin_ms + seconds * 1000 + 999 <= end_ms + 999:
+                if (
+                    found == key_hash
+                    and begin_ms // 1000 * 1000
+                    <= file.begin_ms + seconds * 1000 + 999
+                    <= end_ms + 999
+                ):
                     yield offset
                 item, newer = before, item
 
 
 def _value(properties: bytes, name: bytes) -> bytes | None:
-    """Of the last property whose *name* ends in its separator: Apache's 4.9 puts a batch's unique key behind that of each message."""
+    """Of the last property whose *name* ends in its separator: Apache's 4.9 puts a batch's unique
+    key behind that of each message.
+    """
     at = properties.rfind(name)
     if at < 0:
         return None
-    if at and properties[at - 1] != 2:  # the end of another name
+    # the end of another name
+    if at and properties[at - 1] != 2:
         return raw_property(properties, name[:-1])
     at += len(name)
     end = properties.find(b"\x02", at)

@@ -1,10 +1,11 @@
-"""The files of the index of keys: their layout, and how they grow and are read, written and checked.
+"""The files of the index of keys: their layout, and how they grow and are read, written and
+checked.
 
-A file is a header, a table of hash slots, each the newest item of a chain, and items in the order in which they came.
-Source: IndexFile.java, 5.3.
+A file is a header, a table of hash slots, each the newest item of a chain, and items in the order
+in which they came. Source: IndexFile.java, 5.3.
 
-Differs from Java: a file is named by the store time of its first message in UTC, not by the wall clock, so that it is made again byte for
-byte.
+Differs from Java: a file is named by the store time of its first message in UTC, not by the wall
+clock, so that it is made again byte for byte.
 """
 
 import struct
@@ -29,14 +30,18 @@ HEADER: Final = struct.Struct(">qqqqii")
 ITEM: Final = struct.Struct(">iqii")
 """hash, commit-log offset, seconds since the begin timestamp, item before in the chain"""
 _SLOT: Final = struct.Struct(">i")
-ADD_AT: Final = 64  # items that IndexFile.add takes at once, at most
-_SLOTS_PER_FILE_RATIO: Final = 4  # items per slot, to derive a file's sizes from its length; as in Apache's defaults
-_LAST_MS: Final = 253_402_300_799_999  # of year 9999
+# items that IndexFile.add takes at once, at most
+ADD_AT: Final = 64
+# items per slot, to derive a file's sizes from its length; as in Apache's defaults
+_SLOTS_PER_FILE_RATIO: Final = 4
+# of year 9999
+_LAST_MS: Final = 253_402_300_799_999
 _MAX_SECONDS: Final = 2**31 - 1
 _ITEM_FORMATS: Final = tuple([">" + "iqii" * n for n in range(ADD_AT + 1)])
 _TRIES: Final = 3
 _CHECK_BLOCK: Final = 1024 * 1024
-_WINDOW: Final = 1024 * 1024  # read at once when the disk must be waited for
+# read at once when the disk must be waited for
+_WINDOW: Final = 1024 * 1024
 
 
 class Sizes(NamedTuple):
@@ -55,7 +60,9 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(file_bytes: int) -> Sizes | None:
-    """Of a file that Apache's broker or ours made with four items to a slot; None where it cannot be told."""
+    """Of a file that Apache's broker or ours made with four items to a slot; None where it cannot
+    be told.
+    """
     slots, rest = divmod(file_bytes - HEADER.size, 4 + ITEM.size * _SLOTS_PER_FILE_RATIO)
     return Sizes(slots, slots * _SLOTS_PER_FILE_RATIO) if slots > 0 and rest == 0 else None
 
@@ -77,7 +84,14 @@ class IndexState:
     items_crc: int
 
     def header(self) -> bytes:
-        return HEADER.pack(self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.used_slots, self.next_item)
+        return HEADER.pack(
+            self.begin_ms,
+            self.end_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.used_slots,
+            self.next_item,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +105,54 @@ class IndexWrite:
 
 
 class IndexFile:
-    """One file. *slots* are in memory while it grows, and until they have been written; then only the disk has them."""
+    """One file.
+
+    *slots* are in memory while it grows, and until they have been written; then only the disk has
+    them.
+    """
 
     __slots__ = (
-        "begin_ms", "begin_offset", "end_ms", "end_offset", "handed", "head_crc", "items_crc", "name", "next_item", "path", "sealed",
-        "sizes", "slots", "tail", "tail_start", "used_slots", "written",
-    )  # fmt: skip
+        "begin_ms",
+        "begin_offset",
+        "end_ms",
+        "end_offset",
+        "handed",
+        "head_crc",
+        "items_crc",
+        "name",
+        "next_item",
+        "path",
+        "sealed",
+        "sizes",
+        "slots",
+        "tail",
+        "tail_start",
+        "used_slots",
+        "written",
+    )
 
     def __init__(self, path: Path, sizes: Sizes) -> None:
         self.path, self.name, self.sizes = path, path.name, sizes
         self.slots: array[int] | None = array("i", bytes(4 * sizes.slots))
         self.begin_ms = self.end_ms = self.begin_offset = self.end_offset = 0
         self.used_slots = 0
-        self.next_item = 1  # item 0 is unused
-        self.tail = bytearray()  # items tail_start .. next_item
+        # item 0 is unused
+        self.next_item = 1
+        # items tail_start .. next_item
+        self.tail = bytearray()
         self.tail_start = self.handed = self.written = 1
         self.head_crc = self.items_crc = 0
-        self.sealed = False  # full, and its head was handed to the writer
+        # full, and its head was handed to the writer
+        self.sealed = False
 
     @property
     def is_full(self) -> bool:
         return self.next_item >= self.sizes.items
 
     def add(self, hashes: Sequence[int], places: Sequence[tuple[int, int]]) -> None:
-        """At most ADD_AT items, and no more than there is room for; *places* are (commit-log offset, store timestamp)."""
+        """At most ADD_AT items, and no more than there is room for; *places* are (commit-log
+        offset, store timestamp).
+        """
         slots, count = self.slots, self.sizes.slots
         assert slots is not None
         if self.next_item == 1:
@@ -130,7 +168,10 @@ class IndexFile:
             slots[slot] = item
             item += 1
             if stored_ms != at_ms:
-                at_ms, seconds = stored_ms, min(max(0, (stored_ms - begin_ms) // 1000), _MAX_SECONDS)
+                at_ms, seconds = (
+                    stored_ms,
+                    min(max(0, (stored_ms - begin_ms) // 1000), _MAX_SECONDS),
+                )
             fields += (key_hash, offset, seconds, before)
         self.tail += struct.pack(_ITEM_FORMATS[len(hashes)], *fields)
         self.used_slots += used
@@ -138,13 +179,16 @@ class IndexFile:
         self.end_offset, self.end_ms = places[-1]
 
     def add_records(self, keyed: list[tuple[bytes, bytes, int, int]]) -> bool:
-        """add() of all their keys, by the compiled part: topic, properties, commit-log offset and store timestamp of records.
+        """add() of all their keys, by the compiled part: topic, properties, commit-log offset and
+        store timestamp of records.
 
         False, and nothing changed, where KeyIndex._add() has to do it.
         """
         if native is None or self.slots is None or self.next_item == 1:
             return False
-        added = native.index_items(keyed, self.slots, self.begin_ms, self.next_item, self.sizes.items)
+        added = native.index_items(
+            keyed, self.slots, self.begin_ms, self.next_item, self.sizes.items
+        )
         if added is None:
             return False
         items, used, self.end_offset, self.end_ms = added
@@ -169,7 +213,14 @@ class IndexFile:
         slots = array("i", self.slots)
         if sys.byteorder == "little":
             slots.byteswap()
-        header = HEADER.pack(self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.used_slots, self.next_item)
+        header = HEADER.pack(
+            self.begin_ms,
+            self.end_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.used_slots,
+            self.next_item,
+        )
         data = header + slots.tobytes()
         self.head_crc = crc32(data)
         return IndexWrite(self.path, self.sizes.file_bytes, 0, data)
@@ -177,9 +228,17 @@ class IndexFile:
     def state(self) -> IndexState:
         """At a checkpoint: everything was handed over."""
         return IndexState(
-            self.name, *self.sizes, self.begin_ms, self.end_ms, self.begin_offset, self.end_offset, self.used_slots, self.next_item,
-            self.head_crc, self.items_crc,
-        )  # fmt: skip
+            self.name,
+            *self.sizes,
+            self.begin_ms,
+            self.end_ms,
+            self.begin_offset,
+            self.end_offset,
+            self.used_slots,
+            self.next_item,
+            self.head_crc,
+            self.items_crc,
+        )
 
     def matches(self, begin_ms: int, end_ms: int) -> bool:
         return begin_ms <= self.end_ms and self.begin_ms <= end_ms
@@ -192,7 +251,9 @@ def read_slot(disk: Disk, file: IndexFile, slot: int) -> Generator[Cold, None, i
     return int(_SLOT.unpack(raw)[0]) if len(raw) == _SLOT.size else 0
 
 
-def read_item(disk: Disk, file: IndexFile, item: int) -> Generator[Cold, None, tuple[int, int, int, int] | None]:
+def read_item(
+    disk: Disk, file: IndexFile, item: int
+) -> Generator[Cold, None, tuple[int, int, int, int] | None]:
     if item >= file.tail_start:
         return ITEM.unpack_from(file.tail, (item - file.tail_start) * ITEM.size)
     raw = yield from _read(disk, file, file.sizes.items_at + item * ITEM.size, ITEM.size)
@@ -211,7 +272,8 @@ def _read(disk: Disk, file: IndexFile, at: int, size: int) -> Generator[Cold, No
         except Cold as cold:
             cold.place = cold.place._replace(offset=at - at % _WINDOW, size=_WINDOW)
             yield cold
-    waits, disk.waits = disk.waits, True  # memory is so short that what was brought in is gone each time
+    # memory is so short that what was brought in is gone each time
+    waits, disk.waits = disk.waits, True
     try:
         return disk.read(file.path, size, at)
     except OSError as exc:
@@ -252,7 +314,9 @@ class IndexFiles:
 
 
 def restored(fs: Fs, directory: Path, states: Sequence[IndexState]) -> list[IndexFile]:
-    """The files whose bytes are those of the checkpoint, up to the first that is not: it and those after it must be made again."""
+    """The files whose bytes are those of the checkpoint, up to the first that is not: it and those
+    after it must be made again.
+    """
     found: list[IndexFile] = []
     for state in states:
         sizes = Sizes(state.slots, state.items)
@@ -274,7 +338,8 @@ def restored(fs: Fs, directory: Path, states: Sequence[IndexState]) -> list[Inde
         else:
             file.slots, file.sealed = None, True
         found.append(file)
-    if len(found) < len(states) and found:  # it was full, or it would not have had a successor
+    # it was full, or it would not have had a successor
+    if len(found) < len(states) and found:
         found[-1].sealed = True
     return found
 
@@ -304,7 +369,9 @@ def _checked(fs: Fs, path: Path, sizes: Sizes, state: IndexState) -> bytes | Non
 
 
 def found_sizes(fs: Fs, directory: Path) -> Sizes | None:
-    """Of the index files that another broker left; None where there are none, or their sizes cannot be told."""
+    """Of the index files that another broker left; None where there are none, or their sizes cannot
+    be told.
+    """
     found: set[Sizes | None] = set()
     for name in index_names(fs, directory):
         handle = fs.open(directory / name)

@@ -1,8 +1,9 @@
 """Java's String.hashCode of many keys at once.
 
-The polynomial is folded for a whole batch in a few operations on one long integer: neighbouring lanes of 8, 16, 32 and 64 bits become
-one of twice the width. Key by key it would be the costliest step of a send. A Java client's unique key has 32 characters where its host has
-an IPv4 address, and 56 where it has only an IPv6 one.
+The polynomial is folded for a whole batch in a few operations on one long integer: neighbouring
+lanes of 8, 16, 32 and 64 bits become one of twice the width. Key by key it would be the costliest
+step of a send. A Java client's unique key has 32 characters where its host has an IPv4 address, and
+56 where it has only an IPv6 one.
 """
 
 import struct
@@ -16,7 +17,8 @@ _WIDTH: Final = 32
 _WIDE: Final = 2 * _WIDTH
 _MASK: Final = 0xFFFFFFFF
 _MASK_8, _MASK_16, _MASK_32, _MASK_64 = (
-    int.from_bytes((bytes(lane) + b"\xff" * lane) * (_WIDE * BATCH // (2 * lane))) for lane in (1, 2, 4, 8)
+    int.from_bytes((bytes(lane) + b"\xff" * lane) * (_WIDE * BATCH // (2 * lane)))
+    for lane in (1, 2, 4, 8)
 )
 _P2, _P4, _P8 = 31**2, 31**4, 31**8
 _P16: Final = 31**16 & _MASK
@@ -28,16 +30,27 @@ _quarters: Final = struct.Struct(">12xI12xI12xI12xI").iter_unpack
 
 
 def java_hashes(prefixes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
-    """For each key the hash of its prefix (a hash, see java_prefix) with the key behind it, from 0 to 2**32 - 1."""
+    """For each key the hash of its prefix (a hash, see java_prefix) with the key behind it, from 0
+    to 2**32 - 1.
+    """
     longest = max(map(len, keys), default=0)
-    plain = keys if longest <= _WIDE and all(map(bytes.isascii, keys)) else [_short(key) for key in keys]
+    plain = (
+        keys
+        if longest <= _WIDE and all(map(bytes.isascii, keys))
+        else [_short(key) for key in keys]
+    )
     tails: list[int] = []
     for at in range(0, len(plain), BATCH):
         tails += _fold(plain[at : at + BATCH], _WIDTH if longest <= _WIDTH else _WIDE)
     if plain is keys:
-        return [(prefix * _POWERS[len(key)] + tail) & _MASK for prefix, key, tail in zip(prefixes, keys, tails, strict=True)]
+        return [
+            (prefix * _POWERS[len(key)] + tail) & _MASK
+            for prefix, key, tail in zip(prefixes, keys, tails, strict=True)
+        ]
     return [
-        (prefix * _POWERS[len(key)] + tail) & _MASK if len(key) <= _WIDE and key.isascii() else _long(prefix, key)
+        (prefix * _POWERS[len(key)] + tail) & _MASK
+        if len(key) <= _WIDE and key.isascii()
+        else _long(prefix, key)
         for prefix, key, tail in zip(prefixes, keys, tails, strict=True)
     ]
 
@@ -52,7 +65,10 @@ def _short(key: bytes) -> bytes:
 
 
 def _fold(keys: Sequence[bytes], width: int) -> list[int]:
-    """Hashes of ASCII keys of at most *width* bytes, 32 or 64. Zeros before a key add nothing to the polynomial."""
+    """Hashes of ASCII keys of at most *width* bytes, 32 or 64.
+
+    Zeros before a key add nothing to the polynomial.
+    """
     x = int.from_bytes(b"".join([key.rjust(width, b"\0") for key in keys]))
     x = (x & _MASK_8) + 31 * ((x >> 8) & _MASK_8)
     x = (x & _MASK_16) + _P2 * ((x >> 16) & _MASK_16)
@@ -65,7 +81,9 @@ def _fold(keys: Sequence[bytes], width: int) -> list[int]:
 
 
 def _long(prefix: int, key: bytes) -> int:
-    """A key of any length in any alphabet: in UTF-16 units where it is not ASCII, else in blocks of 32."""
+    """A key of any length in any alphabet: in UTF-16 units where it is not ASCII, else in blocks of
+    32.
+    """
     if not key.isascii():
         units = key.decode("utf-8", "replace").encode("utf-16-be")
         for at in range(0, len(units), 2):
@@ -74,6 +92,10 @@ def _long(prefix: int, key: bytes) -> int:
     first = len(key) % _WIDTH
     blocks = [key[:first], *[key[at : at + _WIDTH] for at in range(first, len(key), _WIDTH)]]
     for at in range(0, len(blocks), BATCH):
-        for block, tail in zip(blocks[at : at + BATCH], _fold(blocks[at : at + BATCH], _WIDTH), strict=True):
-            prefix = (prefix * (_P32 if len(block) == _WIDTH else _POWERS[len(block)]) + tail) & _MASK
+        for block, tail in zip(
+            blocks[at : at + BATCH], _fold(blocks[at : at + BATCH], _WIDTH), strict=True
+        ):
+            prefix = (
+                prefix * (_P32 if len(block) == _WIDTH else _POWERS[len(block)]) + tail
+            ) & _MASK
     return prefix

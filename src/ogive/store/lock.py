@@ -9,11 +9,16 @@ from ogive.store.tables import make_lasting_dirs, read_file
 
 _NAME: Final = "lock"
 _OURS: Final = b"ogive"
-"""What the file says while no other broker has run here since; Apache's writes "lock" at each start (DefaultMessageStore.start, 5.5)."""
+"""What the file says while no other broker has run here since; Apache's writes "lock" at each start
+(DefaultMessageStore.start, 5.5).
+"""
 
 
 def lock_directory(fs: Fs, root: Path) -> int:
-    """Make *root* where it is missing, and lock it; returns the handle to close. Raises StoreLocked, StoreUnusable."""
+    """Make *root* where it is missing, and lock it; returns the handle to close.
+
+    Raises StoreLocked, StoreUnusable.
+    """
     try:
         make_lasting_dirs(fs, root)
         return fs.lock(root / _NAME)
@@ -24,8 +29,11 @@ def lock_directory(fs: Fs, root: Path) -> int:
 
 
 def mark_ours(fs: Fs, handle: int) -> None:
-    """Note in the lock that we have the directory, once recovery has taken in what others may have written. Raises OSError."""
-    fs.truncate(handle, 0)  # what cannot be read cannot be written in part
+    """Note in the lock that we have the directory, once recovery has taken in what others may have
+    written. Raises OSError.
+    """
+    # what cannot be read cannot be written in part
+    fs.truncate(handle, 0)
     fs.pwrite(handle, _OURS, 0)
     fs.fdatasync(handle)
 

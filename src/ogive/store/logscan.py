@@ -7,13 +7,23 @@ from typing import Final
 
 from ogive.native import native
 from ogive.store.fs import Fs
-from ogive.store.record import BLANK, BLANK_BYTES, Claim, Record, claim_of, has_fitting_lengths, is_checked_whole, read_record
+from ogive.store.record import (
+    BLANK,
+    BLANK_BYTES,
+    Claim,
+    Record,
+    claim_of,
+    has_fitting_lengths,
+    is_checked_whole,
+    read_record,
+)
 from ogive.store.segments import Found, Handles, segment_path
 from ogive.store.unreadable import BLOCK, Unreadable
 from ogive.wire.message import HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 _BLOCK: Final = 4 * 1024 * 1024
-_AT_ONCE: Final = 64  # records that the compiled part finds before the first of them is looked at
+# records that the compiled part finds before the first of them is looked at
+_AT_ONCE: Final = 64
 _MAGICS: Final = (MAGIC_V1.to_bytes(4), MAGIC_V2.to_bytes(4))
 MAX_PLACES: Final = 10_000
 
@@ -23,7 +33,10 @@ Scanned = tuple[int, Record, bytes, int]
 
 @dataclass(slots=True)
 class LogEnd:
-    """What a scan found besides records. Several scans of one log may share it: a damaged place counts once."""
+    """What a scan found besides records.
+
+    Several scans of one log may share it: a damaged place counts once.
+    """
 
     offset: int
     damaged: int = 0
@@ -46,9 +59,19 @@ def _nowhere(scanned: Scanned) -> None:
 
 
 class LogScan:
-    """Reads a log that nobody writes. What the disk cannot read is damage; *unreadable* is what others know of it."""
+    """Reads a log that nobody writes.
 
-    def __init__(self, fs: Fs, directory: Path, found: Found, crc_from: int, unreadable: Unreadable | None = None) -> None:
+    What the disk cannot read is damage; *unreadable* is what others know of it.
+    """
+
+    def __init__(
+        self,
+        fs: Fs,
+        directory: Path,
+        found: Found,
+        crc_from: int,
+        unreadable: Unreadable | None = None,
+    ) -> None:
         self._fs, self._directory, self._crc_from = fs, directory, crc_from
         self.segment_bytes = found.segment_bytes
         self.start = found.starts[0] if found.starts else 0
@@ -56,7 +79,8 @@ class LogScan:
         self._handles = Handles(fs, 2)
         self._unreadable = unreadable or Unreadable()
         self._block = b""
-        self._block_at = 0  # commit-log offset of _block
+        # commit-log offset of _block
+        self._block_at = 0
 
     def records(
         self,
@@ -69,8 +93,9 @@ class LogScan:
     ) -> Iterator[Scanned]:
         """Every valid record from *position* on; *result* is complete when the iteration ends.
 
-        *torn_from*: damage at or after it, with less than *torn_window* bytes of records behind it, ends the log. *spoiled* is told,
-        in their turn, of damaged records whose lengths fit: what they say of their place in a queue is likely to be true.
+        *torn_from*: damage at or after it, with less than *torn_window* bytes of records behind it,
+        ends the log. *spoiled* is told, in their turn, of damaged records whose lengths fit: what
+        they say of their place in a queue is likely to be true.
         """
         while True:
             position = yield from self.whole(position)
@@ -79,7 +104,11 @@ class LogScan:
                 for one in self._spoiled(position, self.limit):
                     spoiled(one)
                 break
-            if torn_from is not None and position >= torn_from and self._is_torn(position, follower, torn_window):
+            if (
+                torn_from is not None
+                and position >= torn_from
+                and self._is_torn(position, follower, torn_window)
+            ):
                 break
             for one in self._spoiled(position, follower):
                 spoiled(one)
@@ -90,18 +119,27 @@ class LogScan:
     def next_valid(self, position: int) -> int | None:
         """The offset of the first valid record after the damage at *position*.
 
-        Nothing is looked for inside a damaged record, as far as it can be told where that ends: a body may hold whole records in the name
-        of a topic to which its sender has no right. Where it says of itself no end that is borne out, all behind its start, or behind its
-        body, is searched: a size that is damaged, too, must not cost the records behind it.
+        Nothing is looked for inside a damaged record, as far as it can be told where that ends: a
+        body may hold whole records in the name of a topic to which its sender has no right. Where
+        it says of itself no end that is borne out, all behind its start, or behind its body, is
+        searched: a size that is damaged, too, must not cost the records behind it.
         """
         while position < self.limit:
             claim = self._claim(position)
-            ends = [position + size for size in claim.sizes if claim.is_proven or self._is_like_an_end(position + size)]
+            ends = [
+                position + size
+                for size in claim.sizes
+                if claim.is_proven or self._is_like_an_end(position + size)
+            ]
             if ends:
                 position = ends[0] if self._leads_to(ends[0], ends[-1]) else ends[-1]
-                if _is_blank(self._bytes(position, BLANK_BYTES), self._segment_end(position) - position):
+                if _is_blank(
+                    self._bytes(position, BLANK_BYTES), self._segment_end(position) - position
+                ):
                     position = self._segment_end(position)
-            elif (found := self._search(position + max(1, claim.inside), self._segment_end(position))) is not None:
+            elif (
+                found := self._search(position + max(1, claim.inside), self._segment_end(position))
+            ) is not None:
                 return found
             else:
                 position = self._segment_end(position)
@@ -111,15 +149,23 @@ class LogScan:
 
     def is_end(self, position: int) -> bool:
         """Whether nothing was ever written at *position*."""
-        return position >= self.limit or not (any(self._bytes(position, BLANK_BYTES)) or self._is_unreadable(position, BLANK_BYTES))
+        return position >= self.limit or not (
+            any(self._bytes(position, BLANK_BYTES)) or self._is_unreadable(position, BLANK_BYTES)
+        )
 
     def writable_from(self, position: int) -> int:
-        """*position*, where nothing follows, or the border behind the unreadable block that it is inside."""
+        """*position*, where nothing follows, or the border behind the unreadable block that it is
+        inside.
+        """
         inside = position % self.segment_bytes % BLOCK
-        return position + BLOCK - inside if inside and self._is_unreadable(position, 1) else position
+        return (
+            position + BLOCK - inside if inside and self._is_unreadable(position, 1) else position
+        )
 
     def used_after(self, position: int) -> int:
-        """How many bytes from *position* to the last one in its segment that is not zero, or cannot be read."""
+        """How many bytes from *position* to the last one in its segment that is not zero, or cannot
+        be read.
+        """
         start, end, used = position, self._segment_end(position), 0
         while position < end:
             block = self._bytes(position, _BLOCK)
@@ -138,7 +184,11 @@ class LogScan:
         block, base, crc_from = self._block, self._block_at, self._crc_from
         while position < self.limit:
             at = position - base
-            if native is not None and (run := native.whole_records(block, at, position, self.limit, _AT_ONCE, Record)) is not None:
+            if (
+                native is not None
+                and (run := native.whole_records(block, at, position, self.limit, _AT_ONCE, Record))
+                is not None
+            ):
                 found, position = run
                 if found:
                     yield from found
@@ -157,7 +207,9 @@ class LogScan:
         return position
 
     def _spoiled(self, position: int, end: int) -> Iterator[Scanned]:
-        """Damaged records one behind the other from *position* to *end*, as far as their lengths fit."""
+        """Damaged records one behind the other from *position* to *end*, as far as their lengths
+        fit.
+        """
         while position < end:
             block = self._load(position)
             record = read_record(block, 0, position, self._crc_from, spoiled=True)
@@ -167,8 +219,13 @@ class LogScan:
             position += record.size
 
     def _is_torn(self, position: int, follower: int, window: int) -> bool:
-        """Whether the damage at *position* is what a power cut leaves: that can be read, and little stands behind it."""
-        return not self._is_unreadable(position, follower - position) and self._end_after(follower) - position <= window
+        """Whether the damage at *position* is what a power cut leaves: that can be read, and little
+        stands behind it.
+        """
+        return (
+            not self._is_unreadable(position, follower - position)
+            and self._end_after(follower) - position <= window
+        )
 
     def _end_after(self, position: int) -> int:
         """Where the last valid record ends, from a valid one at *position* on."""
@@ -189,20 +246,34 @@ class LogScan:
 
     def _claim(self, position: int) -> Claim:
         room = min(self._segment_end(position) - BLANK_BYTES, self.limit) - position
-        return claim_of(lambda at, count: self._bytes(position + at, min(count, room - at)), room, position, self._crc_from)
+        return claim_of(
+            lambda at, count: self._bytes(position + at, min(count, room - at)),
+            room,
+            position,
+            self._crc_from,
+        )
 
     def _is_like_an_end(self, position: int) -> bool:
-        """Whether a record, damaged or not, or a segment's blank begins here, or the log ends: zeros, and not before."""
+        """Whether a record, damaged or not, or a segment's blank begins here, or the log ends:
+        zeros, and not before.
+        """
         head = self._bytes(position, HEAD.size)
         if not any(head):
-            return any(self._bytes(position - 3, 3))  # the end of a topic, and the length of no properties, at least
-        return _is_blank(head, self._segment_end(position) - position) or head[4:8] in _MAGICS or _own_offset(head, 0) == position
+            # the end of a topic, and the length of no properties, at least
+            return any(self._bytes(position - 3, 3))
+        return (
+            _is_blank(head, self._segment_end(position) - position)
+            or head[4:8] in _MAGICS
+            or _own_offset(head, 0) == position
+        )
 
     def _leads_to(self, position: int, end: int) -> bool:
-        """Whether valid records stand one behind the other from *position* up to *end*, or beyond it.
+        """Whether valid records stand one behind the other from *position* up to *end*, or beyond
+        it.
 
-        Two ends of a damaged record that differ: records before the farther one are true ones if they go on to it; those inside a body
-        stop before the properties behind them. Unless the last one takes these for its own: it must have a checksum, which those spoil.
+        Two ends of a damaged record that differ: records before the farther one are true ones if
+        they go on to it; those inside a body stop before the properties behind them. Unless the
+        last one takes these for its own: it must have a checksum, which those spoil.
         """
         run = self.whole(position)
         while position < end:
@@ -216,26 +287,40 @@ class LogScan:
         return True
 
     def _search(self, position: int, end: int) -> int | None:
-        """The first valid record from *position* to *end*, found by its magic and its own offset."""
+        """The first valid record from *position* to *end*, found by its magic and its own
+        offset.
+        """
         while position < end:
             block = self._bytes(position, min(_BLOCK, end - position))
             for candidate in _candidates(block, position):
-                if self._may_be_a_record(position + candidate) and self._record(position + candidate) is not None:
+                if (
+                    self._may_be_a_record(position + candidate)
+                    and self._record(position + candidate) is not None
+                ):
                     return position + candidate
             if len(block) < _BLOCK:
                 return None
-            position += len(block) - HEAD.size  # a head may cross the border
+            # a head may cross the border
+            position += len(block) - HEAD.size
         return None
 
     def _may_be_a_record(self, position: int) -> bool:
-        """A few bytes tell: what only looks like a head may claim any size, and a body hold a hundred thousand of them."""
+        """A few bytes tell: what only looks like a head may claim any size, and a body hold a
+        hundred thousand of them.
+        """
         room = min(self._segment_end(position), self.limit) - position
-        return has_fitting_lengths(lambda at, count: self._bytes(position + at, min(count, room - at)), room)
+        return has_fitting_lengths(
+            lambda at, count: self._bytes(position + at, min(count, room - at)), room
+        )
 
     def _load(self, position: int) -> bytes:
         """A block from *position* on with at least one whole record, if one starts there."""
         size = int.from_bytes(self._bytes(position, 4))
-        self._block = self._bytes(position, max(_BLOCK, size)) if size <= self.segment_bytes else self._bytes(position, 4096)
+        self._block = (
+            self._bytes(position, max(_BLOCK, size))
+            if size <= self.segment_bytes
+            else self._bytes(position, 4096)
+        )
         self._block_at = position
         return self._block
 
@@ -245,14 +330,21 @@ class LogScan:
             return b""
         path = segment_path(self._directory, start)
         size = min(size, start + self.segment_bytes - position)
-        return self._unreadable.read(self._fs, self._handles.get(path), path, size, position - start)
+        return self._unreadable.read(
+            self._fs, self._handles.get(path), path, size, position - start
+        )
 
     def _is_unreadable(self, position: int, size: int) -> bool:
-        """Whether any of these bytes, which were read, could not be. They may reach into the next segment."""
+        """Whether any of these bytes, which were read, could not be.
+
+        They may reach into the next segment.
+        """
         start = position - position % self.segment_bytes
         while start < position + size:
             begin, end = max(start, position), min(start + self.segment_bytes, position + size)
-            if self._unreadable.is_in(segment_path(self._directory, start), end - begin, begin - start):
+            if self._unreadable.is_in(
+                segment_path(self._directory, start), end - begin, begin - start
+            ):
                 return True
             start += self.segment_bytes
         return False
@@ -266,7 +358,9 @@ def _is_blank(block: bytes, room: int) -> bool:
 
 
 def _candidates(block: bytes, position: int) -> Iterator[int]:
-    """Where a record could start in what stands at *position* of the log, by its magic and its own offset, in order."""
+    """Where a record could start in what stands at *position* of the log, by its magic and its own
+    offset, in order.
+    """
     at = {magic: block.find(magic) for magic in _MAGICS}
     while found := [(where, magic) for magic, where in at.items() if where >= 0]:
         where, magic = min(found)

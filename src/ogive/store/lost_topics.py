@@ -1,6 +1,8 @@
-"""The table of topics, made whole from the log where it is lost: messages of a topic that no table knows are served to nobody.
+"""The table of topics, made whole from the log where it is lost: messages of a topic that no table
+knows are served to nobody.
 
-Its backup, one version older, may lack the newest topic, or know it with fewer queues; where both are lost, all topics come from the log.
+Its backup, one version older, may lack the newest topic, or know it with fewer queues; where both
+are lost, all topics come from the log.
 """
 
 import logging
@@ -54,14 +56,18 @@ def is_of_users(topic: str) -> bool:
 
 
 def waiting_place(topic: bytes, properties: bytes) -> QueueKey | None:
-    """Where a record with these raw *properties* goes when it is due, or committed; None for one that does not wait in *topic*."""
+    """Where a record with these raw *properties* goes when it is due, or committed; None for one
+    that does not wait in *topic*.
+    """
     if topic not in _WAITING:
         return None
     return real_place(decode_properties(properties))
 
 
 def places_of_waiting(fs: Fs, root: Path) -> set[QueueKey]:
-    """Those of everything that waits, or waited, in the log of *root*, but for topics that were deleted since. Reads the whole log."""
+    """Those of everything that waits, or waited, in the log of *root*, but for topics that were
+    deleted since. Reads the whole log.
+    """
     checkpoint, found = checkpoints.load(fs, root), find_segments(fs, root / "commitlog", 1)
     deleted = deletions(fs, root, checkpoint, found.end)
     scan = LogScan(fs, root / "commitlog", found, checkpoints.crc_from(fs, root, checkpoint))
@@ -87,8 +93,12 @@ def queue_counts(places: Iterable[QueueKey]) -> dict[str, int]:
 
 
 def not_in(table: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, int]:
-    """Of *counts* those that a topicConfigTable does not have, or has with fewer queues to read from."""
-    return {topic: count for topic, count in counts.items() if count > _read_queues(table.get(topic))}
+    """Of *counts* those that a topicConfigTable does not have, or has with fewer queues to read
+    from.
+    """
+    return {
+        topic: count for topic, count in counts.items() if count > _read_queues(table.get(topic))
+    }
 
 
 def _read_queues(row: object) -> int:
@@ -96,25 +106,38 @@ def _read_queues(row: object) -> int:
     return found if isinstance(found, int) else 0
 
 
-def completed(stored: dict[str, Any] | None, places: Iterable[QueueKey], has_batches: Callable[[str], bool]) -> dict[str, Any]:
-    """*stored*, what is left of a lost table, with the topics of *places*; empty where there is neither.
+def completed(
+    stored: dict[str, Any] | None, places: Iterable[QueueKey], has_batches: Callable[[str], bool]
+) -> dict[str, Any]:
+    """*stored*, what is left of a lost table, with the topics of *places*; empty where there is
+    neither.
 
-    A new one gets as many queues as its messages use. What else it had, as its message type, is not in the log.
+    A new one gets as many queues as its messages use. What else it had, as its message type, is not
+    in the log.
     """
     table = stored["topicConfigTable"] if stored else {}
     missing = not_in(table, queue_counts(places))
     if not missing:
         return stored or {}
     log.warning(
-        "the table of topics is lost%s: %d topics are made again from the log, for example %s; look at their settings",
-        ", and its backup is older" if stored else ", and its backup", len(missing), min(missing),
-    )  # fmt: skip
-    rows = {topic: _row(topic, count, table.get(topic), has_batches) for topic, count in missing.items()}
+        "the table of topics is lost%s: %d topics are made again from the log, for example %s; "
+        "look at their settings",
+        ", and its backup is older" if stored else ", and its backup",
+        len(missing),
+        min(missing),
+    )
+    rows = {
+        topic: _row(topic, count, table.get(topic), has_batches) for topic, count in missing.items()
+    }
     return (stored or {}) | {"topicConfigTable": table | rows}
 
 
-def _row(topic: str, count: int, known: object, has_batches: Callable[[str], bool]) -> dict[str, Any]:
+def _row(
+    topic: str, count: int, known: object, has_batches: Callable[[str], bool]
+) -> dict[str, Any]:
     if isinstance(known, dict):
         return known | {_READ_QUEUES: count}
     attributes = {QUEUE_TYPE: BATCHES} if has_batches(topic) else {}
-    return TopicConfig(name=topic, read_queues=count, write_queues=count, attributes=attributes).to_json()
+    return TopicConfig(
+        name=topic, read_queues=count, write_queues=count, attributes=attributes
+    ).to_json()

@@ -1,6 +1,8 @@
-"""What a repair does before the log can be read: files that are missing, too long, or stand where a derived one is needed.
+"""What a repair does before the log can be read: files that are missing, too long, or stand where a
+derived one is needed.
 
-Nothing is deleted: what is in the way goes to ``set-aside/`` in the store's directory, under the path that it had.
+Nothing is deleted: what is in the way goes to ``set-aside/`` in the store's directory, under the
+path that it had.
 """
 
 from collections.abc import Iterator
@@ -14,8 +16,10 @@ from ogive.store.tables import make_lasting_dirs
 from ogive.store.unreadable import Unreadable
 
 SET_ASIDE: Final = "set-aside"
-_MAX_MISSING: Final = 1_000  # files of the log; beyond that it is another directory's file that is in the way
-_MAX_EXCESS_BYTES: Final = 1024 * 1024  # a segment that is longer still is one of another size
+# files of the log; beyond that it is another directory's file that is in the way
+_MAX_MISSING: Final = 1_000
+# a segment that is longer still is one of another size
+_MAX_EXCESS_BYTES: Final = 1024 * 1024
 _DERIVED_QUEUES: Final = ("consumequeue", "batchconsumequeue")
 
 
@@ -34,15 +38,22 @@ def _mend_segments(fs: Fs, root: Path) -> Iterator[str]:
     for start, size in sizes.items():
         if 0 < size - segment_bytes <= _MAX_EXCESS_BYTES:
             _cut(fs, root, segment_path(directory, start), segment_bytes)
-            yield f"{segment_path(directory, start).name} of the log was {size - segment_bytes} bytes too long: they are in {SET_ASIDE}/"
+            yield (
+                f"{segment_path(directory, start).name} of the log was {size - segment_bytes} "
+                f"bytes too long: they are in {SET_ASIDE}/"
+            )
     missing = (starts[-1] - starts[0]) // segment_bytes + 1 - len(starts)
     if missing > _MAX_MISSING:
         raise StoreCorrupt(
-            f"{directory}: {missing} files are missing between {min(starts):020d} and {max(starts):020d}: is one another store's?"
+            f"{directory}: {missing} files are missing between {min(starts):020d} and "
+            f"{max(starts):020d}: is one another store's?"
         )
     for start in sorted({*range(starts[0], starts[-1], segment_bytes)} - sizes.keys()):
         _make_empty(fs, segment_path(directory, start), segment_bytes)
-        yield f"{segment_path(directory, start).name} of the log was missing: the messages in it are lost, an empty one is in its place"
+        yield (
+            f"{segment_path(directory, start).name} of the log was missing: the messages in it "
+            "are lost, an empty one is in its place"
+        )
     fs.fsync_dir(directory)
 
 
@@ -79,7 +90,10 @@ def _set_strays_aside(fs: Fs, root: Path) -> Iterator[str]:
         fs.rename(path, kept)
         for directory in (kept.parent, path.parent):
             fs.fsync_dir(directory)
-        yield f"{path.relative_to(root)} stood where the broker keeps files of its own: it is in {SET_ASIDE}/"
+        yield (
+            f"{path.relative_to(root)} stood where the broker keeps files of its own: it is in "
+            f"{SET_ASIDE}/"
+        )
 
 
 def _strays(fs: Fs, root: Path) -> Iterator[Path]:
@@ -87,7 +101,9 @@ def _strays(fs: Fs, root: Path) -> Iterator[Path]:
     for name in (*_DERIVED_QUEUES, "index"):
         if (root / name).exists() and not (root / name).is_dir():
             yield root / name
-    for topic in (root / queues / name for queues in _DERIVED_QUEUES for name in fs.list(root / queues)):
+    for topic in (
+        root / queues / name for queues in _DERIVED_QUEUES for name in fs.list(root / queues)
+    ):
         if not topic.is_dir():
             yield topic
             continue
@@ -96,7 +112,9 @@ def _strays(fs: Fs, root: Path) -> Iterator[Path]:
                 yield queue
                 continue
             yield from (path for name in fs.list(queue) if (path := queue / name).is_dir())
-    yield from (path for name in fs.list(root / "index") if (path := root / "index" / name).is_dir())
+    yield from (
+        path for name in fs.list(root / "index") if (path := root / "index" / name).is_dir()
+    )
 
 
 def _place_aside(fs: Fs, root: Path, path: Path) -> Path:

@@ -33,26 +33,46 @@ MAX_RECORD_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """How a store writes. Sizes count for a new directory; an existing one keeps the file sizes that it has."""
+    """How a store writes.
+
+    Sizes count for a new directory; an existing one keeps the file sizes that it has.
+    """
 
     root: Path  # storePathRootDir
     flush: Literal["sync", "async"] = "sync"  # flushDiskType
-    segment_bytes: int = 64 * 1024 * 1024  # mappedFileSizeCommitLog, 1 GiB
-    consume_queue_file_bytes: int = 6_000_000  # mappedFileSizeConsumeQueue, 300,000 entries
-    batch_queue_file_bytes: int = 13_800_000  # mapperFileSizeBatchConsumeQueue, 300,000 entries
-    index_slots: int = 250_000  # maxHashSlotNum, 5,000,000; four keys to a slot: two messages, with a key of their own each
-    record_crc: bool = True  # enabledAppendPropCRC, false; 20 bytes a record
+    segment_bytes: int = 64 * 1024 * 1024
+    """mappedFileSizeCommitLog, 1 GiB."""
+    consume_queue_file_bytes: int = 6_000_000
+    """mappedFileSizeConsumeQueue, 300,000 entries."""
+    batch_queue_file_bytes: int = 13_800_000
+    """mapperFileSizeBatchConsumeQueue, 300,000 entries."""
+    index_slots: int = 250_000
+    """maxHashSlotNum, 5,000,000; four keys to a slot: two messages, with a key of their own
+    each.
+    """
+    record_crc: bool = True
+    """enabledAppendPropCRC, false; 20 bytes a record."""
     delay_levels: DelayLevels = field(default_factory=DelayLevels.parse)  # messageDelayLevel
-    max_group_bytes: int = 1024 * 1024  # one write and one sync carry at most about this much
-    max_waiting_bytes: int = 64 * 1024 * 1024  # beyond, put() raises StoreBusy
-    async_window_bytes: int = 4 * 1024 * 1024  # flush=async: a sync after this much ...
-    async_window_s: float = 0.5  # ... or this long, whichever comes first (flushIntervalCommitLog, 500 ms)
-    ahead_bytes: int = 4 * 1024 * 1024  # room made ahead of the log's end; flush=sync: zeros, so that a sync changes no file size
-    hot_log_bytes: int = 32 * 1024 * 1024  # newest part of the log that reads take from memory
-    stretch_bytes: int = 64 * 1024  # of the log, for which one checksum is kept
-    hot_entries: int = 512 * 1024  # newest consume-queue entries in memory, all queues together
-    flush_bytes: int = 8 * 1024 * 1024  # log written between two writes of consume-queue files
-    checkpoint_bytes: int = 64 * 1024 * 1024  # log written between two checkpoints; a start after a crash reads about as much
+    max_group_bytes: int = 1024 * 1024
+    """One write and one sync carry at most about this much."""
+    max_waiting_bytes: int = 64 * 1024 * 1024
+    """Beyond, put() raises StoreBusy."""
+    async_window_bytes: int = 4 * 1024 * 1024
+    """Flush=async: a sync after this much ..."""
+    async_window_s: float = 0.5
+    """... or this long, whichever comes first (flushIntervalCommitLog, 500 ms)."""
+    ahead_bytes: int = 4 * 1024 * 1024
+    """Room made ahead of the log's end; flush=sync: zeros, so that a sync changes no file size."""
+    hot_log_bytes: int = 32 * 1024 * 1024
+    """Newest part of the log that reads take from memory."""
+    stretch_bytes: int = 64 * 1024
+    """Of the log, for which one checksum is kept."""
+    hot_entries: int = 512 * 1024
+    """Newest consume-queue entries in memory, all queues together."""
+    flush_bytes: int = 8 * 1024 * 1024
+    """Log written between two writes of consume-queue files."""
+    checkpoint_bytes: int = 64 * 1024 * 1024
+    """Log written between two checkpoints; a start after a crash reads about as much."""
     max_open_files: int = 256
 
     @property
@@ -66,11 +86,19 @@ class StoreConfig:
 
     def __post_init__(self) -> None:
         if self.segment_bytes < 4096 or self.segment_bytes % 512:
-            raise InvalidOption(f"segment_bytes={self.segment_bytes}: a multiple of 512 of at least 4096 is needed")
+            raise InvalidOption(
+                f"segment_bytes={self.segment_bytes}: a multiple of 512 of at least 4096 is needed"
+            )
         if self.consume_queue_file_bytes < 20 or self.consume_queue_file_bytes % 20:
-            raise InvalidOption(f"consume_queue_file_bytes={self.consume_queue_file_bytes}: a multiple of 20 (an entry) is needed")
+            raise InvalidOption(
+                f"consume_queue_file_bytes={self.consume_queue_file_bytes}: a multiple of 20 (an "
+                "entry) is needed"
+            )
         if self.batch_queue_file_bytes < 46 or self.batch_queue_file_bytes % 46:
-            raise InvalidOption(f"batch_queue_file_bytes={self.batch_queue_file_bytes}: a multiple of 46 (an entry) is needed")
+            raise InvalidOption(
+                f"batch_queue_file_bytes={self.batch_queue_file_bytes}: a multiple of 46 (an "
+                "entry) is needed"
+            )
         if not 0 < self.index_slots <= 50_000_000:
             raise InvalidOption(f"index_slots={self.index_slots}: 1 to 50000000 are possible")
 
@@ -80,7 +108,9 @@ SIZE_BEFORE: Final = 2**31
 
 
 class NewMessage(NamedTuple):
-    """A message to store, in stored form: body perhaps compressed, properties joined by 0x01 and 0x02, hosts 8 or 20 bytes."""
+    """A message to store, in stored form: body perhaps compressed, properties joined by 0x01 and
+    0x02, hosts 8 or 20 bytes.
+    """
 
     topic: str
     queue_id: int
@@ -97,7 +127,10 @@ class NewMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """Messages of one queue that came together. *shared* holds what they have in common; its flag, body and properties do not count."""
+    """Messages of one queue that came together.
+
+    *shared* holds what they have in common; its flag, body and properties do not count.
+    """
 
     shared: NewMessage
     items: Sequence[BatchItem]
@@ -107,16 +140,32 @@ class NewBatch:
 
     def each(self) -> list[NewMessage]:
         """Every message by itself."""
-        topic, queue_id, _, _, sys_flag, _, born_ms, born_host, store_host, times, prepared = self.shared
+        topic, queue_id, _, _, sys_flag, _, born_ms, born_host, store_host, times, prepared = (
+            self.shared
+        )
         return [
-            NewMessage(topic, queue_id, body, properties, sys_flag, flag, born_ms, born_host, store_host, times, prepared)
+            NewMessage(
+                topic,
+                queue_id,
+                body,
+                properties,
+                sys_flag,
+                flag,
+                born_ms,
+                born_host,
+                store_host,
+                times,
+                prepared,
+            )
             for flag, body, properties in self.items
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
-    """A NewBatch as it came: data[start:] is the body of a batch that the compiled part has looked at, and holds *count* messages."""
+    """A NewBatch as it came: data[start:] is the body of a batch that the compiled part has looked
+    at, and holds *count* messages.
+    """
 
     shared: NewMessage
     data: bytes
@@ -148,7 +197,10 @@ def bytes_of(messages: Messages) -> int:
 
 
 class PutResult(NamedTuple):
-    """Where a message went. *queue_offset* is 0 for a prepared or rollback record, which no queue holds."""
+    """Where a message went.
+
+    *queue_offset* is 0 for a prepared or rollback record, which no queue holds.
+    """
 
     queue_offset: int
     commitlog_offset: int
@@ -175,7 +227,8 @@ class GetStatus(enum.Enum):
 
 @dataclass(slots=True)
 class GetResult:
-    """*parts*, joined, are *count* records back to back, as stored: views of the store's memory, valid as long as they are held.
+    """*parts*, joined, are *count* records back to back, as stored: views of the store's memory,
+    valid as long as they are held.
 
     *more*: in topics of batches, the messages in them beyond *count*; *size* is in bytes.
     """

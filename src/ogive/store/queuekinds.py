@@ -1,9 +1,11 @@
 """The two kinds of queues, which topics have which, and where their files are.
 
-A topic of batches (attribute queue.type=BatchCQ, decided when it is made) has its queues in batchconsumequeue/, any other in consumequeue/.
-Apache's broker does not start where a topic's queues are in the wrong place: so config/topics.json says it, here as there, and what lies
-elsewhere is removed, and made again from the log in the right place. Where that file cannot be read its backup counts, and what is in
-batchconsumequeue/. Source: ConsumeQueueStore.java, QueueTypeUtils.java, 5.5.
+A topic of batches (attribute queue.type=BatchCQ, decided when it is made) has its queues in
+batchconsumequeue/, any other in consumequeue/. Apache's broker does not start where a topic's
+queues are in the wrong place: so config/topics.json says it, here as there, and what lies elsewhere
+is removed, and made again from the log in the right place. Where that file cannot be read its
+backup counts, and what is in batchconsumequeue/. Source: ConsumeQueueStore.java,
+QueueTypeUtils.java, 5.5.
 """
 
 import itertools
@@ -53,11 +55,15 @@ class QueueKind:
 
 
 class QueueKinds:
-    """Which kind each topic's queues are. *batched*: the names of the topics of batches; changed by their owner."""
+    """Which kind each topic's queues are.
+
+    *batched*: the names of the topics of batches; changed by their owner.
+    """
 
     def __init__(self, usual: QueueKind, batches: QueueKind, batched: Collection[str]) -> None:
         self.usual, self.batches, self.batched = usual, batches, set(batched)
-        self._known: set[str] | None = None  # names in the table of topics; once it was asked for
+        # names in the table of topics; once it was asked for
+        self._known: set[str] | None = None
 
     @classmethod
     def found(cls, fs: Fs, config: StoreConfig) -> "QueueKinds":
@@ -77,32 +83,51 @@ class QueueKinds:
         return self.batches if topic in self.batched else self.usual
 
     def is_known(self, fs: Fs, topic: str) -> bool:
-        """Whether there is such a topic: in the table, or its backup, or by a directory. Raises OSError."""
+        """Whether there is such a topic: in the table, or its backup, or by a directory.
+
+        Raises OSError.
+        """
         if self._known is None:
-            self._known = {name for raw in _tables(fs, self.usual.root.parent) for name in _queue_types(raw) or ()}
-        return topic in self._known or (names_a_directory(topic) and bool(fs.list(self.of(topic).root / topic)))
+            self._known = {
+                name
+                for raw in _tables(fs, self.usual.root.parent)
+                for name in _queue_types(raw) or ()
+            }
+        return topic in self._known or (
+            names_a_directory(topic) and bool(fs.list(self.of(topic).root / topic))
+        )
 
     def strays(self, fs: Fs) -> Iterator[Path]:
         """Directories of queues in the other kind's place. Raises OSError."""
         for kind in self:
-            yield from [kind.directory(key) for key in kind.found(fs) if self.of(key[0]) is not kind]
+            yield from [
+                kind.directory(key) for key in kind.found(fs) if self.of(key[0]) is not kind
+            ]
 
 
 def _kind(fs: Fs, queue: type[ConsumeQueue], root: Path, file_bytes: int) -> QueueKind:
-    return QueueKind(queue, root, _file_bytes(fs, root, queue.entry_bytes, file_bytes) // queue.entry_bytes)
+    return QueueKind(
+        queue, root, _file_bytes(fs, root, queue.entry_bytes, file_bytes) // queue.entry_bytes
+    )
 
 
 def _file_bytes(fs: Fs, root: Path, entry_bytes: int, default: int) -> int:
     """The size that most of the first queue files have: one of them may be damaged."""
     sizes: Counter[int] = Counter()
-    directories = ((root / topic / queue_id) for topic in fs.list(root) for queue_id in fs.list(root / topic))
+    directories = (
+        (root / topic / queue_id) for topic in fs.list(root) for queue_id in fs.list(root / topic)
+    )
     for directory in itertools.islice(directories, _QUEUES_LOOKED_AT):
-        sizes.update(size for size in found_sizes(fs, directory) if size and size % entry_bytes == 0)
+        sizes.update(
+            size for size in found_sizes(fs, directory) if size and size % entry_bytes == 0
+        )
     return sizes.most_common(1)[0][0] if sizes else default
 
 
 def _tables(fs: Fs, root: Path) -> list[bytes]:
-    return [read_file(fs, root / "config" / name) or b"" for name in ("topics.json", "topics.json.bak")]
+    return [
+        read_file(fs, root / "config" / name) or b"" for name in ("topics.json", "topics.json.bak")
+    ]
 
 
 def topics_of_batches(fs: Fs, root: Path) -> set[str]:
@@ -110,7 +135,8 @@ def topics_of_batches(fs: Fs, root: Path) -> set[str]:
     tables = _tables(fs, root)
     there = set(fs.list(root / "batchconsumequeue"))
     if not there and not any(BATCHES.encode() in raw for raw in tables):
-        return set()  # nearly always; of ten thousand topics the broker reads the table once, later
+        # nearly always; of ten thousand topics the broker reads the table once, later
+        return set()
     for raw in tables:
         types = _queue_types(raw)
         if types is not None:
@@ -122,7 +148,11 @@ def topics_of_batches(fs: Fs, root: Path) -> set[str]:
 def _queue_types(raw: bytes) -> dict[str, object] | None:
     """Of each topic; None where that is no table of topics."""
     topics = (parsed(raw) or {}).get("topicConfigTable")
-    return {str(topic): _queue_type(config) for topic, config in topics.items()} if isinstance(topics, dict) else None
+    return (
+        {str(topic): _queue_type(config) for topic, config in topics.items()}
+        if isinstance(topics, dict)
+        else None
+    )
 
 
 def _queue_type(config: Any) -> object:

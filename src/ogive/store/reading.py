@@ -1,4 +1,7 @@
-"""Reading queues: from offsets to entries to slices of the commit log. Source: DefaultMessageStore.getMessage, ConsumeQueue.java, 5.3."""
+"""Reading queues: from offsets to entries to slices of the commit log.
+
+Source: DefaultMessageStore.getMessage, ConsumeQueue.java, 5.3.
+"""
 
 from functools import partial
 from typing import Final
@@ -7,23 +10,44 @@ from ogive.errors import StoreError
 from ogive.native import Wanted, native
 from ogive.store.batchqueue import BatchQueue, units
 from ogive.store.commitlog import LogReader
-from ogive.store.consumequeue import ENTRY_HASH, FILLER, FILLER_SIZE, ConsumeQueue, ReadEntry, read_entries
+from ogive.store.consumequeue import (
+    ENTRY_HASH,
+    FILLER,
+    FILLER_SIZE,
+    ConsumeQueue,
+    ReadEntry,
+    read_entries,
+)
 from ogive.store.disk import Disk
 from ogive.store.model import GetResult, GetStatus, QueueKey
 from ogive.store.record import store_timestamp
 
-_MIN_SCAN: Final = 800  # entries looked at for one request, at least; source: maxFilterMessageSize 16000 / 20
-_MAX_READ: Final = 4096  # entries read at once
-_MAX_BYTES: Final = 128 * 1024 * 1024  # of one answer, whatever was asked for
+# entries looked at for one request, at least; source: maxFilterMessageSize 16000 / 20
+_MIN_SCAN: Final = 800
+# entries read at once
+_MAX_READ: Final = 4096
+# of one answer, whatever was asked for
+_MAX_BYTES: Final = 128 * 1024 * 1024
 
 
 class QueueReader:
-    """Answers about queues. Owner thread only. Everything here raises Cold while *disk* does not wait."""
+    """Answers about queues.
+
+    Owner thread only. Everything here raises Cold while *disk* does not wait.
+    """
 
     def __init__(self, log: LogReader, disk: Disk, queues: dict[QueueKey, ConsumeQueue]) -> None:
         self._log, self._disk, self._queues = log, disk, queues
 
-    def get(self, topic: str, queue_id: int, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None) -> GetResult:
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+    ) -> GetResult:
         queue = self._queues.get((topic, queue_id))
         if queue is None or queue.max_offset == 0:
             return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
@@ -35,8 +59,12 @@ class QueueReader:
         if offset > high:
             return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         if isinstance(queue, BatchQueue):
-            return self._get_batches(queue, offset, max_messages, min(max_bytes, _MAX_BYTES), tag_codes)
-        wanted, next_offset, gone = self._select(queue, offset, max_messages, min(max_bytes, _MAX_BYTES), tag_codes)
+            return self._get_batches(
+                queue, offset, max_messages, min(max_bytes, _MAX_BYTES), tag_codes
+            )
+        wanted, next_offset, gone = self._select(
+            queue, offset, max_messages, min(max_bytes, _MAX_BYTES), tag_codes
+        )
         if next_offset == offset:
             after = min(high, offset - offset % queue.file_entries + queue.file_entries)
             return GetResult(GetStatus.OFFSET_FOUND_NULL, after, low, high)
@@ -47,17 +75,27 @@ class QueueReader:
         return GetResult(status, next_offset, low, high)
 
     def _get_batches(
-        self, queue: BatchQueue, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None
+        self,
+        queue: BatchQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
     ) -> GetResult:
-        """get() of an offset that the queue has. The record with it comes whole, whatever stands before the offset in it; a further one
-        comes as long as all messages together are no more than *max_messages*."""
+        """get() of an offset that the queue has.
+
+        The record with it comes whole, whatever stands before the offset in it; a further one comes
+        as long as all messages together are no more than *max_messages*.
+        """
         wanted: list[Wanted] = []
         total = messages = 0
         gone, full, log_start, next_offset = False, False, self._log.start, offset
         index = queue.index_of(offset, self.reading(queue))
         last = index + max(_MIN_SCAN, max_messages)
         while index < queue.end and not full and (index < last or next_offset == offset):
-            raw = self.entries(queue, index, max(1, max_messages - messages) if tag_codes is None else _MAX_READ)
+            raw = self.entries(
+                queue, index, max(1, max_messages - messages) if tag_codes is None else _MAX_READ
+            )
             if not raw:
                 gone = True
                 index += queue.file_entries - index % queue.file_entries
@@ -84,12 +122,17 @@ class QueueReader:
         parts, count, size = self._log.collect(wanted, queue.key[1], queue.topic_field)
         low, high = queue.min_offset, queue.max_offset
         if count:
-            return GetResult(GetStatus.FOUND, next_offset, low, high, parts, count, size, messages - len(wanted))
+            return GetResult(
+                GetStatus.FOUND, next_offset, low, high, parts, count, size, messages - len(wanted)
+            )
         status = GetStatus.MESSAGE_WAS_REMOVING if gone or wanted else GetStatus.NO_MATCHED_MESSAGE
         return GetResult(status, next_offset, low, high)
 
     def entries(self, queue: ConsumeQueue, index: int, count: int) -> bytes:
-        """Visible entries from *index* on, as stored; at most *count*, fewer where a file ends. None of a file that is missing."""
+        """Visible entries from *index* on, as stored; at most *count*, fewer where a file ends.
+
+        None of a file that is missing.
+        """
         count = min(count, queue.end - index)
         if count <= 0:
             return b""
@@ -101,7 +144,9 @@ class QueueReader:
         except FileNotFoundError:
             return b""
         except OSError as exc:
-            raise StoreError(f"the consume queue in {queue.directory} cannot be read: {exc}") from exc
+            raise StoreError(
+                f"the consume queue in {queue.directory} cannot be read: {exc}"
+            ) from exc
 
     def reading(self, queue: ConsumeQueue) -> ReadEntry:
         """How *queue* reads entries of its own."""
@@ -124,7 +169,8 @@ class QueueReader:
     def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, upper: bool) -> int:
         """Binary search; an offset without a message counts like the next one that has one."""
         low, high = queue.first_index, queue.end
-        while low < high:  # invariant: everything before low is too early, everything from high on is not
+        # invariant: everything before low is too early, everything from high on is not
+        while low < high:
             middle = low + (high - low) // 2
             probe, stored_ms = middle, self._time_at(queue, middle)
             while stored_ms < 0 and probe + 1 < high:
@@ -139,22 +185,34 @@ class QueueReader:
         return max(queue.min_offset, offset - 1) if upper else offset
 
     def first_at(self, queue: ConsumeQueue, commitlog_start: int) -> tuple[int, int]:
-        """The lowest entry whose record stands at *commitlog_start* or behind it: its index and offset, those of the end if none does."""
+        """The lowest entry whose record stands at *commitlog_start* or behind it: its index and
+        offset, those of the end if none does.
+        """
         return first_at(queue, commitlog_start, self.reading(queue))
 
     def _select(
-        self, queue: ConsumeQueue, offset: int, max_messages: int, max_bytes: int, tag_codes: frozenset[int] | None
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
     ) -> tuple[list[Wanted], int, bool]:
-        """(records to read as (commit-log offset, size, queue offset), the offset to go on with, whether a record is gone)."""
+        """(records to read as (commit-log offset, size, queue offset), the offset to go on with,
+        whether a record is gone).
+        """
         wanted: list[Wanted] = []
         total, gone, log_start = 0, False, self._log.start
         end = min(queue.max_offset, offset + max(_MIN_SCAN, max_messages))
         while offset < end:
-            most = _MAX_READ if tag_codes is not None else max(1, max_messages) - len(wanted)  # none once it has all: 5 us a pull
+            # none once it has all: 5 us a pull
+            most = _MAX_READ if tag_codes is not None else max(1, max_messages) - len(wanted)
             raw = self.entries(queue, offset, min(end - offset, most))
             if not raw:
                 break
-            offset, total, passed, full = _choose(raw, tag_codes, wanted, offset, total, max_messages, max_bytes, log_start)
+            offset, total, passed, full = _choose(
+                raw, tag_codes, wanted, offset, total, max_messages, max_bytes, log_start
+            )
             gone |= passed
             if full:
                 break
@@ -162,13 +220,30 @@ class QueueReader:
 
 
 def _choose(
-    entries: bytes, tag_codes: frozenset[int] | None, wanted: list[Wanted], offset: int, total: int, most: int, most_bytes: int, start: int
+    entries: bytes,
+    tag_codes: frozenset[int] | None,
+    wanted: list[Wanted],
+    offset: int,
+    total: int,
+    most: int,
+    most_bytes: int,
+    start: int,
 ) -> tuple[int, int, bool, bool]:
-    """Add the records of *entries*, the first of which has *offset*, to *wanted*, which has *total* bytes already.
+    """Add the records of *entries*, the first of which has *offset*, to *wanted*, which has *total*
+    bytes already.
 
-    Returns the offset to go on with, the bytes of all, whether a record is gone, and whether *wanted* is full.
+    Returns the offset to go on with, the bytes of all, whether a record is gone, and whether
+    *wanted* is full.
     """
-    if native is not None and (chosen := native.chosen(entries, tag_codes, wanted, offset, total, most, most_bytes, start)) is not None:
+    if (
+        native is not None
+        and (
+            chosen := native.chosen(
+                entries, tag_codes, wanted, offset, total, most, most_bytes, start
+            )
+        )
+        is not None
+    ):
         return chosen
     gone = False
     for commitlog_offset, size, code in ENTRY_HASH.iter_unpack(entries):

@@ -1,8 +1,9 @@
-"""Records of the commit log on the hot paths: built straight from their parts, checked without an object for each.
+"""Records of the commit log on the hot paths: built straight from their parts, checked without an
+object for each.
 
-The layout itself stands in ogive.wire.message; this module adds the checksum over the whole record, a property that 5.x brokers
-write when asked to: the last 20 bytes are ``__CRC32#`` 0x01, ten digits (least significant first), 0x02.
-Source: MessageDecoder.createCrc32, 5.3.
+The layout itself stands in ogive.wire.message; this module adds the checksum over the whole record,
+a property that 5.x brokers write when asked to: the last 20 bytes are ``__CRC32#`` 0x01, ten digits
+(least significant first), 0x02. Source: MessageDecoder.createCrc32, 5.3.
 """
 
 import functools
@@ -14,7 +15,17 @@ from ogive.native import Wanted, native
 from ogive.store.model import NewBatch, NewMessage
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import SysFlag
-from ogive.wire.message import HEAD, MAGIC_V1, MAGIC_V2, MAX_PROPERTIES_BYTES, RECORD_V4, TAIL, decode_stored, java_hash, raw_property
+from ogive.wire.message import (
+    HEAD,
+    MAGIC_V1,
+    MAGIC_V2,
+    MAX_PROPERTIES_BYTES,
+    RECORD_V4,
+    TAIL,
+    decode_stored,
+    java_hash,
+    raw_property,
+)
 
 BLANK: Final = struct.Struct(">II")
 """room left, MAGIC_BLANK"""
@@ -35,7 +46,9 @@ _MIN_BEHIND_BODY: Final = 3
 _MAX_BEHIND_BODY: Final = 2 * (2 + 0xFFFF)
 """topic and properties with their lengths"""
 _MEANT: Final = struct.Struct(">II4xi4xqqi44xi")
-"""size, magic, queue id, queue offset, commit-log offset, sys flag, body size of a record with IPv4 hosts"""
+"""size, magic, queue id, queue offset, commit-log offset, sys flag, body size of a record with IPv4
+hosts
+"""
 _BORN: Final = struct.Struct(">iq")
 """sys flag, born timestamp"""
 
@@ -55,26 +68,42 @@ class Record(NamedTuple):
     sys_flag: int
     store_timestamp_ms: int
     properties_at: int
-    plain: bool  # carries no checksum over the whole, though there was room for one
+    # carries no checksum over the whole, though there was room for one
+    plain: bool
 
 
 class Claim(NamedTuple):
     """What is left of a damaged record says of where it ends."""
 
-    sizes: tuple[int, ...]  # that it may have, the least first
-    is_proven: bool  # that it has the one size; else what stands behind it must bear it out
-    inside: int  # so many bytes are its own whatever its size is: no record is to be looked for in them
+    # that it may have, the least first
+    sizes: tuple[int, ...]
+    # that it has the one size; else what stands behind it must bear it out
+    is_proven: bool
+    # so many bytes are its own whatever its size is: no record is to be looked for in them
+    inside: int
 
 
 def strip_crc(properties: bytes) -> bytes:
-    """Without the checksum of a record that this message came from: it would speak of other bytes."""
-    return properties[:-CRC_BYTES] if properties[-CRC_BYTES : _CRC_NAME_BYTES - CRC_BYTES] == _CRC_NAME else properties
+    """Without the checksum of a record that this message came from: it would speak of other
+    bytes.
+    """
+    return (
+        properties[:-CRC_BYTES]
+        if properties[-CRC_BYTES : _CRC_NAME_BYTES - CRC_BYTES] == _CRC_NAME
+        else properties
+    )
 
 
 def stored_properties(given: Iterable[bytes], with_crc: bool) -> list[bytes]:
-    """What is stored of each: no checksum of another record, and a separator at the end where a checksum follows; 4.9 leaves it off."""
+    """What is stored of each: no checksum of another record, and a separator at the end where a
+    checksum follows; 4.9 leaves it off.
+    """
     bare = [strip_crc(text) if _CRC_NAME in text else text for text in given]
-    return [text if not text or text[-1] == 2 else text + b"\x02" for text in bare] if with_crc else bare
+    return (
+        [text if not text or text[-1] == 2 else text + b"\x02" for text in bare]
+        if with_crc
+        else bare
+    )
 
 
 def topic_field(topic: bytes) -> bytes:
@@ -97,18 +126,38 @@ def build_record(
     stored_ms: int,
     with_crc: bool,
 ) -> bytes:
-    """The record of *size* bytes, checksum included; *field* is the topic_field. Raises struct.error for a number that does not fit."""
-    _, queue_id, body, _, sys_flag, flag, born, born_host, store_host, reconsume_times, prepared = message
+    """The record of *size* bytes, checksum included; *field* is the topic_field.
+
+    Raises struct.error for a number that does not fit.
+    """
+    _, queue_id, body, _, sys_flag, flag, born, born_host, store_host, reconsume_times, prepared = (
+        message
+    )
     body_crc = crc32(body) & 0x7FFFFFFF
     if len(born_host) == 8 == len(store_host) and len(field) <= 128:
         head = RECORD_V4.pack(
-            size, MAGIC_V1, body_crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag & ~_V6, born, born_host,
-            stored_ms, store_host, reconsume_times, prepared, len(body),
-        )  # fmt: skip
+            size,
+            MAGIC_V1,
+            body_crc,
+            queue_id,
+            flag,
+            queue_offset,
+            commitlog_offset,
+            sys_flag & ~_V6,
+            born,
+            born_host,
+            stored_ms,
+            store_host,
+            reconsume_times,
+            prepared,
+            len(body),
+        )
     else:
         magic = MAGIC_V1 if len(field) <= 128 else MAGIC_V2
         middle = _middle(message, stored_ms)
-        head = _head(len(middle)).pack(size, magic, body_crc, queue_id, flag, queue_offset, commitlog_offset, middle, len(body))
+        head = _head(len(middle)).pack(
+            size, magic, body_crc, queue_id, flag, queue_offset, commitlog_offset, middle, len(body)
+        )
     if not with_crc:
         return b"".join((head, body, field, len(properties).to_bytes(2), properties))
     record = b"".join((head, body, field, (len(properties) + CRC_BYTES).to_bytes(2), properties))
@@ -127,14 +176,25 @@ def build_batch(
 ) -> list[bytes]:
     """build_record() for each of *batch*, one behind the other: pieces to be joined.
 
-    *properties* are what is to be stored of each, *sizes* those of the records. Raises struct.error for a number that does not fit.
+    *properties* are what is to be stored of each, *sizes* those of the records. Raises struct.error
+    for a number that does not fit.
     """
     pieces: list[bytes] = []
     magic = MAGIC_V1 if len(field) <= 128 else MAGIC_V2
     middle, queue_id = _middle(batch.shared, stored_ms), batch.shared.queue_id
     pack, join, crc_bytes = _head(len(middle)).pack, b"".join, CRC_BYTES if with_crc else 0
     for (flag, body, _), text, size in zip(batch.items, properties, sizes, strict=True):
-        head = pack(size, magic, crc32(body) & 0x7FFFFFFF, queue_id, flag, queue_offset, commitlog_offset, middle, len(body))
+        head = pack(
+            size,
+            magic,
+            crc32(body) & 0x7FFFFFFF,
+            queue_id,
+            flag,
+            queue_offset,
+            commitlog_offset,
+            middle,
+            len(body),
+        )
         record = join((head, body, field, (len(text) + crc_bytes).to_bytes(2), text))
         pieces.append(record)
         if with_crc:
@@ -144,36 +204,67 @@ def build_batch(
     return pieces
 
 
-@functools.cache  # three lengths: of no, one or two IPv6 hosts
+# three lengths: of no, one or two IPv6 hosts
+@functools.cache
 def _head(middle_bytes: int) -> struct.Struct:
     """The fixed part of a record, with what _middle() returns as one piece."""
     return struct.Struct(f">IIIiiqq{middle_bytes}si")
 
 
 def _middle(message: NewMessage, stored_ms: int) -> bytes:
-    """A record's fixed part from the sys flag to what comes before the body's length: what the messages of a batch share."""
+    """A record's fixed part from the sys flag to what comes before the body's length: what the
+    messages of a batch share.
+    """
     born_host, store_host = message.born_host, message.store_host
-    sys_flag = (message.sys_flag & ~_V6) | (_BORN_V6 if len(born_host) == 20 else 0) | (_STORE_V6 if len(store_host) == 20 else 0)
-    born, tail = _BORN.pack(sys_flag, message.born_timestamp_ms), TAIL.pack(message.reconsume_times, message.prepared_transaction_offset)
+    sys_flag = (
+        (message.sys_flag & ~_V6)
+        | (_BORN_V6 if len(born_host) == 20 else 0)
+        | (_STORE_V6 if len(store_host) == 20 else 0)
+    )
+    born, tail = (
+        _BORN.pack(sys_flag, message.born_timestamp_ms),
+        TAIL.pack(message.reconsume_times, message.prepared_transaction_offset),
+    )
     return b"".join((born, born_host, stored_ms.to_bytes(8), store_host, tail))
 
 
 def crc_property(crc: int) -> bytes:
-    return (b"\x02%010d\x01#23CRC__" % crc)[::-1]  # the digits are in reverse order, and so is the rest here
+    # the digits are in reverse order, and so is the rest here
+    return (b"\x02%010d\x01#23CRC__" % crc)[::-1]
 
 
-def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int, *, spoiled: bool = False) -> Record | None:
-    """The record at byte *at* of *buffer*, or None unless it is whole, belongs at *commitlog_offset* and its checksum holds.
+def read_record(
+    buffer: bytes, at: int, commitlog_offset: int, crc_from: int, *, spoiled: bool = False
+) -> Record | None:
+    """The record at byte *at* of *buffer*, or None unless it is whole, belongs at
+    *commitlog_offset* and its checksum holds.
 
-    From *crc_from* on every record carries the checksum over the whole; one that does not is damaged in just that place. Before, it
-    may be missing or speak of another record: Apache's broker copies properties when it stores a message again.
-    *spoiled*: whatever its checksums say, as long as all its lengths fit.
+    From *crc_from* on every record carries the checksum over the whole; one that does not is
+    damaged in just that place. Before, it may be missing or speak of another record: Apache's
+    broker copies properties when it stores a message again. *spoiled*: whatever its checksums say,
+    as long as all its lengths fit.
     """
     try:
         fields = RECORD_V4.unpack_from(buffer, at)
     except struct.error:
         return None
-    size, magic, body_crc, queue_id, _, queue_offset, offset, sys_flag, _, _, stored_ms, _, _, _, body_size = fields
+    (
+        size,
+        magic,
+        body_crc,
+        queue_id,
+        _,
+        queue_offset,
+        offset,
+        sys_flag,
+        _,
+        _,
+        stored_ms,
+        _,
+        _,
+        _,
+        body_size,
+    ) = fields
     if offset != commitlog_offset or size < _MIN_RECORD_BYTES or at + size > len(buffer):
         return None
     end = at + size
@@ -191,7 +282,10 @@ def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int, *,
         topic_at += 1
     topic_end = topic_at + topic_size
     properties_at = topic_end + 2
-    if properties_at > end or properties_at + (buffer[topic_end] << 8 | buffer[topic_end + 1]) != end:
+    if (
+        properties_at > end
+        or properties_at + (buffer[topic_end] << 8 | buffer[topic_end + 1]) != end
+    ):
         return None
     view = memoryview(buffer)
     tail = buffer[end - CRC_BYTES : end]
@@ -207,26 +301,44 @@ def read_record(buffer: bytes, at: int, commitlog_offset: int, crc_from: int, *,
             return None
         if crc32(view[body_at : body_at + body_size]) & 0x7FFFFFFF != body_crc:
             return None
-    return Record(size, buffer[topic_at:topic_end], queue_id, queue_offset, sys_flag, stored_ms, properties_at, plain)
+    return Record(
+        size,
+        buffer[topic_at:topic_end],
+        queue_id,
+        queue_offset,
+        sys_flag,
+        stored_ms,
+        properties_at,
+        plain,
+    )
 
 
 def is_checked_whole(record: Record) -> bool:
-    """Whether it carries the checksum over the whole, which holds then: it has that, and had room for it."""
+    """Whether it carries the checksum over the whole, which holds then: it has that, and had room
+    for it.
+    """
     return not record.plain and record.size - record.properties_at <= MAX_CRC_PROPERTIES
 
 
 def has_fitting_lengths(read: Callable[[int, int], bytes], room: int) -> bool:
-    """Whether the size of what may be a record is the sum of its lengths, by its head and the few bytes behind its body."""
+    """Whether the size of what may be a record is the sum of its lengths, by its head and the few
+    bytes behind its body.
+    """
     return _Remains(read, room, 0, 0).has_fitting_lengths
 
 
-def claim_of(read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int) -> Claim:
-    """What the damaged record at *commitlog_offset* says of its size, as far as what is left of it can be believed.
+def claim_of(
+    read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int
+) -> Claim:
+    """What the damaged record at *commitlog_offset* says of its size, as far as what is left of it
+    can be believed.
 
     *read* returns bytes of it, by their place in it and their number; it has *room* bytes at most.
-    - Where it would be intact, by the checksum over the whole, if size, magic and its own offset were others, that is proof.
-    - Else two of three must be right: its magic, its own offset, and that the size is the sum of its lengths. The size then says one end
-      and the lengths may say another; either may be damaged, and what stands behind them decides.
+    - Where it would be intact, by the checksum over the whole, if size, magic and its own offset
+      were others, that is proof.
+    - Else two of three must be right: its magic, its own offset, and that the size is the sum of
+      its lengths. The size then says one end and the lengths may say another; either may be
+      damaged, and what stands behind them decides.
     """
     return _Remains(read, room, commitlog_offset, crc_from).claim()
 
@@ -234,8 +346,15 @@ def claim_of(read: Callable[[int, int], bytes], room: int, commitlog_offset: int
 class _Remains:
     """What is left of a damaged record. Arguments as of claim_of()."""
 
-    def __init__(self, read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int) -> None:
-        self._read, self._room, self._commitlog_offset, self._crc_from = read, room, commitlog_offset, crc_from
+    def __init__(
+        self, read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int
+    ) -> None:
+        self._read, self._room, self._commitlog_offset, self._crc_from = (
+            read,
+            room,
+            commitlog_offset,
+            crc_from,
+        )
         self._head = head = read(0, _MAX_HEAD_BYTES).ljust(_MAX_HEAD_BYTES, b"\0")
         self._size, self._magic, _, _, _, _, offset, sys_flag, _ = HEAD.unpack_from(head)
         self._body_at, _, self._body_size = _v6_part(head, 0, sys_flag)
@@ -272,7 +391,9 @@ class _Remains:
         if right >= 2:
             intact |= {self._size} if agree else by_lengths | {self._size}
         sizes = tuple(sorted(size for size in intact if _MIN_RECORD_BYTES <= size <= self._room))
-        return Claim(sizes, is_proven=False, inside=self._body_at + self._body_size if is_body_known else 0)
+        return Claim(
+            sizes, is_proven=False, inside=self._body_at + self._body_size if is_body_known else 0
+        )
 
     def _size_by_lengths(self, magic: int, body_size: int) -> int | None:
         """None where it is too long."""
@@ -287,41 +408,76 @@ class _Remains:
 
     def _mended(self, size: int, magic: int, body_size: int) -> Record | None:
         """The record, if it is intact with these."""
-        _, _, body_crc, queue_id, flag, queue_offset, _, sys_flag, born = HEAD.unpack_from(self._head)
-        head = HEAD.pack(size, magic, body_crc, queue_id, flag, queue_offset, self._commitlog_offset, sys_flag, born)
+        _, _, body_crc, queue_id, flag, queue_offset, _, sys_flag, born = HEAD.unpack_from(
+            self._head
+        )
+        head = HEAD.pack(
+            size,
+            magic,
+            body_crc,
+            queue_id,
+            flag,
+            queue_offset,
+            self._commitlog_offset,
+            sys_flag,
+            born,
+        )
         rest = self._read(self._body_at, size - self._body_at)
-        whole = b"".join((head, self._head[HEAD.size : self._body_at - 4], body_size.to_bytes(4), rest))
+        whole = b"".join(
+            (head, self._head[HEAD.size : self._body_at - 4], body_size.to_bytes(4), rest)
+        )
         record = read_record(whole, 0, self._commitlog_offset, self._crc_from)
         return record if record is not None and record.topic else None
 
     def _may_be_cut_short(self) -> bool:
-        """Whether size and body size go together, and nothing stands at its end: what a write leaves that did not come so far."""
-        if not _MIN_BEHIND_BODY <= self._size - self._body_at - self._body_size <= _MAX_BEHIND_BODY or self._size > self._room:
+        """Whether size and body size go together, and nothing stands at its end: what a write
+        leaves that did not come so far.
+        """
+        if (
+            not _MIN_BEHIND_BODY <= self._size - self._body_at - self._body_size <= _MAX_BEHIND_BODY
+            or self._size > self._room
+        ):
             return False
         return not any(self._read(self._size - 3, _MIN_RECORD_BYTES))
 
     def _with_one_bit_of_the_body_size(self) -> list[Record]:
-        """What it would be if its size, and one bit of the length of its body, were others, and it intact with them."""
+        """What it would be if its size, and one bit of the length of its body, were others, and it
+        intact with them.
+        """
         found: list[Record] = []
         for bit in range(31) if self._is_known else ():
             body_size = self._body_size ^ 1 << bit
             size = self._size_by_lengths(self._magic, body_size)
-            if size is not None and (record := self._mended(size, self._magic, body_size)) is not None:
+            if (
+                size is not None
+                and (record := self._mended(size, self._magic, body_size)) is not None
+            ):
                 found.append(record)
         return found
 
 
 def not_standing(
-    buffer: bytes, base: int, wanted: list[Wanted], queue_id: int, field: bytes, crc_from: int, *, sound: bool = False
+    buffer: bytes,
+    base: int,
+    wanted: list[Wanted],
+    queue_id: int,
+    field: bytes,
+    crc_from: int,
+    *,
+    sound: bool = False,
 ) -> list[Wanted]:
     """Those of *wanted* that are not intact records of their queue in *buffer*.
 
-    *buffer* starts at commit-log offset *base*; *field* is the queue's topic_field. A record with IPv4 hosts and the checksum over the
-    whole is checked in place, at half the cost of read_record (1.5 instead of 3 us); read_record decides about all others.
-    *sound*: the bytes are known to be intact, so that it only has to be the record that the queue means.
+    *buffer* starts at commit-log offset *base*; *field* is the queue's topic_field. A record with
+    IPv4 hosts and the checksum over the whole is checked in place, at half the cost of read_record
+    (1.5 instead of 3 us); read_record decides about all others. *sound*: the bytes are known to be
+    intact, so that it only has to be the record that the queue means.
     """
     bad: list[Wanted] = []
-    if native is not None and (doubtful := native.doubtful(buffer, base, wanted, queue_id, field, sound)) is not None:
+    if (
+        native is not None
+        and (doubtful := native.doubtful(buffer, base, wanted, queue_id, field, sound)) is not None
+    ):
         if not doubtful:
             return bad
         wanted = doubtful
@@ -332,7 +488,9 @@ def not_standing(
         at = offset - base
         end = at + size
         if short_field and size >= _MIN_RECORD_BYTES and end <= end_of_buffer:
-            found_size, magic, found_id, found_offset, stands_at, sys_flag, body_size = unpack(buffer, at)
+            found_size, magic, found_id, found_offset, stands_at, sys_flag, body_size = unpack(
+                buffer, at
+            )
             topic_at = at + _FIXED_V4 + body_size
             properties_at = topic_at + field_size
             if (
@@ -348,9 +506,11 @@ def not_standing(
                 and (
                     sound
                     or (
-                        (buffer[properties_at - 2] << 8 | buffer[properties_at - 1]) == end - properties_at
+                        (buffer[properties_at - 2] << 8 | buffer[properties_at - 1])
+                        == end - properties_at
                         and buffer[end - 1 : end - CRC_BYTES - 1 : -1]
-                        == b"\x02%010d\x01#23CRC__" % (crc32(view[at : end - CRC_BYTES]) & 0x7FFFFFFF)
+                        == b"\x02%010d\x01#23CRC__"
+                        % (crc32(view[at : end - CRC_BYTES]) & 0x7FFFFFFF)
                     )
                 )
             ):
@@ -368,16 +528,27 @@ def not_standing(
 
 
 def _spoiled_crc(tail: bytes) -> bool:
-    """Whether this was a checksum property before a bit or two of its name changed, or ends in zeros that a lost write left."""
-    return tail[-1] == 0 or 6 <= sum([a == b for a, b in zip(tail, _CRC_NAME, strict=False)]) < _CRC_NAME_BYTES
+    """Whether this was a checksum property before a bit or two of its name changed, or ends in
+    zeros that a lost write left.
+    """
+    return (
+        tail[-1] == 0
+        or 6 <= sum([a == b for a, b in zip(tail, _CRC_NAME, strict=False)]) < _CRC_NAME_BYTES
+    )
 
 
 def _v6_part(buffer: bytes, at: int, sys_flag: int) -> tuple[int, int, int]:
-    """Where the body starts, store timestamp and body length of a record with a host of 20 bytes."""
+    """Where the body starts, store timestamp and body length of a record with a host of 20
+    bytes.
+    """
     stored_at = at + HEAD.size + (20 if sys_flag & SysFlag.BORN_HOST_V6 else 8)
     tail_at = stored_at + 8 + (20 if sys_flag & SysFlag.STORE_HOST_V6 else 8)
     body_at = tail_at + TAIL.size + 4
-    return body_at, int.from_bytes(buffer[stored_at : stored_at + 8]), int.from_bytes(buffer[body_at - 4 : body_at], signed=True)
+    return (
+        body_at,
+        int.from_bytes(buffer[stored_at : stored_at + 8]),
+        int.from_bytes(buffer[body_at - 4 : body_at], signed=True),
+    )
 
 
 def store_timestamp(record: bytes | memoryview) -> int:
@@ -392,7 +563,9 @@ def has_key(record: bytes, topic: str, key: str) -> bool:
     if found.topic != topic:
         return False
     wanted = key.encode("utf-8", "replace")
-    return raw_property(found.properties, b"UNIQ_KEY") == wanted or wanted in (raw_property(found.properties, b"KEYS") or b"").split(b" ")
+    return raw_property(found.properties, b"UNIQ_KEY") == wanted or wanted in (
+        raw_property(found.properties, b"KEYS") or b""
+    ).split(b" ")
 
 
 def tag_hash(properties: bytes) -> int:
@@ -400,7 +573,8 @@ def tag_hash(properties: bytes) -> int:
     at = properties.rfind(b"TAGS\x01")
     if at < 0:
         return 0
-    if at and properties[at - 1] != 2:  # the end of another name
+    # the end of another name
+    if at and properties[at - 1] != 2:
         tag = raw_property(properties, b"TAGS") or b""
     else:
         end = properties.find(b"\x02", at)

@@ -1,24 +1,34 @@
-"""Recovery at the start: check the consume queues, read the log from the last checkpoint, find its end, repair what is derived.
+"""Recovery at the start: check the consume queues, read the log from the last checkpoint, find its
+end, repair what is derived.
 
 Behaviour
-- The log is the truth. Up to the checkpoint, queue files that match their checksums are trusted; a queue whose files do not is rebuilt from
-  the whole log. From the checkpoint on every record is read and checked.
-- Bytes that are not a record end the log if no valid record follows. They are zeroed before anything new is written.
-- If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped by the length that they claim where that
-  can be believed (claim_of), else by searching; counted, and logged once. A repair says it in its report alone.
-- The offset of a damaged record whose lengths fit, and which was its queue's next, is not given out again; also at the end of the log.
-- A stored time ahead of the machine's clock, in a record without a checksum over the whole, moves the store's clock only as far as the
-  record before agrees; one before 1970 counts as 0.
-- Which topics are topics of batches is read first, see queuekinds.py. A record that holds a batch whole and is of none of them, because its
-  topic was deleted, gets no entry.
-- A delayed message whose queue entry is made again is due by the delay levels with which it was sent, see due_times.py.
-- The files of a queue that is made again are written over, and what they hold beyond it is removed at the end.
-- After an unclean stop one line at INFO says what was read again and made again, and how long that took; nothing is said after a clean one.
-- Where a power cut may have come over a run with flush=async, damage behind the last checkpoint, with less than the unsynced window after
-  it, is what that leaves. The log ends there, so that nothing survives behind a gap. A repair keeps what can be read.
+- The log is the truth. Up to the checkpoint, queue files that match their checksums are trusted; a
+  queue whose files do not is rebuilt from the whole log. From the checkpoint on every record is
+  read and checked.
+- Bytes that are not a record end the log if no valid record follows. They are zeroed before
+  anything new is written.
+- If one follows, in this segment or a later one, only the damaged bytes are lost. They are skipped
+  by the length that they claim where that can be believed (claim_of), else by searching; counted,
+  and logged once. A repair says it in its report alone.
+- The offset of a damaged record whose lengths fit, and which was its queue's next, is not given out
+  again; also at the end of the log.
+- A stored time ahead of the machine's clock, in a record without a checksum over the whole, moves
+  the store's clock only as far as the record before agrees; one before 1970 counts as 0.
+- Which topics are topics of batches is read first, see queuekinds.py. A record that holds a batch
+  whole and is of none of them, because its topic was deleted, gets no entry.
+- A delayed message whose queue entry is made again is due by the delay levels with which it was
+  sent, see due_times.py.
+- The files of a queue that is made again are written over, and what they hold beyond it is removed
+  at the end.
+- After an unclean stop one line at INFO says what was read again and made again, and how long that
+  took; nothing is said after a clean one.
+- Where a power cut may have come over a run with flush=async, damage behind the last checkpoint,
+  with less than the unsynced window after it, is what that leaves. The log ends there, so that
+  nothing survives behind a gap. A repair keeps what can be read.
 
 Differs from Java
-- Java stops at the first invalid record and drops everything after it, even whole segments. Source: CommitLog.recoverAbnormally, 5.3.
+- Java stops at the first invalid record and drops everything after it, even whole segments. Source:
+  CommitLog.recoverAbnormally, 5.3.
 - Java trusts the consume queues after a clean stop without checking them.
 """
 
@@ -60,7 +70,8 @@ log = logging.getLogger(__name__)
 
 FLUSH_ENTRIES: Final = 16 * 1024
 _MAX_PLACES_LOGGED: Final = 20
-_TOO_FAR_MS: Final = 100 * 86_400_000  # ahead of this machine's clock
+# ahead of this machine's clock
+_TOO_FAR_MS: Final = 100 * 86_400_000
 
 
 @dataclass(slots=True)
@@ -68,21 +79,28 @@ class Recovered:
     """The state in which recovery leaves the store."""
 
     segment_bytes: int
-    start: int  # of the oldest segment
-    end: int  # the next record goes here
-    store_timestamp_ms: int  # of the last record
+    # of the oldest segment
+    start: int
+    # the next record goes here
+    end: int
+    # of the last record
+    store_timestamp_ms: int
     queues: dict[QueueKey, ConsumeQueue]
     deleted: dict[str, int]
     crc_from: int
     kinds: QueueKinds
     index: KeyIndex
     damaged: int = 0
-    damaged_places: Collection[int] = ()  # commit-log offsets, see LogEnd.places
-    torn: bool = False  # a power cut may have taken what was not synced
+    # commit-log offsets, see LogEnd.places
+    damaged_places: Collection[int] = ()
+    # a power cut may have taken what was not synced
+    torn: bool = False
 
 
 def recover(fs: Fs, config: StoreConfig, now_ms: int, *, rebuild: bool = False) -> Recovered:
-    """Recover the directory; *rebuild* everything derived, whatever its checksums say. *now_ms*: by the machine's clock.
+    """Recover the directory; *rebuild* everything derived, whatever its checksums say.
+
+    *now_ms*: by the machine's clock.
 
     Raises StoreCorrupt where it would have to guess, and OSError.
     """
@@ -96,7 +114,8 @@ def _recover(fs: Fs, config: StoreConfig, now_ms: int, rebuild: bool) -> Recover
     until = removal.pending(fs, config.root, config.root / "commitlog")
     if until is None:
         return recovered
-    if until > recovered.end:  # of another log
+    # of another log
+    if until > recovered.end:
         removal.done(fs, config.root)
         return recovered
     removal.finish(fs, config.root, config.root / "commitlog", until)
@@ -106,11 +125,17 @@ def _recover(fs: Fs, config: StoreConfig, now_ms: int, rebuild: bool) -> Recover
 
 
 def _remove_extension(fs: Fs, root: Path, queues: Collection[QueueKey]) -> None:
-    """Remove what Apache's broker with enableConsumeQueueExt kept for queues that are gone. That of the others stays, in case it gets the
-    store back."""
+    """Remove what Apache's broker with enableConsumeQueueExt kept for queues that are gone.
+
+    That of the others stays, in case it gets the store back.
+    """
     try:
         for topic in fs.list(root):
-            gone = [name for name in fs.list(root / topic) if not name.isdecimal() or (topic, int(name)) not in queues]
+            gone = [
+                name
+                for name in fs.list(root / topic)
+                if not name.isdecimal() or (topic, int(name)) not in queues
+            ]
             for queue_id in gone:
                 for name in fs.list(root / topic / queue_id):
                     fs.unlink(root / topic / queue_id / name)
@@ -124,7 +149,15 @@ def _remove_extension(fs: Fs, root: Path, queues: Collection[QueueKey]) -> None:
 class _Recovery:
     """*known*: the damaged places that an earlier run of this start has told."""
 
-    def __init__(self, fs: Fs, config: StoreConfig, now_ms: int, *, rebuild: bool, known: Collection[int] | None = None) -> None:
+    def __init__(
+        self,
+        fs: Fs,
+        config: StoreConfig,
+        now_ms: int,
+        *,
+        rebuild: bool,
+        known: Collection[int] | None = None,
+    ) -> None:
         self._fs, self._config, self._now_ms, self._rebuild_all = fs, config, now_ms, rebuild
         self._known = known
         self._told = StartReport()
@@ -133,24 +166,31 @@ class _Recovery:
         self._kinds = QueueKinds.found(fs, config)
         self._batched = {topic.encode() for topic in self._kinds.batched}
         self._files = QueueFiles(fs, config.max_open_files, keep=True)
-        self._written_over: dict[ConsumeQueue, list[str]] = {}  # the names of the files that it had
+        # the names of the files that it had
+        self._written_over: dict[ConsumeQueue, list[str]] = {}
         self._found = Found((), config.segment_bytes)  # until run()
         self._due_times = DueTimes(fs, config.root, config.delay_levels)
         self._queues: dict[tuple[bytes, int], ConsumeQueue] = {}
         self._index_directory = config.root / "index"
         self._index = KeyIndex(self._index_directory, config.index_sizes)
         self._index_files = IndexFiles(fs)
-        self._index_from = 0  # commit-log offset from which on keys are missing
-        self._unwritten = 0  # entries dispatched since the last flush
+        # commit-log offset from which on keys are missing
+        self._index_from = 0
+        # entries dispatched since the last flush
+        self._unwritten = 0
         self._deleted: dict[str, int] = {}
         self._store_timestamp_ms = 0
         self._unsure_ms = 0
-        self._rebuilding: set[tuple[bytes, int]] | None = None  # while only these are rebuilt
-        self._claimed: dict[tuple[bytes, int], tuple[int, int]] = {}  # by damaged records: end of their queue, commit-log offset
-        self._beyond: Checkpoint | None = None  # where it is of a log that was longer
+        # while only these are rebuilt
+        self._rebuilding: set[tuple[bytes, int]] | None = None
+        # by damaged records: end of their queue, commit-log offset
+        self._claimed: dict[tuple[bytes, int], tuple[int, int]] = {}
+        # where it is of a log that was longer
+        self._beyond: Checkpoint | None = None
         self._skipped = 0
         self._unreadable = Unreadable()
-        self._plain_end = 0  # after the last record seen without a checksum of its own
+        # after the last record seen without a checksum of its own
+        self._plain_end = 0
 
     def run(self) -> Recovered:
         fs, root, began_s = self._fs, self._config.root, time.monotonic()
@@ -158,10 +198,14 @@ class _Recovery:
         clean = "abort" not in names
         saved = checkpoints.load(fs, root)
         if saved is None and checkpoints.NAME in names:
-            log.warning("queues.json, the list of queues, is damaged: the whole log is read, and queues and index are made again")
+            log.warning(
+                "queues.json, the list of queues, is damaged: the whole log is read, and queues "
+                "and index are made again"
+            )
         until = removal.pending(fs, root, self._commitlog)
         if until is not None and saved is not None and saved.position >= until:
-            removal.finish(fs, root, self._commitlog, until)  # else after this run, which ends with a checkpoint
+            # else after this run, which ends with a checkpoint
+            removal.finish(fs, root, self._commitlog, until)
         self._found = find_segments(fs, self._commitlog, self._config.segment_bytes)
         start = self._found.starts[0] if self._found.starts else 0
         checkpoint = usable(saved, start, self._found.end)
@@ -170,9 +214,17 @@ class _Recovery:
             self._beyond = saved
         self._deleted = deletions(fs, root, checkpoint, self._found.end)
         for directory in list(self._kinds.strays(fs)):
-            log.warning("the queue in %s is removed: its topic keeps its queues elsewhere", directory)
+            log.warning(
+                "the queue in %s is removed: its topic keeps its queues elsewhere", directory
+            )
             self._files.remove(directory)
-        scan = LogScan(fs, self._commitlog, self._found, checkpoints.crc_from(fs, root, checkpoint), self._unreadable)
+        scan = LogScan(
+            fs,
+            self._commitlog,
+            self._found,
+            checkpoints.crc_from(fs, root, checkpoint),
+            self._unreadable,
+        )
         result = LogEnd(start, places=dict.fromkeys(self._known or (), 0))
         try:
             crc_from = self._bring_up_to_date(scan, checkpoint, clean, result)
@@ -184,7 +236,12 @@ class _Recovery:
         if not self._rebuild_all:
             self._tell_damage(result)
             if not clean and self._known is None:
-                log.info("the last run on %s did not stop cleanly: %s; this took %.1f s", root, self._told, time.monotonic() - began_s)
+                log.info(
+                    "the last run on %s did not stop cleanly: %s; this took %.1f s",
+                    root,
+                    self._told,
+                    time.monotonic() - began_s,
+                )
         return Recovered(
             segment_bytes=scan.segment_bytes,
             start=start,
@@ -206,11 +263,18 @@ class _Recovery:
             log.error("commit log: %d damaged bytes at offset %d are skipped", size, offset)
         if result.damaged > 1 or self._skipped:
             log.error(
-                "commit log: %d damaged places, %d bytes; %d records make no sense", result.damaged, result.damaged_bytes, self._skipped
+                "commit log: %d damaged places, %d bytes; %d records make no sense",
+                result.damaged,
+                result.damaged_bytes,
+                self._skipped,
             )
 
-    def _bring_up_to_date(self, scan: LogScan, checkpoint: Checkpoint | None, clean: bool, result: LogEnd) -> int:
-        """Queues, index, the log's end and the checkpoint; returns from where on records carry checksums. *result* is filled in."""
+    def _bring_up_to_date(
+        self, scan: LogScan, checkpoint: Checkpoint | None, clean: bool, result: LogEnd
+    ) -> int:
+        """Queues, index, the log's end and the checkpoint; returns from where on records carry
+        checksums. *result* is filled in.
+        """
         position = checkpoint.position if checkpoint is not None else scan.start
         lost = self._restore(checkpoint) if checkpoint is not None else []
         self._restore_index(checkpoint)
@@ -222,7 +286,11 @@ class _Recovery:
         else:
             self._read_on(scan, position, checkpoint, result)
             result.offset = scan.writable_from(result.offset)
-        self._told.read_from, self._told.end, self._told.made_again = position, result.offset, len(lost)
+        self._told.read_from, self._told.end, self._told.made_again = (
+            position,
+            result.offset,
+            len(lost),
+        )
         self._told.keys_from = self._index_from if keys_lost else None
         if checkpoint is None:
             self._keep_offsets()
@@ -231,24 +299,32 @@ class _Recovery:
         self._flush()
         for queue, names in self._written_over.items():
             self._files.leave_only(queue, names)
-        moved = checkpoint is not None and checkpoint.log_start < scan.start and self._correct_min_offsets(scan.start)
+        moved = (
+            checkpoint is not None
+            and checkpoint.log_start < scan.start
+            and self._correct_min_offsets(scan.start)
+        )
         for queue in self._queues.values():
             queue.next_offset = queue.max_offset
         crc_from = self._crc_from(checkpoint, result.offset)
-        if self._claimed:  # a start that is killed behind the next step would not find them again
+        # a start that is killed behind the next step would not find them again
+        if self._claimed:
             self._sync_log(position, result.offset)
             self._save_checkpoint(result.offset, crc_from, scan.start)
         if lost or result.offset != position or not clean or not scan.is_end(position):
             self._told.cleared = self._clear(result.offset, clean)
-        unchanged = checkpoint is not None and checkpoint.crc_from == crc_from and result.offset == position
+        unchanged = (
+            checkpoint is not None and checkpoint.crc_from == crc_from and result.offset == position
+        )
         if not (clean and unchanged) or lost or keys_lost or moved:
             self._sync_log(position, result.offset)
             self._save_checkpoint(result.offset, crc_from, scan.start)
         return crc_from
 
     def _sync_log(self, position: int, end: int) -> None:
-        """What the checkpoint is going to say is durable may stand in the system's memory alone: that of a run with flush=async that was
-        killed, or another broker's."""
+        """What the checkpoint is going to say is durable may stand in the system's memory alone:
+        that of a run with flush=async that was killed, or another broker's.
+        """
         size = self._found.segment_bytes
         for start in self._found.starts:
             if start < end and start + size > position:
@@ -263,7 +339,15 @@ class _Recovery:
         writes = self._index.collect(checkpoint=True)
         self._index_files.write(writes)
         self._index.written(writes)
-        state = checkpoints.take(end, self._store_timestamp_ms, self._queues.values(), self._deleted, crc_from, self._index.states(), start)
+        state = checkpoints.take(
+            end,
+            self._store_timestamp_ms,
+            self._queues.values(),
+            self._deleted,
+            crc_from,
+            self._index.states(),
+            start,
+        )
         checkpoints.save(self._fs, self._config.root, state)
 
     def _crc_from(self, checkpoint: Checkpoint | None, end: int) -> int:
@@ -282,7 +366,8 @@ class _Recovery:
         lost: list[QueueState] = []
         for state in checkpoint.queues:
             kind = self._kinds.of(state.key[0])
-            of_its_kind = (state.indexes is not None) == (kind is self._kinds.batches)  # else the table of topics says something else now
+            # else the table of topics says something else now
+            of_its_kind = (state.indexes is not None) == (kind is self._kinds.batches)
             if of_its_kind and check_queue(self._fs, handles, kind, state):
                 queue = restored(state, kind)
                 self._queues[queue.topic_bytes, state.key[1]] = queue
@@ -296,30 +381,48 @@ class _Recovery:
         fs, directory = self._fs, self._index_directory
         states = checkpoint.index if checkpoint is not None and not self._rebuild_all else None
         files = restored_index(fs, directory, states or ())
-        sizes = Sizes(states[-1].slots, states[-1].items) if states else found_index_sizes(fs, directory) or self._config.index_sizes
+        sizes = (
+            Sizes(states[-1].slots, states[-1].items)
+            if states
+            else found_index_sizes(fs, directory) or self._config.index_sizes
+        )
         self._index = KeyIndex(directory, sizes, files)
         if states is None:
             self._index_from = self._found.starts[0] if self._found.starts else 0
         else:
             assert checkpoint is not None
-            self._index_from = states[len(files)].begin_offset if len(files) < len(states) else checkpoint.position
+            self._index_from = (
+                states[len(files)].begin_offset if len(files) < len(states) else checkpoint.position
+            )
         kept = {file.name for file in files}
         for name in index_names(fs, directory):
             if name not in kept:
                 self._index_files.remove(directory / name)
 
-    def _rebuild(self, scan: LogScan, checkpoint: Checkpoint, lost: list[QueueState], result: LogEnd) -> None:
+    def _rebuild(
+        self, scan: LogScan, checkpoint: Checkpoint, lost: list[QueueState], result: LogEnd
+    ) -> None:
         """Make the queues in *lost*, and missing keys, again from the log before the checkpoint."""
         if lost and not self._rebuild_all:
             topic, queue_id = lost[0].key
             log.warning(
-                "%d consume queues are missing or damaged, for example %d of %s: made again from the commit log", len(lost), queue_id, topic
+                "%d consume queues are missing or damaged, for example %d of %s: made again from "
+                "the commit log",
+                len(lost),
+                queue_id,
+                topic,
             )
         if self._index_from < checkpoint.position and not self._rebuild_all:
-            log.warning("the index of keys is made again from the commit log, from offset %d on", self._index_from)
-        if not self._rebuild_all:  # else those that the list does not know, too
+            log.warning(
+                "the index of keys is made again from the commit log, from offset %d on",
+                self._index_from,
+            )
+        # else those that the list does not know, too
+        if not self._rebuild_all:
             self._rebuilding = {(state.key[0].encode(), state.key[1]) for state in lost}
-        for scanned in scan.records(scan.start if lost or self._rebuild_all else max(scan.start, self._index_from), result):
+        for scanned in scan.records(
+            scan.start if lost or self._rebuild_all else max(scan.start, self._index_from), result
+        ):
             if scanned[0] >= checkpoint.position:
                 break
             self._dispatch(scanned)
@@ -330,40 +433,59 @@ class _Recovery:
         """Offsets that were given out are never given out again, even if their records are gone."""
         for state in states:
             queue = self._queues.get((state.key[0].encode(), state.key[1]))
-            if queue is None or too_far(state.max_offset - queue.max_offset, log_bytes, queue.log_bytes):
-                queue = self._new_queue(state.key, state.max_offset)  # too far where it was one of batches, and is an ordinary one now
+            if queue is None or too_far(
+                state.max_offset - queue.max_offset, log_bytes, queue.log_bytes
+            ):
+                # too far where it was one of batches, and is an ordinary one now
+                queue = self._new_queue(state.key, state.max_offset)
             self._unwritten += queue.pad(state.max_offset)
 
-    def _read_on(self, scan: LogScan, position: int, checkpoint: Checkpoint | None, result: LogEnd) -> None:
+    def _read_on(
+        self, scan: LogScan, position: int, checkpoint: Checkpoint | None, result: LogEnd
+    ) -> None:
         torn_from = position if self._may_be_torn else None
         before = {queue: queue.max_offset for queue in self._queues.values()}
         count = 0
         for scanned in scan.records(
-            position, result, torn_from=torn_from, torn_window=self._config.unsynced_limit, spoiled=self._keep_place
+            position,
+            result,
+            torn_from=torn_from,
+            torn_window=self._config.unsynced_limit,
+            spoiled=self._keep_place,
         ):
             self._dispatch(scanned)
             count += 1
         self._keep_places()
         self._told.records = count
-        self._told.grown = sum([queue.max_offset != before.get(queue) for queue in self._queues.values()])
+        self._told.grown = sum(
+            [queue.max_offset != before.get(queue) for queue in self._queues.values()]
+        )
         if checkpoint is not None and result.offset < checkpoint.position:
             raise AssertionError("a scan ends at or after its start")
 
     def _believed(self, stored_ms: int) -> int:
-        """When a record was stored that says, without a checksum over the whole, that it is from the future or from before 1970.
+        """When a record was stored that says, without a checksum over the whole, that it is from
+        the future or from before 1970.
 
-        The future counts as far as the one before says so, too: a single damaged bit makes it the year 5000, which would become the
-        store's own time.
+        The future counts as far as the one before says so, too: a single damaged bit makes it the
+        year 5000, which would become the store's own time.
         """
         before, self._unsure_ms = self._unsure_ms, stored_ms
         return min(max(0, stored_ms), max(before, self._store_timestamp_ms))
 
     def _dispatch(self, scanned: Scanned) -> None:
-        offset, (size, topic, queue_id, queue_offset, sys_flag, stored_ms, properties_at, plain), buffer, at = scanned
+        (
+            offset,
+            (size, topic, queue_id, queue_offset, sys_flag, stored_ms, properties_at, plain),
+            buffer,
+            at,
+        ) = scanned
         if plain:
             self._plain_end = offset + size
         own_ms = stored_ms
-        if not 0 <= stored_ms <= self._now_ms and (plain or at + size - properties_at > MAX_CRC_PROPERTIES):
+        if not 0 <= stored_ms <= self._now_ms and (
+            plain or at + size - properties_at > MAX_CRC_PROPERTIES
+        ):
             stored_ms = self._believed(stored_ms)
         if stored_ms > self._store_timestamp_ms:
             self._store_timestamp_ms = stored_ms
@@ -371,7 +493,9 @@ class _Recovery:
         if offset >= self._index_from and kind != SysFlag.TRANSACTION_ROLLBACK:
             self._index.add(((topic, buffer[properties_at : at + size], offset, stored_ms),))
             self._unwritten += 1
-        if (kind != 0 and kind != SysFlag.TRANSACTION_COMMIT) or (sys_flag & SysFlag.INNER_BATCH and topic not in self._batched):
+        if (kind != 0 and kind != SysFlag.TRANSACTION_COMMIT) or (
+            sys_flag & SysFlag.INNER_BATCH and topic not in self._batched
+        ):
             return
         key = (topic, queue_id)
         if self._rebuilding is not None and key not in self._rebuilding:
@@ -382,56 +506,103 @@ class _Recovery:
             self._skipped += 1
             return
         if self._claimed:
-            self._claimed.pop(key, None)  # where this one stands counts for more
+            # where this one stands counts for more
+            self._claimed.pop(key, None)
         queue = self._queues.get(key)
         if queue is None or queue.max_offset != queue_offset:
             queue = self._place(queue, topic, queue_id, queue_offset, offset)
             if queue is None:
                 return
         level = delay_level(properties) if queue.scheduled else 0
-        code = self._due_ms(queue, offset, size, level, own_ms, stored_ms) if level > 0 else tag_hash(properties)
+        code = (
+            self._due_ms(queue, offset, size, level, own_ms, stored_ms)
+            if level > 0
+            else tag_hash(properties)
+        )
         queue.append(queue.entry(offset, size, code, stored_ms, queue_offset, count), count)
         self._unwritten += 1
         if self._unwritten >= 2 * FLUSH_ENTRIES:
             self._flush()
 
-    def _due_ms(self, queue: ConsumeQueue, offset: int, size: int, level: int, own_ms: int, believed_ms: int) -> int:
-        """Rather late than early: by the record's own time, unless that is further ahead than any clock would be."""
-        return self._due_times.of(queue, offset, size, level, own_ms if 0 <= own_ms < self._now_ms + _TOO_FAR_MS else believed_ms)
+    def _due_ms(
+        self, queue: ConsumeQueue, offset: int, size: int, level: int, own_ms: int, believed_ms: int
+    ) -> int:
+        """Rather late than early: by the record's own time, unless that is further ahead than any
+        clock would be.
+        """
+        return self._due_times.of(
+            queue,
+            offset,
+            size,
+            level,
+            own_ms if 0 <= own_ms < self._now_ms + _TOO_FAR_MS else believed_ms,
+        )
 
     def _keep_place(self, scanned: Scanned) -> None:
-        """A damaged record may have been acknowledged and seen: where it says that it was its queue's next, its offset is taken.
+        """A damaged record may have been acknowledged and seen: where it says that it was its
+        queue's next, its offset is taken.
 
-        Groups are past that offset. A message that were given it again would be one that they never get.
+        Groups are past that offset. A message that were given it again would be one that they never
+        get.
         """
         offset, record, buffer, at = scanned
         key = (record.topic, record.queue_id)
         if record.sys_flag & SysFlag.INNER_BATCH:
-            count = messages_in(record.sys_flag, buffer[record.properties_at : at + record.size]) if record.topic in self._batched else 0
+            count = (
+                messages_in(record.sys_flag, buffer[record.properties_at : at + record.size])
+                if record.topic in self._batched
+                else 0
+            )
         else:
-            count = int(record.sys_flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.TRANSACTION_COMMIT))
+            count = int(
+                record.sys_flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.TRANSACTION_COMMIT)
+            )
         queue = self._queues.get(key)
-        following = max(queue.max_offset if queue is not None else 0, self._claimed.get(key, (0, 0))[0])
-        if count and record.queue_offset == following and (queue is not None or self._may_be_a_queue(*key)):
+        following = max(
+            queue.max_offset if queue is not None else 0, self._claimed.get(key, (0, 0))[0]
+        )
+        if (
+            count
+            and record.queue_offset == following
+            and (queue is not None or self._may_be_a_queue(*key))
+        ):
             self._claimed[key] = following + count, offset
 
     def _may_be_a_queue(self, topic: bytes, queue_id: int) -> bool:
         name = topic.decode("utf-8", "replace")
-        return 0 <= queue_id < MAX_QUEUES and name.encode() == topic and self._kinds.is_known(self._fs, name)
+        return (
+            0 <= queue_id < MAX_QUEUES
+            and name.encode() == topic
+            and self._kinds.is_known(self._fs, name)
+        )
 
     def _keep_places(self) -> None:
-        """At the end of the log: damaged records keep their places where no sound record of their queue followed."""
+        """At the end of the log: damaged records keep their places where no sound record of their
+        queue followed.
+        """
         skipped = self._skipped
         for key, (until, offset) in self._claimed.items():
             known = self._queues.get(key)
             if known is None or known.max_offset < until:
-                queue = self._place(known, *key, known.max_offset if known is not None else 0, offset)
+                queue = self._place(
+                    known, *key, known.max_offset if known is not None else 0, offset
+                )
                 if queue is not None:
                     self._unwritten += queue.pad(until)
-        self._skipped = skipped  # they are counted as damage already
+        # they are counted as damage already
+        self._skipped = skipped
 
-    def _place(self, queue: ConsumeQueue | None, topic: bytes, queue_id: int, queue_offset: int, offset: int) -> ConsumeQueue | None:
-        """The queue, ready to take *queue_offset* next; None for a record that belongs to nothing."""
+    def _place(
+        self,
+        queue: ConsumeQueue | None,
+        topic: bytes,
+        queue_id: int,
+        queue_offset: int,
+        offset: int,
+    ) -> ConsumeQueue | None:
+        """The queue, ready to take *queue_offset* next; None for a record that belongs to
+        nothing.
+        """
         name = topic.decode("utf-8", "replace")
         if name.encode() != topic or not names_a_directory(name):
             self._skipped += 1
@@ -440,9 +611,12 @@ class _Recovery:
             return None
         if queue is None:
             return self._new_queue((name, queue_id), queue_offset)
-        if queue_offset < queue.max_offset:  # the topic was deleted and made again
+        # the topic was deleted and made again
+        if queue_offset < queue.max_offset:
             return self._new_queue(queue.key, queue_offset)
-        if too_far(queue_offset - queue.max_offset, offset - self._found.starts[0], queue.log_bytes):
+        if too_far(
+            queue_offset - queue.max_offset, offset - self._found.starts[0], queue.log_bytes
+        ):
             self._skipped += 1
             return None
         self._unwritten += queue.pad(queue_offset)
@@ -474,10 +648,14 @@ class _Recovery:
         self._unwritten = 0
 
     def _keep_offsets(self) -> None:
-        """Queues without messages in the log continue where their files end: an offset that was given out is never given out again."""
+        """Queues without messages in the log continue where their files end: an offset that was
+        given out is never given out again.
+        """
         for kind in self._kinds:
             for key in list(kind.found(self._fs)):
-                if (key[0].encode(), key[1]) not in self._queues and (end := end_of_files(self._fs, kind, key)):
+                if (key[0].encode(), key[1]) not in self._queues and (
+                    end := end_of_files(self._fs, kind, key)
+                ):
                     self._unwritten += self._new_queue(key, end).pad(end)
 
     def _correct_min_offsets(self, start: int) -> bool:
@@ -492,7 +670,9 @@ class _Recovery:
         return moved
 
     def _clear(self, end: int, clean: bool) -> int:
-        """Leave nothing behind the ends of the log and the queues; returns how many bytes of the log that was, see zero_tail()."""
+        """Leave nothing behind the ends of the log and the queues; returns how many bytes of the
+        log that was, see zero_tail().
+        """
         scan = LogScan(self._fs, self._commitlog, self._found, NEVER, self._unreadable)
         try:
             cleared = zero_tail(self._fs, self._commitlog, scan, self._found, end)
@@ -514,17 +694,26 @@ def _entry(disk: Disk, queue: ConsumeQueue, index: int) -> bytes:
 def usable(checkpoint: Checkpoint | None, start: int, limit: int) -> Checkpoint | None:
     """The checkpoint if it can belong to a log from *start* to *limit*."""
     if checkpoint is not None and not start <= checkpoint.position <= limit:
-        log.warning("the checkpoint speaks of offset %d, the log has %d to %d: reading the whole log", checkpoint.position, start, limit)
+        log.warning(
+            "the checkpoint speaks of offset %d, the log has %d to %d: reading the whole log",
+            checkpoint.position,
+            start,
+            limit,
+        )
         return None
     return checkpoint
 
 
 def end_is_lost(end: int, reached: int) -> str:
-    return f"the log ends at {end}, and had reached {reached}: the messages in between are lost; is a file of it missing?"
+    return (
+        f"the log ends at {end}, and had reached {reached}: the messages in between are lost; "
+        "is a file of it missing?"
+    )
 
 
 def too_far(gap: int, log_bytes: int, each_bytes: int) -> bool:
-    """Whether no log held so many messages before this one: its queue offset is no true one, and fillers for the gap would fill memory.
+    """Whether no log held so many messages before this one: its queue offset is no true one, and
+    fillers for the gap would fill memory.
 
     *each_bytes*: what each takes of the log, at least.
     """
@@ -532,12 +721,14 @@ def too_far(gap: int, log_bytes: int, each_bytes: int) -> bool:
 
 
 def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Found, end: int) -> int:
-    """Leave nothing behind *end*: zeros in its segment, no later segments; durable before anything new is written.
+    """Leave nothing behind *end*: zeros in its segment, no later segments; durable before anything
+    new is written.
 
     Returns how many bytes of its segment were cleared, up to the last one that said anything.
     """
     cleared = 0
-    for start in reversed(found.starts):  # the last one first: a crash in between leaves no gap
+    # the last one first: a crash in between leaves no gap
+    for start in reversed(found.starts):
         if start >= end:
             fs.unlink(segment_path(directory, start))
     if end % found.segment_bytes and (cleared := scan.used_after(end)):
@@ -549,7 +740,10 @@ def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Found, end: int) ->
         finally:
             fs.close(handle)
         log.warning(
-            "commit log: %d bytes behind offset %d, which an unclean stop left there, were no record and were cleared", cleared, end
+            "commit log: %d bytes behind offset %d, which an unclean stop left there, were no "
+            "record and were cleared",
+            cleared,
+            end,
         )
     fs.fsync_dir(directory)
     return cleared

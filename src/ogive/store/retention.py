@@ -1,15 +1,19 @@
-"""Decides which segments of the log are old enough to be removed. The removal itself is MessageStore.expire.
+"""Decides which segments of the log are old enough to be removed.
+
+The removal itself is MessageStore.expire.
 
 Behaviour
-- A segment's age is the time since it was full, by the machine's uptime, which nobody can set. Ages are saved, and go on counting while the
-  broker is down. A wall clock that jumps deletes nothing.
-- Segments that are old enough go at the hours of the configuration, and at any hour while the disk is fuller than disk_share. While it
-  is fuller than force_share, the oldest go whatever their age; by default nothing young is ever deleted.
+- A segment's age is the time since it was full, by the machine's uptime, which nobody can set. Ages
+  are saved, and go on counting while the broker is down. A wall clock that jumps deletes nothing.
+- Segments that are old enough go at the hours of the configuration, and at any hour while the disk
+  is fuller than disk_share. While it is fuller than force_share, the oldest go whatever their age;
+  by default nothing young is ever deleted.
 
 Differs from Java
-- Age is not the file's modification time. A directory that comes from elsewhere is as old as its stay here.
-- The newest segment never goes, and force_share is off by default (85 % there): a disk that others fill is no reason to lose messages.
-Source: DefaultMessageStore.CleanCommitLogService, 5.3.
+- Age is not the file's modification time. A directory that comes from elsewhere is as old as its
+  stay here.
+- The newest segment never goes, and force_share is off by default (85 % there): a disk that others
+  fill is no reason to lose messages. Source: DefaultMessageStore.CleanCommitLogService, 5.3.
 """
 
 import math
@@ -26,34 +30,56 @@ _OFFSET_DIGITS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionConfig:
-    """When segments are removed. Behind each setting: its name in Apache's broker.conf, and the default there where it differs."""
+    """When segments are removed.
+
+    Behind each setting: its name in Apache's broker.conf, and the default there where it differs.
+    """
 
     keep_s: float = 72 * 3600.0  # fileReservedTime, hours
-    hours: tuple[int, ...] = (4,)  # deleteWhen; local time
-    disk_share: float = 0.75  # diskMaxUsedSpaceRatio; above it segments that are old enough go at any hour
-    force_share: float = 1.0  # diskSpaceCleanForciblyRatio, 0.85; above it the oldest go whatever their age; 1: never
+    hours: tuple[int, ...] = (4,)
+    """deleteWhen; local time."""
+    disk_share: float = 0.75
+    """diskMaxUsedSpaceRatio; above it segments that are old enough go at any hour."""
+    force_share: float = 1.0
+    """diskSpaceCleanForciblyRatio, 0.85; above it the oldest go whatever their age; 1: never."""
 
     def __post_init__(self) -> None:
         if not 0 < self.keep_s <= _MOST_S:
-            raise InvalidOption(f"keep_s={self.keep_s:g}: more than 0, and up to {_MOST_S:g} is needed")
+            raise InvalidOption(
+                f"keep_s={self.keep_s:g}: more than 0, and up to {_MOST_S:g} is needed"
+            )
         if not self.hours or not all(0 <= hour < 24 for hour in self.hours):
             raise InvalidOption(f"hours={self.hours}: one or more of 0 to 23 are needed")
         for name in ("disk_share", "force_share"):
             if not 0 < getattr(self, name) <= 1:
-                raise InvalidOption(f"{name}={getattr(self, name)}: a share of the disk, more than 0 and up to 1, is needed")
+                raise InvalidOption(
+                    f"{name}={getattr(self, name)}: a share of the disk, more than 0 and up to 1, "
+                    "is needed"
+                )
 
 
 class Ages:
-    """For how long each segment has been full. *boot* names a run of the machine, on whose clock *at_s* counts."""
+    """For how long each segment has been full.
+
+    *boot* names a run of the machine, on whose clock *at_s* counts.
+    """
 
     def __init__(self, boot: str, at_s: float) -> None:
         self._boot, self._at_s = boot, at_s
         self._elapsed_s = 0.0
-        self._full_at_s: dict[int, float] = {}  # start of a segment -> _elapsed_s when it was seen to be full
+        # start of a segment -> _elapsed_s when it was seen to be full
+        self._full_at_s: dict[int, float] = {}
 
     def load(self, value: Mapping[str, Any]) -> None:
-        """What save() gave. Time between two runs of the machine is not counted; what makes no sense counts as young."""
-        elapsed, full_at, at_s = _seconds(value.get("elapsed")), value.get("fullAt"), _seconds(value.get("at"))
+        """What save() gave.
+
+        Time between two runs of the machine is not counted; what makes no sense counts as young.
+        """
+        elapsed, full_at, at_s = (
+            _seconds(value.get("elapsed")),
+            value.get("fullAt"),
+            _seconds(value.get("at")),
+        )
         if elapsed is None or not isinstance(full_at, dict) or at_s is None:
             return
         self._elapsed_s = elapsed
@@ -61,7 +87,12 @@ class Ages:
             self._elapsed_s += max(0.0, self._at_s - at_s)
         for start, seen in full_at.items():
             seen_s = _seconds(seen)
-            if isinstance(start, str) and start.isdecimal() and len(start) <= _OFFSET_DIGITS and seen_s is not None:
+            if (
+                isinstance(start, str)
+                and start.isdecimal()
+                and len(start) <= _OFFSET_DIGITS
+                and seen_s is not None
+            ):
                 self._full_at_s[int(start)] = seen_s
 
     def save(self) -> dict[str, Any]:
@@ -92,8 +123,19 @@ def _seconds(value: object) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def due(full: Sequence[int], ages: Ages, config: RetentionConfig, *, hour: int, disk_used: float, at_once: bool = False) -> int:
-    """How many of the oldest full segments go now. *at_once*: an operator asked for it, so the hour does not matter."""
+def due(
+    full: Sequence[int],
+    ages: Ages,
+    config: RetentionConfig,
+    *,
+    hour: int,
+    disk_used: float,
+    at_once: bool = False,
+) -> int:
+    """How many of the oldest full segments go now.
+
+    *at_once*: an operator asked for it, so the hour does not matter.
+    """
     forced = disk_used > config.force_share
     now = at_once or hour in config.hours or disk_used > config.disk_share
     count = 0

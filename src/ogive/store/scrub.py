@@ -8,7 +8,8 @@ from ogive.store.logscan import LogScan
 from ogive.store.segments import Found
 from ogive.store.unreadable import Unreadable
 
-MAX_RECORDS: Final = 1000  # of one step
+# of one step
+MAX_RECORDS: Final = 1000
 
 
 class Scrubbed(NamedTuple):
@@ -19,10 +20,26 @@ class Scrubbed(NamedTuple):
 
 
 def scrub(
-    fs: Fs, directory: Path, segment_bytes: int, crc_from: int, unreadable: Unreadable, position: int, end: int, most_bytes: int
+    fs: Fs,
+    directory: Path,
+    segment_bytes: int,
+    crc_from: int,
+    unreadable: Unreadable,
+    position: int,
+    end: int,
+    most_bytes: int,
 ) -> Scrubbed:
-    """Any thread: check the records from *position* on, about *most_bytes* of them. Raises OSError; FileNotFoundError after retention."""
-    scan = LogScan(fs, directory, Found((position - position % segment_bytes,), segment_bytes), crc_from, unreadable)
+    """Any thread: check the records from *position* on, about *most_bytes* of them.
+
+    Raises OSError; FileNotFoundError after retention.
+    """
+    scan = LogScan(
+        fs,
+        directory,
+        Found((position - position % segment_bytes,), segment_bytes),
+        crc_from,
+        unreadable,
+    )
     scan.limit = end
     damaged: list[tuple[int, int]] = []
     stop, count = min(end, position + most_bytes), 0
@@ -40,7 +57,8 @@ def scrub(
                     follower = scan.next_valid(position)
                     damaged.append((position, (end if follower is None else follower) - position))
                     position = end if follower is None else follower
-                    count += MAX_RECORDS // 10  # a search costs as much
+                    # a search costs as much
+                    count += MAX_RECORDS // 10
     finally:
         scan.close()
     return Scrubbed(position, damaged)

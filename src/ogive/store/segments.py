@@ -1,4 +1,6 @@
-"""Files of equal size that together hold one long run of bytes, each named by the offset of its first byte in 20 digits."""
+"""Files of equal size that together hold one long run of bytes, each named by the offset of its
+first byte in 20 digits.
+"""
 
 import functools
 import itertools
@@ -21,7 +23,9 @@ def segment_path(directory: Path, start: int) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The segments of a directory: contiguous, all of *segment_bytes* (the last ones may be shorter on disk after a crash)."""
+    """The segments of a directory: contiguous, all of *segment_bytes* (the last ones may be shorter
+    on disk after a crash).
+    """
 
     starts: tuple[int, ...]
     segment_bytes: int
@@ -32,7 +36,10 @@ class Found:
 
 
 def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Found:
-    """What is there; the size is read from the files, *default_bytes* counts where there is none. Raises StoreCorrupt on a gap."""
+    """What is there; the size is read from the files, *default_bytes* counts where there is none.
+
+    Raises StoreCorrupt on a gap.
+    """
     sizes = sizes_of(fs, directory)
     starts = list(sizes)
     if not starts:
@@ -40,19 +47,26 @@ def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Found:
     distances = [after - before for before, after in itertools.pairwise(starts)]
     segment_bytes = min(distances) if distances else sizes[starts[0]] or default_bytes
     if (usual := usual_size(sizes)) is not None and usual[0] < segment_bytes and usual[1] > 1:
-        segment_bytes = usual[0]  # there are files missing between all that are left
+        # there are files missing between all that are left
+        segment_bytes = usual[0]
     for before, after in itertools.pairwise(starts):
         if after - before != segment_bytes:
             raise StoreCorrupt(
-                f"{directory}: a file is missing between {before:0{_DIGITS}d} and {after:0{_DIGITS}d}. "
-                f"Put it back, or let `ogive store repair {directory.parent}` go on without its messages"
+                f"{directory}: a file is missing between {before:0{_DIGITS}d} and "
+                f"{after:0{_DIGITS}d}. "
+                f"Put it back, or let `ogive store repair {directory.parent}` go on without its "
+                "messages"
             )
     if starts[0] % segment_bytes:
-        raise StoreCorrupt(f"{segment_path(directory, starts[0])}: the name is no multiple of the file size {segment_bytes}")
+        raise StoreCorrupt(
+            f"{segment_path(directory, starts[0])}: the name is no multiple of the file size "
+            f"{segment_bytes}"
+        )
     for start, size in sizes.items():
         if size > segment_bytes:
             raise StoreCorrupt(
-                f"{segment_path(directory, start)} has {size} bytes, its neighbours {segment_bytes}. "
+                f"{segment_path(directory, start)} has {size} bytes, its neighbours "
+                f"{segment_bytes}. "
                 f"`ogive store repair {directory.parent}` cuts what is too long by a little"
             )
     return Found(tuple(starts), segment_bytes)
@@ -64,8 +78,12 @@ def sizes_of(fs: Fs, directory: Path) -> dict[int, int]:
 
 
 def usual_size(sizes: Mapping[int, int]) -> tuple[int, int] | None:
-    """The size that most segments have, of those that all starts are multiples of, and how many have it; None where there is none."""
-    counts = Counter(size for size in sizes.values() if size and not any(start % size for start in sizes))
+    """The size that most segments have, of those that all starts are multiples of, and how many
+    have it; None where there is none.
+    """
+    counts = Counter(
+        size for size in sizes.values() if size and not any(start % size for start in sizes)
+    )
     return counts.most_common(1)[0] if counts else None
 
 
@@ -117,7 +135,8 @@ class Handles:
             handle = self.get(path)
         except FileNotFoundError:
             return self.create(path, size)
-        except OSError:  # it may not be written to, or is a link
+        except OSError:
+            # it may not be written to, or is a link
             self._fs.unlink(path)
             return self.create(path, size)
         if self._fs.size(handle) != size:

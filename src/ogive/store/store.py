@@ -1,13 +1,18 @@
-"""The durable store: commit log, consume queues, checkpoint and lock of one directory, in Apache's byte layout.
+"""The durable store: commit log, consume queues, checkpoint and lock of one directory, in Apache's
+byte layout.
 
 Behaviour
-- One owner thread calls everything here; one writer at a time changes the files: a thread, or with flush=async the owner itself for a short
-  group while that thread is idle (see writer.py). They talk through groups: put() gives out offsets and builds records, submit() hands over
-  what was formed, and the writer reports back through *call_owner*.
-- flush=sync: a message is answered, and visible to get(), max_offset() and on_arrival, after the sync that made it durable.
-  flush=async: after the write; a sync follows within half a second or 4 MiB.
-- A failed write or sync is final: everything waiting and everything later gets the error, nothing is tried again.
-- A full disk refuses everything that waits and takes its offsets back; a put that comes a second later tries again.
+- One owner thread calls everything here; one writer at a time changes the files: a thread, or with
+  flush=async the owner itself for a short group while that thread is idle (see writer.py). They
+  talk through groups: put() gives out offsets and builds records, submit() hands over what was
+  formed, and the writer reports back through *call_owner*.
+- flush=sync: a message is answered, and visible to get(), max_offset() and on_arrival, after the
+  sync that made it durable. flush=async: after the write; a sync follows within half a second or 4
+  MiB.
+- A failed write or sync is final: everything waiting and everything later gets the error, nothing
+  is tried again.
+- A full disk refuses everything that waits and takes its offsets back; a put that comes a second
+  later tries again.
 
 Differs from Java
 - No memory-mapped writes, so an I/O error is an error. No message is visible before it is durable.
@@ -36,7 +41,17 @@ from ogive.store.disk import Cold, Disk, Place, all_of, bring_in
 from ogive.store.flusher import Flush, QueueFlusher
 from ogive.store.fs import NO_SPACE, Fs, OsFs, reason
 from ogive.store.lock import lock_directory, mark_ours, unusable
-from ogive.store.model import Entry, FileSizes, GetResult, Messages, NewMessage, PutDone, QueueKey, StoreConfig, StoreStats
+from ogive.store.model import (
+    Entry,
+    FileSizes,
+    GetResult,
+    Messages,
+    NewMessage,
+    PutDone,
+    QueueKey,
+    StoreConfig,
+    StoreStats,
+)
 from ogive.store.reading import QueueReader
 from ogive.store.record import has_key, store_timestamp
 from ogive.store.recovery import Recovered, recover
@@ -49,8 +64,10 @@ log = logging.getLogger(__name__)
 
 _RETRY_FULL_S = 1.0
 _QUEUES_AT_ONCE = 200
-_PATHS_AT_ONCE = 32  # removed by one job of the writer: a few milliseconds
-_MAX_TRIES = 256  # to look up some queues; beyond it the reads wait for the disk
+# removed by one job of the writer: a few milliseconds
+_PATHS_AT_ONCE = 32
+# to look up some queues; beyond it the reads wait for the disk
+_MAX_TRIES = 256
 
 
 class MessageStore:
@@ -72,7 +89,8 @@ class MessageStore:
         self._queues = recovered.queues
         self._kinds = recovered.kinds
         self._recovered_damage = recovered.damaged
-        self.may_be_torn = recovered.torn  # whether a power cut may have taken the newest messages before this start
+        # whether a power cut may have taken the newest messages before this start
+        self.may_be_torn = recovered.torn
         self._clock = SteadyClock(clock_ms, monotonic, recovered.store_timestamp_ms)
         self._visible_end = recovered.end
         self._appender = Appender(
@@ -99,9 +117,19 @@ class MessageStore:
         self._reader = QueueReader(self._log, self._disk, recovered.queues)
         self._index = recovered.index
         self._deleted = recovered.deleted
-        self._queues_start = recovered.start  # the lowest offset of every queue is that of a log which begins there, or later
-        self._log_writer = LogWriter(fs, commitlog, recovered.segment_bytes, recovered.end, zeros=config.flush == "sync")
-        self._derived = DerivedFiles(fs, config.root, config.max_open_files, self._log_writer.sync, recovered.end, dict(recovered.deleted))
+        # the lowest offset of every queue is that of a log which begins there, or later
+        self._queues_start = recovered.start
+        self._log_writer = LogWriter(
+            fs, commitlog, recovered.segment_bytes, recovered.end, zeros=config.flush == "sync"
+        )
+        self._derived = DerivedFiles(
+            fs,
+            config.root,
+            config.max_open_files,
+            self._log_writer.sync,
+            recovered.end,
+            dict(recovered.deleted),
+        )
         self._flusher = QueueFlusher(
             config,
             recovered.queues,
@@ -125,17 +153,21 @@ class MessageStore:
         self._reports: deque[Callable[[], None]] = deque()
         self._in_submit = False
         self._full_until = 0.0
-        self._full = StoreFull("no room in the store")  # what was refused last
-        self._told_full = False  # in the log, until writes are taken again
-        self._removals: deque[Iterator[None]] = deque()  # of deleted topics, see remove_queues(); the first is under way
-        self._flush_refused = False  # the current flush met a full disk, and waits to be tried again
+        # what was refused last
+        self._full = StoreFull("no room in the store")
+        # in the log, until writes are taken again
+        self._told_full = False
+        # of deleted topics, see remove_queues(); the first is under way
+        self._removals: deque[Iterator[None]] = deque()
+        # the current flush met a full disk, and waits to be tried again
+        self._flush_refused = False
         self._closed = False
         self._stats = StoreStats()
         self.failed: StoreError | None = None
         self.on_failure: Callable[[StoreError], None] | None = None
         self.on_arrival: Callable[[dict[QueueKey, int]], None] | None = None
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     @classmethod
     def open(
@@ -146,11 +178,15 @@ class MessageStore:
         clock_ms: Callable[[], int] = now_ms,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> Self:
-        """Lock the directory, recover it and mark it as in use. Raises StoreLocked, StoreUnusable, StoreCorrupt: a plain sentence each."""
+        """Lock the directory, recover it and mark it as in use.
+
+        Raises StoreLocked, StoreUnusable, StoreCorrupt: a plain sentence each.
+        """
         fs = fs or OsFs()
         lock = lock_directory(fs, config.root)
         try:
-            for name in ("commitlog", "consumequeue", "index", "config"):  # batchconsumequeue where there is need of it
+            # batchconsumequeue where there is need of it
+            for name in ("commitlog", "consumequeue", "index", "config"):
                 make_lasting_dirs(fs, config.root / name)
             recovered = recover(fs, config, clock_ms())
             mark_ours(fs, lock)
@@ -162,17 +198,29 @@ class MessageStore:
             raise
         return cls(fs, config, lock, recovered, clock_ms, monotonic)
 
-    def start(self, call_owner: Callable[[Callable[[], None]], object], *, writer: MakeWriter = WriterThread) -> None:
-        """Accept puts. *call_owner*(fn) has fn() called on the owner thread soon; the writer thread calls it, until close() returns.
+    def start(
+        self,
+        call_owner: Callable[[Callable[[], None]], object],
+        *,
+        writer: MakeWriter = WriterThread,
+    ) -> None:
+        """Accept puts.
+
+        *call_owner*(fn) has fn() called on the owner thread soon; the writer thread calls it, until
+        close() returns.
 
         *writer* makes what carries out the writes.
         """
         self._call_owner = call_owner
         self._writer = writer(self._work, self.config.max_group_bytes)
-        self._writer.post(lambda: None)  # lets it make its first room ahead
+        # lets it make its first room ahead
+        self._writer.post(lambda: None)
 
     def close(self) -> None:
-        """Write and sync what was put, answer it, and release the directory. Blocks; a second call does nothing."""
+        """Write and sync what was put, answer it, and release the directory.
+
+        Blocks; a second call does nothing.
+        """
         if self._closed:
             return
         if self._writer is not None:
@@ -187,13 +235,16 @@ class MessageStore:
         self._disk.close()
         self._fs.close(self._lock)
 
-    # --- writing -----------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def put(self, messages: Messages, done: PutDone) -> None:
-        """Place one message or a batch (all or none, in one segment). *done* is called once, on the owner thread.
+        """Place one message or a batch (all or none, in one segment).
 
-        Raises what refuses it at once, and then never calls *done*: StoreBusy, StoreFull, the error in *failed*, InvalidOption for
-        a message that no record can hold, IllegalStateError outside start() .. close().
+        *done* is called once, on the owner thread.
+
+        Raises what refuses it at once, and then never calls *done*: StoreBusy, StoreFull, the error
+        in *failed*, InvalidOption for a message that no record can hold, IllegalStateError outside
+        start() .. close().
         """
         self._check_accepts()
         if not messages:
@@ -202,11 +253,12 @@ class MessageStore:
             self._hand_over()
 
     def put_run(self, messages: list[NewMessage], places: Sequence[QueueKey], done: PutDone) -> int:
-        """put() of the first of *messages*, each by itself, as many as the compiled part takes as one step; how many they are.
+        """put() of the first of *messages*, each by itself, as many as the compiled part takes as
+        one step; how many they are.
 
-        The topic and queue id of each are the very objects of one of *places*. *done* gets the results of all that were put, or
-        why none was stored.
-        Raises what put() would for each of them: StoreBusy, StoreFull, the error in *failed*, IllegalStateError.
+        The topic and queue id of each are the very objects of one of *places*. *done* gets the
+        results of all that were put, or why none was stored. Raises what put() would for each of
+        them: StoreBusy, StoreFull, the error in *failed*, IllegalStateError.
         """
         self._check_accepts()
         count = self._appender.append_run(messages, places, done)
@@ -229,13 +281,18 @@ class MessageStore:
             raise IllegalStateError("the store is not running")
 
     def check_fits(self, message: NewMessage, spare_bytes: int = 0) -> None:
-        """Raises InvalidOption for a message that put() would refuse whenever it came, *spare_bytes* added to it."""
+        """Raises InvalidOption for a message that put() would refuse whenever it came,
+        *spare_bytes* added to it.
+        """
         self._appender.check_fits(message, spare_bytes)
 
     def submit(self) -> None:
-        """Hand what was put to the writer. Called once per turn of the owner; cheap when there is nothing.
+        """Hand what was put to the writer.
 
-        What the writer reports meanwhile, a group that it wrote at once too, is dealt with before this returns.
+        Called once per turn of the owner; cheap when there is nothing.
+
+        What the writer reports meanwhile, a group that it wrote at once too, is dealt with before
+        this returns.
         """
         self._in_submit = True
         try:
@@ -255,14 +312,21 @@ class MessageStore:
             self._writer.post(job)
 
     def fail(self, doing: str, exc: OSError) -> None:
-        """A file beside the log met an error after which nothing more may be acknowledged. On any thread; nothing before start()."""
+        """A file beside the log met an error after which nothing more may be acknowledged.
+
+        On any thread; nothing before start().
+        """
         if self._call_owner is not None:
-            self._call_owner(functools.partial(self._post, functools.partial(self._work.fail_by, doing, exc)))
+            self._call_owner(
+                functools.partial(self._post, functools.partial(self._work.fail_by, doing, exc))
+            )
 
     def sync(self, done: Callable[[], None]) -> None:
-        """Have everything that was put synced, also with flush=async; then *done* is called on the owner thread.
+        """Have everything that was put synced, also with flush=async; then *done* is called on the
+        owner thread.
 
-        It is called after a failure too: *failed* tells. Raises the error in *failed*, and IllegalStateError outside start() .. close().
+        It is called after a failure too: *failed* tells. Raises the error in *failed*, and
+        IllegalStateError outside start() .. close().
         """
         self._check_running()
         self._hand_over()
@@ -274,20 +338,29 @@ class MessageStore:
         self._on_owner(done)
 
     def check_topic(self, topic: str, *, batches: bool) -> None:
-        """Raises InvalidOption where make_topic() would lose messages: they came after a topic of the other kind was deleted, or its table
-        was lost."""
+        """Raises InvalidOption where make_topic() would lose messages: they came after a topic of
+        the other kind was deleted, or its table was lost.
+        """
         if batches == (topic in self._kinds.batched):
             return
-        count = sum([queue.next_offset - queue.min_offset for key, queue in self._queues.items() if key[0] == topic])
+        count = sum(
+            [
+                queue.next_offset - queue.min_offset
+                for key, queue in self._queues.items()
+                if key[0] == topic
+            ]
+        )
         if count:
             other = "without" if batches else "with"
             raise InvalidOption(
-                f"topic {topic}: {count} messages are kept for it as a topic {other} queue.type=BatchCQ: make it so, or have them removed "
+                f"topic {topic}: {count} messages are kept for it as a topic {other} "
+                "queue.type=BatchCQ: make it so, or have them removed "
                 "first (mqadmin cleanUnusedTopic)"
             )
 
     def make_topic(self, topic: str, *, batches: bool) -> None:
-        """A new topic, before anything is put to it: whether its batches are kept whole, each as one record with the flag INNER_BATCH.
+        """A new topic, before anything is put to it: whether its batches are kept whole, each as
+        one record with the flag INNER_BATCH.
 
         Queues of that name that were made otherwise are forgotten, see check_topic().
         """
@@ -302,20 +375,26 @@ class MessageStore:
         return topic in self._kinds.batched and any(key[0] == topic for key in self._queues)
 
     def delete_topic(self, topic: str) -> None:
-        """Forget every queue of *topic*. Its records stay in the log, unseen; after a crash too once is_deletion_saved() says so."""
+        """Forget every queue of *topic*.
+
+        Its records stay in the log, unseen; after a crash too once is_deletion_saved() says so.
+        """
         self._kinds.batched.discard(topic)
         directories = [queue.directory for queue in self._appender.forget_topic(topic)]
         self._disk.forget_under(directories)
         if directories and self.failed is None and self._writer is not None:
-            self._flusher.forget(topic, self._visible_end)  # not later: a full disk may take back what waits, with its offsets
+            # not later: a full disk may take back what waits, with its offsets
+            self._flusher.forget(topic, self._visible_end)
             self._hand_over()
             self._flusher.held = True
-            self._flush(checkpoint=True)  # once they are gone
+            # once they are gone
+            self._flush(checkpoint=True)
             self._removals.append(self._derived.remove_queues(directories))
             if len(self._removals) == 1:
                 self._post_removal()
         if self._flush_refused and not self._removals and self._is_running():
-            self._post_flush()  # there may be room by now
+            # there may be room by now
+            self._post_flush()
 
     def _post_removal(self) -> None:
         """The next paths: not all at once, so that what is put meanwhile does not wait for them."""
@@ -328,7 +407,8 @@ class MessageStore:
 
     def _removed(self, *, ended: bool) -> None:
         if self.failed is not None:
-            return  # the rest stays, as after a crash: no checkpoint tells of the deletion
+            # the rest stays, as after a crash: no checkpoint tells of the deletion
+            return
         if ended:
             self._removals.popleft()
         if self._removals:
@@ -336,7 +416,8 @@ class MessageStore:
             return
         self._flusher.held = False
         if self._flush_refused:
-            self._post_flush()  # there may be room by now
+            # there may be room by now
+            self._post_flush()
         self._flush()
 
     def has_topic(self, topic: str) -> bool:
@@ -348,7 +429,10 @@ class MessageStore:
         return topic in self._deleted
 
     def is_deletion_saved(self, topic: str) -> bool:
-        """Whether a checkpoint on the disk says that *topic* was deleted, if it was. Raises StoreFull where there is no room for one."""
+        """Whether a checkpoint on the disk says that *topic* was deleted, if it was.
+
+        Raises StoreFull where there is no room for one.
+        """
         position = self._deleted.get(topic)
         if position is None or self._derived.saved_deletions.get(topic) == position:
             return True
@@ -356,7 +440,7 @@ class MessageStore:
             raise StoreFull(str(self._full))
         return False
 
-    # --- retention ---------------------------------------------------------------------------------------------------
+    # --- retention --------------------------------------------------------------------------------
 
     @property
     def segment_bytes(self) -> int:
@@ -364,7 +448,12 @@ class MessageStore:
 
     @property
     def file_sizes(self) -> FileSizes:
-        return FileSizes(self._segment_bytes, self._kinds.usual.file_bytes, self._kinds.batches.file_bytes, self._index.sizes)
+        return FileSizes(
+            self._segment_bytes,
+            self._kinds.usual.file_bytes,
+            self._kinds.batches.file_bytes,
+            self._index.sizes,
+        )
 
     @property
     def full_segments(self) -> list[int]:
@@ -373,15 +462,20 @@ class MessageStore:
         return list(range(self._log.start, newest, self._segment_bytes))
 
     def expire(self, until: int) -> Iterator[Cold | None]:
-        """Remove the segments before *until*, and the queue and index files that refer only to them.
+        """Remove the segments before *until*, and the queue and index files that refer only to
+        them.
 
-        Works while it is iterated over, so that others may run between two steps. A Cold is to be brought in before the next step. The
-        lowest offsets of queues move up for good: before the first one does, a checkpoint records where each queue ends, and a note what
-        is about to be removed. Files that cannot be removed then wait for remove_left(). Raises StoreError where a queue cannot be read:
-        nothing has moved, and all waits for the next call.
+        Works while it is iterated over, so that others may run between two steps. A Cold is to be
+        brought in before the next step. The lowest offsets of queues move up for good: before the
+        first one does, a checkpoint records where each queue ends, and a note what is about to be
+        removed. Files that cannot be removed then wait for remove_left(). Raises StoreError where a
+        queue cannot be read: nothing has moved, and all waits for the next call.
         """
         start = self._log.start
-        until = min(until - until % self._segment_bytes, self._visible_end - self._visible_end % self._segment_bytes)
+        until = min(
+            until - until % self._segment_bytes,
+            self._visible_end - self._visible_end % self._segment_bytes,
+        )
         if until > start and self._is_running():
             until = yield from self._checkpointed(until)
         if until <= start or not self._is_running():
@@ -390,7 +484,9 @@ class MessageStore:
         yield from self._noted(until)
         if not self._is_running():
             return
-        gone = [segment_path(self._log_directory, at) for at in range(start, until, self._segment_bytes)]
+        gone = [
+            segment_path(self._log_directory, at) for at in range(start, until, self._segment_bytes)
+        ]
         self._log.begin_at(until)
         dropped: list[tuple[ConsumeQueue, list[Path]]] = []
         for number, (queue, index, low) in enumerate(lowest):
@@ -399,9 +495,11 @@ class MessageStore:
                 dropped.append((queue, queue.drop_files()))
             if number % _QUEUES_AT_ONCE == 0:
                 yield None
-        self._queues_start = until  # not before: a stop in between leaves the rest to the next start
+        # not before: a stop in between leaves the rest to the next start
+        self._queues_start = until
         for queue, files in dropped:
-            if self._queues.get(queue.key) is queue:  # else its topic was deleted in between, and may have new files of these names
+            # else its topic was deleted in between, and may have new files of these names
+            if self._queues.get(queue.key) is queue:
                 gone += files
         for topic in [topic for topic, before in self._deleted.items() if before <= until]:
             del self._deleted[topic]
@@ -418,8 +516,13 @@ class MessageStore:
         if self._derived.has_left and self._is_running():
             self._post(self._derived.remove_left)
 
-    def _lowest_at(self, until: int) -> Generator[Cold | None, None, list[tuple[ConsumeQueue, int, int]]]:
-        """The lowest entry of each queue once the log begins at *until*, and its offset. Raises StoreError where a queue cannot be read."""
+    def _lowest_at(
+        self, until: int
+    ) -> Generator[Cold | None, None, list[tuple[ConsumeQueue, int, int]]]:
+        """The lowest entry of each queue once the log begins at *until*, and its offset.
+
+        Raises StoreError where a queue cannot be read.
+        """
         found: list[tuple[ConsumeQueue, int, int]] = []
         queues = list(self._queues.values())
         for start in range(0, len(queues), _QUEUES_AT_ONCE):
@@ -434,7 +537,9 @@ class MessageStore:
     def _look_up(
         self, queues: list[ConsumeQueue], until: int, found: list[tuple[ConsumeQueue, int, int]]
     ) -> tuple[list[ConsumeQueue], Cold | None]:
-        """Add to *found* what _lowest_at() wants of *queues*; returns those that need the disk for it, and what they need."""
+        """Add to *found* what _lowest_at() wants of *queues*; returns those that need the disk for
+        it, and what they need.
+        """
         left: list[ConsumeQueue] = []
         missing: list[Cold] = []
         for queue in queues:
@@ -443,7 +548,8 @@ class MessageStore:
                     found.append((queue, *self._reader.first_at(queue, until)))
                 except Cold as cold:
                     left.append(queue)
-                    missing.append(cold.with_traceback(None))  # it would keep the frames of as many calls
+                    # it would keep the frames of as many calls
+                    missing.append(cold.with_traceback(None))
         return left, all_of(missing)
 
     def _noted(self, until: int) -> Generator[None, None, None]:
@@ -455,31 +561,52 @@ class MessageStore:
                 yield
 
     def _checkpointed(self, until: int) -> Generator[None, None, int]:
-        """Wait for a checkpoint behind *until*; returns the segment border up to which there is one.
+        """Wait for a checkpoint behind *until*; returns the segment border up to which there is
+        one.
 
-        Without a checkpoint the log alone knows which offsets were given out, so it must not be removed first. A full disk may have no room
-        for a new checkpoint: what the last one covers can still be removed, and makes room.
+        Without a checkpoint the log alone knows which offsets were given out, so it must not be
+        removed first. A full disk may have no room for a new checkpoint: what the last one covers
+        can still be removed, and makes room.
         """
         if self._derived.saved_position < until:
             if self._flush_refused:
                 self._post_flush()
             self._flush(checkpoint=True)
-            while self._derived.saved_position < until and not self._flush_refused and self._is_running():
+            while (
+                self._derived.saved_position < until
+                and not self._flush_refused
+                and self._is_running()
+            ):
                 yield
-                self._run_reports()  # that of a flush under way starts the next one
+                # that of a flush under way starts the next one
+                self._run_reports()
         reached = self._derived.saved_position
         if reached < until and self._is_running():
-            log.warning("no room for a checkpoint: old messages behind commit-log offset %d stay for now", reached)
+            log.warning(
+                "no room for a checkpoint: old messages behind commit-log offset %d stay for now",
+                reached,
+            )
         return min(until, reached - reached % self._segment_bytes)
 
     def _is_running(self) -> bool:
         return self.failed is None and self._writer is not None and not self._closed
 
     def scrub_step(self, position: int, most_bytes: int) -> Callable[[], Scrubbed]:
-        """A function that checks about *most_bytes* of records from *position* on. It may run on any thread, and raises OSError."""
+        """A function that checks about *most_bytes* of records from *position* on.
+
+        It may run on any thread, and raises OSError.
+        """
         unreadable = self._disk.unreadable
         return functools.partial(
-            scrub, self._fs, self._log_directory, self._segment_bytes, self._crc_from, unreadable, position, self._visible_end, most_bytes
+            scrub,
+            self._fs,
+            self._log_directory,
+            self._segment_bytes,
+            self._crc_from,
+            unreadable,
+            position,
+            self._visible_end,
+            most_bytes,
         )
 
     def report_damage(self, commitlog_offset: int, size: int) -> None:
@@ -487,10 +614,12 @@ class MessageStore:
         if commitlog_offset >= self._log.start:
             self._log.report(commitlog_offset, size)
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """The store time of a message put now: milliseconds since 1970 that never go back, whatever happens to the clock."""
+        """The store time of a message put now: milliseconds since 1970 that never go back, whatever
+        happens to the clock.
+        """
         return self._clock.now_ms()
 
     def min_offset(self, topic: str, queue_id: int) -> int:
@@ -513,7 +642,9 @@ class MessageStore:
         *,
         wait: bool = True,
     ) -> GetResult:
-        """Messages from *offset* on, at least one if there is any, else why not. *tag_codes*: Java hashes of the wanted tags.
+        """Messages from *offset* on, at least one if there is any, else why not.
+
+        *tag_codes*: Java hashes of the wanted tags.
 
         Raises StoreError; Cold with wait=False, or within without_waiting().
         """
@@ -525,7 +656,9 @@ class MessageStore:
             self._disk.waits = before
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
-        """The visible consume-queue entries of *count* offsets from *offset* on; fillers have size 2147483647."""
+        """The visible consume-queue entries of *count* offsets from *offset* on; fillers have size
+        2147483647.
+        """
         queue = self._queues.get((topic, queue_id))
         found: list[Entry] = []
         if queue is not None and offset >= queue.min_offset:
@@ -545,15 +678,23 @@ class MessageStore:
         queue = self._queues.get((topic, queue_id))
         return self._reader.store_time(queue, offset) if queue is not None else -1
 
-    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False) -> int:
-        """The first offset stored at or after *timestamp_ms* (max_offset if none); *upper*: the last at or before (min_offset if none)."""
+    def offset_by_time(
+        self, topic: str, queue_id: int, timestamp_ms: int, upper: bool = False
+    ) -> int:
+        """The first offset stored at or after *timestamp_ms* (max_offset if none); *upper*: the
+        last at or before (min_offset if none).
+        """
         queue = self._queues.get((topic, queue_id))
         return self._reader.offset_by_time(queue, timestamp_ms, upper) if queue is not None else 0
 
-    def find_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[bytes | Cold | None]:
-        """The visible records of *topic* with *key*, as a key or unique key, stored from *begin_ms* to *end_ms*; newest first.
+    def find_key(
+        self, topic: str, key: str, begin_ms: int, end_ms: int
+    ) -> Iterator[bytes | Cold | None]:
+        """The visible records of *topic* with *key*, as a key or unique key, stored from *begin_ms*
+        to *end_ms*; newest first.
 
-        Yields None now and then, so that the caller may let others run, and Cold while reads do not wait: bring it in, then go on.
+        Yields None now and then, so that the caller may let others run, and Cold while reads do not
+        wait: bring it in, then go on.
         """
         given: set[int] = set()
         last = -1
@@ -561,11 +702,21 @@ class MessageStore:
         for found in self._index.find(self._disk, topic, key, begin_ms, end_ms):
             if not isinstance(found, int):
                 yield found
-            elif found != last and found not in given and found >= max(deleted_before, self._log.start):
-                last = found  # a key may stand in a message more than once
+            elif (
+                found != last
+                and found not in given
+                and found >= max(deleted_before, self._log.start)
+            ):
+                # a key may stand in a message more than once
+                last = found
                 record = yield from self._looked_up(found)
-                if record is not None and has_key(record, topic, key) and begin_ms <= store_timestamp(record) <= end_ms:
-                    given.add(found)  # others with the same hash may be millions
+                if (
+                    record is not None
+                    and has_key(record, topic, key)
+                    and begin_ms <= store_timestamp(record) <= end_ms
+                ):
+                    # others with the same hash may be millions
+                    given.add(found)
                     yield record
 
     def _looked_up(self, commitlog_offset: int) -> Generator[Cold, None, bytes | None]:
@@ -577,9 +728,15 @@ class MessageStore:
 
     @property
     def indexed_up_to(self) -> tuple[int, int]:
-        """Store time and commit-log offset of the newest message in the index of keys; zeros where it is empty."""
+        """Store time and commit-log offset of the newest message in the index of keys; zeros where
+        it is empty.
+        """
         self._index.build()
-        return (self._index.files[-1].end_ms, self._index.files[-1].end_offset) if self._index.files else (0, 0)
+        return (
+            (self._index.files[-1].end_ms, self._index.files[-1].end_offset)
+            if self._index.files
+            else (0, 0)
+        )
 
     @contextmanager
     def without_waiting(self) -> Iterator[None]:
@@ -592,7 +749,9 @@ class MessageStore:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Inside, reads wait for the disk even within without_waiting(): for bytes that were evicted before they could be read."""
+        """Inside, reads wait for the disk even within without_waiting(): for bytes that were
+        evicted before they could be read.
+        """
         self._disk.must_wait = True
         try:
             yield
@@ -626,13 +785,14 @@ class MessageStore:
         stats.queues = len(self._queues)
         return stats
 
-    # --- what the writer reports -------------------------------------------------------------------------------------
+    # --- what the writer reports ------------------------------------------------------------------
 
     def _report(self, groups: Sequence[Group], outcome: Outcome) -> None:
         self._on_owner(functools.partial(self._finished, groups, outcome))
 
     def _on_owner(self, report: Callable[[], None]) -> None:
-        """Have the owner run *report*, in order; called on whichever thread writes. close() runs those that are left.
+        """Have the owner run *report*, in order; called on whichever thread writes. close() runs
+        those that are left.
 
         An owner in submit() runs reports itself before it returns: it need not be called.
         """
@@ -677,7 +837,8 @@ class MessageStore:
             for done, results in group.waiters:
                 try:
                     done(results)
-                except Exception:  # as in _call(), without the cost of a call per message
+                except Exception:
+                    # as in _call(), without the cost of a call per message
                     log.exception("a put callback failed")
         if self.on_arrival is not None and touched:
             self.on_arrival({key: queue.max_offset for key, queue in touched.items()})
@@ -694,7 +855,8 @@ class MessageStore:
         if self._monotonic() < self._full_until:
             raise StoreFull(str(self._full))
         self._full_until = 0.0
-        if self._flush_refused:  # else it is on its way: posted twice, its second report would end the next flush
+        # else it is on its way: posted twice, its second report would end the next flush
+        if self._flush_refused:
             self._post_flush()
 
     def _note_full(self, error: StoreFull) -> None:
@@ -706,7 +868,8 @@ class MessageStore:
             log.warning("the store refuses writes: %s", error)
 
     def _refuse(self, groups: Sequence[Group], error: StoreFull) -> None:
-        if not groups or groups[0] is not self._first_waiting():  # taken back already, with the group that met the full disk
+        # taken back already, with the group that met the full disk
+        if not groups or groups[0] is not self._first_waiting():
             self._full_until = self._monotonic() + _RETRY_FULL_S
             return
         self._note_full(error)
@@ -730,11 +893,15 @@ class MessageStore:
     def _first_waiting(self) -> Group | None:
         return self._appender.waiting[0] if self._appender.waiting else None
 
-    # --- derived files -----------------------------------------------------------------------------------------------
+    # --- derived files ----------------------------------------------------------------------------
 
     def _flush(self, *, checkpoint: bool = False) -> None:
-        """Have the writer bring the queue files up to date, and write a checkpoint if one is due; once at a time."""
-        if self._flusher.begin(self._visible_end, self._appender.store_timestamp_ms, checkpoint=checkpoint):
+        """Have the writer bring the queue files up to date, and write a checkpoint if one is due;
+        once at a time.
+        """
+        if self._flusher.begin(
+            self._visible_end, self._appender.store_timestamp_ms, checkpoint=checkpoint
+        ):
             self._post_flush()
 
     def _post_flush(self) -> None:
@@ -744,7 +911,11 @@ class MessageStore:
             self._post(functools.partial(self._flush_job, flush))
 
     def _flush_job(self, flush: Flush) -> None:
-        """Writer thread. A full disk leaves *flush* to be tried again; after a failed sync another one may say that all is well."""
+        """Writer thread.
+
+        A full disk leaves *flush* to be tried again; after a failed sync another one may say that
+        all is well.
+        """
         if self._work.has_failed:
             return
         try:
@@ -769,17 +940,25 @@ class MessageStore:
         for _ in itertools.chain.from_iterable(self._removals):
             pass
         try:
-            if self._flusher.current is not None:  # met a full disk
+            # met a full disk
+            if self._flusher.current is not None:
                 self._derived.write(self._flusher.current)
                 self._flusher.end()
-            self._derived.write(self._flusher.last(self._visible_end, self._appender.store_timestamp_ms))
+            self._derived.write(
+                self._flusher.last(self._visible_end, self._appender.store_timestamp_ms)
+            )
             checkpoints.mark_stopped(self._fs, self.config.root)
         except OSError as exc:
-            log.error("the store in %s was not closed cleanly, the next start reads its log again: %s", self.config.root, reason(exc))
+            log.error(
+                "the store in %s was not closed cleanly, the next start reads its log again: %s",
+                self.config.root,
+                reason(exc),
+            )
 
 
 def _call(done: PutDone, error: StoreError) -> None:
     try:
         done(error)
-    except Exception:  # the caller's code: the other puts of the group must still get their answers
+    except Exception:
+        # the caller's code: the other puts of the group must still get their answers
         log.exception("a put callback failed")

@@ -1,11 +1,15 @@
-"""Checksums over stretches of the commit log that this process wrote, so that what is read back need not be checked record by record.
+"""Checksums over stretches of the commit log that this process wrote, so that what is read back
+need not be checked record by record.
 
-The check of a record is half of what a pull from disk costs: each sum is computed by itself and put into the form of a property. One over
-64 KiB takes 16 us. It is noted while the bytes are on their way into the log, and says more than the records do: that they are what was
-written. Stretches stand side by side from the log's start on, without regard to where records begin, so that one number stands for each.
+The check of a record is half of what a pull from disk costs: each sum is computed by itself and put
+into the form of a property. One over 64 KiB takes 16 us. It is noted while the bytes are on their
+way into the log, and says more than the records do: that they are what was written. Stretches stand
+side by side from the log's start on, without regard to where records begin, so that one number
+stands for each.
 
-Only whole stretches count: not one that was begun before this start or that a segment's end cuts off, and nothing that recovery found.
-The sum is crc32, the fastest that the standard library has; adler32 is slower and does not see some sectors that changed places.
+Only whole stretches count: not one that was begun before this start or that a segment's end cuts
+off, and nothing that recovery found. The sum is crc32, the fastest that the standard library has;
+adler32 is slower and does not see some sectors that changed places.
 """
 
 from array import array
@@ -24,13 +28,18 @@ class Stretches:
     def __init__(self, stretch_bytes: int, segment_bytes: int, most: int = MAX_STRETCHES) -> None:
         self.bytes = stretch_bytes
         self._segment_bytes, self._most = segment_bytes, most
-        self._first = 0  # number of the first stretch in the table
+        # number of the first stretch in the table
+        self._first = 0
         self._sums = array("q")  # or _NONE
-        self._end = -1  # where the next chunk continues what was noted last
-        self._running = _NONE  # sum of the stretch at _end as far as it goes; _NONE where its beginning was not seen
+        # where the next chunk continues what was noted last
+        self._end = -1
+        # sum of the stretch at _end as far as it goes; _NONE where its beginning was not seen
+        self._running = _NONE
 
     def note(self, offset: int, data: bytes) -> None:
-        """*data* was written at *offset*: what follows what was noted last, or stands behind a gap."""
+        """*data* was written at *offset*: what follows what was noted last, or stands behind a
+        gap.
+        """
         size = self.bytes
         border = offset - offset % size + size
         if offset != self._end or offset % self._segment_bytes == 0:
@@ -49,7 +58,9 @@ class Stretches:
         self._running = crc32(view[at:])
 
     def covering(self, start: int, end: int) -> tuple[int, int]:
-        """The stretches from the one of *start* to the one that *end* ends in, or to the last before one without a sum."""
+        """The stretches from the one of *start* to the one that *end* ends in, or to the last
+        before one without a sum.
+        """
         number = start // self.bytes
         begin = at = number - self._first
         sums, stop = self._sums, min(len(self._sums), -(-end // self.bytes) - self._first)
@@ -59,9 +70,16 @@ class Stretches:
         return number * self.bytes, (number + at - begin) * self.bytes
 
     def hold(self, start: int, data: bytes) -> bool:
-        """Whether *data* is what was written from *start* on, in stretches that have a sum. Sums that do not match are forgotten."""
+        """Whether *data* is what was written from *start* on, in stretches that have a sum.
+
+        Sums that do not match are forgotten.
+        """
         size, number, view = self.bytes, start // self.bytes - self._first, memoryview(data)
-        wrong = [number + at // size for at in range(0, len(data), size) if crc32(view[at : at + size]) != self._sums[number + at // size]]
+        wrong = [
+            number + at // size
+            for at in range(0, len(data), size)
+            if crc32(view[at : at + size]) != self._sums[number + at // size]
+        ]
         for each in wrong:
             self._sums[each] = _NONE
         return not wrong
@@ -75,7 +93,8 @@ class Stretches:
             self._first = number
         self._sums.extend([_NONE] * (number - self._first - len(self._sums)))
         self._sums.append(crc)
-        if len(self._sums) > self._most + self._most // 8:  # in bulk: deleting from the front moves the rest
+        # in bulk: deleting from the front moves the rest
+        if len(self._sums) > self._most + self._most // 8:
             self._drop(len(self._sums) - self._most)
 
     def _drop(self, count: int) -> None:

@@ -1,6 +1,8 @@
-"""Small JSON tables (topics, groups, offsets), replaced atomically: a reader finds either the old or the new version.
+"""Small JSON tables (topics, groups, offsets), replaced atomically: a reader finds either the old
+or the new version.
 
-Apache's broker reads these files too, and its own (also the integer keys that its JSON writer leaves unquoted) load here.
+Apache's broker reads these files too, and its own (also the integer keys that its JSON writer
+leaves unquoted) load here.
 """
 
 import errno
@@ -33,7 +35,10 @@ def read_file(fs: Fs, path: Path) -> bytes | None:
 
 
 def write_synced(fs: Fs, path: Path, data: Data, *, size: int = 0) -> None:
-    """A file with exactly these bytes, on stable storage; its name is not yet. *size*: one that has this size is written in place."""
+    """A file with exactly these bytes, on stable storage; its name is not yet.
+
+    *size*: one that has this size is written in place.
+    """
     handle = fs.open(path, create=True)
     try:
         if fs.size(handle) != size:
@@ -45,7 +50,10 @@ def write_synced(fs: Fs, path: Path, data: Data, *, size: int = 0) -> None:
 
 
 def replace_file(fs: Fs, path: Path, data: Data) -> None:
-    """After a crash at any point *path* holds its old bytes or *data*; after the return, *data*. Raises OSError."""
+    """After a crash at any point *path* holds its old bytes or *data*; after the return, *data*.
+
+    Raises OSError.
+    """
     temporary = path.with_name(path.name + ".tmp")
     write_synced(fs, temporary, data)
     fs.rename(temporary, path)
@@ -59,13 +67,17 @@ def make_lasting_dirs(fs: Fs, directory: Path) -> None:
 
 
 def peek(fs: Fs, path: Path) -> dict[str, Any] | None:
-    """The object in a file, which is left as it is; None where it says nothing that a table could hold. Raises OSError."""
+    """The object in a file, which is left as it is; None where it says nothing that a table could
+    hold. Raises OSError.
+    """
     raw = read_file(fs, path)
     return None if raw is None else parsed(raw)
 
 
 def parsed(raw: bytes) -> dict[str, Any] | None:
-    """None for everything that says nothing a table could hold: an empty file, ``null``, half an object."""
+    """None for everything that says nothing a table could hold: an empty file, ``null``, half an
+    object.
+    """
     try:
         value = java_json.loads(raw)
     except ProtocolError:
@@ -77,20 +89,31 @@ class JsonTable:
     """One JSON object in a file, and its ``.bak``, the version before. Not safe for two writers."""
 
     def __init__(
-        self, fs: Fs, path: Path, *, valid: Callable[[dict[str, Any]], bool] = lambda _: True, now: Callable[[], float] = time.time
+        self,
+        fs: Fs,
+        path: Path,
+        *,
+        valid: Callable[[dict[str, Any]], bool] = lambda _: True,
+        now: Callable[[], float] = time.time,
     ) -> None:
-        """*valid* says whether an object that was read is this table at all, and not somebody else's JSON."""
+        """*valid* says whether an object that was read is this table at all, and not somebody
+        else's JSON.
+        """
         self._fs, self._path, self._valid, self._now = fs, path, valid, now
         self._backup = path.with_name(path.name + ".bak")
-        self._current: bytes | None = None  # what the file holds, once it is known to be good
+        # what the file holds, once it is known to be good
+        self._current: bytes | None = None
         self.on_broken: Callable[[str, OSError], None] | None = None
-        """Told what was being done when the disk failed, on whichever thread saves; that and each later save raises the error, too."""
+        """Told what was being done when the disk failed, on whichever thread saves; that and each
+        later save raises the error, too.
+        """
         self._broken: OSError | None = None
 
     def load(self) -> dict[str, Any] | None:
         """The stored object, or None if there is none.
 
-        An invalid file is set aside as ``.corrupt-<seconds>`` with one warning, and the backup is used.
+        An invalid file is set aside as ``.corrupt-<seconds>`` with one warning, and the backup is
+        used.
         """
         raw = read_file(self._fs, self._path)
         if raw is not None:
@@ -101,8 +124,16 @@ class JsonTable:
         backup = read_file(self._fs, self._backup)
         value = self._parse(backup) if backup is not None else None
         if raw is not None:
-            no_use = "it has no backup" if backup is None else f"its backup {self._backup.name} is damaged, too"
-            self._set_aside(f"{no_use}: what it held is lost" if value is None else f"reading {self._backup.name} instead")
+            no_use = (
+                "it has no backup"
+                if backup is None
+                else f"its backup {self._backup.name} is damaged, too"
+            )
+            self._set_aside(
+                f"{no_use}: what it held is lost"
+                if value is None
+                else f"reading {self._backup.name} instead"
+            )
         return value
 
     @property
@@ -111,13 +142,20 @@ class JsonTable:
         return self._current is None
 
     def save(self, value: dict[str, Any]) -> None:
-        """Replace the file; the version before becomes the backup. Raises OSError, with the old or the new version in place."""
+        """Replace the file; the version before becomes the backup.
+
+        Raises OSError, with the old or the new version in place.
+        """
         self.save_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
 
     def save_text(self, text: str) -> None:
         """save() for what is JSON already."""
         make_lasting_dirs(self._fs, self._path.parent)
-        if self._current is None and (found := read_file(self._fs, self._path)) is not None and self._parse(found) is not None:
+        if (
+            self._current is None
+            and (found := read_file(self._fs, self._path)) is not None
+            and self._parse(found) is not None
+        ):
             self._current = found
         raw = text.encode()
         with self.telling():
@@ -128,7 +166,9 @@ class JsonTable:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """A disk that fails here fails the log, too: trying again may succeed without anything on the disk. A full one is no such thing."""
+        """A disk that fails here fails the log, too: trying again may succeed without anything on
+        the disk. A full one is no such thing.
+        """
         if self._broken is not None:
             raise self._broken
         try:

@@ -1,8 +1,9 @@
 """What the disk cannot read any more: EIO, as a damaged sector answers.
 
-A file that is made again, or has a backup, is lost with it. The log goes on around it: the block reads as zeros, so that the records in
-it are damaged like any others. Only where nothing near by can be read either, it is no sector but the disk that fails, or has gone: that
-stays an error, or readers would pass over everything and a start would clear it.
+A file that is made again, or has a backup, is lost with it. The log goes on around it: the block
+reads as zeros, so that the records in it are damaged like any others. Only where nothing near by
+can be read either, it is no sector but the disk that fails, or has gone: that stays an error, or
+readers would pass over everything and a start would clear it.
 """
 
 import errno
@@ -17,14 +18,19 @@ from ogive.store.fs import Fs
 
 log = logging.getLogger(__name__)
 
-BLOCK: Final = 4096  # what the operating system reads at least, and before it writes to a part of one
-_DISTANCES: Final = tuple([BLOCK << n for n in range(9)])  # from a block to those that must not all be unreadable: up to 1 MiB
-_MAX_BLOCKS: Final = 4096  # 16 MiB of one store: beyond it the disk fails
+# what the operating system reads at least, and before it writes to a part of one
+BLOCK: Final = 4096
+# from a block to those that must not all be unreadable: up to 1 MiB
+_DISTANCES: Final = tuple([BLOCK << n for n in range(9)])
+# 16 MiB of one store: beyond it the disk fails
+_MAX_BLOCKS: Final = 4096
 _MAX_LOGGED: Final = 20
 
 
 def read_or_nothing(fs: Fs, handle: int, path: Path, size: int, offset: int) -> bytes:
-    """pread() of a file that has a checksum or a form; nothing where the disk cannot read it, the second time either. Raises OSError."""
+    """pread() of a file that has a checksum or a form; nothing where the disk cannot read it, the
+    second time either. Raises OSError.
+    """
     for _ in range(2):
         data = _pread(fs, handle, size, offset)
         if data is not None:
@@ -34,7 +40,10 @@ def read_or_nothing(fs: Fs, handle: int, path: Path, size: int, offset: int) -> 
 
 
 class Unreadable:
-    """The blocks of a log that could not be read so far. They are not asked for again: each time may take a disk seconds. Any thread."""
+    """The blocks of a log that could not be read so far.
+
+    They are not asked for again: each time may take a disk seconds. Any thread.
+    """
 
     def __init__(self) -> None:
         self._blocks: dict[Path, tuple[int, ...]] = {}  # in order
@@ -42,7 +51,10 @@ class Unreadable:
         self._changing = threading.Lock()  # protects both
 
     def read(self, fs: Fs, handle: int, path: Path, size: int, offset: int) -> bytes:
-        """pread(), with zeros for what cannot be read. Raises OSError where that is not a block here and there."""
+        """pread(), with zeros for what cannot be read.
+
+        Raises OSError where that is not a block here and there.
+        """
         if path not in self._blocks:
             return self._read(fs, handle, path, size, offset)
         return b"".join(
@@ -53,7 +65,9 @@ class Unreadable:
         )
 
     def read_now(self, fs: Fs, handle: int, path: Path, size: int, offset: int) -> bytes | None:
-        """pread_now(), with zeros for what is known to be unreadable; None where read() must be asked first. Raises OSError."""
+        """pread_now(), with zeros for what is known to be unreadable; None where read() must be
+        asked first. Raises OSError.
+        """
         try:
             if path not in self._blocks:
                 return fs.pread_now(handle, size, offset)
@@ -107,19 +121,33 @@ class Unreadable:
             if block in before:
                 return
             if self._count == _MAX_BLOCKS:
-                raise _failing(path, f"{self._count} blocks of the log cannot be read, and that at byte {block} is one more")
+                raise _failing(
+                    path,
+                    f"{self._count} blocks of the log cannot be read, and that at byte {block} is "
+                    "one more",
+                )
             if not _reads_near(fs, handle, block):
                 raise _failing(path, f"nothing near byte {block} can be read")
             self._blocks[path] = tuple(sorted((*before, block)))
             self._count += 1
         if self._count <= _MAX_LOGGED:
-            log.error("%s: %d bytes at %d cannot be read, what they hold counts as damaged", path, BLOCK, block)
+            log.error(
+                "%s: %d bytes at %d cannot be read, what they hold counts as damaged",
+                path,
+                BLOCK,
+                block,
+            )
 
 
 def _reads_near(fs: Fs, handle: int, block: int) -> bool:
-    """Whether the disk reads any of the blocks behind this one: those before it may be in memory. Before it, where the file ends."""
+    """Whether the disk reads any of the blocks behind this one: those before it may be in memory.
+
+    Before it, where the file ends.
+    """
     size = fs.size(handle)
-    near = [block + far for far in _DISTANCES if block + far < size] or [block - far for far in _DISTANCES if far <= block]
+    near = [block + far for far in _DISTANCES if block + far < size] or [
+        block - far for far in _DISTANCES if far <= block
+    ]
     return not near or any(_pread(fs, handle, BLOCK, each) is not None for each in near)
 
 

@@ -1,12 +1,16 @@
-"""Checks a directory without changing it, and repairs one: ``ogive store verify`` and ``ogive store repair``.
+"""Checks a directory without changing it, and repairs one: ``ogive store verify`` and ``ogive store
+repair``.
 
 Behaviour
-- verify reads every record of the log, compares the consume queues with what the log says, the index and the list of queues with their
-  checksums, and parses the tables. It opens files for reading only.
-- Where Apache's broker ran with enableConsumeQueueExt, queues hold addresses in consumequeue_ext instead of tags codes, which are not
-  looked up. Our broker rebuilds such queues from the log when it opens the store.
-- repair rebuilds everything derived from the log, and tables from their backups. It deletes no valid record; bytes that are not a record
-  stay in the middle of the log, and are zeroed behind its end. What keeps the log from being read at all is mended first, see mending.py.
+- verify reads every record of the log, compares the consume queues with what the log says, the
+  index and the list of queues with their checksums, and parses the tables. It opens files for
+  reading only.
+- Where Apache's broker ran with enableConsumeQueueExt, queues hold addresses in consumequeue_ext
+  instead of tags codes, which are not looked up. Our broker rebuilds such queues from the log when
+  it opens the store.
+- repair rebuilds everything derived from the log, and tables from their backups. It deletes no
+  valid record; bytes that are not a record stay in the middle of the log, and are zeroed behind its
+  end. What keeps the log from being read at all is mended first, see mending.py.
 - Delayed messages stay due when they were, or become due later, see due_times.py.
 - Both refuse while a broker runs on the directory.
 """
@@ -54,11 +58,16 @@ from ogive.wire.codes import SysFlag
 
 Changed = TypeVar("Changed")
 
-_BUFFERED: Final = 1_000_000  # entries in memory, all queues together
+# entries in memory, all queues together
+_BUFFERED: Final = 1_000_000
 _MAX_LISTED: Final = 100
-_MAX_OFFSETS: Final = 20  # of damaged places in one sentence
+# of damaged places in one sentence
+_MAX_OFFSETS: Final = 20
 _MAX_EXTENSION_ADDRESS: Final = -(2**31) - 1
-"""A tags code up to here is an address in consumequeue_ext. Source: ConsumeQueueExt.isExtAddr, 5.5."""
+"""A tags code up to here is an address in consumequeue_ext.
+
+Source: ConsumeQueueExt.isExtAddr, 5.5.
+"""
 
 
 @dataclass(slots=True)
@@ -66,15 +75,18 @@ class Report:
     """What a directory holds. *problems* are sentences; nothing is wrong where there are none."""
 
     directory: str
-    clean: bool = True  # the last stop was one
+    # the last stop was one
+    clean: bool = True
     log_start: int = 0
     log_end: int = 0
     records: int = 0
-    damaged_places: int = 0  # each of one record or more
+    # each of one record or more
+    damaged_places: int = 0
     damaged_bytes: int = 0
     topics: int = 0
     queues: int = 0
-    queues_behind: int = 0  # of a store that was not stopped: the next start completes them
+    # of a store that was not stopped: the next start completes them
+    queues_behind: int = 0
     wrong_queues: int = 0
     index_files: int = 0
     wrong_index_files: int = 0
@@ -150,14 +162,19 @@ def _mend(fs: Fs, root: Path) -> None:
             fs.fsync_dir(path.parent)
         elif path.name != TABLE:
             table = JsonTable(fs, path)
-            value = table.load()  # sets the bad file aside
+            # sets the bad file aside
+            value = table.load()
             if value is not None:
                 table.save(value)
     recovered = recover(fs, StoreConfig(root=root), now_ms(), rebuild=True)
     topics = topic_table(fs, root)
     left = topics.load()
     if topics.is_lost:
-        whole = completed(left, {*recovered.queues, *places_of_waiting(fs, root)}, recovered.kinds.batched.__contains__)
+        whole = completed(
+            left,
+            {*recovered.queues, *places_of_waiting(fs, root)},
+            recovered.kinds.batched.__contains__,
+        )
         if whole:
             topics.save(whole)
     if "abort" in fs.list(root):
@@ -176,8 +193,10 @@ class _Expected:
     def __init__(self, first: int) -> None:
         self.first = self.index = first  # of *entries*
         self.entries = bytearray()
-        self.mismatch: int | None = None  # the lowest offset whose entry is another one
-        self.missing: int | None = None  # the lowest offset that has no entry
+        # the lowest offset whose entry is another one
+        self.mismatch: int | None = None
+        # the lowest offset that has no entry
+        self.missing: int | None = None
 
     @property
     def end(self) -> int:
@@ -189,7 +208,8 @@ class _Verification:
         self._fs, self._root = fs, root
         self._report = Report(str(root))
         self._queues: dict[tuple[bytes, int], _Expected | ExpectedUnits] = {}
-        self._waiting: set[QueueKey] = set()  # where those go that wait for their time, or their end
+        # where those go that wait for their time, or their end
+        self._waiting: set[QueueKey] = set()
         self._buffered = 0
         self._handles = Handles(fs, 256)
         self._kinds = QueueKinds.found(fs, StoreConfig(root=root))
@@ -203,10 +223,13 @@ class _Verification:
         checkpoint = checkpoints.load(fs, root)
         if (told := traces(fs, StoreConfig(root=root))) is not None:
             report.tell(
-                f"the log is empty, but {told}: is the disk of commitlog mounted? A broker does not start on it without --empty-log"
+                f"the log is empty, but {told}: is the disk of commitlog mounted? A broker does "
+                "not start on it without --empty-log"
             )
         if raw is not None and checkpoint is None:
-            report.tell("queues.json, the list of queues, is damaged: the next start reads the whole log")
+            report.tell(
+                "queues.json, the list of queues, is damaged: the next start reads the whole log"
+            )
         reached = checkpoint.position if checkpoint is not None else 0
         checkpoint = usable(checkpoint, found.starts[0] if found.starts else 0, found.end)
         scan = LogScan(fs, root / "commitlog", found, checkpoints.crc_from(fs, root, checkpoint))
@@ -216,18 +239,28 @@ class _Verification:
         try:
             for offset, record, buffer, at in scan.records(scan.start, result):
                 report.records += 1
-                self._expect(offset, record, buffer[record.properties_at : at + record.size], deleted)
+                self._expect(
+                    offset, record, buffer[record.properties_at : at + record.size], deleted
+                )
             report.log_end = result.offset
             if result.offset % found.segment_bytes and scan.used_after(result.offset):
-                torn = f"behind the end of the log at {result.offset} stands what is no record: an unclean stop left it, a start clears it"
+                torn = (
+                    f"behind the end of the log at {result.offset} stands what is no record: an "
+                    "unclean stop left it, a start clears it"
+                )
                 if report.clean:
                     report.tell(torn)
         finally:
             scan.close()
         report.damaged_places, report.damaged_bytes = result.damaged, result.damaged_bytes
         if result.damaged:
-            places = "1 damaged place" if result.damaged == 1 else f"{result.damaged} damaged places"
-            report.tell(f"the log has {places}, {result.damaged_bytes} bytes in all, at {_listed(result)}: those records are lost")
+            places = (
+                "1 damaged place" if result.damaged == 1 else f"{result.damaged} damaged places"
+            )
+            report.tell(
+                f"the log has {places}, {result.damaged_bytes} bytes in all, at {_listed(result)}: "
+                "those records are lost"
+            )
         if result.offset < reached and told is None and was_ours(fs, root):
             report.tell(end_is_lost(result.offset, reached))
         self._compare_queues()
@@ -236,9 +269,11 @@ class _Verification:
         self._handles.close()
         return report
 
-    # --- consume queues ----------------------------------------------------------------------------------------------
+    # --- consume queues ---------------------------------------------------------------------------
 
-    def _expect(self, offset: int, record: Record, properties: bytes, deleted: dict[str, int]) -> None:
+    def _expect(
+        self, offset: int, record: Record, properties: bytes, deleted: dict[str, int]
+    ) -> None:
         state = record.sys_flag & SysFlag.TRANSACTION_MASK
         topic = record.topic.decode("utf-8", "replace")
         place = waiting_place(record.topic, properties)
@@ -252,17 +287,33 @@ class _Verification:
             return
         key = (record.topic, record.queue_id)
         queue = self._queues.get(key)
-        if queue is None or record.queue_offset < queue.end:  # new, or deleted and made again
-            queue = self._queues[key] = self._expected(kind, (topic, record.queue_id), record.queue_offset)
+        # new, or deleted and made again
+        if queue is None or record.queue_offset < queue.end:
+            queue = self._queues[key] = self._expected(
+                kind, (topic, record.queue_id), record.queue_offset
+            )
         gap = record.queue_offset - queue.end
         if too_far(gap, offset - self._report.log_start, kind.queue.log_bytes):
             claim = f"message {record.queue_offset} of queue {record.queue_id} of {topic}"
-            self._report.tell(f"the record at {offset} says that it is {claim}: no log held so many before it, and a start passes it over")
+            self._report.tell(
+                f"the record at {offset} says that it is {claim}: no log held so many before it, "
+                "and a start passes it over"
+            )
             return
         if isinstance(queue, ExpectedUnits):
             queue.end = record.queue_offset
             queue.add(
-                UNIT.pack(offset, record.size, tag_hash(properties), record.store_timestamp_ms, record.queue_offset, count, 0, 0), count
+                UNIT.pack(
+                    offset,
+                    record.size,
+                    tag_hash(properties),
+                    record.store_timestamp_ms,
+                    record.queue_offset,
+                    count,
+                    0,
+                    0,
+                ),
+                count,
             )
             self._count_buffered(1)
             return
@@ -293,19 +344,29 @@ class _Verification:
         places: set[QueueKey] = set()
         for (topic_bytes, queue_id), queue in self._queues.items():
             topic = topic_bytes.decode("utf-8", "replace")
-            if known is not None and topic not in known and not self._fs.list(self._kinds.of(topic).directory((topic, queue_id))):
-                continue  # of a topic that was deleted
+            if (
+                known is not None
+                and topic not in known
+                and not self._fs.list(self._kinds.of(topic).directory((topic, queue_id)))
+            ):
+                # of a topic that was deleted
+                continue
             places.add((topic, queue_id))
             self._compare(topic, queue_id, queue)
             report.queues += 1
             if queue.mismatch is not None:
                 report.wrong_queues += 1
-                report.tell(f"queue {queue_id} of {topic} does not say what the log says, from offset {queue.mismatch} on")
+                report.tell(
+                    f"queue {queue_id} of {topic} does not say what the log says, from offset "
+                    f"{queue.mismatch} on"
+                )
             elif queue.missing is not None:
                 report.queues_behind += 1
                 if report.clean:
                     report.wrong_queues += 1
-                    report.tell(f"queue {queue_id} of {topic} has no entries from offset {queue.missing} on")
+                    report.tell(
+                        f"queue {queue_id} of {topic} has no entries from offset {queue.missing} on"
+                    )
         report.topics = len({topic for topic, _ in self._queues})
         if table is None:
             self._tell_lost(not_in(left or {}, queue_counts(places | self._waiting)))
@@ -315,14 +376,17 @@ class _Verification:
     def _tell_lost(self, missing: Collection[str]) -> None:
         if missing:
             self._report.tell(
-                f"the table of topics, config/{TABLE}, is lost, and its backup does not have all: nobody is served the messages of "
-                f"{_and_more(sorted(missing))}; a repair or a start makes the topics again, with as many queues as their messages use"
+                f"the table of topics, config/{TABLE}, is lost, and its backup does not have all: "
+                "nobody is served the messages of "
+                f"{_and_more(sorted(missing))}; a repair or a start makes the topics again, with "
+                "as many queues as their messages use"
             )
 
     def _note_unserved(self, topics: list[str]) -> None:
         if topics:
             self._report.notes.append(
-                f"no topic has the messages of {_and_more(topics)}: they came after it was deleted, and are served when it is made again"
+                f"no topic has the messages of {_and_more(topics)}: they came after it was "
+                "deleted, and are served when it is made again"
             )
 
     def _compare(self, topic: str, queue_id: int, queue: _Expected | ExpectedUnits) -> None:
@@ -333,7 +397,10 @@ class _Verification:
         at = 0
         while at < len(queue.entries):
             index = queue.index + at // ENTRY_BYTES
-            count = min((len(queue.entries) - at) // ENTRY_BYTES, self._file_entries - index % self._file_entries)
+            count = min(
+                (len(queue.entries) - at) // ENTRY_BYTES,
+                self._file_entries - index % self._file_entries,
+            )
             wanted = bytes(queue.entries[at : at + count * ENTRY_BYTES])
             held = self._entries(directory, index, count)
             if held != wanted:
@@ -342,13 +409,20 @@ class _Verification:
         queue.index = queue.end
         queue.entries.clear()
 
-    def _mismatch(self, queue: _Expected, index: int, wanted: bytes, held: bytes, *, scheduled: bool) -> None:
+    def _mismatch(
+        self, queue: _Expected, index: int, wanted: bytes, held: bytes, *, scheduled: bool
+    ) -> None:
         for n, at in enumerate(range(0, len(wanted), ENTRY_BYTES)):
             if at >= len(held) and queue.missing is not None:
-                return  # nothing behind it can say more
+                # nothing behind it can say more
+                return
             expected, found = wanted[at : at + ENTRY_BYTES], held[at : at + ENTRY_BYTES]
-            if expected == found or (expected[:12] == found[:12] and (scheduled or ENTRY.unpack(found)[2] <= _MAX_EXTENSION_ADDRESS)):
-                continue  # of a scheduled message the tags code is the time of delivery
+            if expected == found or (
+                expected[:12] == found[:12]
+                and (scheduled or ENTRY.unpack(found)[2] <= _MAX_EXTENSION_ADDRESS)
+            ):
+                # of a scheduled message the tags code is the time of delivery
+                continue
             if not any(found):
                 if queue.missing is None:
                     queue.missing = index + n
@@ -363,10 +437,14 @@ class _Verification:
         except FileNotFoundError:
             return b""
         raw = read_or_nothing(self._fs, handle, path, count * ENTRY_BYTES, at * ENTRY_BYTES)
-        return raw[: len(raw) - len(raw) % ENTRY_BYTES]  # a file may end in the middle of one
+        # a file may end in the middle of one
+        return raw[: len(raw) - len(raw) % ENTRY_BYTES]
 
     def _topic_tables(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """What config/topics.json says, and what counts where that is lost: the backup. None for what says nothing."""
+        """What config/topics.json says, and what counts where that is lost: the backup.
+
+        None for what says nothing.
+        """
         table = self._topics_in(TABLE)
         return table, self._topics_in(f"{TABLE}.bak") if table is None else table
 
@@ -374,7 +452,7 @@ class _Verification:
         table = peek(self._fs, self._root / "config" / name)
         return table["topicConfigTable"] if table is not None and is_topic_table(table) else None
 
-    # --- the rest ----------------------------------------------------------------------------------------------------
+    # --- the rest ---------------------------------------------------------------------------------
 
     def _check_index(self, checkpoint: Checkpoint | None) -> None:
         report, directory = self._report, self._root / "index"
@@ -383,7 +461,10 @@ class _Verification:
         for state in states or ():
             if not restored(self._fs, directory, [state]):
                 report.wrong_index_files += 1
-                report.tell(f"index file {state.name} is missing or damaged: keys in it are not found until a start makes it again")
+                report.tell(
+                    f"index file {state.name} is missing or damaged: keys in it are not found "
+                    "until a start makes it again"
+                )
 
     def _check_tables(self) -> None:
         for path in _tables(self._fs, self._root):
@@ -408,7 +489,9 @@ def _and_more(names: list[str]) -> str:
 def _tables(fs: Fs, root: Path) -> Iterator[Path]:
     """With their backups; users and rules are among them."""
     for folder in (root / "config", root / "config" / "access"):
-        yield from (folder / name for name in fs.list(folder) if name.endswith((".json.bak", ".json")))
+        yield from (
+            folder / name for name in fs.list(folder) if name.endswith((".json.bak", ".json"))
+        )
 
 
 def _table_problem(fs: Fs, path: Path) -> str | None:

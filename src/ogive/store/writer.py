@@ -1,14 +1,16 @@
 """The writer: the only place that changes the log and the consume queues while the store runs.
 
-Groups of records and other jobs come through an inbox and are carried out in order. Groups that wait together become one write and one
-sync. The first error of a write or sync is final: after a failed sync the kernel forgets which pages were dirty, so that a second try
-would succeed without having written them.
+Groups of records and other jobs come through an inbox and are carried out in order. Groups that
+wait together become one write and one sync. The first error of a write or sync is final: after a
+failed sync the kernel forgets which pages were dirty, so that a second try would succeed without
+having written them.
 
-With flush=async a short group is written on the owner's own thread while the writer's is idle: such a write only copies into the page cache
-(30 us for 64 KiB), which costs less than waking a thread and being woken by it. Syncs, room ahead, new segments and derived files stay
-with the thread. If such a write takes long because the thread slept, the system is making writers wait for the disk: for a while all of
-them go to the writer's thread. One that only waited for a processor says nothing about the disk, and on a busy machine there is one every
-few seconds.
+With flush=async a short group is written on the owner's own thread while the writer's is idle: such
+a write only copies into the page cache (30 us for 64 KiB), which costs less than waking a thread
+and being woken by it. Syncs, room ahead, new segments and derived files stay with the thread. If
+such a write takes long because the thread slept, the system is making writers wait for the disk:
+for a while all of them go to the writer's thread. One that only waited for a processor says nothing
+about the disk, and on a busy machine there is one every few seconds.
 """
 
 import itertools
@@ -29,7 +31,8 @@ from ogive.store.model import PutDone, PutResult
 
 _MAX_SYNC_GAP_S: Final = 3600.0
 _SHORT_BYTES: Final = 256 * 1024
-_LONG_S: Final = 0.01  # no write of so few bytes takes so long unless it waits, for the disk or for a processor
+# no write of so few bytes takes so long unless it waits, for the disk or for a processor
+_LONG_S: Final = 0.01
 _AFTER_A_LONG_ONE_S: Final = 5.0
 
 
@@ -37,22 +40,31 @@ if sys.platform == "linux":
     import resource
 
     def _sleeps() -> int:
-        """How often this thread has given its processor away to wait for something: half a microsecond."""
+        """How often this thread has given its processor away to wait for something: half a
+        microsecond.
+        """
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
 else:
-    _sleeps = itertools.count().__next__  # unknown: whatever took long counts as a wait for the disk
+    # unknown: whatever took long counts as a wait for the disk
+    _sleeps = itertools.count().__next__
 
 
 @dataclass(slots=True)
 class Group:
-    """Records of one turn of the owner, with what to do once they are safe. Built by the owner, then only read."""
+    """Records of one turn of the owner, with what to do once they are safe.
+
+    Built by the owner, then only read.
+    """
 
     start: int
     end: int
-    extents: list[tuple[int, list[bytes]]]  # (commit-log offset, pieces); a new one for each segment
-    pieces: list[bytes]  # of the last extent
-    entries: list[tuple[ConsumeQueue, bytes, int]] = field(default_factory=list)  # and how many they are
+    # (commit-log offset, pieces); a new one for each segment
+    extents: list[tuple[int, list[bytes]]]
+    # of the last extent
+    pieces: list[bytes]
+    # and how many they are
+    entries: list[tuple[ConsumeQueue, bytes, int]] = field(default_factory=list)
     keyed: list[Keyed] = field(default_factory=list)
     waiters: list[tuple[PutDone, list[PutResult]]] = field(default_factory=list)
 
@@ -63,7 +75,10 @@ Job = Callable[[], None]
 
 
 class GroupWriter:
-    """What the writer does with groups, without the thread. *complete* is told about every group, in order, exactly once."""
+    """What the writer does with groups, without the thread.
+
+    *complete* is told about every group, in order, exactly once.
+    """
 
     def __init__(
         self,
@@ -81,13 +96,17 @@ class GroupWriter:
         self._window_bytes, self._window_s, self._ahead_bytes = window_bytes, window_s, ahead_bytes
         self._end = log.prepared
         self._unsynced = 0
-        self._sync_due = 0.0  # when _unsynced > 0
-        self._just_begun = False  # the last commit set _sync_due
+        # when _unsynced > 0
+        self._sync_due = 0.0
+        # the last commit set _sync_due
+        self._just_begun = False
         self._failed: StoreError | None = None
         self._refusing: StoreFull | None = None
 
     def commit(self, groups: Sequence[Group]) -> None:
-        """Write and report *groups*, which follow each other in the log; with flush=sync the report comes after the sync."""
+        """Write and report *groups*, which follow each other in the log; with flush=sync the report
+        comes after the sync.
+        """
         refused = self._failed or self._refusing
         if refused is not None:
             self._complete(groups, refused)
@@ -112,7 +131,9 @@ class GroupWriter:
         self._complete(groups, chunks)
 
     def is_short(self, group: Group) -> bool:
-        """Whether commit() would be one short write into memory, which needs neither the disk nor a new file."""
+        """Whether commit() would be one short write into memory, which needs neither the disk nor a
+        new file.
+        """
         size = group.end - group.start
         return (
             not self._sync_each
@@ -126,7 +147,9 @@ class GroupWriter:
 
     @property
     def has_work_ahead(self) -> bool:
-        """After a commit: whether sync_in_s() has just begun to count, or the room ahead of the log runs out."""
+        """After a commit: whether sync_in_s() has just begun to count, or the room ahead of the log
+        runs out.
+        """
         return self._just_begun or self._log.prepared < self._end + self._ahead_bytes // 2
 
     @property
@@ -135,7 +158,9 @@ class GroupWriter:
         return self._failed is not None
 
     def accept_again(self) -> None:
-        """The owner has taken back every refused group: what comes next starts where the log ends."""
+        """The owner has taken back every refused group: what comes next starts where the log
+        ends.
+        """
         self._refusing = None
 
     def sync_in_s(self) -> float:
@@ -152,14 +177,17 @@ class GroupWriter:
         self._unsynced = 0
 
     def idle(self) -> None:
-        """Nothing waits: make room for the near future now rather than between a send and its answer."""
+        """Nothing waits: make room for the near future now rather than between a send and its
+        answer.
+        """
         if self._failed is None and self._log.prepared < self._end + self._ahead_bytes:
             try:
                 self._log.prepare(self._end + self._ahead_bytes)
                 if self._sync_each:
                     self._log.sync()
             except OSError as exc:
-                if exc.errno not in NO_SPACE:  # the next group will report a full disk
+                # the next group will report a full disk
+                if exc.errno not in NO_SPACE:
                     self._fail("making room in the commit log", exc, ())
 
     def fail_by(self, doing: str, exc: Exception) -> None:
@@ -180,7 +208,8 @@ class GroupWriter:
             self._sync_due = self._monotonic() + self._window_s
         self._log.write(chunks)
         self._unsynced += size
-        if size > self._window_bytes:  # more than may be at risk in one write: safe before it is answered
+        # more than may be at risk in one write: safe before it is answered
+        if size > self._window_bytes:
             self._log.sync()
             self._unsynced = 0
 
@@ -223,8 +252,9 @@ def _look_again() -> None:
 class WriterThread:
     """An inbox and the thread that empties it.
 
-    *_working* protects the work: whoever holds it, thread or owner, is the writer at that moment. The owner only tries to take it, and only
-    when the thread has carried out everything that was posted: nothing overtakes anything.
+    *_working* protects the work: whoever holds it, thread or owner, is the writer at that moment.
+    The owner only tries to take it, and only when the thread has carried out everything that was
+    posted: nothing overtakes anything.
     """
 
     def __init__(
@@ -238,15 +268,23 @@ class WriterThread:
         self._max_group_bytes = max_group_bytes
         self._monotonic, self._sleeps = monotonic, sleeps
         self._working = threading.Lock()
-        self._posted = 0  # changed by the owner
-        self._done = 0  # changed by the thread: so many of them
-        self._here_from = 0.0  # before it the owner writes nothing itself
-        self._inbox: queue.SimpleQueue[Group | Job | None] = queue.SimpleQueue()  # bounded by the owner: max_waiting_bytes, one flush job
+        # changed by the owner
+        self._posted = 0
+        # changed by the thread: so many of them
+        self._done = 0
+        # before it the owner writes nothing itself
+        self._here_from = 0.0
+        # bounded by the owner: max_waiting_bytes, one flush job
+        self._inbox: queue.SimpleQueue[Group | Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ogive-store-writer", daemon=True)
         self._thread.start()
 
     def post(self, job: Group | Job) -> None:
-        if isinstance(job, Group) and self._posted == self._done and self._working.acquire(blocking=False):
+        if (
+            isinstance(job, Group)
+            and self._posted == self._done
+            and self._working.acquire(blocking=False)
+        ):
             try:
                 written = self._written_here(job)
                 if written and not self.work.has_work_ahead:
@@ -266,7 +304,8 @@ class WriterThread:
         sleeps = self._sleeps()
         try:
             self.work.commit([group])
-        except Exception as exc:  # a bug: without this, every put from here on would wait for ever
+        except Exception as exc:
+            # a bug: without this, every put from here on would wait for ever
             self.work.fail_by("the store's writer", exc)
             raise
         now = self._monotonic()
@@ -282,7 +321,8 @@ class WriterThread:
     def _run(self) -> None:
         try:
             self._empty_inbox()
-        except Exception as exc:  # a bug: without this, every put from here on would wait for ever
+        except Exception as exc:
+            # a bug: without this, every put from here on would wait for ever
             self.work.fail_by("the store's writer", exc)
             raise
 

@@ -1,4 +1,5 @@
-"""For tests: a real broker with its name server (``Broker``, ``RocketMQ``), a scripted one (``FakeBroker``), and received messages.
+"""For tests: a real broker with its name server (``Broker``, ``RocketMQ``), a scripted one
+(``FakeBroker``), and received messages.
 
 Each name is loaded on first use: pytest imports this package in every run, for the fixture.
 """
@@ -14,7 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Broker", "FakeBroker", "RocketMQ", "message"]
 
-_HOME: Final = {"Broker": "broker", "FakeBroker": "fake_broker", "RocketMQ": "rocketmq", "message": "messages"}
+_HOME: Final = {
+    "Broker": "broker",
+    "FakeBroker": "fake_broker",
+    "RocketMQ": "rocketmq",
+    "message": "messages",
+}
 
 
 # hidden from type checkers: to them a misspelt name would be of type Any

@@ -28,11 +28,14 @@ _LINE_CHARS: Final = 2000
 
 @explains
 class Broker:
-    """A durable broker with its name server: ``with Broker() as broker``. Without *data* in a temporary folder, removed at the end.
+    """A durable broker with its name server: ``with Broker() as broker``.
 
-    After ``kill`` (kill -9) ``start`` recovers from the same folder on the same ports. Raises IllegalStateError, with the last lines of the
-    process's standard error, if it does not become ready, ends by itself, or does not stop cleanly; if the ``with`` block raised already,
-    this becomes a note on that exception.
+    Without *data* in a temporary folder, removed at the end.
+
+    After ``kill`` (kill -9) ``start`` recovers from the same folder on the same ports. Raises
+    IllegalStateError, with the last lines of the process's standard error, if it does not become
+    ready, ends by itself, or does not stop cleanly; if the ``with`` block raised already, this
+    becomes a note on that exception.
     """
 
     def __init__(
@@ -60,7 +63,9 @@ class Broker:
     def pid(self) -> int:
         """The id of the process. Raises IllegalStateError before ``start`` and after ``stop``."""
         if self._process is None:
-            raise IllegalStateError("this broker does not run: start it, or use it in a `with` block")
+            raise IllegalStateError(
+                "this broker does not run: start it, or use it in a `with` block"
+            )
         return self._process.pid
 
     def start(self) -> Self:
@@ -72,11 +77,31 @@ class Broker:
         if sys.platform == "linux":
             self._ports = (self._ports[0] or self._hold_port(), self._ports[1] or self._hold_port())
         name_server_port, broker_port = self._ports
-        command = [sys.executable, "-m", "ogive", "up", "--data", str(self.data), "--flush", self._flush]
-        command += ["--name-server-port", str(name_server_port), "--broker-port", str(broker_port), *self._options]
+        command = [
+            sys.executable,
+            "-m",
+            "ogive",
+            "up",
+            "--data",
+            str(self.data),
+            "--flush",
+            self._flush,
+        ]
+        command += [
+            "--name-server-port",
+            str(name_server_port),
+            "--broker-port",
+            str(broker_port),
+            *self._options,
+        ]
         # our own command, in a list
         self._process = subprocess.Popen(  # noqa: S603
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True, errors="replace"
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
         )
         assert self._process.stderr is not None
         self._errors = _LastLines(self._process.stderr)
@@ -84,13 +109,17 @@ class Broker:
         ready = Ready.parse(line)
         if ready is None:
             self.kill()
-            raise IllegalStateError(f"the broker did not become ready: {self._errors.text() or line or 'it said nothing'}")
+            raise IllegalStateError(
+                "the broker did not become ready: "
+                f"{self._errors.text() or line or 'it said nothing'}"
+            )
         self.name_server, self.address = ready
         self._ports = (_port(self.name_server), _port(self.address))
         return self
 
     def _hold_port(self) -> int:
-        """A port that no other process is given, also while the broker is away: bound here for good, and never listened on.
+        """A port that no other process is given, also while the broker is away: bound here for
+        good, and never listened on.
 
         Linux lets the broker's process bind it as well, as both ask for SO_REUSEADDR.
         """
@@ -112,7 +141,10 @@ class Broker:
         return ""
 
     def stop(self) -> None:
-        """Stop cleanly (SIGTERM), and remove a temporary folder. Does nothing if it is not running."""
+        """Stop cleanly (SIGTERM), and remove a temporary folder.
+
+        Does nothing if it is not running.
+        """
         problem = self._end(signal.SIGTERM)
         if self._given_data is None and self.data.name:
             shutil.rmtree(self.data, ignore_errors=True)
@@ -143,7 +175,11 @@ class Broker:
             process.stdout.close()
         if number == signal.SIGKILL or (in_time and process.returncode == 0):
             return None
-        problem = f"the broker ended with code {process.returncode}" if in_time else f"the broker did not stop within {STOP_S:g} s"
+        problem = (
+            f"the broker ended with code {process.returncode}"
+            if in_time
+            else f"the broker did not stop within {STOP_S:g} s"
+        )
         said = self._errors.text()
         return f"{problem}; its last words:\n{said}" if said else problem
 
@@ -151,12 +187,18 @@ class Broker:
         try:
             return self.start() if self._process is None else self
         except BaseException:
-            with contextlib.suppress(IllegalStateError):  # the original error says more
+            # the original error says more
+            with contextlib.suppress(IllegalStateError):
                 self.stop()
             _release(self._held)
             raise
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         try:
             self.stop()
         except IllegalStateError as exc:
@@ -168,7 +210,9 @@ class Broker:
 
 
 class _LastLines:
-    """Reads a pipe to its end, so that the process never waits for a reader, and keeps the last lines."""
+    """Reads a pipe to its end, so that the process never waits for a reader, and keeps the last
+    lines.
+    """
 
     def __init__(self, pipe: IO[str]) -> None:
         self._pipe = pipe
@@ -177,7 +221,9 @@ class _LastLines:
         self._thread.start()
 
     def _read(self) -> None:
-        self._lines.extend(line.rstrip("\n") for line in iter(partial(self._pipe.readline, _LINE_CHARS), ""))
+        self._lines.extend(
+            line.rstrip("\n") for line in iter(partial(self._pipe.readline, _LINE_CHARS), "")
+        )
 
     def close(self) -> None:
         """To be called when the process has ended."""

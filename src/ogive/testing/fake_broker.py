@@ -1,7 +1,8 @@
-"""A fake name server and broker in one, on a free loopback port, that behaves well until a test scripts something else.
+"""A fake name server and broker in one, on a free loopback port, that behaves well until a test
+scripts something else.
 
-It keeps messages, progress and members in memory, and speaks the remoting protocol. Access control, transactions, delays and filtering
-are not faked: use ``Broker`` for those.
+It keeps messages, progress and members in memory, and speaks the remoting protocol. Access control,
+transactions, delays and filtering are not faked: use ``Broker`` for those.
 """
 
 import asyncio
@@ -31,9 +32,16 @@ from ogive.wire.bodies import (
 from ogive.wire.codes import Flag, PullSysFlag, RequestCode, ResponseCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import Header, decode_header, encode_header
-from ogive.wire.message import StoredMessage, decode_batch, encode_host, encode_stored, offset_message_id
+from ogive.wire.message import (
+    StoredMessage,
+    decode_batch,
+    encode_host,
+    encode_stored,
+    offset_message_id,
+)
 
-WAIT_S: Final = 5.0  # how long a test waits for what it expects
+# how long a test waits for what it expects
+WAIT_S: Final = 5.0
 
 
 class Silent:
@@ -76,11 +84,15 @@ def error(code: int, remark: str = "scripted") -> RemotingCommand:
 
 
 class FakeBroker:
-    """``async with FakeBroker({"Orders": 4}) as broker``: topics with their number of queues. Bound to one event loop.
+    """``async with FakeBroker({"Orders": 4}) as broker``: topics with their number of queues.
 
-    ``script(code, ...)`` sets the next answers to a request code, ``on(code, ...)`` the answer to all others; None, also from a function,
-    means the usual behaviour. ``hold`` and ``release`` keep requests waiting; while *mute* is True nothing is answered. Every request is
-    kept in *requests*. Sent messages can be pulled; a pull that finds nothing waits for the next send, or until its suspend time is over.
+    Bound to one event loop.
+
+    ``script(code, ...)`` sets the next answers to a request code, ``on(code, ...)`` the answer to
+    all others; None, also from a function, means the usual behaviour. ``hold`` and ``release`` keep
+    requests waiting; while *mute* is True nothing is answered. Every request is kept in *requests*.
+    Sent messages can be pulled; a pull that finds nothing waits for the next send, or until its
+    suspend time is over.
     """
 
     def __init__(
@@ -94,15 +106,21 @@ class FakeBroker:
         self.topics = dict(topics or {})
         self.name = name
         self.port = port
-        self.mute = False  # accept connections and requests, and answer nothing
+        # accept connections and requests, and answer nothing
+        self.mute = False
         self.requests: list[RemotingCommand] = []
-        self.peers: list[FakeBroker] = []  # other brokers in the routes that this one answers
+        # other brokers in the routes that this one answers
+        self.peers: list[FakeBroker] = []
         self.stored: dict[tuple[str, int], list[StoredMessage]] = defaultdict(list)
-        self.offsets: dict[tuple[str, str, int], int] = {}  # (group, topic, queue id)
-        self.members: dict[str, dict[str, Connection]] = defaultdict(dict)  # group -> client id -> connection
-        self.producers: dict[str, Connection] = {}  # group -> the connection of its last heartbeat
+        # (group, topic, queue id)
+        self.offsets: dict[tuple[str, str, int], int] = {}
+        # group -> client id -> connection
+        self.members: dict[str, dict[str, Connection]] = defaultdict(dict)
+        # group -> the connection of its last heartbeat
+        self.producers: dict[str, Connection] = {}
         self._ssl = ssl
-        self._times: list[float] = []  # of the requests, by the loop's clock
+        # of the requests, by the loop's clock
+        self._times: list[float] = []
         self._scripts: dict[int, deque[Script]] = defaultdict(deque)
         self._always: dict[int, Script] = {}
         self._held: dict[int, list[tuple[Connection, RemotingCommand]]] = {}
@@ -111,10 +129,14 @@ class FakeBroker:
         self._changed = asyncio.Event()
         self._parked: set[asyncio.Task[None]] = set()
         self._server: Server | None = None
-        self._defaults: dict[int, Callable[[Connection, RemotingCommand], RemotingCommand | None]] = {
+        self._defaults: dict[
+            int, Callable[[Connection, RemotingCommand], RemotingCommand | None]
+        ] = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster,
-            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda _c, _r: ok(body=topic_list_dumps(self.topics)),
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: lambda _c, _r: ok(
+                body=topic_list_dumps(self.topics)
+            ),
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._create_topic,
             RequestCode.GET_TOPIC_CONFIG: self._topic_config,
             RequestCode.SEND_MESSAGE_V2: self._send,
@@ -125,7 +147,9 @@ class FakeBroker:
             RequestCode.UNREGISTER_CLIENT: self._unregister,
             RequestCode.CHECK_CLIENT_CONFIG: lambda _c, _r: ok(),
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,
-            RequestCode.LOCK_BATCH_MQ: lambda _c, r: ok(body=locked_queues_dumps(LockBatchBody.decode(r.body).queues)),
+            RequestCode.LOCK_BATCH_MQ: lambda _c, r: ok(
+                body=locked_queues_dumps(LockBatchBody.decode(r.body).queues)
+            ),
             RequestCode.UNLOCK_BATCH_MQ: lambda _c, _r: ok(),
             RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
@@ -134,7 +158,7 @@ class FakeBroker:
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,
         }
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Listen, on a free port unless one was given."""
@@ -143,7 +167,10 @@ class FakeBroker:
         self.port = self._server.port
 
     async def stop(self) -> None:
-        """Hang up and stop listening; ``start`` listens on the same port again. What clients registered is forgotten."""
+        """Hang up and stop listening; ``start`` listens on the same port again.
+
+        What clients registered is forgotten.
+        """
         for task in list(self._parked):
             task.cancel()
         await asyncio.gather(*self._parked, return_exceptions=True)
@@ -169,7 +196,7 @@ class FakeBroker:
         """``host:port`` of broker and name server, once it is started."""
         return f"127.0.0.1:{self.port}"
 
-    # --- what tests say and ask --------------------------------------------------------------------------------------
+    # --- what tests say and ask -------------------------------------------------------------------
 
     def script(self, code: int, *answers: Script) -> None:
         """Set the next answers to *code*, in order."""
@@ -194,7 +221,11 @@ class FakeBroker:
 
     def times(self, code: int) -> list[float]:
         """When the requests with *code* came, by the loop's clock."""
-        return [at for at, request in zip(self._times, self.requests, strict=True) if request.code == code]
+        return [
+            at
+            for at, request in zip(self._times, self.requests, strict=True)
+            if request.code == code
+        ]
 
     async def received(self, code: int, count: int = 1) -> list[RemotingCommand]:
         """Wait until *count* requests with *code* have come."""
@@ -208,7 +239,15 @@ class FakeBroker:
                 self._changed.clear()
                 await self._changed.wait()
 
-    def put(self, topic: str, body: bytes, *, queue_id: int = 0, properties: bytes = b"", sys_flag: int = 0) -> StoredMessage:
+    def put(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        queue_id: int = 0,
+        properties: bytes = b"",
+        sys_flag: int = 0,
+    ) -> StoredMessage:
         """Store a message as if it had been sent."""
         rows = self.stored[topic, queue_id]
         message = StoredMessage(
@@ -232,18 +271,24 @@ class FakeBroker:
 
     def bodies(self, topic: str) -> dict[int, list[bytes]]:
         """The bodies in each queue of the topic."""
-        return {queue_id: [m.body for m in rows] for (name, queue_id), rows in sorted(self.stored.items()) if name == topic and rows}
+        return {
+            queue_id: [m.body for m in rows]
+            for (name, queue_id), rows in sorted(self.stored.items())
+            if name == topic and rows
+        }
 
     def notify(self, group: str) -> None:
         """Tell every member that the group changed (code 40)."""
         for connection in self.members[group].values():
-            connection.send_nowait(RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group}))
+            connection.send_nowait(
+                RemotingCommand(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group})
+            )
 
     async def ask(self, group: str, client_id: str, command: RemotingCommand) -> RemotingCommand:
         """Send a request to a client, as a broker does, and return its answer."""
         return await self.members[group][client_id].call(command, WAIT_S)
 
-    # --- requests ----------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def _handle(self, connection: Connection, request: RemotingCommand) -> None:
         self.requests.append(request)
@@ -266,11 +311,18 @@ class FakeBroker:
         else:
             self._give(connection, request, answer)
 
-    async def _answer_after(self, connection: Connection, request: RemotingCommand, after: After) -> None:
+    async def _answer_after(
+        self, connection: Connection, request: RemotingCommand, after: After
+    ) -> None:
         await asyncio.sleep(after.seconds)
         self._give(connection, request, after.answer)
 
-    def _give(self, connection: Connection, request: RemotingCommand, answer: RemotingCommand | Silent | HangUp | Raw | None) -> None:
+    def _give(
+        self,
+        connection: Connection,
+        request: RemotingCommand,
+        answer: RemotingCommand | Silent | HangUp | Raw | None,
+    ) -> None:
         if isinstance(answer, HangUp):
             connection.close()
         elif isinstance(answer, Raw):
@@ -279,7 +331,11 @@ class FakeBroker:
             self._reply(connection, request, answer)
         elif answer is None:
             usual = self._defaults.get(request.code)
-            reply = usual(connection, request) if usual else error(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not faked")
+            reply = (
+                usual(connection, request)
+                if usual
+                else error(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "not faked")
+            )
             if reply is not None:
                 self._reply(connection, request, reply)
 
@@ -288,25 +344,55 @@ class FakeBroker:
         self._parked.add(task)
         task.add_done_callback(self._parked.discard)
 
-    def _reply(self, connection: Connection, request: RemotingCommand, answer: RemotingCommand) -> None:
+    def _reply(
+        self, connection: Connection, request: RemotingCommand, answer: RemotingCommand
+    ) -> None:
         if not request.is_oneway and not connection.closed:
-            command = RemotingCommand(answer.code, answer.ext_fields, answer.body, request.opaque, Flag.RESPONSE, answer.remark)
+            command = RemotingCommand(
+                answer.code,
+                answer.ext_fields,
+                answer.body,
+                request.opaque,
+                Flag.RESPONSE,
+                answer.remark,
+            )
             connection.reply(command)
 
     def _route(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         topic = request.ext_fields["topic"]
         brokers = [broker for broker in (self, *self.peers) if topic in broker.topics]
         if not brokers:
-            return error(ResponseCode.TOPIC_NOT_EXIST, f"No topic route info in name server for the topic: {topic}")
+            return error(
+                ResponseCode.TOPIC_NOT_EXIST,
+                f"No topic route info in name server for the topic: {topic}",
+            )
         route = TopicRouteData(
-            queues=tuple(QueueData(broker_name=b.name, read_queues=b.topics[topic], write_queues=b.topics[topic], perm=6) for b in brokers),
-            brokers=tuple(BrokerData(cluster="DefaultCluster", broker_name=b.name, addresses={0: b.address}) for b in brokers),
+            queues=tuple(
+                QueueData(
+                    broker_name=b.name,
+                    read_queues=b.topics[topic],
+                    write_queues=b.topics[topic],
+                    perm=6,
+                )
+                for b in brokers
+            ),
+            brokers=tuple(
+                BrokerData(cluster="DefaultCluster", broker_name=b.name, addresses={0: b.address})
+                for b in brokers
+            ),
         )
         return ok(body=dumps(route.to_json()))
 
     def _cluster(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        brokers = {b.name: BrokerData(cluster="DefaultCluster", broker_name=b.name, addresses={0: b.address}) for b in (self, *self.peers)}
-        return ok(body=ClusterInfo(brokers=brokers, clusters={"DefaultCluster": tuple(brokers)}).encode())
+        brokers = {
+            b.name: BrokerData(
+                cluster="DefaultCluster", broker_name=b.name, addresses={0: b.address}
+            )
+            for b in (self, *self.peers)
+        }
+        return ok(
+            body=ClusterInfo(brokers=brokers, clusters={"DefaultCluster": tuple(brokers)}).encode()
+        )
 
     def _create_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         header = decode_header(h.CreateTopicRequest, request.ext_fields)
@@ -317,7 +403,13 @@ class FakeBroker:
         topic = request.ext_fields["topic"]
         if topic not in self.topics:
             return error(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {topic}")
-        return ok(body=dumps(TopicConfig(name=topic, read_queues=self.topics[topic], write_queues=self.topics[topic]).to_json()))
+        return ok(
+            body=dumps(
+                TopicConfig(
+                    name=topic, read_queues=self.topics[topic], write_queues=self.topics[topic]
+                ).to_json()
+            )
+        )
 
     def _send(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         header = decode_header(h.SendMessageRequestV2, request.ext_fields)
@@ -328,11 +420,22 @@ class FakeBroker:
         else:
             items = [(request.body, properties)]
         stored = [
-            self.put(header.topic, body, queue_id=header.queue_id, properties=props, sys_flag=header.sys_flag) for body, props in items
+            self.put(
+                header.topic,
+                body,
+                queue_id=header.queue_id,
+                properties=props,
+                sys_flag=header.sys_flag,
+            )
+            for body, props in items
         ]
         ids = ",".join(offset_message_id(m.store_host, m.commitlog_offset) for m in stored)
         place = h.SendMessageResponse(
-            msg_id=ids, queue_id=header.queue_id, queue_offset=stored[0].queue_offset, region="DefaultRegion", trace_on="true"
+            msg_id=ids,
+            queue_id=header.queue_id,
+            queue_offset=stored[0].queue_offset,
+            region="DefaultRegion",
+            trace_on="true",
         )
         return ok(place)
 
@@ -340,7 +443,9 @@ class FakeBroker:
         header = decode_header(h.PullMessageRequest, request.ext_fields)
         rows = self.stored[header.topic, header.queue_id]
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
-            self.offsets[header.consumer_group, header.topic, header.queue_id] = header.commit_offset
+            self.offsets[header.consumer_group, header.topic, header.queue_id] = (
+                header.commit_offset
+            )
         if header.queue_offset >= len(rows) and header.sys_flag & PullSysFlag.SUSPEND:
             self._later(self._park(connection, request, header))
             return None
@@ -350,10 +455,16 @@ class FakeBroker:
         rows = self.stored[header.topic, header.queue_id]
         found = rows[header.queue_offset : header.queue_offset + header.max_msg_nums]
         code = ResponseCode.SUCCESS if found else ResponseCode.PULL_NOT_FOUND
-        answer = h.PullMessageResponse(next_begin_offset=header.queue_offset + len(found), min_offset=0, max_offset=len(rows))
-        return RemotingCommand(code, encode_header(answer), b"".join(encode_stored(m) for m in found))
+        answer = h.PullMessageResponse(
+            next_begin_offset=header.queue_offset + len(found), min_offset=0, max_offset=len(rows)
+        )
+        return RemotingCommand(
+            code, encode_header(answer), b"".join(encode_stored(m) for m in found)
+        )
 
-    async def _park(self, connection: Connection, request: RemotingCommand, header: h.PullMessageRequest) -> None:
+    async def _park(
+        self, connection: Connection, request: RemotingCommand, header: h.PullMessageRequest
+    ) -> None:
         try:
             async with asyncio.timeout(header.suspend_timeout_ms / 1000):
                 while header.queue_offset >= len(self.stored[header.topic, header.queue_id]):
@@ -385,7 +496,9 @@ class FakeBroker:
         header = decode_header(h.QueryConsumerOffsetRequest, request.ext_fields)
         offset = self.offsets.get((header.consumer_group, header.topic, header.queue_id))
         if offset is None:
-            return error(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
+            return error(
+                ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
+            )
         return ok(h.OffsetResponse(offset=offset))
 
     def _update_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
@@ -396,8 +509,12 @@ class FakeBroker:
     def _search_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         header = decode_header(h.SearchOffsetRequest, request.ext_fields)
         rows = self.stored[header.topic, header.queue_id]
-        return ok(h.OffsetResponse(offset=sum(m.store_timestamp_ms < header.timestamp for m in rows)))
+        return ok(
+            h.OffsetResponse(offset=sum(m.store_timestamp_ms < header.timestamp for m in rows))
+        )
 
     def _max_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        queue = MessageQueue(request.ext_fields["topic"], self.name, int(request.ext_fields["queueId"]))
+        queue = MessageQueue(
+            request.ext_fields["topic"], self.name, int(request.ext_fields["queueId"])
+        )
         return ok(h.OffsetResponse(offset=len(self.stored[queue.topic, queue.queue_id])))

@@ -20,7 +20,10 @@ def message(
     queue_offset: int = 0,
     reconsume_times: int = 0,
 ) -> MessageExt:
-    """A received message to call a listener with: ``bill(message("Orders", b"4711", tag="paid"))``. Its times are now."""
+    """A received message to call a listener with: ``bill(message("Orders", b"4711", tag="paid"))``.
+
+    Its times are now.
+    """
     if not isinstance(body, bytes):
         raise TypeError(f"body must be bytes, not {type(body).__name__}: encode text first")
     now_ms = time.time_ns() // 1_000_000
@@ -34,7 +37,8 @@ def message(
     return MessageExt(
         topic=topic,
         body=body,
-        properties=dict(properties or {}) | {name: value for name, value in known.items() if value is not None},
+        properties=dict(properties or {})
+        | {name: value for name, value in known.items() if value is not None},
         queue=MessageQueue(topic, "broker-a", queue_id),
         queue_offset=queue_offset,
         commitlog_offset=0,

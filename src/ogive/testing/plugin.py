@@ -1,4 +1,7 @@
-"""The pytest plugin: the fixture ``rocketmq``. Found by its entry point; importing it costs next to nothing."""
+"""The pytest plugin: the fixture ``rocketmq``.
+
+Found by its entry point; importing it costs next to nothing.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -11,7 +14,8 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def rocketmq() -> "Iterator[RocketMQ]":
-    """A real broker with its name server for the whole session: ``.name_server``, ``.send``, ``.messages``, ``.wait_consumed``.
+    """A real broker with its name server for the whole session: ``.name_server``, ``.send``,
+    ``.messages``, ``.wait_consumed``.
 
     Retries take a second each. Tests stay independent by using topics and groups of their own.
     """

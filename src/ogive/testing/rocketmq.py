@@ -1,4 +1,6 @@
-"""A broker with what a test does to it: send, look at what a topic holds, wait until a group has consumed."""
+"""A broker with what a test does to it: send, look at what a topic holds, wait until a group has
+consumed.
+"""
 
 import time
 from collections import Counter
@@ -20,7 +22,10 @@ DELAY_LEVELS: Final = " ".join(["1s"] * 18)
 
 @explains
 class RocketMQ:
-    """``with RocketMQ() as rocketmq``, or the pytest fixture of that name. All delay levels of *broker* are one second."""
+    """``with RocketMQ() as rocketmq``, or the pytest fixture of that name.
+
+    All delay levels of *broker* are one second.
+    """
 
     def __init__(self) -> None:
         self.broker = Broker(flush="async", options=("--delay-levels", DELAY_LEVELS))
@@ -31,7 +36,12 @@ class RocketMQ:
         self.broker.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
             for one in (self._producer, self._admin):
                 if one is not None:
@@ -66,10 +76,14 @@ class RocketMQ:
         if self._producer is None:
             self._producer = Producer(self.name_server, group="rocketmq-fixture")
             self._producer.start()
-        return self._producer.send(topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key)
+        return self._producer.send(
+            topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key
+        )
 
     def messages(self, topic: str) -> list[MessageExt]:
-        """Every message of the topic, in order of time; empty if there is no such topic. ``%DLQ%billing`` is a topic, too."""
+        """Every message of the topic, in order of time; empty if there is no such topic.
+        ``%DLQ%billing`` is a topic, too.
+        """
         found: list[MessageExt] = []
         with PullConsumer(name_server=self.name_server) as reader:
             try:
@@ -82,10 +96,16 @@ class RocketMQ:
                     result = reader.pull(queue, offset, max_messages=256)
                     found += result.messages
                     offset = result.next_offset
-        return sorted(found, key=lambda message: (message.store_timestamp_ms, message.queue, message.queue_offset))
+        return sorted(
+            found,
+            key=lambda message: (message.store_timestamp_ms, message.queue, message.queue_offset),
+        )
 
-    def wait_consumed(self, group: str, topic: str | None = None, *, timeout_s: float = 10.0) -> None:
-        """Wait until *group* has finished every message of *topic*, or of all its topics, including retries.
+    def wait_consumed(
+        self, group: str, topic: str | None = None, *, timeout_s: float = 10.0
+    ) -> None:
+        """Wait until *group* has finished every message of *topic*, or of all its topics, including
+        retries.
 
         Raises AssertionError, which says how far the group is behind, or that it never consumed.
         """
@@ -95,16 +115,23 @@ class RocketMQ:
             if behind == "":
                 return
             if time.monotonic() > deadline:
-                raise AssertionError(f"group {group} has not finished within {timeout_s:.1f} s: {behind}")
+                raise AssertionError(
+                    f"group {group} has not finished within {timeout_s:.1f} s: {behind}"
+                )
             time.sleep(LOOK_S)
 
     def _behind(self, group: str, topic: str | None) -> str:
         """What is left to do, in words; empty when nothing is."""
         try:
-            waiting = self._waiting(group)  # before and behind: a retry must not slip from one to the other between two looks
+            # before and behind: a retry must not slip from one to the other between two looks
+            waiting = self._waiting(group)
             rows = self.admin.lag(group, members=False)
             waiting = waiting or self._waiting(group)
-            topics = {topic, retry_topic(group)} if topic is not None else {*self.admin.group(group).subscriptions, retry_topic(group)}
+            topics = (
+                {topic, retry_topic(group)}
+                if topic is not None
+                else {*self.admin.group(group).subscriptions, retry_topic(group)}
+            )
         except (NoRoute, TopicNotExist, GroupNotExist, BrokerInternalError) as exc:
             return f"nothing is known of it: {exc}"
         if topic is not None:
@@ -113,9 +140,15 @@ class RocketMQ:
         if all(row.queue.topic == retry_topic(group) for row in rows):
             return f"it has consumed nothing of {topic or 'any topic'} yet"
         left = [f"{row.lag} of {row.queue}" for row in rows if row.lag]
-        # A topic has rows from the group's first progress in it on. Before that all that it holds is to be consumed, such as a first retry.
+        # A topic has rows from the group's first progress in it on. Before that all that it holds
+        # is to be consumed, such as a first retry.
         for name in sorted(topics - {row.queue.topic for row in rows}):
-            left += [f"{count} of {queue}" for queue, count in sorted(Counter(message.queue for message in self.messages(name)).items())]
+            left += [
+                f"{count} of {queue}"
+                for queue, count in sorted(
+                    Counter(message.queue for message in self.messages(name)).items()
+                )
+            ]
         if waiting:
             left.append(f"{waiting} retries that wait for their delay")
         return ", ".join(left)
@@ -123,6 +156,10 @@ class RocketMQ:
     def _waiting(self, group: str) -> int:
         """Retries of the group that wait in the topic of delayed messages."""
         topic = retry_topic(group)
-        copies = [message for message in self.messages(SCHEDULE_TOPIC) if message.properties.get(PropertyName.REAL_TOPIC) == topic]
+        copies = [
+            message
+            for message in self.messages(SCHEDULE_TOPIC)
+            if message.properties.get(PropertyName.REAL_TOPIC) == topic
+        ]
         arrived = {(message.id, message.reconsume_times) for message in self.messages(topic)}
         return len({(message.id, message.reconsume_times) for message in copies} - arrived)

@@ -1,1 +1,4 @@
-"""Asyncio TCP and TLS: frames in and out, answers matched to requests, limits and timeouts. Knows nothing of topics or offsets."""
+"""Asyncio TCP and TLS: frames in and out, answers matched to requests, limits and timeouts.
+
+Knows nothing of topics or offsets.
+"""

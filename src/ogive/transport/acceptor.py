@@ -1,6 +1,8 @@
-"""A listening socket whose connections may speak TLS: each is looked at before it is given a protocol.
+"""A listening socket whose connections may speak TLS: each is looked at before it is given a
+protocol.
 
-Connections that are silent, or in the middle of a handshake, count like others, and are closed after a while.
+Connections that are silent, or in the middle of a handshake, count like others, and are closed
+after a while.
 """
 
 import asyncio
@@ -21,7 +23,8 @@ log = logging.getLogger(__name__)
 
 BACKLOG: Final = 1024
 MAX_ACCEPTED_AT_ONCE: Final = 100
-PAUSE_S: Final = 0.1  # without a free descriptor
+# without a free descriptor
+PAUSE_S: Final = 0.1
 _NO_ROOM: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -58,7 +61,9 @@ class Acceptor:
         greeting_s: float,
         admit: Callable[[str, int, int], bool],
     ) -> None:
-        """*admit*: whether one more connection of a host may come, with so many waiting here from it, and in all."""
+        """*admit*: whether one more connection of a host may come, with so many waiting here from
+        it, and in all.
+        """
         self.context = context
         self._protocol = protocol
         self._plain_too = plain_too
@@ -118,7 +123,8 @@ class Acceptor:
         task.add_done_callback(lambda done: self._greeted(done, connection, host))
 
     def _greeted(self, task: asyncio.Task[None], connection: socket.socket, host: str) -> None:
-        descriptors.sockets.discard(connection)  # it counts as a connection by now, if it is one
+        # it counts as a connection by now, if it is one
+        descriptors.sockets.discard(connection)
         self._greeting.discard(task)
         self._per_host[host] -= 1
         if not self._per_host[host]:
@@ -138,11 +144,20 @@ class Acceptor:
                 if context is None and not self._plain_too:
                     raise ConnectionAbortedError("it does not speak TLS")
                 await self._loop.connect_accepted_socket(
-                    self._protocol, connection, ssl=context, ssl_handshake_timeout=self._greeting_s if context else None
+                    self._protocol,
+                    connection,
+                    ssl=context,
+                    ssl_handshake_timeout=self._greeting_s if context else None,
                 )
-        except OSError as exc:  # so are TimeoutError, ssl.SSLError and its CertificateError
+        except OSError as exc:
+            # so are TimeoutError, ssl.SSLError and its CertificateError
             self.failed += 1
-            log.info("a connection of %s is closed before it was one: %s (%d so far)", host, self._why(exc), self.failed)
+            log.info(
+                "a connection of %s is closed before it was one: %s (%d so far)",
+                host,
+                self._why(exc),
+                self.failed,
+            )
             connection.close()
         except BaseException:
             connection.close()
@@ -152,7 +167,8 @@ class Acceptor:
         if isinstance(exc, TimeoutError):
             return f"nothing came within {self._greeting_s:g} s"
         perhaps = "the client ended the TLS handshake, perhaps it does not trust the certificate"
-        return getattr(exc, "reason", None) or str(exc) or perhaps  # asyncio has no word for an end within a handshake
+        # asyncio has no word for an end within a handshake
+        return getattr(exc, "reason", None) or str(exc) or perhaps
 
     async def _readable(self, connection: socket.socket) -> None:
         ready = self._loop.create_future()

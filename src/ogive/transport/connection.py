@@ -1,4 +1,7 @@
-"""One TCP or TLS connection between two peers that may both ask and answer. Source: NettyRemotingAbstract.java, 5.3."""
+"""One TCP or TLS connection between two peers that may both ask and answer.
+
+Source: NettyRemotingAbstract.java, 5.3.
+"""
 
 import asyncio
 import ipaddress
@@ -11,7 +14,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
-from ogive.errors import ConnectError, ConnectionLost, ProtocolError, RequestTimeout, TooManyRequests, TransportError
+from ogive.errors import (
+    ConnectError,
+    ConnectionLost,
+    ProtocolError,
+    RequestTimeout,
+    TooManyRequests,
+    TransportError,
+)
 from ogive.transport.deadlines import Deadlines
 from ogive.transport.limits import Limits
 from ogive.transport.names import look_up
@@ -24,26 +34,37 @@ from ogive.wire.frame import FrameDecoder
 log = logging.getLogger(__name__)
 
 Answer = Callable[[RemotingCommand | TransportError], None]
-"""Gets the answer, or why there is none. Runs on the loop, inside the reading of the socket: it must be short and must not raise."""
+"""Gets the answer, or why there is none.
+
+Runs on the loop, inside the reading of the socket: it must be short and must not raise.
+"""
 
 RequestHandler = Callable[["Connection", RemotingCommand], None]
-"""Called for each request of the peer, in order. Answers now or later through ``Connection.reply``; not at all if it is one-way."""
+"""Called for each request of the peer, in order.
+
+Answers now or later through ``Connection.reply``; not at all if it is one-way.
+"""
 
 NO_CERTIFICATE: Final = "does not take the client's certificate, or asks for one"
 RunHandler = Callable[["Connection", list[bytes], int], int]
-"""Called with frames that came together, and where to begin: carries out the requests there, as many as go as one step; how many they were.
+"""Called with frames that came together, and where to begin: carries out the requests there, as
+many as go as one step; how many they were.
 
-All others are for the RequestHandler. Calls ``Connection.take_requests`` for those that want an answer, before it answers any.
+All others are for the RequestHandler. Calls ``Connection.take_requests`` for those that want an
+answer, before it answers any.
 """
 
-MAX_ASKED_IN_VAIN: Final = 6  # then it is asked every 64 frames
-_WORTH_ASKING: Final = 8  # a run of so many pays for being asked in vain for the few that are none
+# then it is asked every 64 frames
+MAX_ASKED_IN_VAIN: Final = 6
+# a run of so many pays for being asked in vain for the few that are none
+_WORTH_ASKING: Final = 8
 _RESPONSE: Final = int(Flag.RESPONSE)
 _GO_AWAY: Final = int(ResponseCode.GO_AWAY)
 _ADDRESS: Final = re.compile(r"(?:\[([^\[\]]*)\]|([^\s:;,/@?#\[\]\\]+))(?::([0-9]{1,5}))?")
 """An IPv6 address in brackets or another host, and a port."""
 _ONEWAY: Final = int(Flag.ONEWAY)
-TLS_FAREWELL_S: Final = 1.0  # Apache's servers do not answer a TLS farewell; asyncio waits 30 s for it
+# Apache's servers do not answer a TLS farewell; asyncio waits 30 s for it
+TLS_FAREWELL_S: Final = 1.0
 _MAX_OPAQUE: Final = 0x7FFFFFFF
 
 
@@ -51,16 +72,25 @@ def refuse_requests(connection: "Connection", command: RemotingCommand) -> None:
     """The handler of a peer that takes no requests."""
     if not command.flag & _ONEWAY:
         remark = f" request type {command.code} not supported"
-        connection.reply(RemotingCommand(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark, opaque=command.opaque, flag=_RESPONSE))
+        connection.reply(
+            RemotingCommand(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+                remark=remark,
+                opaque=command.opaque,
+                flag=_RESPONSE,
+            )
+        )
 
 
 class Connection(asyncio.Protocol):
     """Frames in and out of one socket, on one event loop.
 
-    Answers are matched by opaque. Writes of one loop turn leave as one. Requests that came together and take long are carried out in
-    slices, between which the loop turns; nothing more is read meanwhile. When calls time out and the peer has sent nothing at all for
-    ``Limits.silence_s`` since the first of them, the link counts as dead: it is closed, and the next call gets a fresh one.
-    A peer that answers GO_AWAY is about to close; *on_go_away* is called before the caller gets the answer.
+    Answers are matched by opaque. Writes of one loop turn leave as one. Requests that came together
+    and take long are carried out in slices, between which the loop turns; nothing more is read
+    meanwhile. When calls time out and the peer has sent nothing at all for ``Limits.silence_s``
+    since the first of them, the link counts as dead: it is closed, and the next call gets a fresh
+    one. A peer that answers GO_AWAY is about to close; *on_go_away* is called before the caller
+    gets the answer.
     """
 
     def __init__(
@@ -71,14 +101,18 @@ class Connection(asyncio.Protocol):
         request_fields: Mapping[str, str] | None = None,
         take_run: RunHandler | None = None,
     ) -> None:
-        """Every command that is sent as a request gets *request_fields*, and *credentials* sign it; whole frames stay as they are."""
+        """Every command that is sent as a request gets *request_fields*, and *credentials* sign it;
+        whole frames stay as they are.
+        """
         self._credentials = credentials
         self._request_fields = request_fields
         self._loop = asyncio.get_running_loop()
         self._on_request = on_request
         self._run_handler = take_run
-        self._ask_from = 0  # received frame from which on it is asked again
-        self._asked_in_vain = 0  # since a read that began with a run
+        # received frame from which on it is asked again
+        self._ask_from = 0
+        # since a read that began with a run
+        self._asked_in_vain = 0
         self.limits = limits or Limits()
         self._decoder = FrameDecoder(self.limits.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
@@ -87,35 +121,52 @@ class Connection(asyncio.Protocol):
         self._opaques = itertools.count(1)
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
-        self._writable: asyncio.Future[None] | None = None  # set while the socket's buffer is over its limit
+        # set while the socket's buffer is over its limit
+        self._writable: asyncio.Future[None] | None = None
         self._requests_in_flight = 0
-        self._kept: list[bytes] = []  # frames that were read, for the next slice, and what is wrong behind them
+        # frames that were read, for the next slice, and what is wrong behind them
+        self._kept: list[bytes] = []
         self._kept_fault: ProtocolError | None = None
-        self._idle: asyncio.Future[None] | None = None  # somebody waits for the last answer
-        self._last_words: str | None = None  # why the connection ends once the requests in flight are answered
+        # somebody waits for the last answer
+        self._idle: asyncio.Future[None] | None = None
+        # why the connection ends once the requests in flight are answered
+        self._last_words: str | None = None
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self.remote_address = "?"
-        self.peer: tuple[Any, ...] | None = None  # its socket address, as the system knows it
+        # its socket address, as the system knows it
+        self.peer: tuple[Any, ...] | None = None
         self.closed = False
-        self.leaving = False  # no new requests; closes when the last one is answered
-        self.trusted = False  # access control has let a request of the peer through
+        # no new requests; closes when the last one is answered
+        self.leaving = False
+        # access control has let a request of the peer through
+        self.trusted = False
         self.on_go_away: Callable[[Connection], None] | None = None
         self.opened_at = self.received_at = self.sent_at = self._loop.time()
-        self._silent_since = 0.0  # start of the first call that timed out without a word; counts while it is later than received_at
+        # start of the first call that timed out without a word; counts while it is later than
+        # received_at
+        self._silent_since = 0.0
         self.received_frames = 0
         self.on_close: list[Callable[[Connection], None]] = []
 
     def __repr__(self) -> str:
         return f"<connection to {self.remote_address}{', closed' if self.closed else ''}>"
 
-    # --- asking ------------------------------------------------------------------------------------------------------
+    # --- asking -----------------------------------------------------------------------------------
 
     async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """The peer's answer, whatever its code. Raises TransportError. A cancelled call ignores its late answer."""
+        """The peer's answer, whatever its code.
+
+        Raises TransportError. A cancelled call ignores its late answer.
+        """
         return await self.start_call(command, timeout_s)
 
-    def start_call(self, command: RemotingCommand, timeout_s: float) -> asyncio.Future[RemotingCommand]:
-        """Like ``call``, without waiting; sets the command's opaque. Raises at once if the request cannot even start."""
+    def start_call(
+        self, command: RemotingCommand, timeout_s: float
+    ) -> asyncio.Future[RemotingCommand]:
+        """Like ``call``, without waiting; sets the command's opaque.
+
+        Raises at once if the request cannot even start.
+        """
         future: asyncio.Future[RemotingCommand] = self._loop.create_future()
 
         def answer(result: RemotingCommand | TransportError) -> None:
@@ -136,25 +187,38 @@ class Connection(asyncio.Protocol):
         return next(self._opaques) & _MAX_OPAQUE
 
     def start_frame(self, opaque: int, frame: bytes, answer: Answer, timeout_s: float) -> None:
-        """Send a whole request frame that carries *opaque*; *answer* is called exactly once. Raises if it cannot start."""
+        """Send a whole request frame that carries *opaque*; *answer* is called exactly once.
+
+        Raises if it cannot start.
+        """
         if self.closed or self.leaving or self._last_words is not None:
-            raise ConnectError(f"connection to {self.remote_address} is closed", self.remote_address)
+            raise ConnectError(
+                f"connection to {self.remote_address} is closed", self.remote_address
+            )
         if len(self._calls) >= self.limits.max_calls_in_flight:
-            raise TooManyRequests(f"{len(self._calls)} requests to {self.remote_address} wait for an answer already", self.remote_address)
+            raise TooManyRequests(
+                f"{len(self._calls)} requests to {self.remote_address} wait for an answer already",
+                self.remote_address,
+            )
         now = self._loop.time()
         self._calls[opaque] = (answer, now)
         self._deadlines.add(opaque, now + timeout_s)
         self.write(frame)
 
     async def send(self, command: RemotingCommand) -> None:
-        """Send a one-way request, waiting while the socket's buffer is over its limit. Raises TransportError."""
+        """Send a one-way request, waiting while the socket's buffer is over its limit.
+
+        Raises TransportError.
+        """
         await self.drain()
         self.send_nowait(command)
 
     def send_nowait(self, command: RemotingCommand) -> None:
         """Send a one-way request at once. Raises ConnectError."""
         if self.closed:
-            raise ConnectError(f"connection to {self.remote_address} is closed", self.remote_address)
+            raise ConnectError(
+                f"connection to {self.remote_address} is closed", self.remote_address
+            )
         command.opaque = self.next_opaque()
         command.flag |= _ONEWAY
         self._sign(command)
@@ -177,12 +241,19 @@ class Connection(asyncio.Protocol):
                 answer, started = call
                 self._count_silence(started)
                 waited = self._loop.time() - started
-                answer(RequestTimeout(f"no answer from {self.remote_address} within {waited:.1f} s", self.remote_address))
+                answer(
+                    RequestTimeout(
+                        f"no answer from {self.remote_address} within {waited:.1f} s",
+                        self.remote_address,
+                    )
+                )
         self._end_silence()
         self._leave_when_done()
 
     def doubt(self, since: float) -> None:
-        """A request that left at *since*, on another connection to the same peer, had no answer in time: as if it had been one of ours."""
+        """A request that left at *since*, on another connection to the same peer, had no answer in
+        time: as if it had been one of ours.
+        """
         self._count_silence(since)
         self._end_silence()
 
@@ -191,14 +262,20 @@ class Connection(asyncio.Protocol):
             self._silent_since = started
 
     def _end_silence(self) -> None:
-        if self._silent_since > self.received_at and self._loop.time() - self._silent_since >= self.limits.silence_s:
-            self.abort(f"{self.remote_address} sent nothing while requests waited for their whole timeout")
+        if (
+            self._silent_since > self.received_at
+            and self._loop.time() - self._silent_since >= self.limits.silence_s
+        ):
+            self.abort(
+                f"{self.remote_address} sent nothing while requests waited for their whole timeout"
+            )
 
-    # --- answering ---------------------------------------------------------------------------------------------------
+    # --- answering --------------------------------------------------------------------------------
 
     def reply(self, answer: RemotingCommand | bytes, requests: int = 1) -> None:
-        """Answer one request: a command with its opaque and the response flag set, or the whole frame; or several with their frames. Never
-        for one-way requests."""
+        """Answer one request: a command with its opaque and the response flag set, or the whole
+        frame; or several with their frames. Never for one-way requests.
+        """
         before = self._requests_in_flight
         self._requests_in_flight -= requests
         if self._requests_in_flight <= self.limits.max_requests_in_flight // 2 < before:
@@ -210,8 +287,15 @@ class Connection(asyncio.Protocol):
             self._leave_when_done()
 
     def _read_on(self) -> None:
-        """Resume reading, unless requests are being finished, or frames that were read still wait."""
-        if self._transport is not None and not self.closed and self._idle is None and not self._kept:
+        """Resume reading, unless requests are being finished, or frames that were read still
+        wait.
+        """
+        if (
+            self._transport is not None
+            and not self.closed
+            and self._idle is None
+            and not self._kept
+        ):
             self._transport.resume_reading()
 
     def _all_answered(self) -> None:
@@ -232,7 +316,7 @@ class Connection(asyncio.Protocol):
             self._idle = self._idle or self._loop.create_future()
             await asyncio.wait([self._idle])
 
-    # --- writing -----------------------------------------------------------------------------------------------------
+    # --- writing ----------------------------------------------------------------------------------
 
     def write(self, frame: bytes) -> None:
         """Queue a whole frame; everything queued in one loop turn leaves together."""
@@ -253,7 +337,11 @@ class Connection(asyncio.Protocol):
     @property
     def unsent_bytes(self) -> int:
         """Bytes that wait for the peer to read."""
-        return self._unsent_bytes + (self._transport.get_write_buffer_size() if self._transport is not None and not self.closed else 0)
+        return self._unsent_bytes + (
+            self._transport.get_write_buffer_size()
+            if self._transport is not None and not self.closed
+            else 0
+        )
 
     @property
     def is_writable(self) -> bool:
@@ -261,11 +349,16 @@ class Connection(asyncio.Protocol):
         return self._writable is None
 
     async def drain(self) -> None:
-        """Wait until the socket's buffer is below its limit. Raises ConnectError once the connection is closed."""
+        """Wait until the socket's buffer is below its limit.
+
+        Raises ConnectError once the connection is closed.
+        """
         while self._writable is not None:
             await asyncio.shield(self._writable)
         if self.closed:
-            raise ConnectError(f"connection to {self.remote_address} is closed", self.remote_address)
+            raise ConnectError(
+                f"connection to {self.remote_address} is closed", self.remote_address
+            )
 
     def pause_writing(self) -> None:
         if self._writable is None:
@@ -276,10 +369,11 @@ class Connection(asyncio.Protocol):
             self._writable.set_result(None)
             self._writable = None
 
-    # --- reading -----------------------------------------------------------------------------------------------------
+    # --- reading ----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's transports do not derive from asyncio's
+        # uvloop's transports do not derive from asyncio's
+        self._transport = transport = cast(asyncio.Transport, transport)
         transport.set_write_buffer_limits(high=self.limits.write_high_bytes)
         peer = transport.get_extra_info("peername")
         if peer:
@@ -296,7 +390,8 @@ class Connection(asyncio.Protocol):
             return
         self.received_at = self._loop.time()
         frames, fault = self._decoder.feed(data)
-        if self._kept:  # a transport may bring what it had before it was told to pause
+        # a transport may bring what it had before it was told to pause
+        if self._kept:
             self._kept += frames
             self._kept_fault = fault
         else:
@@ -304,10 +399,15 @@ class Connection(asyncio.Protocol):
 
     def _carry_out(self, frames: list[bytes], fault: ProtocolError | None) -> None:
         calls = self._calls
-        until = time.monotonic() + SLICE_S  # not the loop's time: uvloop's stands still within a turn
+        # not the loop's time: uvloop's stands still within a turn
+        until = time.monotonic() + SLICE_S
         at = 0
         while at < len(frames):
-            if self._run_handler is not None and at < len(frames) - 1 and self.received_frames >= self._ask_from:
+            if (
+                self._run_handler is not None
+                and at < len(frames) - 1
+                and self.received_frames >= self._ask_from
+            ):
                 taken = self._take_run(self._run_handler, frames, at)
                 if self.closed:
                     return
@@ -318,18 +418,21 @@ class Connection(asyncio.Protocol):
             try:
                 command = decode_command(frames[at])
             except ProtocolError as exc:
-                fault = ProtocolError(str(exc))  # its traceback would hold on to this call, and so to the peer's megabytes
+                # its traceback would hold on to this call, and so to the peer's megabytes
+                fault = ProtocolError(str(exc))
                 break
             at += 1
             if command.flag & _RESPONSE:
                 call = calls.pop(command.opaque, None)
                 if command.code == _GO_AWAY and self.on_go_away is not None:
                     self.on_go_away(self)
-                if call is not None:  # else it came after its timeout: normal
+                # else it came after its timeout: normal
+                if call is not None:
                     call[0](command)
             else:
                 self._take_request(command)
-                if self.closed:  # by its handling: the others would go unanswered
+                # by its handling: the others would go unanswered
+                if self.closed:
                     return
             if at < len(frames) and time.monotonic() > until:
                 self._keep(frames[at:], fault)
@@ -366,8 +469,11 @@ class Connection(asyncio.Protocol):
             self.received_frames += taken
             if at == 0 or taken >= _WORTH_ASKING:
                 self._asked_in_vain = 0
-        else:  # who is asked in vain is asked less and less: he may have looked at all frames
-            self._ask_from = self.received_frames + (1 << min(self._asked_in_vain, MAX_ASKED_IN_VAIN))
+        else:
+            # who is asked in vain is asked less and less: he may have looked at all frames
+            self._ask_from = self.received_frames + (
+                1 << min(self._asked_in_vain, MAX_ASKED_IN_VAIN)
+            )
             self._asked_in_vain += 1
         return taken
 
@@ -380,17 +486,22 @@ class Connection(asyncio.Protocol):
         """So many more of the peer's requests wait for their answers."""
         before = self._requests_in_flight
         self._requests_in_flight += count
-        if before < self.limits.max_requests_in_flight <= self._requests_in_flight and self._transport is not None:
+        if (
+            before < self.limits.max_requests_in_flight <= self._requests_in_flight
+            and self._transport is not None
+        ):
             self._transport.pause_reading()
 
-    # --- the end -----------------------------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Close after what is written has left. Calls in flight end with ConnectionLost."""
         self._close(f"connection to {self.remote_address} was closed here")
 
     def leave(self) -> None:
-        """Take no new requests, and close once those under way, ours and the peer's, have their answers."""
+        """Take no new requests, and close once those under way, ours and the peer's, have their
+        answers.
+        """
         self.leaving = True
         self._loop.call_soon(self._leave_when_done)
 
@@ -402,7 +513,9 @@ class Connection(asyncio.Protocol):
         await asyncio.shield(self._lost)
 
     def _end(self, reason: str) -> None:
-        """Read no more, answer what came before, then close: after a fault a stream is never continued."""
+        """Read no more, answer what came before, then close: after a fault a stream is never
+        continued.
+        """
         self._last_words = reason
         log.warning("%s", reason[:300])
         if self._transport is not None:
@@ -435,7 +548,9 @@ class Connection(asyncio.Protocol):
             self._lost.set_result(None)
 
     def _is_secure(self) -> bool:
-        return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
+        return (
+            self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
+        )
 
     def _finish(self, reason: str) -> None:
         if self.closed:
@@ -490,15 +605,25 @@ async def connect(
             else:
                 connection = await connect_to(last)
     except TimeoutError:
-        raise ConnectError(f"no connection to {address} within {timeout_s:.1f} s", address) from None
+        raise ConnectError(
+            f"no connection to {address} within {timeout_s:.1f} s", address
+        ) from None
     except tls.SSLError as exc:
         why = f": {exc.verify_message}" if isinstance(exc, tls.SSLCertVerificationError) else ""
-        raise ConnectError(f"TLS with {address} failed: {exc.reason or exc}{why}", address) from None
-    except ValueError:  # of the resolver: too long a name, no text, a null character in it
-        raise ConnectError(f"no connection to {address}: {host[:80]!r} is no host name", address) from None
+        raise ConnectError(
+            f"TLS with {address} failed: {exc.reason or exc}{why}", address
+        ) from None
+    except ValueError:
+        # of the resolver: too long a name, no text, a null character in it
+        raise ConnectError(
+            f"no connection to {address}: {host[:80]!r} is no host name", address
+        ) from None
     except OSError as exc:
-        cut = ssl is not None and isinstance(exc, ConnectionResetError | ConnectionAbortedError)  # these bring no word of their own
-        reason = "it ended the TLS handshake; perhaps it does not speak TLS" if cut else reason_of(exc)
+        # these bring no word of their own
+        cut = ssl is not None and isinstance(exc, ConnectionResetError | ConnectionAbortedError)
+        reason = (
+            "it ended the TLS handshake; perhaps it does not speak TLS" if cut else reason_of(exc)
+        )
         raise ConnectError(f"no connection to {address}: {reason}", address) from None
     connection.remote_address = address
     return connection
@@ -522,7 +647,10 @@ def reason_of(exc: Exception) -> str:
     """Why a call on a socket failed, in words."""
     if not isinstance(exc, OSError) or isinstance(exc, tls.SSLError):
         return str(exc)
-    return os.strerror(exc.errno).lower() if exc.errno and exc.errno > 0 else exc.strerror or str(exc)  # below 0: a name, not a socket
+    # below 0: a name, not a socket
+    return (
+        os.strerror(exc.errno).lower() if exc.errno and exc.errno > 0 else exc.strerror or str(exc)
+    )
 
 
 def join_address(host: str, port: int) -> str:
@@ -539,13 +667,17 @@ def split_address(address: str, default_port: int | None = None) -> tuple[str, i
     v6, name, digits = parts.groups() if parts is not None else (None, None, None)
     port = default_port if digits is None else int(digits)
     if v6 is not None and not is_ipv6(v6):
-        raise ConnectError(f"{address!r} is not of the form host:port: {v6!r} is not an IPv6 address", address)
+        raise ConnectError(
+            f"{address!r} is not of the form host:port: {v6!r} is not an IPv6 address", address
+        )
     # In URLs the zone of a link-local address is written after %25.
     host = v6.replace("%25", "%", 1) if v6 is not None else name
     if host is None or port is None or not 0 < port < 65536:
         bare = address.count(":") > 1 and "[" not in address
         hint = "; an IPv6 address needs brackets, as in [::1]:9876" if bare else ""
-        raise ConnectError(f"{address!r} is not of the form host:port, with a port from 1 to 65535{hint}", address)
+        raise ConnectError(
+            f"{address!r} is not of the form host:port, with a port from 1 to 65535{hint}", address
+        )
     return host, port
 
 
@@ -556,7 +688,9 @@ def split_listed_address(address: str) -> tuple[str, int]:
     The last colon precedes the port then, as in Java's clients.
     """
     host, _, port = address.rpartition(":")
-    return split_address(join_address(host, int(port)) if is_ipv6(host) and port.isdecimal() else address)
+    return split_address(
+        join_address(host, int(port)) if is_ipv6(host) and port.isdecimal() else address
+    )
 
 
 def is_ipv6(host: str) -> bool:
@@ -575,5 +709,8 @@ def without_brackets(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches *host*. Raises ValueError unless it is an IP address or localhost."""
+    """Whether only this machine reaches *host*.
+
+    Raises ValueError unless it is an IP address or localhost.
+    """
     return host == "localhost" or ipaddress.ip_address(host).is_loopback

@@ -1,23 +1,33 @@
-"""Timeouts for a great many short calls: adding one costs a list append, and none has to be cancelled."""
+"""Timeouts for a great many short calls: adding one costs a list append, and none has to be
+cancelled.
+"""
 
 import asyncio
 import heapq
 from collections.abc import Callable
 
 TICK_S = 0.02
-"""How late a timeout may fire. A call that is answered leaves its number behind until its deadline: eight bytes."""
+"""How late a timeout may fire.
+
+A call that is answered leaves its number behind until its deadline: eight bytes.
+"""
 
 
 class Deadlines:
-    """Calls *expire* with the numbers whose time has come; the owner knows which of them are still waited for."""
+    """Calls *expire* with the numbers whose time has come; the owner knows which of them are still
+    waited for.
+    """
 
     __slots__ = ("_buckets", "_expire", "_loop", "_order", "_timer")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[list[int]], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, expire: Callable[[list[int]], None]
+    ) -> None:
         self._loop = loop
         self._expire = expire
         self._buckets: dict[int, list[int]] = {}
-        self._order: list[int] = []  # heap of the buckets' ticks
+        # heap of the buckets' ticks
+        self._order: list[int] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, number: int, deadline: float) -> None:
@@ -33,7 +43,11 @@ class Deadlines:
             self._arm()
 
     def clear(self) -> None:
-        """For good. Nor is the owner held any longer: in a circle with this, it would stay in memory until a garbage collection."""
+        """For good.
+
+        Nor is the owner held any longer: in a circle with this, it would stay in memory until a
+        garbage collection.
+        """
         self._expire = _nothing
         self._buckets.clear()
         self._order.clear()
@@ -44,7 +58,9 @@ class Deadlines:
     def _arm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._order[0] * TICK_S, self._fire) if self._order else None
+        self._timer = (
+            self._loop.call_at(self._order[0] * TICK_S, self._fire) if self._order else None
+        )
 
     def _fire(self) -> None:
         self._timer = None

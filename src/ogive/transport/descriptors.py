@@ -1,4 +1,6 @@
-"""Connections never take the last file descriptors of the process: a store that cannot open its files stores nothing."""
+"""Connections never take the last file descriptors of the process: a store that cannot open its
+files stores nothing.
+"""
 
 import weakref
 from typing import Final
@@ -20,7 +22,10 @@ else:
 
 
 FOR_FILES: Final = 512
-"""Or half of all, where there are less than twice as many. A store keeps some dozens open, and tables are saved through new ones."""
+"""Or half of all, where there are less than twice as many.
+
+A store keeps some dozens open, and tables are saved through new ones.
+"""
 
 sockets: Final[weakref.WeakSet[object]] = weakref.WeakSet()
 """What of all servers of this process holds a descriptor: each adds and discards its own."""

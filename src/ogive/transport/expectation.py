@@ -1,16 +1,21 @@
-"""Waiting without sleeping, for a moment, for what mostly comes in a moment: a broker for the next request, a client for its answer.
+"""Waiting without sleeping, for a moment, for what mostly comes in a moment: a broker for the next
+request, a client for its answer.
 
-A processor with nothing to do sleeps, and what comes 50 us later waits for it to wake: 20 to 200 us on a virtual machine, as much
-as all else that is done for a send. Where one thing follows another that closely, looking again until it is there costs less than that.
+A processor with nothing to do sleeps, and what comes 50 us later waits for it to wake: 20 to 200 us
+on a virtual machine, as much as all else that is done for a send. Where one thing follows another
+that closely, looking again until it is there costs less than that.
 
 Behaviour
-- It begins where what was expected came soon several times in a row, and looks for no longer than the limit.
-- What was looked for in vain is paid out of a budget: 4 % of a processor, whatever the requests do. Where it was in vain, more of them have
-  to follow each other closely before the next time, twice as many each time.
-- A processor that others want too does not sleep, so that there is nothing to win: where half of the waits met with somebody who took it
-  away, there are none for a while.
-- Between two looks everybody else may have the processor and the interpreter: threads of this process, a peer on the same processor. Where
-  somebody takes them for long, the looking ends; the second time soon after another there is none for a while.
+- It begins where what was expected came soon several times in a row, and looks for no longer than
+  the limit.
+- What was looked for in vain is paid out of a budget: 4 % of a processor, whatever the requests do.
+  Where it was in vain, more of them have to follow each other closely before the next time, twice
+  as many each time.
+- A processor that others want too does not sleep, so that there is nothing to win: where half of
+  the waits met with somebody who took it away, there are none for a while.
+- Between two looks everybody else may have the processor and the interpreter: threads of this
+  process, a peer on the same processor. Where somebody takes them for long, the looking ends; the
+  second time soon after another there is none for a while.
 """
 
 import os
@@ -18,16 +23,26 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-MAX_BUSY_POLL_S: Final = 0.001  # who waits for longer may as well sleep
-SOON: Final = 4  # so many in a row, to begin with
-RARELY: Final = 256  # and at most
-WAKING_S: Final = 0.0002  # what a sleeper's wake-up may add to the time after which something was found
-SHARE: Final = 0.04  # of a processor, for looking in vain
-SAVED_S: Final = 0.01  # of that, at most
-ROUND: Final = 16  # waits, after which it is looked whether others want the processor
-HELD_UP_S: Final = 100e-6  # who gives way for so long was wanted to: alone it takes 1 us. Virtual machines stop rarely
-HELD_UP: Final = 2  # so often in a round
-PAUSE_S: Final = 0.1  # while others want the processor
+# who waits for longer may as well sleep
+MAX_BUSY_POLL_S: Final = 0.001
+# so many in a row, to begin with
+SOON: Final = 4
+# and at most
+RARELY: Final = 256
+# what a sleeper's wake-up may add to the time after which something was found
+WAKING_S: Final = 0.0002
+# of a processor, for looking in vain
+SHARE: Final = 0.04
+# of that, at most
+SAVED_S: Final = 0.01
+# waits, after which it is looked whether others want the processor
+ROUND: Final = 16
+# who gives way for so long was wanted to: alone it takes 1 us. Virtual machines stop rarely
+HELD_UP_S: Final = 100e-6
+# so often in a round
+HELD_UP: Final = 2
+# while others want the processor
+PAUSE_S: Final = 0.1
 
 
 try:
@@ -49,13 +64,16 @@ else:
         return getrusage(RUSAGE_THREAD).ru_nivcsw
 
 
-_give_way: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)  # Windows has none
+# Windows has none
+_give_way: Final[Callable[[], None]] = getattr(os, "sched_yield", lambda: None)
 
 
 class Expectation:
-    """Decides, each time that something is expected, whether to look for it or to sleep until it comes.
+    """Decides, each time that something is expected, whether to look for it or to sleep until it
+    comes.
 
-    Threads may take turns with one of these: at worst it pauses, as each of them has had its processor taken away another number of times.
+    Threads may take turns with one of these: at worst it pauses, as each of them has had its
+    processor taken away another number of times.
     """
 
     def __init__(
@@ -67,14 +85,22 @@ class Expectation:
         give_way: Callable[[], None] = _give_way,
     ) -> None:
         """*limit_s*: how long to look at most."""
-        self._limit_s, self._clock, self._taken_away, self._give_way = limit_s, clock, taken_away, give_way
+        self._limit_s, self._clock, self._taken_away, self._give_way = (
+            limit_s,
+            clock,
+            taken_away,
+            give_way,
+        )
         self._since = self._filled_at = clock()
         self._until = 0.0  # while looking
-        self._soon = 0  # how many in a row came soon
+        # how many in a row came soon
+        self._soon = 0
         self._needed = SOON
         self._budget_s = SAVED_S
-        self._waits = 0  # in this round
-        self._held_up = 0  # how often, in this round
+        # in this round
+        self._waits = 0
+        # how often, in this round
+        self._held_up = 0
         self._taken_before = 0
         self._not_before = 0.0
 

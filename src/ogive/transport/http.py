@@ -1,7 +1,9 @@
-"""A minimal HTTP server for monitoring: GET and HEAD, one request per connection, everything bounded.
+"""A minimal HTTP server for monitoring: GET and HEAD, one request per connection, everything
+bounded.
 
-On loopback the Host header, if there is one, must be an address or ``localhost``: a web page of another site whose name is made to point
-here (DNS rebinding) sends its own, and would read what is meant for this machine.
+On loopback the Host header, if there is one, must be an address or ``localhost``: a web page of
+another site whose name is made to point here (DNS rebinding) sends its own, and would read what is
+meant for this machine.
 """
 
 import asyncio
@@ -20,7 +22,8 @@ log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 8 * 1024
 MAX_CONNECTIONS: Final = 64
-TIMEOUT_S: Final = 10.0  # for the request to come, and again for the answer to be read
+# for the request to come, and again for the answer to be read
+TIMEOUT_S: Final = 10.0
 LOCAL_NAMES: Final = frozenset({"localhost"})
 _REASONS: Final = {
     200: "OK",
@@ -62,7 +65,8 @@ class PageServer:
         self.host, self.port = host, port
         self._pages = pages
         self._server: asyncio.Server | None = None
-        self._busy: dict[asyncio.StreamWriter, None] = {}  # the oldest first
+        # the oldest first
+        self._busy: dict[asyncio.StreamWriter, None] = {}
 
     @property
     def address(self) -> str:
@@ -73,7 +77,9 @@ class PageServer:
         try:
             listening = listening_socket(self.host, self.port, v6_only=True)
         except OSError as exc:
-            raise ConnectError(f"cannot listen on {self.address}: {reason_of(exc)}", self.address) from None
+            raise ConnectError(
+                f"cannot listen on {self.address}: {reason_of(exc)}", self.address
+            ) from None
         self.port = listening.getsockname()[1]
         self._server = await asyncio.start_server(self._serve, sock=listening, limit=MAX_HEAD_BYTES)
 
@@ -85,7 +91,8 @@ class PageServer:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._busy) >= MAX_CONNECTIONS:  # the oldest makes room: idle clients must not shut out monitoring
+        # the oldest makes room: idle clients must not shut out monitoring
+        if len(self._busy) >= MAX_CONNECTIONS:
             oldest = next(iter(self._busy))
             del self._busy[oldest]
             oldest.transport.abort()
@@ -123,7 +130,8 @@ class PageServer:
                 page = made if isinstance(made, Page) else await made
         raw = page.text.encode()
         top = (
-            f"HTTP/1.1 {page.status} {_REASONS[page.status]}\r\nContent-Type: {page.content_type}\r\nContent-Length: {len(raw)}\r\n"
+            f"HTTP/1.1 {page.status} {_REASONS[page.status]}\r\nContent-Type: "
+            f"{page.content_type}\r\nContent-Length: {len(raw)}\r\n"
             "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
         )
         return top.encode() + (raw if body else b"")
@@ -132,4 +140,8 @@ class PageServer:
 def _hosts(head: bytes) -> list[str]:
     """The values of all Host headers; probes in HTTP/1.0 send none."""
     lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
-    return [value.strip().decode("latin-1") for name, _, value in lines if name.strip().lower() == b"host"]
+    return [
+        value.strip().decode("latin-1")
+        for name, _, value in lines
+        if name.strip().lower() == b"host"
+    ]

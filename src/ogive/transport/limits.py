@@ -11,14 +11,23 @@ class Limits:
     """Per connection. Times in seconds."""
 
     max_frame_bytes: int = MAX_FRAME_BYTES
-    max_calls_in_flight: int = 65_535  # clientAsyncSemaphoreValue; ours, waiting for the peer's answer
-    max_requests_in_flight: int = 4_096  # the peer's, waiting for ours; above it nothing more is read
-    write_high_bytes: int = 1024 * 1024  # above it writers that wait are held back
+    max_calls_in_flight: int = 65_535
+    """clientAsyncSemaphoreValue; ours, waiting for the peer's answer."""
+    max_requests_in_flight: int = 4_096
+    """The peer's, waiting for ours; above it nothing more is read."""
+    write_high_bytes: int = 1024 * 1024
+    """Above it writers that wait are held back."""
     idle_s: float = 120.0  # serverChannelMaxIdleTimeSeconds
-    silence_s: float = 1.0  # after timeouts, the link is dead if no byte has come for so long
+    silence_s: float = 1.0
+    """After timeouts, the link is dead if no byte has come for so long."""
 
     def __post_init__(self) -> None:
-        counts = (self.max_frame_bytes, self.max_calls_in_flight, self.max_requests_in_flight, self.write_high_bytes)
+        counts = (
+            self.max_frame_bytes,
+            self.max_calls_in_flight,
+            self.max_requests_in_flight,
+            self.write_high_bytes,
+        )
         if min(*counts, self.idle_s, self.silence_s) <= 0:
             raise InvalidOption("every limit of a connection must be above zero")
 
@@ -30,19 +39,34 @@ class ServerLimits:
     connection: Limits = Limits()
     max_connections: int = 10_000
     max_connections_per_address: int = 1_000
-    max_read_buffer_bytes: int = 256 * 1024 * 1024  # frames that are not complete yet; over it the one that has been arriving longest goes
-    max_stranger_bytes: int = 32 * 1024 * 1024  # the same for connections of which access control has let no request through yet
-    first_frame_s: float = 10.0  # a connection that has not sent one whole frame by then is closed
-    frame_bytes_per_s: int = 1024  # a frame that arrives must come at least this fast, in each first_frame_s
-    max_write_buffer_bytes: int = 8 * 1024 * 1024  # over it, or with over write_high_bytes and ...
-    slow_reader_bytes_per_s: int = 8 * 1024  # ... taking less than this (a MiB in over two minutes: no client waits for that) ...
-    slow_reader_s: float = 60.0  # ... for so long, the peer counts as slow and is closed
-    max_unsent_bytes: int = 64 * 1024 * 1024  # over it at once
-    max_unread_bytes: int = 256 * 1024 * 1024  # what waits for all of them to read; over it the slowest go, see unread.py
-    linger_s: float = 10.0  # for a peer to take its last answers once its connection is closed here
+    max_read_buffer_bytes: int = 256 * 1024 * 1024
+    """Frames that are not complete yet; over it the one that has been arriving longest goes."""
+    max_stranger_bytes: int = 32 * 1024 * 1024
+    """The same for connections of which access control has let no request through yet."""
+    first_frame_s: float = 10.0
+    """A connection that has not sent one whole frame by then is closed."""
+    frame_bytes_per_s: int = 1024
+    """A frame that arrives must come at least this fast, in each first_frame_s."""
+    max_write_buffer_bytes: int = 8 * 1024 * 1024
+    """Over it, or with over write_high_bytes and ..."""
+    slow_reader_bytes_per_s: int = 8 * 1024
+    """... taking less than this (a MiB in over two minutes: no client waits for that) ..."""
+    slow_reader_s: float = 60.0
+    """... for so long, the peer counts as slow and is closed."""
+    max_unsent_bytes: int = 64 * 1024 * 1024
+    """Over it at once."""
+    max_unread_bytes: int = 256 * 1024 * 1024
+    """What waits for all of them to read; over it the slowest go, see unread.py."""
+    linger_s: float = 10.0
+    """For a peer to take its last answers once its connection is closed here."""
 
     def __post_init__(self) -> None:
         counts = (self.max_connections, self.max_connections_per_address)
-        sizes = (self.max_read_buffer_bytes, self.max_stranger_bytes, self.max_write_buffer_bytes, self.max_unread_bytes)
+        sizes = (
+            self.max_read_buffer_bytes,
+            self.max_stranger_bytes,
+            self.max_write_buffer_bytes,
+            self.max_unread_bytes,
+        )
         if min(*counts, *sizes, self.slow_reader_bytes_per_s) <= 0:
             raise InvalidOption("every limit of a server must be above zero")

@@ -1,4 +1,6 @@
-"""A TCP connection for one request at a time, written and read by the thread that waits for the answer, without an event loop."""
+"""A TCP connection for one request at a time, written and read by the thread that waits for the
+answer, without an event loop.
+"""
 
 import contextlib
 import itertools
@@ -15,21 +17,34 @@ from ogive.wire.frame import FrameDecoder
 
 _RESPONSE: Final = int(Flag.RESPONSE)
 _READ_BYTES: Final = 64 * 1024
-_MAX_OPAQUE: Final = 0x7FFFFFFF  # two thousand million requests are some days' work
+# two thousand million requests are some days' work
+_MAX_OPAQUE: Final = 0x7FFFFFFF
 
 
 class Line:
     """Used by one thread at a time.
 
-    Whatever ends a request before its answer, even an interrupt (Ctrl-C) at any moment, closes the line: a stream is never continued in the
-    middle of an answer.
+    Whatever ends a request before its answer, even an interrupt (Ctrl-C) at any moment, closes the
+    line: a stream is never continued in the middle of an answer.
 
-    Where answers come within a moment, the thread looks for the next one that long before it sleeps: see expectation.py.
+    Where answers come within a moment, the thread looks for the next one that long before it
+    sleeps: see expectation.py.
     """
 
-    __slots__ = ("_asking", "_decoder", "_expectation", "_opaques", "_readable", "_socket", "address", "used_at")
+    __slots__ = (
+        "_asking",
+        "_decoder",
+        "_expectation",
+        "_opaques",
+        "_readable",
+        "_socket",
+        "address",
+        "used_at",
+    )
 
-    def __init__(self, connected: socket.socket, address: str, expectation: Expectation | None = None) -> None:
+    def __init__(
+        self, connected: socket.socket, address: str, expectation: Expectation | None = None
+    ) -> None:
         """*connected* does not block. Without *expectation* it sleeps for every answer."""
         self.address = address
         self.used_at = time.monotonic()
@@ -46,13 +61,20 @@ class Line:
         return next(self._opaques) & _MAX_OPAQUE
 
     def is_fit(self) -> bool:
-        """Whether it can take a request: the peer has not closed it, and nothing is left of the last one."""
+        """Whether it can take a request: the peer has not closed it, and nothing is left of the
+        last one.
+        """
         return not self._asking and not self._readable.poll(0)
 
     def ask(self, opaque: int, frame: bytes, timeout_s: float) -> RemotingCommand:
-        """Send a whole request frame that carries *opaque*, and wait for the answer. Raises RequestTimeout, ConnectionLost."""
+        """Send a whole request frame that carries *opaque*, and wait for the answer.
+
+        Raises RequestTimeout, ConnectionLost.
+        """
         started = time.monotonic()
-        self._asking = True  # until the answer is there: even if the closing below is interrupted, the line is not used again
+        # until the answer is there: even if the closing below is interrupted, the line is not used
+        # again
+        self._asking = True
         try:
             self._write(frame, started + timeout_s)
             answer = self._read(opaque, started + timeout_s)
@@ -60,11 +82,17 @@ class Line:
             self._asking = False
         except TimeoutError:
             waited = time.monotonic() - started
-            raise RequestTimeout(f"no answer from {self.address} within {waited:.1f} s", self.address) from None
+            raise RequestTimeout(
+                f"no answer from {self.address} within {waited:.1f} s", self.address
+            ) from None
         except ProtocolError as exc:
-            raise ConnectionLost(f"{self.address} sent what is no frame: {exc}", self.address) from None
+            raise ConnectionLost(
+                f"{self.address} sent what is no frame: {exc}", self.address
+            ) from None
         except OSError as exc:
-            raise ConnectionLost(f"connection to {self.address} was lost: {exc}", self.address) from None
+            raise ConnectionLost(
+                f"connection to {self.address} was lost: {exc}", self.address
+            ) from None
         finally:
             if self._asking:
                 self._socket.close()
@@ -101,19 +129,26 @@ class Line:
             _wait(self._readable, deadline)
             return
         looking, poll = expectation.begin(), self._readable.poll
-        while looking and not poll(0):  # a third of what it costs to read in vain
+        # a third of what it costs to read in vain
+        while looking and not poll(0):
             looking = expectation.goes_on()
         if not looking:
             _wait(self._readable, deadline)
         expectation.came()
 
     def hang_up(self) -> None:
-        """End the request that is on its way, if there is one; its thread then closes the line. From any thread."""
-        with contextlib.suppress(OSError):  # the peer was faster
+        """End the request that is on its way, if there is one; its thread then closes the line.
+
+        From any thread.
+        """
+        # the peer was faster
+        with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Only when nobody uses it: the system would give its number to another socket, and a reader would read from that."""
+        """Only when nobody uses it: the system would give its number to another socket, and a
+        reader would read from that.
+        """
         self._socket.close()
 
 

@@ -6,7 +6,10 @@ from ogive.transport.expectation import Expectation
 
 
 class Lookout:
-    """Has an event loop look for the next request. Everything else has its turn meanwhile: the loop only does not sleep."""
+    """Has an event loop look for the next request.
+
+    Everything else has its turn meanwhile: the loop only does not sleep.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, expectation: Expectation) -> None:
         self._loop, self._expectation = loop, expectation

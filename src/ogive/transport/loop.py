@@ -14,7 +14,10 @@ _NO_DESCRIPTOR: Final = "socket.accept() out of system resource"  # asyncio's wo
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it is installed (the extra ``fast``), else the standard one. It saves about a seventh of a broker's work."""
+    """uvloop's where it is installed (the extra ``fast``), else the standard one.
+
+    It saves about a seventh of a broker's work.
+    """
     uvloop = _uvloop()
     if uvloop is not None:
         return uvloop()
@@ -36,14 +39,25 @@ def _uvloop() -> Callable[[], asyncio.AbstractEventLoop] | None:
         threads: they are called with addresses and sockets only.
         """
 
-        async def getaddrinfo(self, host: Any, port: Any, *, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> list[Any]:
+        async def getaddrinfo(
+            self,
+            host: Any,
+            port: Any,
+            *,
+            family: int = 0,
+            type: int = 0,
+            proto: int = 0,
+            flags: int = 0,
+        ) -> list[Any]:
             return await look_up(host, port, family=family, proto=proto, flags=flags)
 
     return Loop
 
 
 class _Reports:
-    """A process without a free descriptor would log a thousand tracebacks a second while clients wait to be accepted, and fill the disk."""
+    """A process without a free descriptor would log a thousand tracebacks a second while clients
+    wait to be accepted, and fill the disk.
+    """
 
     def __init__(self) -> None:
         self._quiet_until = 0.0
@@ -53,4 +67,7 @@ class _Reports:
             loop.default_exception_handler(context)
         elif loop.time() >= self._quiet_until:
             self._quiet_until = loop.time() + REPORT_S
-            log.error("clients wait to be accepted: %s; raise the limit (ulimit -n)", context.get("exception"))
+            log.error(
+                "clients wait to be accepted: %s; raise the limit (ulimit -n)",
+                context.get("exception"),
+            )

@@ -14,7 +14,9 @@ from functools import partial
 from typing import Any
 
 
-async def look_up(host: Any, port: Any, *, family: int = 0, proto: int = 0, flags: int = 0) -> list[Any]:
+async def look_up(
+    host: Any, port: Any, *, family: int = 0, proto: int = 0, flags: int = 0
+) -> list[Any]:
     """Return what ``socket.getaddrinfo`` returns for TCP.
 
     Raises what it raises: OSError, ValueError.

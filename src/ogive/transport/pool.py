@@ -1,8 +1,10 @@
 """One connection per address, made when first needed and replaced when it is gone.
 
-A server that is shutting down answers GO_AWAY instead of carrying a request out (Apache's from 5.3.2 on, with enableShutdownGracefully).
-Its connection then takes nothing new and ends with the answers that are still to come; the request goes out once more, on a new connection:
-behind one address there may be several servers. As in Java, an address is left like this once a minute at most.
+A server that is shutting down answers GO_AWAY instead of carrying a request out (Apache's from
+5.3.2 on, with enableShutdownGracefully). Its connection then takes nothing new and ends with the
+answers that are still to come; the request goes out once more, on a new connection: behind one
+address there may be several servers. As in Java, an address is left like this once a minute at
+most.
 """
 
 import asyncio
@@ -12,7 +14,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from ogive.errors import ConnectError
-from ogive.transport.connection import Connection, RequestHandler, connect, refuse_requests, split_listed_address
+from ogive.transport.connection import (
+    Connection,
+    RequestHandler,
+    connect,
+    refuse_requests,
+    split_listed_address,
+)
 from ogive.transport.tasks import cancel_all
 from ogive.wire.acl import Credentials
 from ogive.wire.codes import ResponseCode
@@ -20,8 +28,10 @@ from ogive.wire.command import RemotingCommand
 
 log = logging.getLogger(__name__)
 
-LINGER_S: Final = 1.0  # for a peer to take what was written, once its connection is closed here
-STAY_S: Final = 60.0  # after a GO_AWAY that was followed; maxReconnectIntervalTimeSeconds
+# for a peer to take what was written, once its connection is closed here
+LINGER_S: Final = 1.0
+# after a GO_AWAY that was followed; maxReconnectIntervalTimeSeconds
+STAY_S: Final = 60.0
 
 
 class ConnectionPool:
@@ -47,7 +57,8 @@ class ConnectionPool:
         self._open: dict[str, Connection] = {}
         self._opening: dict[str, asyncio.Task[Connection]] = {}
         self._leaving: set[Connection] = set()
-        self._left_at: dict[str, float] = {}  # by address: when a GO_AWAY was followed
+        # by address: when a GO_AWAY was followed
+        self._left_at: dict[str, float] = {}
         self.closed = False
 
     def existing(self, address: str) -> Connection | None:
@@ -59,7 +70,9 @@ class ConnectionPool:
         now = asyncio.get_running_loop().time()
         if connection.leaving or now - self._left_at.get(address, -STAY_S) < STAY_S:
             return
-        self._left_at = {known: at for known, at in self._left_at.items() if now - at < STAY_S} | {address: now}
+        self._left_at = {known: at for known, at in self._left_at.items() if now - at < STAY_S} | {
+            address: now
+        }
         log.info("%s says that it goes away: new requests take a new connection", address)
         self._forget(address, connection)
         self._leaving.add(connection)
@@ -75,17 +88,26 @@ class ConnectionPool:
             raise ConnectError(f"no new connection to {address}: the client is closed", address)
         opening = self._opening.get(address)
         if opening is None:
-            opening = self._opening[address] = asyncio.create_task(self._connect(address), name=f"connect {address}")
-            opening.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits for it any more
+            opening = self._opening[address] = asyncio.create_task(
+                self._connect(address), name=f"connect {address}"
+            )
+            # perhaps nobody waits for it any more
+            opening.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            return await asyncio.shield(opening)  # one caller's cancellation must not take the others' connection
+            # one caller's cancellation must not take the others' connection
+            return await asyncio.shield(opening)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            if opening.cancelled() and (task is None or not task.cancelling()):  # the pool was closed, which nobody asked of the caller
-                raise ConnectError(f"no connection to {address}: the client was closed meanwhile", address) from None
+            # the pool was closed, which nobody asked of the caller
+            if opening.cancelled() and (task is None or not task.cancelling()):
+                raise ConnectError(
+                    f"no connection to {address}: the client was closed meanwhile", address
+                ) from None
             raise
 
-    async def call(self, address: str, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+    async def call(
+        self, address: str, command: RemotingCommand, timeout_s: float
+    ) -> RemotingCommand:
         """Connect if need be and ask, within one budget. Raises TransportError."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -93,7 +115,9 @@ class ConnectionPool:
             async with asyncio.timeout(timeout_s):
                 connection = await self.get(address)
         except TimeoutError:
-            raise ConnectError(f"no connection to {address} within {timeout_s:.1f} s", address) from None
+            raise ConnectError(
+                f"no connection to {address} within {timeout_s:.1f} s", address
+            ) from None
         answer = await connection.call(command, max(0.001, deadline - loop.time()))
         if answer.code == ResponseCode.GO_AWAY and connection.leaving and loop.time() < deadline:
             try:
@@ -101,7 +125,8 @@ class ConnectionPool:
                     connection = await self.get(address)
                 answer = await connection.call(command, max(0.001, deadline - loop.time()))
             except (ConnectError, TimeoutError):
-                return answer  # it was not replaced yet: the request was not carried out, as the answer says
+                # it was not replaced yet: the request was not carried out, as the answer says
+                return answer
         return answer
 
     async def send(self, address: str, command: RemotingCommand) -> None:
@@ -140,7 +165,10 @@ class ConnectionPool:
         return list(self._open)
 
     async def close(self) -> None:
-        """Close every connection, and wait until they are gone. A peer that does not take what was written is cut off."""
+        """Close every connection, and wait until they are gone.
+
+        A peer that does not take what was written is cut off.
+        """
         self.closed = True
         opening, connections = list(self._opening.values()), [*self._open.values(), *self._leaving]
         await cancel_all(opening)

@@ -10,7 +10,9 @@ Rows = Iterable[tuple[Labels, float]]
 
 
 class Histogram(NamedTuple):
-    """How many values were at most each of *bounds*, so each count is in the next one, too; how many there were, and their sum."""
+    """How many values were at most each of *bounds*, so each count is in the next one, too; how
+    many there were, and their sum.
+    """
 
     bounds: Sequence[float]
     at_most: Sequence[int]
@@ -31,7 +33,9 @@ class MetricsText:
         for labels, value in rows:
             self._line(name, labels, value)
 
-    def histogram(self, name: str, help_text: str, rows: Iterable[tuple[Labels, Histogram]]) -> None:
+    def histogram(
+        self, name: str, help_text: str, rows: Iterable[tuple[Labels, Histogram]]
+    ) -> None:
         """A row is a histogram and its labels."""
         self._lines += (f"# HELP {name} {help_text}", f"# TYPE {name} histogram")
         for labels, (bounds, at_most, count, total) in rows:
@@ -42,7 +46,9 @@ class MetricsText:
             self._line(f"{name}_count", labels, count)
 
     def _line(self, name: str, labels: Labels, value: float) -> None:
-        shown = ",".join(f'{label}="{_escaped(str(text))}"' for label, text in {**self._common, **labels}.items())
+        shown = ",".join(
+            f'{label}="{_escaped(str(text))}"' for label, text in {**self._common, **labels}.items()
+        )
         self._lines.append(f"{name}{{{shown}}} {int(value) if value % 1 == 0 else value}")
 
     def text(self) -> str:

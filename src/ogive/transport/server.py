@@ -1,4 +1,7 @@
-"""A listening socket and its connections, each within limits. Source: NettyRemotingServer.java, 5.3; limits are our own."""
+"""A listening socket and its connections, each within limits.
+
+Source: NettyRemotingServer.java, 5.3; limits are our own.
+"""
 
 import asyncio
 import logging
@@ -11,7 +14,13 @@ from typing import NamedTuple
 from ogive.errors import ConnectError
 from ogive.transport import descriptors
 from ogive.transport.acceptor import BACKLOG, Acceptor, listening_socket
-from ogive.transport.connection import Connection, RequestHandler, RunHandler, join_address, reason_of
+from ogive.transport.connection import (
+    Connection,
+    RequestHandler,
+    RunHandler,
+    join_address,
+    reason_of,
+)
 from ogive.transport.expectation import Expectation
 from ogive.transport.limits import ServerLimits
 from ogive.transport.lookout import Lookout
@@ -43,10 +52,13 @@ class ServerConnection(Connection):
         self._counted_bytes = 0
         self._frames_of_read = 0
         self.frame_started_at: float | None = None
-        self.progress = _Mark(0.0, 0)  # of the frame that is arriving, when it was enough for the last time
-        self.slow_since: _Mark | None = None  # of what it has taken: since then, it takes too little of what waits for it
+        # of the frame that is arriving, when it was enough for the last time
+        self.progress = _Mark(0.0, 0)
+        # of what it has taken: since then, it takes too little of what waits for it
+        self.slow_since: _Mark | None = None
         self._written_bytes = 0
-        self._largest_write = self._written_before = 0  # since the socket's buffer was empty; what was written until then
+        # since the socket's buffer was empty; what was written until then
+        self._largest_write = self._written_before = 0
         self.closing_since: float | None = None
 
     @property
@@ -72,7 +84,8 @@ class ServerConnection(Connection):
         super().data_received(data)
         self._frames_of_read = self.received_frames - frames_before
         if self.closed:
-            return  # what it holds does not count any more
+            # what it holds does not count any more
+            return
         buffered = self.buffered_bytes
         if not buffered:
             self.frame_started_at = None
@@ -124,14 +137,24 @@ class ServerConnection(Connection):
 
     @property
     def held_bytes(self) -> int:
-        """Memory that unread answers take, also once it is closed here: what is sent of a write is freed with the rest of it."""
+        """Memory that unread answers take, also once it is closed here: what is sent of a write is
+        freed with the rest of it.
+        """
         buffered = self._buffered_writes()
-        held = min(buffered + self._largest_write, self._written_bytes - self._written_before) if buffered else 0
+        held = (
+            min(buffered + self._largest_write, self._written_bytes - self._written_before)
+            if buffered
+            else 0
+        )
         return self._unsent_bytes + held
 
     @property
     def taken_bytes(self) -> int:
-        """What its peer has taken. What only the system's buffer has does not count: that holds megabytes, and moves in large steps."""
+        """What its peer has taken.
+
+        What only the system's buffer has does not count: that holds megabytes, and moves in large
+        steps.
+        """
         return self._written_bytes - self._buffered_writes() - waiting_in_system(self._transport)
 
     def _check_unsent(self, unsent: int) -> None:
@@ -151,10 +174,11 @@ class ServerConnection(Connection):
 
 
 class Server:
-    """``handler(connection, command)`` is called for each request that *take_run* has not taken, in order; see RequestHandler, RunHandler.
+    """``handler(connection, command)`` is called for each request that *take_run* has not taken, in
+    order; see RequestHandler, RunHandler.
 
-    What one turn of the loop brings is finished together (``turn``). A client that is the only one to ask waits for no turn: what its
-    read brought is finished at the end of the read.
+    What one turn of the loop brings is finished together (``turn``). A client that is the only one
+    to ask waits for no turn: what its read brought is finished at the end of the read.
     """
 
     def __init__(
@@ -170,9 +194,11 @@ class Server:
         busy_poll_s: float = 0.0,
         guarded: bool = False,
     ) -> None:
-        """*busy_poll_s*: how long to look for the next request of a client that asks one after another before sleeping, see lookout.py.
+        """*busy_poll_s*: how long to look for the next request of a client that asks one after
+        another before sleeping, see lookout.py.
 
-        *guarded*: the handler tells with ``Connection.trust`` whose requests access control lets through; the others share little memory.
+        *guarded*: the handler tells with ``Connection.trust`` whose requests access control lets
+        through; the others share little memory.
         """
         self.handle = handler
         self.take_run = take_run
@@ -192,9 +218,11 @@ class Server:
         self._connections: set[ServerConnection] = set()
         self._per_host: Counter[str] = Counter()
         self._last_reader: ServerConnection | None = None
-        self._slices: deque[ServerConnection] = deque()  # connections with requests for a later slice, each once
+        # connections with requests for a later slice, each once
+        self._slices: deque[ServerConnection] = deque()
         self._read_buffer_bytes = 0
-        self._stranger_bytes = 0  # of these, those of connections that are not trusted
+        # of these, those of connections that are not trusted
+        self._stranger_bytes = 0
         self._refused = 0
 
     @property
@@ -206,7 +234,10 @@ class Server:
         return frozenset(self._connections)
 
     async def start(self) -> None:
-        """Listen; port 0 becomes the port that was given. Raises ConnectError for a taken address, InvalidOption for bad certificates."""
+        """Listen; port 0 becomes the port that was given.
+
+        Raises ConnectError for a taken address, InvalidOption for bad certificates.
+        """
         loop = asyncio.get_running_loop()
         self._stopped = False
         try:
@@ -223,14 +254,21 @@ class Server:
             else:
                 listening = listening_socket(self.host, self.port, v6_only=True)
                 self.port = listening.getsockname()[1]
-                self._listener = await loop.create_server(lambda: ServerConnection(self), sock=listening, backlog=BACKLOG)
+                self._listener = await loop.create_server(
+                    lambda: ServerConnection(self), sock=listening, backlog=BACKLOG
+                )
         except OSError as exc:
-            raise ConnectError(f"cannot listen on {self.address}: {reason_of(exc)}", self.address) from None
+            raise ConnectError(
+                f"cannot listen on {self.address}: {reason_of(exc)}", self.address
+            ) from None
         self._sweeper = asyncio.create_task(self._sweep(), name=f"sweep {self.address}")
         watch(self._sweeper)
 
     async def reload_certificates(self) -> None:
-        """New connections get what stands in the files now. Raises InvalidOption, and then the old ones stay."""
+        """New connections get what stands in the files now.
+
+        Raises InvalidOption, and then the old ones stay.
+        """
         if self._tls is not None and isinstance(self._listener, Acceptor):
             self._listener.context = await self._tls_context(self._tls)
 
@@ -244,7 +282,9 @@ class Server:
         theirs, ours = socket.socketpair()
         try:
             await loop.connect_accepted_socket(lambda: ServerConnection(self), theirs)
-            _, connection = await loop.create_connection(lambda: Connection(credentials=credentials), sock=ours)
+            _, connection = await loop.create_connection(
+                lambda: Connection(credentials=credentials), sock=ours
+            )
         except OSError as exc:
             theirs.close()
             ours.close()
@@ -255,17 +295,25 @@ class Server:
     def _admits(self, host: str, waiting_from_it: int, waiting: int) -> bool:
         """Whether a connection that has not said anything yet may wait."""
         in_all, from_it = len(self._connections) + waiting, self._per_host[host] + waiting_from_it
-        fits = in_all < self.limits.max_connections and from_it < self.limits.max_connections_per_address
+        fits = (
+            in_all < self.limits.max_connections
+            and from_it < self.limits.max_connections_per_address
+        )
         if fits and descriptors.has_room(1):
             return True
         self._refused += 1
         log.log(
-            logging.WARNING if self._refused == 1 else logging.DEBUG, "%s is refused: too many connections (%d so far)", host, self._refused
+            logging.WARNING if self._refused == 1 else logging.DEBUG,
+            "%s is refused: too many connections (%d so far)",
+            host,
+            self._refused,
         )
         return False
 
     async def stop(self, grace_s: float = 1.0) -> None:
-        """Take no new connections, give requests in flight *grace_s* to be answered and the answers as long to be read, then close."""
+        """Take no new connections, give requests in flight *grace_s* to be answered and the answers
+        as long to be read, then close.
+        """
         if self._listener is None:
             return
         listener, self._listener, self._stopped = self._listener, None, True
@@ -278,18 +326,28 @@ class Server:
         connections = list(self._connections)
         if not connections:
             return
-        await asyncio.wait([asyncio.ensure_future(connection.finish_requests()) for connection in connections], timeout=grace_s)
+        await asyncio.wait(
+            [asyncio.ensure_future(connection.finish_requests()) for connection in connections],
+            timeout=grace_s,
+        )
         for connection in connections:
             connection.close()
-        _, unread = await asyncio.wait([asyncio.ensure_future(connection.wait_closed()) for connection in connections], timeout=grace_s)
+        _, unread = await asyncio.wait(
+            [asyncio.ensure_future(connection.wait_closed()) for connection in connections],
+            timeout=grace_s,
+        )
         if unread:
-            log.warning("%d connections did not take their last answers within %.1f s", len(unread), grace_s)
+            log.warning(
+                "%d connections did not take their last answers within %.1f s", len(unread), grace_s
+            )
             for connection in connections:
                 connection.abort("")
             await asyncio.wait(unread, timeout=grace_s)
 
     def _reads_again(self, reader: ServerConnection) -> bool:
-        """*reader* has something to read; whether it was the last that had, too: then there are hardly others to wait for."""
+        """*reader* has something to read; whether it was the last that had, too: then there are
+        hardly others to wait for.
+        """
         again = self._last_reader is reader
         self._last_reader = reader
         if self._lookout is not None:
@@ -297,7 +355,9 @@ class Server:
         return again
 
     def _go_on_later(self, connection: ServerConnection) -> None:
-        """One slice a turn, whoever it is of: many connections with much to do take no more from the others than one."""
+        """One slice a turn, whoever it is of: many connections with much to do take no more from
+        the others than one.
+        """
         if not self._slices:
             asyncio.get_running_loop().call_soon(self._go_on)
         self._slices.append(connection)
@@ -318,20 +378,32 @@ class Server:
         self._connections.add(connection)
         descriptors.sockets.add(connection)
         self._per_host[host] += 1
-        if self._stopped:  # it was accepted, and nobody knew of it yet
+        # it was accepted, and nobody knew of it yet
+        if self._stopped:
             connection.abort("")
-        elif len(self._connections) > self.limits.max_connections or self._per_host[host] > self.limits.max_connections_per_address:
+        elif (
+            len(self._connections) > self.limits.max_connections
+            or self._per_host[host] > self.limits.max_connections_per_address
+        ):
             self._refused += 1
-            connection.abort(f"{connection.remote_address} is refused: too many connections ({self._refused} so far)")
-        elif connection.peer is not None and not descriptors.has_room():  # one inside this process was asked for
+            connection.abort(
+                f"{connection.remote_address} is refused: too many connections ({self._refused} so "
+                "far)"
+            )
+        elif connection.peer is not None and not descriptors.has_room():
+            # one inside this process was asked for
             self._refused += 1
             why = "no more file descriptors for connections; raise the limit (ulimit -n)"
-            connection.abort(f"{connection.remote_address} is refused: {why} ({self._refused} so far)")
+            connection.abort(
+                f"{connection.remote_address} is refused: {why} ({self._refused} so far)"
+            )
         elif self._on_open is not None:
             self._on_open(connection)
 
     def _closed(self, connection: ServerConnection) -> None:
-        """The socket is gone; until then the connection counts, also one that is closed and does not take its last answers."""
+        """The socket is gone; until then the connection counts, also one that is closed and does
+        not take its last answers.
+        """
         self._connections.discard(connection)
         descriptors.sockets.discard(connection)
         self.unread.forget(connection)
@@ -345,15 +417,18 @@ class Server:
     def _buffered(self, more: int, *, trusted: bool) -> None:
         """Frames that are not complete hold *more* bytes now.
 
-        Over the limit those are cut off that have been arriving for longest, not the reader that came to it: a peer that holds memory
-        would shut out everybody whose frame comes in more than one read.
+        Over the limit those are cut off that have been arriving for longest, not the reader that
+        came to it: a peer that holds memory would shut out everybody whose frame comes in more than
+        one read.
         """
         self._read_buffer_bytes += more
         if not trusted:
             self._stranger_bytes += more
         if more > 0:
             while self._guarded and self._stranger_bytes > self.limits.max_stranger_bytes:
-                self._cut_oldest_frame([one for one in self._connections if one.counted_bytes and not one.trusted])
+                self._cut_oldest_frame(
+                    [one for one in self._connections if one.counted_bytes and not one.trusted]
+                )
             while self._read_buffer_bytes > self.limits.max_read_buffer_bytes:
                 self._cut_oldest_frame([one for one in self._connections if one.counted_bytes])
 
@@ -364,7 +439,10 @@ class Server:
     @staticmethod
     def _cut_oldest_frame(connections: list[ServerConnection]) -> None:
         oldest = min(connections, key=lambda one: (one.trusted, one.frame_started_at or 0.0))
-        oldest.abort(f"{oldest.remote_address} is cut off: frames that are not complete hold more memory than allowed")
+        oldest.abort(
+            f"{oldest.remote_address} is cut off: frames that are not complete hold more memory "
+            "than allowed"
+        )
 
     async def _sweep(self) -> None:
         while True:
@@ -375,14 +453,22 @@ class Server:
                 idle_s = self.limits.connection.idle_s
                 if reason := self._overdue(connection, now):
                     connection.abort(f"{connection.remote_address} is cut off: {reason}")
-                elif now - max(connection.received_at, connection.sent_at) > idle_s:  # as clients are that have nothing to do
-                    connection.abort(f"{connection.remote_address} is closed: idle for {idle_s:g} s", level=logging.INFO)
+                elif now - max(connection.received_at, connection.sent_at) > idle_s:
+                    # as clients are that have nothing to do
+                    connection.abort(
+                        f"{connection.remote_address} is closed: idle for {idle_s:g} s",
+                        level=logging.INFO,
+                    )
 
     def _overdue(self, connection: ServerConnection, now: float) -> str | None:
         """Why the connection must go, if it must."""
         limits = self.limits
         if connection.closing_since is not None:
-            return "it does not take its last answers" if now - connection.closing_since > limits.linger_s else None
+            return (
+                "it does not take its last answers"
+                if now - connection.closing_since > limits.linger_s
+                else None
+            )
         if not connection.received_frames and now - connection.opened_at > limits.first_frame_s:
             return f"no whole frame within {limits.first_frame_s:g} s"
         if connection.frame_started_at is not None:
@@ -400,8 +486,14 @@ class Server:
             connection.slow_since = _Mark(now, taken)
             return None
         since, had = connection.slow_since
-        if unsent <= limits.max_write_buffer_bytes and taken - had >= limits.slow_reader_s * limits.slow_reader_bytes_per_s:
+        if (
+            unsent <= limits.max_write_buffer_bytes
+            and taken - had >= limits.slow_reader_s * limits.slow_reader_bytes_per_s
+        ):
             connection.slow_since = _Mark(now, taken)
         elif now - since > limits.slow_reader_s:
-            return f"it has left {unsent} bytes, and with them {held} of memory, unread for {limits.slow_reader_s:g} s"
+            return (
+                f"it has left {unsent} bytes, and with them {held} of memory, unread for "
+                f"{limits.slow_reader_s:g} s"
+            )
         return None

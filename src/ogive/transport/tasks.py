@@ -15,10 +15,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-async def every(period_s: float, job: Callable[[], Awaitable[None]], *, name: str, first_after_s: float = 0.0) -> NoReturn:
+async def every(
+    period_s: float, job: Callable[[], Awaitable[None]], *, name: str, first_after_s: float = 0.0
+) -> NoReturn:
     """Run *job* every *period_s*, start to start, until cancelled.
 
-    An OgiveError is logged, one of the same kind not again until the job has worked; any other error is a bug and ends the task.
+    An OgiveError is logged, one of the same kind not again until the job has worked; any other
+    error is a bug and ends the task.
     """
     loop, failing = asyncio.get_running_loop(), None
     await asyncio.sleep(first_after_s)
@@ -38,7 +41,9 @@ async def every(period_s: float, job: Callable[[], Awaitable[None]], *, name: st
 
 
 def watch(task: asyncio.Task[None]) -> None:
-    """Log it when *task*, which runs until it is cancelled, ends otherwise: that is a bug, and nobody awaits the task before its stop."""
+    """Log it when *task*, which runs until it is cancelled, ends otherwise: that is a bug, and
+    nobody awaits the task before its stop.
+    """
     task.add_done_callback(_log_end)
 
 

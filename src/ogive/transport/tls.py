@@ -1,8 +1,10 @@
-"""TLS at a listening socket: which connections must speak it, and the certificates. Source: TlsSystemConfig.java, TlsMode.java, 5.3.
+"""TLS at a listening socket: which connections must speak it, and the certificates.
+
+Source: TlsSystemConfig.java, TlsMode.java, 5.3.
 
 Differs from Java
-- Nothing is generated: without a certificate there is no TLS. With one, connections that do not speak TLS are closed, unless the mode is
-  "permissive" (Java's default).
+- Nothing is generated: without a certificate there is no TLS. With one, connections that do not
+  speak TLS are closed, unless the mode is "permissive" (Java's default).
 - TLS 1.2 and 1.3, no renegotiation.
 """
 
@@ -18,29 +20,44 @@ TlsMode = Literal["permissive", "enforcing"]
 ClientAuth = Literal["none", "optional", "required"]
 
 HANDSHAKE: Final = 0x16
-"""The first byte of a TLS connection. A frame begins with its length, whose first byte is 0 or 1."""
+"""The first byte of a TLS connection.
+
+A frame begins with its length, whose first byte is 0 or 1.
+"""
 _END: Final = "-----END CERTIFICATE-----"
 _KEY: Final = b"PRIVATE KEY-----"
-_VERIFY: Final = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_VERIFY: Final = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
     """Files in PEM form. *mode* permissive: TLS and plain connections on one port."""
 
-    cert: Path  # tls.server.certPath; with the chain of its authorities
+    cert: Path
+    """tls.server.certPath; with the chain of its authorities."""
     key: Path  # tls.server.keyPath
     mode: TlsMode = "enforcing"  # tls.server.mode, permissive
-    client_ca: Path | None = None  # tls.server.trustCertPath; authorities of clients' certificates
+    client_ca: Path | None = None
+    """tls.server.trustCertPath; authorities of clients' certificates."""
     client_auth: ClientAuth = "none"  # tls.server.need.client.auth
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(TlsMode):
             raise InvalidOption(f"TLS mode {self.mode!r} is none of {', '.join(get_args(TlsMode))}")
         if self.client_auth not in get_args(ClientAuth):
-            raise InvalidOption(f"TLS client certificates {self.client_auth!r}: {', '.join(get_args(ClientAuth))} are possible")
+            raise InvalidOption(
+                f"TLS client certificates {self.client_auth!r}: {', '.join(get_args(ClientAuth))} "
+                "are possible"
+            )
         if (self.client_auth != "none") != (self.client_ca is not None):
-            raise InvalidOption("asking clients for certificates needs both the authorities to trust and whether they are required")
+            raise InvalidOption(
+                "asking clients for certificates needs both the authorities to trust and whether "
+                "they are required"
+            )
 
     def context(self) -> ssl.SSLContext:
         """Reads the files. Raises InvalidOption that names the one that is wrong."""
@@ -49,11 +66,14 @@ class TlsConfig:
         context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
         for path in filter(None, (self.cert, self.key, self.client_ca)):
             if path.exists() and not path.is_file():
-                raise InvalidOption(f"TLS: {path} is no file")  # to open a pipe, say, could take for ever
+                # to open a pipe, say, could take for ever
+                raise InvalidOption(f"TLS: {path} is no file")
             try:
                 path.open("rb").close()
             except OSError as exc:
-                raise InvalidOption(f"TLS: {path} cannot be read: {(exc.strerror or str(exc)).lower()}") from None
+                raise InvalidOption(
+                    f"TLS: {path} cannot be read: {(exc.strerror or str(exc)).lower()}"
+                ) from None
         try:
             context.load_cert_chain(self.cert, self.key, password=refuse_password)
         except (ssl.SSLError, ValueError) as exc:
@@ -62,14 +82,19 @@ class TlsConfig:
             try:
                 context.load_verify_locations(self.client_ca)
             except ssl.SSLError as exc:
-                raise InvalidOption(f"TLS: {self.client_ca} holds no certificate of an authority: {exc.reason or exc}") from None
+                raise InvalidOption(
+                    f"TLS: {self.client_ca} holds no certificate of an authority: "
+                    f"{exc.reason or exc}"
+                ) from None
         context.verify_mode = _VERIFY[self.client_auth]
         return context
 
     def doubt(self, host: str) -> str:
-        """Why a client that is given *host* would not take the certificate, its authority apart; empty if it would, or nobody can tell.
+        """Why a client that is given *host* would not take the certificate, its authority apart;
+        empty if it would, or nobody can tell.
 
-        Reads the files: the handshake of such a client is done in memory. Raises InvalidOption for files that cannot be used.
+        Reads the files: the handshake of such a client is done in memory. Raises InvalidOption for
+        files that cannot be used.
         """
         server = self.context()
         try:
@@ -78,12 +103,14 @@ class TlsConfig:
             to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
             asks = client.wrap_bio(to_client, to_server, server_hostname=host)
             answers = server.wrap_bio(to_server, to_client, server_side=True)
-            for side in (asks, answers, asks):  # greeting, certificate, its check
+            # greeting, certificate, its check
+            for side in (asks, answers, asks):
                 with contextlib.suppress(ssl.SSLWantReadError):
                     side.do_handshake()
         except ssl.SSLCertVerificationError as exc:
             return exc.verify_message
-        except (ssl.SSLError, InvalidOption):  # such as a form of PEM that only the server's side reads
+        except (ssl.SSLError, InvalidOption):
+            # such as a form of PEM that only the server's side reads
             pass
         return ""
 
@@ -100,10 +127,15 @@ def first_certificate(path: Path) -> str:
 
 
 def fault_of(cert: Path, key: Path, exc: Exception) -> str:
-    """What is wrong with the files of a certificate and its key, of which OpenSSL says only *exc*."""
+    """What is wrong with the files of a certificate and its key, of which OpenSSL says only
+    *exc*.
+    """
     in_cert = cert.read_bytes()
     if b"CERTIFICATE-----" not in in_cert:
-        return f"{cert} holds no certificate in PEM form{'; are certificate and key swapped?' if _KEY in in_cert else ''}"
+        return (
+            f"{cert} holds no certificate in PEM "
+            f"form{'; are certificate and key swapped?' if _KEY in in_cert else ''}"
+        )
     if _KEY not in key.read_bytes():
         return f"{key} holds no key in PEM form"
     return f"{cert} and {key} are no certificate and its key: {getattr(exc, 'reason', None) or exc}"

@@ -1,4 +1,6 @@
-"""Work done once per turn of the event loop for everything in it: one write to the log, one write to each socket; and work in slices."""
+"""Work done once per turn of the event loop for everything in it: one write to the log, one write
+to each socket; and work in slices.
+"""
 
 import asyncio
 import time
@@ -8,20 +10,24 @@ from typing import Final
 
 Job = Callable[[], None]
 
-SLICE_S: Final = 0.01  # what came together is carried out for so long before others have their turn
-AT_ONCE: Final = 64  # tasks that are woken for a slice
+# what came together is carried out for so long before others have their turn
+SLICE_S: Final = 0.01
+# tasks that are woken for a slice
+AT_ONCE: Final = 64
 
 
 class Turn:
     """Jobs for the end of the turn, in order; what they bring along follows in the same turn.
 
-    The loop runs them when it has read every socket that had something, unless whoever brings them has taken that upon itself with hold().
+    The loop runs them when it has read every socket that had something, unless whoever brings them
+    has taken that upon itself with hold().
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._jobs: deque[Job] = deque()
-        self._held = False  # somebody runs what is added: the loop need not
+        # somebody runs what is added: the loop need not
+        self._held = False
 
     def add(self, job: Job) -> None:
         if not self._jobs and not self._held:
@@ -29,7 +35,9 @@ class Turn:
         self._jobs.append(job)
 
     def hold(self) -> bool:
-        """Whether the caller is the first to bring anything; it then has to call run() when it is through."""
+        """Whether the caller is the first to bring anything; it then has to call run() when it is
+        through.
+        """
         if self._jobs or self._held:
             return False
         self._held = True
@@ -43,7 +51,8 @@ class Turn:
                 jobs.popleft()()
         finally:
             self._held = False
-            if jobs:  # one of them failed: that is not the others' fault
+            # one of them failed: that is not the others' fault
+            if jobs:
                 self._loop.call_soon(self.run)
 
     def call_from_thread(self, job: Job) -> None:
@@ -56,13 +65,17 @@ class Turn:
 
 
 class Slices:
-    """Has tasks that came together go on in slices, between which the loop turns, and in order; at least one in each slice."""
+    """Has tasks that came together go on in slices, between which the loop turns, and in order; at
+    least one in each slice.
+    """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
-        self._until: float | None = None  # the end of this turn's slice, once somebody has gone on
+        # the end of this turn's slice, once somebody has gone on
+        self._until: float | None = None
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._again: list[asyncio.Future[None]] = []  # those that were woken too late in the slice
+        # those that were woken too late in the slice
+        self._again: list[asyncio.Future[None]] = []
         self._turning = False
 
     async def mine(self) -> None:
@@ -97,6 +110,7 @@ class Slices:
         if self._turning:
             for _ in range(min(AT_ONCE, len(self._waiting))):
                 woken = self._waiting.popleft()
-                if not woken.done():  # else its task was cancelled
+                # else its task was cancelled
+                if not woken.done():
                     woken.set_result(None)
             asyncio.get_running_loop().call_soon(self._next)

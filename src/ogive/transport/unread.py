@@ -1,7 +1,8 @@
 """What waits to be read by all connections of a server together, within one limit.
 
-Above half the limit pulls of who has much unread already wait sooner, near it all of them do (broker/pull_hold.py), and then the one goes
-that would need longest to take what it holds. Who takes its answers, however slow its network is, is not cut because others do not.
+Above half the limit pulls of who has much unread already wait sooner, near it all of them do
+(broker/pull_hold.py), and then the one goes that would need longest to take what it holds. Who
+takes its answers, however slow its network is, is not cut because others do not.
 """
 
 import asyncio
@@ -15,10 +16,15 @@ if sys.platform != "win32":
     from fcntl import ioctl
     from termios import TIOCOUTQ
 
-COUNTED: Final = 16 * 1024  # less than this of a connection is not counted: usual answers cost nothing, 10,000 such connections 160 MiB
-LOOK_S: Final = 0.005  # until the sockets have taken what they can of what was written
-_FREED: Final = 16  # a part of the limit that is made free at a time, or each answer would look through all connections
-_SMOOTH: Final = 0.2  # of the last second in what a peer takes a second
+# less than this of a connection is not counted: usual answers cost nothing, 10,000 such connections
+# 160 MiB
+COUNTED: Final = 16 * 1024
+# until the sockets have taken what they can of what was written
+LOOK_S: Final = 0.005
+# a part of the limit that is made free at a time, or each answer would look through all connections
+_FREED: Final = 16
+# of the last second in what a peer takes a second
+_SMOOTH: Final = 0.2
 
 
 def waiting_in_system(transport: asyncio.Transport | None) -> int:
@@ -54,9 +60,12 @@ class Holder(Protocol):
 class _Held:
     size: int
     since: float
-    had: int  # what its peer had taken then
-    taken: int = -1  # at the last look; below 0: there was none
-    rate: float = -1.0  # bytes a second; below 0: not known yet
+    # what its peer had taken then
+    had: int
+    # at the last look; below 0: there was none
+    taken: int = -1
+    # bytes a second; below 0: not known yet
+    rate: float = -1.0
 
     def look(self, taken: int, passed_s: float) -> None:
         if self.taken >= 0:
@@ -70,9 +79,15 @@ class _Held:
         return self.size / max(self.rate, 1.0)
 
     def rank(self, slow_s: float, now: float, taken: int) -> tuple[int, float, float]:
-        """The largest goes first: who is known to be slow, then who is new by what it has taken so far, last who takes its answers."""
+        """The largest goes first: who is known to be slow, then who is new by what it has taken so
+        far, last who takes its answers.
+        """
         if self.rate < 0:
-            return 1, self.size * max(now - self.since, 0.001) / max(taken - self.had, 1), -self.since
+            return (
+                1,
+                self.size * max(now - self.since, 0.001) / max(taken - self.had, 1),
+                -self.since,
+            )
         return 2 if self.lasts_s > slow_s else 0, self.lasts_s, -self.since
 
 
@@ -95,7 +110,9 @@ class Unread:
 
     @property
     def is_full(self) -> bool:
-        """Nobody gets anything large; this passes within a look, unless all take their answers, and then soon."""
+        """Nobody gets anything large; this passes within a look, unless all take their answers, and
+        then soon.
+        """
         return self.total > self._full
 
     async def room(self) -> None:
@@ -145,7 +162,10 @@ class Unread:
 
     def _cut(self) -> None:
         now, each = self._loop.time(), enumerate(self._held.items())
-        ranks = sorted(((held.rank(self._slow_s, now, one.taken_bytes), i, one) for i, (one, held) in each), reverse=True)
+        ranks = sorted(
+            ((held.rank(self._slow_s, now, one.taken_bytes), i, one) for i, (one, held) in each),
+            reverse=True,
+        )
         for (kind, _, _), _, connection in ranks:
             if self.total <= (self._limit if kind == 0 else self._full):
                 return
@@ -153,5 +173,9 @@ class Unread:
                 continue
             size = self._held[connection].size
             self.forget(connection)
-            what = f"{size} bytes wait for it to read, and {self.total} for others: more than allowed"
-            connection.abort("" if connection.closed else f"{connection.remote_address} is cut off: {what}")
+            what = (
+                f"{size} bytes wait for it to read, and {self.total} for others: more than allowed"
+            )
+            connection.abort(
+                "" if connection.closed else f"{connection.remote_address} is cut off: {what}"
+            )

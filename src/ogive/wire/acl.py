@@ -1,7 +1,9 @@
-"""Credentials, and the signature that brokers check. Source: AclClientRPCHook.java, AclUtils.java, 5.3.
+"""Credentials, and the signature that brokers check.
 
-A signature covers the values of the header fields and the body, not the code, and no time: whoever can read the connection can repeat a
-request. Use TLS where others can listen.
+Source: AclClientRPCHook.java, AclUtils.java, 5.3.
+
+A signature covers the values of the header fields and the body, not the code, and no time: whoever
+can read the connection can repeat a request. Use TLS where others can listen.
 """
 
 import base64
@@ -19,13 +21,17 @@ ACCESS_KEY: Final = "AccessKey"
 SECURITY_TOKEN: Final = "SecurityToken"  # noqa: S105  the name of a field
 SIGNATURE: Final = "Signature"
 UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
-LAST_THAT_LEFT_IT_OUT: Final = 399  # 4.9.3; newer clients sign every field
+# 4.9.3; newer clients sign every field
+LAST_THAT_LEFT_IT_OUT: Final = 399
 
 
 @explains
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """A user's keys for a cluster with access control. *security_token*: only if one was issued. The secret key is not in the repr."""
+    """A user's keys for a cluster with access control.
+
+    *security_token*: only if one was issued. The secret key is not in the repr.
+    """
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -33,7 +39,9 @@ class Credentials:
 
     def __post_init__(self) -> None:
         if not self.access_key or not self.secret_key or self.security_token == "":
-            raise InvalidOption("credentials need an access key and a secret key that are not empty")
+            raise InvalidOption(
+                "credentials need an access key and a secret key that are not empty"
+            )
 
     @cached_property
     def fields(self) -> dict[str, str]:
@@ -46,23 +54,34 @@ class Credentials:
         return hmac.new(self.secret_key.encode(), digestmod=hashlib.sha1)
 
     def signature(self, values: bytes, body: bytes) -> str:
-        """Base64, 28 characters. *values*: those of all fields, joined in the order of the fields' names."""
+        """Base64, 28 characters.
+
+        *values*: those of all fields, joined in the order of the fields' names.
+        """
         digest = self._keyed.copy()
         digest.update(values)
         digest.update(body)
         return base64.b64encode(digest.digest()).decode()
 
     def sign(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """*fields* with the access key and the signature over them and *body*. An empty value would be lost on its way: it is left out."""
+        """*fields* with the access key and the signature over them and *body*.
+
+        An empty value would be lost on its way: it is left out.
+        """
         signed = {name: value for name, value in fields.items() if value} | self.fields
         return {**signed, SIGNATURE: self.signature(_joined(signed), body)}
 
     def has_signed(self, fields: Mapping[str, str], body: bytes, version: int) -> bool:
-        """Whether the signature among *fields* is this user's. *version*: the client's; old ones do not sign every field."""
+        """Whether the signature among *fields* is this user's.
+
+        *version*: the client's; old ones do not sign every field.
+        """
         signed = fields
         if version <= LAST_THAT_LEFT_IT_OUT and UNIQUE_KEY_QUERY in fields:
             signed = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
-        return hmac.compare_digest(self.signature(_joined(signed), body).encode(), fields.get(SIGNATURE, "").encode())
+        return hmac.compare_digest(
+            self.signature(_joined(signed), body).encode(), fields.get(SIGNATURE, "").encode()
+        )
 
 
 def _joined(fields: Mapping[str, str]) -> bytes:

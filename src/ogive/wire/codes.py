@@ -19,18 +19,25 @@ __all__ = [
 ]
 
 VERSION = 479
-"""What we say of ourselves: the ordinal of 5.3.3 in MQVersion.java. Peers switch behaviour on it (protocol 01, section 6)."""
+"""What we say of ourselves: the ordinal of 5.3.3 in MQVersion.java.
+
+Peers switch behaviour on it (protocol 01, section 6).
+"""
 OWN_VERSION_FIGURE = "ogiveVersion"
 """The figure under which a broker of ours reports its own release; Apache's have none."""
 BEYOND_THE_END = "Offset is beyond the end of its queue"
 """How a broker of ours answers progress that it does not keep, with SUCCESS; Apache's keep it."""
 
 
-_FIRST_NAMED_VERSION = 213  # 4.0.0; from there on ten patch releases a minor one, each with a snapshot before it
+# 4.0.0; from there on ten patch releases a minor one, each with a snapshot before it
+_FIRST_NAMED_VERSION = 213
 
 
 def version_name(version: int) -> str:
-    """``5.3.3`` for 479: the release behind a peer's version number. Source: MQVersion.java, 5.5."""
+    """``5.3.3`` for 479: the release behind a peer's version number.
+
+    Source: MQVersion.java, 5.5.
+    """
     steps = version + 1 - _FIRST_NAMED_VERSION
     if steps < 0:
         return f"before 4.0 ({version})"
@@ -214,7 +221,10 @@ class RequestCode(enum.IntEnum):
 
 
 class Flag(enum.IntFlag):
-    """Header ``flag``. Source: RemotingCommand.java; RPC_TYPE and RPC_ONEWAY there are bit *positions*."""
+    """Header ``flag``.
+
+    Source: RemotingCommand.java; RPC_TYPE and RPC_ONEWAY there are bit *positions*.
+    """
 
     RESPONSE = 1 << 0
     ONEWAY = 1 << 1
@@ -247,7 +257,10 @@ class LanguageCode(enum.IntEnum):
 
 
 class SysFlag:
-    """Bits of a message's ``sysFlag``, plain ints because they sit on hot paths. Source: MessageSysFlag.java, 5.3."""
+    """Bits of a message's ``sysFlag``, plain ints because they sit on hot paths.
+
+    Source: MessageSysFlag.java, 5.3.
+    """
 
     COMPRESSED = 0x1
     MULTI_TAGS = 0x2
@@ -266,7 +279,10 @@ class SysFlag:
 
 
 class Decision(enum.IntEnum):
-    """How a transaction ends: ``commitOrRollback`` of END_TRANSACTION. Source: EndTransactionRequestHeader.java."""
+    """How a transaction ends: ``commitOrRollback`` of END_TRANSACTION.
+
+    Source: EndTransactionRequestHeader.java.
+    """
 
     UNKNOWN = 0
     COMMIT = 8

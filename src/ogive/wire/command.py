@@ -1,4 +1,7 @@
-"""RemotingCommand and its two header encodings. Source: RemotingCommand.java, RemotingSerializable.java, RocketMQSerializable.java."""
+"""RemotingCommand and its two header encodings.
+
+Source: RemotingCommand.java, RemotingSerializable.java, RocketMQSerializable.java.
+"""
 
 import functools
 import json
@@ -16,17 +19,24 @@ from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES
 from ogive.wire.java_json import holds_half_a_character
 
 MAX_EXT_FIELDS = 256
-_MAX_LONG: Final = 0x7FFF_FFFF_FFFF_FFFF  # both ways: orjson makes -2.0**63 of integers just below -2**63, so that one is refused too
+# both ways: orjson makes -2.0**63 of integers just below -2**63, so that one is refused too
+_MAX_LONG: Final = 0x7FFF_FFFF_FFFF_FFFF
 
-_BINARY_FIXED: Final = struct.Struct(">hBhiii")  # code, language, version, opaque, flag, remark length
-_BINARY_PLAIN: Final = struct.Struct(">4xhBhiiii")  # a frame's word; the same; the length of the fields, which comes next without a remark
+# code, language, version, opaque, flag, remark length
+_BINARY_FIXED: Final = struct.Struct(">hBhiii")
+# a frame's word; the same; the length of the fields, which comes next without a remark
+_BINARY_PLAIN: Final = struct.Struct(">4xhBhiiii")
 _LEAST_BINARY: Final = _BINARY_PLAIN.size - 4
 _I32: Final = struct.Struct(">i")
 _U32: Final = struct.Struct(">I")
-_SHORT_ENTRY: Final = struct.Struct(">HxI")  # name length, a name of one letter, value length
-_BORN: Final = b"\0\1g\0\0\0\r"  # 13 digits follow
-_NO_FLAG: Final = b"\0\1h\0\0\0\0010\0\1i"  # flag 0, and then properties
-_MAX_RUN: Final = 256  # bytes; with 4,096 of them kept
+# name length, a name of one letter, value length
+_SHORT_ENTRY: Final = struct.Struct(">HxI")
+# 13 digits follow
+_BORN: Final = b"\0\1g\0\0\0\r"
+# flag 0, and then properties
+_NO_FLAG: Final = b"\0\1h\0\0\0\0010\0\1i"
+# bytes; with 4,096 of them kept
+_MAX_RUN: Final = 256
 _MAX_LAYOUTS: Final = 256
 _MAX_LAID_OUT: Final = 32  # fields
 _LANGUAGE_NAMES: Final = {language.name: int(language) for language in LanguageCode}
@@ -37,7 +47,8 @@ _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 
 @dataclass(slots=True)
 class RemotingCommand:
-    """One request or response. ``opaque`` pairs a response with its request, per connection and direction.
+    """One request or response. ``opaque`` pairs a response with its request, per connection and
+    direction.
 
     *language* is one of LanguageCode: a peer's that nobody knows is read as OTHER.
     """
@@ -58,7 +69,10 @@ class RemotingCommand:
 
 
 def encode_command(command: RemotingCommand) -> bytes:
-    """The whole frame, length word included. Raises ProtocolError where the command does not fit the protocol."""
+    """The whole frame, length word included.
+
+    Raises ProtocolError where the command does not fit the protocol.
+    """
     if command.serialize_type == _JSON:
         header = _encode_json(command)
     elif command.serialize_type == _ROCKETMQ:
@@ -67,8 +81,15 @@ def encode_command(command: RemotingCommand) -> bytes:
         raise ProtocolError(f"unknown serialize type {command.serialize_type}")
     total = 4 + len(header) + len(command.body)
     if len(header) > MAX_HEADER_BYTES or total > MAX_FRAME_BYTES:
-        raise ProtocolError(f"a frame of {total} bytes with a header of {len(header)} is over the limit")
-    return b"%b%b%b%b" % (total.to_bytes(4), (command.serialize_type << 24 | len(header)).to_bytes(4), header, command.body)
+        raise ProtocolError(
+            f"a frame of {total} bytes with a header of {len(header)} is over the limit"
+        )
+    return b"%b%b%b%b" % (
+        total.to_bytes(4),
+        (command.serialize_type << 24 | len(header)).to_bytes(4),
+        header,
+        command.body,
+    )
 
 
 def decode_command(frame: bytes) -> RemotingCommand:
@@ -78,9 +99,13 @@ def decode_command(frame: bytes) -> RemotingCommand:
     word = int.from_bytes(frame[:4])
     serialize_type, header_end = word >> 24, 4 + (word & 0xFFFFFF)
     if len(frame) < 4 or header_end > len(frame):
-        raise ProtocolError(f"a header of {header_end - 4} bytes does not fit a frame of {len(frame)}")
+        raise ProtocolError(
+            f"a header of {header_end - 4} bytes does not fit a frame of {len(frame)}"
+        )
     if header_end - 4 > MAX_HEADER_BYTES:
-        raise ProtocolError(f"a header of {header_end - 4} bytes is over the limit of {MAX_HEADER_BYTES}")
+        raise ProtocolError(
+            f"a header of {header_end - 4} bytes is over the limit of {MAX_HEADER_BYTES}"
+        )
     if serialize_type == _ROCKETMQ:
         return _decode_binary(frame, header_end)
     if serialize_type == _JSON:
@@ -88,17 +113,20 @@ def decode_command(frame: bytes) -> RemotingCommand:
     raise ProtocolError(f"unknown serialize type {serialize_type}")
 
 
-# --- JSON ------------------------------------------------------------------------------------------------------------
+# --- JSON -----------------------------------------------------------------------------------------
 
 
 def _encode_json(command: RemotingCommand) -> bytes:
-    """Keys in Java's order, without spaces, and text as it is (UTF-8): half the work of json.dumps on this path."""
+    """Keys in Java's order, without spaces, and text as it is (UTF-8): half the work of json.dumps
+    on this path.
+    """
     quote = encode_basestring
     ext = ",".join([f"{quote(name)}:{quote(value)}" for name, value in command.ext_fields.items()])
     remark = "" if command.remark is None else f'"remark":{quote(command.remark)},'
     language = LanguageCode(command.language).name
     text = (
-        f'{{"code":{command.code},"extFields":{{{ext}}},"flag":{int(command.flag)},"language":"{language}","opaque":{command.opaque},'
+        f'{{"code":{command.code},"extFields":{{{ext}}},"flag":{int(command.flag)},'
+        f'"language":"{language}","opaque":{command.opaque},'
         f'{remark}"serializeTypeCurrentRPC":"JSON","version":{command.version}}}'
     )
     try:
@@ -118,7 +146,8 @@ def _standard_loads(raw: bytes) -> Any:
     try:
         text = raw.decode()
         value = _standard_decode(text)
-    except (ValueError, RecursionError) as exc:  # no UTF-8, no JSON, an integer too long to parse, nested too deep
+    except (ValueError, RecursionError) as exc:
+        # no UTF-8, no JSON, an integer too long to parse, nested too deep
         raise ProtocolError(f"header is no JSON: {exc}") from None
     if holds_half_a_character(text):
         raise ProtocolError("header holds half a character, which no UTF-8 can hold")
@@ -132,10 +161,12 @@ except ImportError:
 else:
 
     def _loads(raw: bytes) -> Any:
-        """orjson; what it refuses goes to the standard reader, so that there is one rule and one wording.
+        """orjson; what it refuses goes to the standard reader, so that there is one rule and one
+        wording.
 
-        Two differences are left, and no field shows them. orjson makes a float of an integer over 64 bits: _int32 and _text_fields refuse
-        it as float and as integer. It reads a little deeper nesting than Python's recursion limit allows: nobody reads such values.
+        Two differences are left, and no field shows them. orjson makes a float of an integer over
+        64 bits: _int32 and _text_fields refuse it as float and as integer. It reads a little deeper
+        nesting than Python's recursion limit allows: nobody reads such values.
         """
         try:
             return orjson.loads(raw)
@@ -175,7 +206,9 @@ def _int32(header: dict[str, Any], name: str) -> int:
 
 
 def _text_fields(ext: Any) -> dict[str, str]:
-    """Java writes every value as a string; the C++ client writes some numbers bare, and null means absent."""
+    """Java writes every value as a string; the C++ client writes some numbers bare, and null means
+    absent.
+    """
     if not isinstance(ext, dict):
         raise ProtocolError("extFields is no JSON object")
     if len(ext) > MAX_EXT_FIELDS:
@@ -195,7 +228,7 @@ def _text_fields(ext: Any) -> dict[str, str]:
     return fields
 
 
-# --- ROCKETMQ --------------------------------------------------------------------------------------------------------
+# --- ROCKETMQ -------------------------------------------------------------------------------------
 
 
 def _encode_binary(command: RemotingCommand) -> bytes:
@@ -209,7 +242,14 @@ def _encode_binary(command: RemotingCommand) -> bytes:
             key, text = name.encode(), value.encode()
             parts.append(b"%b%b%b%b" % (len(key).to_bytes(2), key, len(text).to_bytes(4), text))
             size += 6 + len(key) + len(text)
-        parts[0] = _BINARY_FIXED.pack(command.code, command.language, command.version, command.opaque, command.flag, len(remark))
+        parts[0] = _BINARY_FIXED.pack(
+            command.code,
+            command.language,
+            command.version,
+            command.opaque,
+            command.flag,
+            len(remark),
+        )
     except (UnicodeEncodeError, OverflowError, struct.error) as exc:
         raise ProtocolError(f"command does not fit the binary header: {exc}") from None
     parts[2] = _I32.pack(size)
@@ -219,7 +259,9 @@ def _encode_binary(command: RemotingCommand) -> bytes:
 def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
     if header_end < 4 + _LEAST_BINARY:
         raise ProtocolError(f"a binary header of {header_end - 4} bytes is too short")
-    code, language, version, opaque, flag, remark_length, ext_length = _BINARY_PLAIN.unpack_from(frame)
+    code, language, version, opaque, flag, remark_length, ext_length = _BINARY_PLAIN.unpack_from(
+        frame
+    )
     remark, at = None, 4 + _LEAST_BINARY
     try:
         if remark_length:
@@ -237,17 +279,23 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
     except UnicodeDecodeError as exc:
         raise ProtocolError(f"binary header holds text that is no UTF-8: {exc.reason}") from None
     if len(fields) > MAX_EXT_FIELDS:
-        raise ProtocolError(f"{len(fields)} extension fields are over the limit of {MAX_EXT_FIELDS}")
+        raise ProtocolError(
+            f"{len(fields)} extension fields are over the limit of {MAX_EXT_FIELDS}"
+        )
     if language not in _LANGUAGES:
         language = LanguageCode.OTHER
-    return RemotingCommand(code, fields, frame[header_end:], opaque, flag, remark, language, version, _ROCKETMQ)
+    return RemotingCommand(
+        code, fields, frame[header_end:], opaque, flag, remark, language, version, _ROCKETMQ
+    )
 
 
 def _send_fields(frame: bytes, at: int, end: int) -> dict[str, str] | None:
-    """_binary_fields() of a send as Java's clients write it: 2 us instead of 6. None for any other header.
+    """_binary_fields() of a send as Java's clients write it: 2 us instead of 6.
 
-    Between sends only three adjacent fields change: born time (g), flag (h) and properties (i). What is before and behind them is
-    recognised by its bytes.
+    None for any other header.
+
+    Between sends only three adjacent fields change: born time (g), flag (h) and properties (i).
+    What is before and behind them is recognised by its bytes.
     """
     born_at = frame.find(_BORN, at, end)
     if born_at < 0 or not frame.startswith(_NO_FLAG, born_at + 20):
@@ -259,13 +307,23 @@ def _send_fields(frame: bytes, at: int, end: int) -> dict[str, str] | None:
         return None
     try:
         before, behind = _run(frame[at:born_at]), _run(frame[text_end:end])
-        return {**before, "g": frame[born_at + 7 : born_at + 20].decode(), "h": "0", "i": frame[text_at:text_end].decode(), **behind}
-    except (ProtocolError, struct.error, IndexError, UnicodeDecodeError):  # it only looked so
+        return {
+            **before,
+            "g": frame[born_at + 7 : born_at + 20].decode(),
+            "h": "0",
+            "i": frame[text_at:text_end].decode(),
+            **behind,
+        }
+    except (ProtocolError, struct.error, IndexError, UnicodeDecodeError):
+        # it only looked so
         return None
 
 
 class _Layout:
-    """Where the fields of a header stand. Before each value, its name and both lengths: *between*."""
+    """Where the fields of a header stand.
+
+    Before each value, its name and both lengths: *between*.
+    """
 
     __slots__ = ("between", "names", "pick_between", "pick_values")
 
@@ -286,18 +344,27 @@ _layouts: Final[dict[int, _Layout]] = {}
 
 
 def _fields_as_before(frame: bytes, at: int, end: int) -> dict[str, str]:
-    """_binary_fields(), in 2 us instead of 6 where names and lengths are those of a header before: the ends of transactions, pulls."""
-    text = frame[at:end].decode("latin-1")  # a character for each byte
+    """_binary_fields(), in 2 us instead of 6 where names and lengths are those of a header before:
+    the ends of transactions, pulls.
+    """
+    # a character for each byte
+    text = frame[at:end].decode("latin-1")
     layout = _layouts.get(end - at)
     if layout is not None and layout.pick_between(text) == layout.between:
         values = layout.pick_values(text)
         if "".join(values).isascii():
             return dict(zip(layout.names, values, strict=True))
     fields = _binary_fields(frame, at, end)
-    if 1 < len(fields) <= _MAX_LAID_OUT and sum([6 + len(name) + len(value) for name, value in fields.items()]) == end - at <= _MAX_RUN * 2:
+    if (
+        1 < len(fields) <= _MAX_LAID_OUT
+        and sum([6 + len(name) + len(value) for name, value in fields.items()])
+        == end - at
+        <= _MAX_RUN * 2
+    ):
         if len(_layouts) >= _MAX_LAYOUTS:
             _layouts.clear()
-        _layouts[end - at] = _Layout(text, fields)  # each byte of it is a character of a name, of a value, or of a length
+        # each byte of it is a character of a name, of a value, or of a length
+        _layouts[end - at] = _Layout(text, fields)
     return fields
 
 
@@ -308,16 +375,21 @@ def _run(part: bytes) -> Mapping[str, str]:
 
 
 def _binary_fields(frame: bytes, at: int, end: int) -> dict[str, str]:
-    """name length u16 | name | value length i32 | value, and so on. A third of what a broker does for a send happens here.
+    """name length u16 | name | value length i32 | value, and so on.
 
-    One decoding serves all names and values that are ASCII; only the others are decoded on their own.
+    A third of what a broker does for a send happens here.
+
+    One decoding serves all names and values that are ASCII; only the others are decoded on their
+    own.
     """
     fields: dict[str, str] = {}
-    text = frame[:end].decode("latin-1")  # a character for each byte, so offsets mean the same in both
+    # a character for each byte, so offsets mean the same in both
+    text = frame[:end].decode("latin-1")
     short_entry = _SHORT_ENTRY.unpack_from
     while at < end:
         name_size, value_size = short_entry(frame, at)
-        if name_size == 1 and (name := text[at + 2]) < "\x80":  # all names of a send are letters
+        # all names of a send are letters
+        if name_size == 1 and (name := text[at + 2]) < "\x80":
             at += 7
         else:
             name_end = at + 2 + name_size
@@ -330,7 +402,8 @@ def _binary_fields(frame: bytes, at: int, end: int) -> dict[str, str]:
         if value_end > end:
             raise ProtocolError("an extension field does not fit the header")
         value = text[at:value_end]
-        if name and value:  # Java decodes an empty one to null: absent
+        # Java decodes an empty one to null: absent
+        if name and value:
             fields[name] = value if value.isascii() else frame[at:value_end].decode()
         at = value_end
     return fields

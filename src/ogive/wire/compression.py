@@ -1,6 +1,7 @@
 """Compression of bodies. Source: CompressorFactory.java, MessageSysFlag.java, 5.3.
 
-zlib is always there. LZ4 (frame format) and ZSTD need the libraries of ``ogive[compression]``, which are loaded at their first use.
+zlib is always there. LZ4 (frame format) and ZSTD need the libraries of ``ogive[compression]``,
+which are loaded at their first use.
 """
 
 import zlib
@@ -12,12 +13,17 @@ from ogive.wire.codes import SysFlag
 
 CompressionType = Literal["zlib", "lz4", "zstd"]
 
-MAX_INFLATED_BYTES: Final = 32 * 1024 * 1024  # of one body; a bomb must not fill the memory
-_ZSTD_STEP: Final = 1024  # bytes at a time, as nothing bounds what comes out: four of them can make 128 KiB
+# of one body; a bomb must not fill the memory
+MAX_INFLATED_BYTES: Final = 32 * 1024 * 1024
+# bytes at a time, as nothing bounds what comes out: four of them can make 128 KiB
+_ZSTD_STEP: Final = 1024
 
 
 def compress(body: bytes, kind: CompressionType = "zlib", level: int = 5) -> tuple[bytes, int]:
-    """The shorter form of *body*, and the sysFlag bits that mark it. Raises CompressionUnavailable."""
+    """The shorter form of *body*, and the sysFlag bits that mark it.
+
+    Raises CompressionUnavailable.
+    """
     flag, pack, _ = _CODECS[kind]
     return pack(body, level), SysFlag.COMPRESSED | flag
 
@@ -25,11 +31,14 @@ def compress(body: bytes, kind: CompressionType = "zlib", level: int = 5) -> tup
 def decompress(body: bytes, sys_flag: int, limit: int = MAX_INFLATED_BYTES) -> bytes:
     """Inflate a body of at most *limit* bytes. No type bits mean zlib: all clients before 5.0.
 
-    Raises ProtocolError for what is damaged, too long, or in an unknown compression; CompressionUnavailable.
+    Raises ProtocolError for what is damaged, too long, or in an unknown compression;
+    CompressionUnavailable.
     """
     kind = _KINDS.get(sys_flag & SysFlag.COMPRESSION_MASK)
     if kind is None:
-        raise ProtocolError(f"body is compressed in an unknown way ({sys_flag & SysFlag.COMPRESSION_MASK:#x})")
+        raise ProtocolError(
+            f"body is compressed in an unknown way ({sys_flag & SysFlag.COMPRESSION_MASK:#x})"
+        )
     plain = _CODECS[kind][2](body, limit)
     if len(plain) > limit:
         raise ProtocolError(f"body inflates to more than {limit} bytes")
@@ -41,7 +50,7 @@ def require(kind: CompressionType) -> None:
     _CODECS[kind][1](b"", 1)
 
 
-# --- the codecs: unpack gives at most limit + 1 bytes ----------------------------------------------------------------
+# --- the codecs: unpack gives at most limit + 1 bytes ---------------------------------------------
 
 
 def _pack_zlib(body: bytes, level: int) -> bytes:
@@ -111,7 +120,9 @@ def _unpack_zstd(body: bytes, limit: int) -> bytes:
 
 
 def _unavailable(kind: CompressionType) -> CompressionUnavailable:
-    return CompressionUnavailable(f"bodies compressed with {kind} need another library: pip install 'ogive[compression]'")
+    return CompressionUnavailable(
+        f"bodies compressed with {kind} need another library: pip install 'ogive[compression]'"
+    )
 
 
 _Codec = tuple[int, Callable[[bytes, int], bytes], Callable[[bytes, int], bytes]]
@@ -120,4 +131,9 @@ _CODECS: Final[dict[CompressionType, _Codec]] = {
     "lz4": (SysFlag.LZ4, _pack_lz4, _unpack_lz4),
     "zstd": (SysFlag.ZSTD, _pack_zstd, _unpack_zstd),
 }
-_KINDS: Final[dict[int, CompressionType]] = {0: "zlib", SysFlag.ZLIB: "zlib", SysFlag.LZ4: "lz4", SysFlag.ZSTD: "zstd"}
+_KINDS: Final[dict[int, CompressionType]] = {
+    0: "zlib",
+    SysFlag.ZLIB: "zlib",
+    SysFlag.LZ4: "lz4",
+    SysFlag.ZSTD: "zstd",
+}

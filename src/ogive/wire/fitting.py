@@ -18,7 +18,9 @@ _MAX_NAMES_BYTES: Final = 200
 _MARK_BYTES: Final = len(PropertyName.REMOVED_PROPERTIES) + _MAX_NAMES_BYTES + len("\x01...\x02")
 
 
-def fit_properties(properties: Mapping[str, str], limit: int = MAX_PROPERTIES_BYTES) -> dict[str, str]:
+def fit_properties(
+    properties: Mapping[str, str], limit: int = MAX_PROPERTIES_BYTES
+) -> dict[str, str]:
     """Return *properties*, without the largest ones if they do not fit into *limit* bytes.
 
     REMOVED_PROPERTIES names what was removed. *limit* must be at least 24,000.
@@ -28,7 +30,9 @@ def fit_properties(properties: Mapping[str, str], limit: int = MAX_PROPERTIES_BY
     excess = sum(sizes.values()) - limit
     if excess <= 0:
         return kept
-    removable = [name for name in kept if name not in RESERVED_PROPERTIES or sizes[name] > _SMALL_BYTES]
+    removable = [
+        name for name in kept if name not in RESERVED_PROPERTIES or sizes[name] > _SMALL_BYTES
+    ]
     removed: list[str] = []
     excess += _MARK_BYTES
     for name in sorted(removable, key=sizes.__getitem__, reverse=True):
@@ -38,7 +42,9 @@ def fit_properties(properties: Mapping[str, str], limit: int = MAX_PROPERTIES_BY
         removed.append(_cut(name, _MAX_NAME_BYTES))
         del kept[name]
     before = kept.pop(PropertyName.REMOVED_PROPERTIES, None)
-    kept[PropertyName.REMOVED_PROPERTIES] = _cut(", ".join([before, *removed] if before else removed), _MAX_NAMES_BYTES)
+    kept[PropertyName.REMOVED_PROPERTIES] = _cut(
+        ", ".join([before, *removed] if before else removed), _MAX_NAMES_BYTES
+    )
     return kept
 
 

@@ -1,17 +1,24 @@
-"""Frames on a byte stream: length u32 | serialize type u8 + header length u24 | header | body (big-endian)."""
+"""Frames on a byte stream: length u32 | serialize type u8 + header length u24 | header | body
+(big-endian).
+"""
 
 from ogive.errors import ProtocolError
 from ogive.native import native
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024 - 4
-"""Largest value of the length word; with its own four bytes a frame is at most 16 MiB. Source: NettyDecoder.java."""
+"""Largest value of the length word; with its own four bytes a frame is at most 16 MiB.
+
+Source: NettyDecoder.java.
+"""
 
 MAX_HEADER_BYTES = 256 * 1024
 """32,767 bytes of properties with every character escaped need 196,602: a legal send must pass."""
 
 
 class FrameDecoder:
-    """Splits a byte stream into frames. A frame is yielded without its length word, as one ``bytes``.
+    """Splits a byte stream into frames.
+
+    A frame is yielded without its length word, as one ``bytes``.
 
     After a ProtocolError the stream has no meaning any more: the connection must be closed.
     """
@@ -19,9 +26,11 @@ class FrameDecoder:
     __slots__ = ("_max", "_needed", "_pending")
 
     def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
-        self._pending = bytearray()  # the start of a frame that is not complete; grows in amortised constant time
+        # the start of a frame that is not complete; grows in amortised constant time
+        self._pending = bytearray()
         self._max = max_frame_bytes
-        self._needed = 4  # bytes of _pending before it is worth looking again
+        # bytes of _pending before it is worth looking again
+        self._needed = 4
 
     @property
     def buffered(self) -> int:
@@ -29,14 +38,17 @@ class FrameDecoder:
         return len(self._pending)
 
     def feed(self, data: bytes) -> tuple[list[bytes], ProtocolError | None]:
-        """The frames that *data* completes, and what is wrong behind them (the frames before the fault are good)."""
+        """The frames that *data* completes, and what is wrong behind them (the frames before the
+        fault are good).
+        """
         frames: list[bytes] = []
         if self._pending:
             self._pending += data
             if len(self._pending) < self._needed:
                 return [], None
             pending, self._pending = memoryview(self._pending), bytearray()
-            if self._needed > 4:  # of a frame that came in many parts: one copy of its megabytes instead of two
+            # of a frame that came in many parts: one copy of its megabytes instead of two
+            if self._needed > 4:
                 frames.append(bytes(pending[4 : self._needed]))
                 pending = pending[self._needed :]
             data = bytes(pending)
@@ -48,7 +60,9 @@ class FrameDecoder:
         while end - at >= 4:
             size = int.from_bytes(data[at : at + 4])
             if not 4 <= size <= self._max:
-                return frames, ProtocolError(_stranger(data[at : at + 4]) or f"frame length {size} is outside 4..{self._max}")
+                return frames, ProtocolError(
+                    _stranger(data[at : at + 4]) or f"frame length {size} is outside 4..{self._max}"
+                )
             if end - at - 4 < size:
                 self._needed = size + 4
                 break
@@ -60,11 +74,14 @@ class FrameDecoder:
 
 
 _HTTP = frozenset((b"HTTP", b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"CONN"))
-_TLS_KINDS, _TLS_MAJOR = (0x15, 0x16), 3  # an alert, a greeting
+# an alert, a greeting
+_TLS_KINDS, _TLS_MAJOR = (0x15, 0x16), 3
 
 
 def _stranger(start: bytes) -> str | None:
-    """What the peer speaks, if its first bytes tell: the usual cause is an address or a port of something else."""
+    """What the peer speaks, if its first bytes tell: the usual cause is an address or a port of
+    something else.
+    """
     if start in _HTTP:
         return "it speaks HTTP, not RocketMQ's protocol: is that the right port?"
     if start[0] in _TLS_KINDS and start[1] == _TLS_MAJOR:

@@ -1,6 +1,8 @@
-"""A reader for the JSON that Java's fastjson writes: bare integer keys, objects as keys, references to values written before.
+"""A reader for the JSON that Java's fastjson writes: bare integer keys, objects as keys, references
+to values written before.
 
-Source: behaviour of fastjson 1 and 2 as seen in answers of Apache's brokers (protocol 01, section 10).
+Source: behaviour of fastjson 1 and 2 as seen in answers of Apache's brokers (protocol 01, section
+10).
 """
 
 import json
@@ -13,26 +15,37 @@ from ogive.errors import ProtocolError
 MAX_DEPTH: Final = 64
 MAX_VALUES: Final = 1_000_000
 MAX_JAVA_VALUES: Final = 25_000
-"""In what a peer sends. A frame has room for eight million values: a third of a GiB, and in Java's dialect, of which a value takes
-two microseconds, over ten seconds of nothing else. A server's loop stands still for 25,000 of them as long as for 1 MiB of plain JSON."""
-MAX_TABLE_VALUES: Final = 250_000  # of the dialect where an answer has a table of everything
+"""In what a peer sends.
+
+A frame has room for eight million values: a third of a GiB, and in Java's dialect, of which a value
+takes two microseconds, over ten seconds of nothing else. A server's loop stands still for 25,000 of
+them as long as for 1 MiB of plain JSON.
+"""
+# of the dialect where an answer has a table of everything
+MAX_TABLE_VALUES: Final = 250_000
 MAX_REFERRED: Final = 1_000_000
-MAX_PATH: Final = 4_096  # characters of a reference
+# characters of a reference
+MAX_PATH: Final = 4_096
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 _WORDS: Final = {"true": True, "false": False, "null": None}
 
 
 class FrozenObject(dict[str, Any]):
-    """An object that stands as a key of another object: equal to a dict, hashable by its content."""
+    """An object that stands as a key of another object: equal to a dict, hashable by its
+    content.
+    """
 
     def __hash__(self) -> int:  # type: ignore[override]
-        # Of texts: Python seeds their hashes, so that nobody can choose many keys with one. str() would give 1 and "1" the same text.
+        # Of texts: Python seeds their hashes, so that nobody can choose many keys with one. str()
+        # would give 1 and "1" the same text.
         return hash(frozenset((k, repr(v)) for k, v in self.items()))
 
 
 def loads(raw: bytes | str, *, bounded: bool = False, java_values: int = MAX_JAVA_VALUES) -> Any:
-    """Standard JSON at full speed, Java's dialect otherwise; bare integer keys become text. Raises ProtocolError.
+    """Standard JSON at full speed, Java's dialect otherwise; bare integer keys become text.
+
+    Raises ProtocolError.
 
     *bounded*: not over MAX_VALUES, or *java_values* in the dialect and with references.
     """
@@ -70,7 +83,9 @@ _HALVES: Final = re.compile(r"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][8
 
 
 def holds_half_a_character(text: str) -> bool:
-    """Whether JSON *text* escapes a lone surrogate: Python would read it, and then fail to write any answer that shows it."""
+    """Whether JSON *text* escapes a lone surrogate: Python would read it, and then fail to write
+    any answer that shows it.
+    """
     return ("\\ud" in text or "\\uD" in text) and any(found[1] for found in _HALVES.finditer(text))
 
 
@@ -171,11 +186,14 @@ _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 
 def _resolve(root: Any) -> Any:
-    """Replace ``{"$ref": "$.a.b[0]"}`` by what stands there; other forms of reference are refused.
+    """Replace ``{"$ref": "$.a.b[0]"}`` by what stands there; other forms of reference are
+    refused.
 
-    So are references into themselves, and what grows beyond MAX_REFERRED values when every reference is followed.
+    So are references into themselves, and what grows beyond MAX_REFERRED values when every
+    reference is followed.
     """
-    sizes: dict[int, int] = {}  # id of a dict or list -> values in it, 0 while it is being walked
+    # id of a dict or list -> values in it, 0 while it is being walked
+    sizes: dict[int, int] = {}
     left = MAX_REFERRED
 
     def walk(value: Any, depth: int) -> tuple[Any, int]:
@@ -188,7 +206,9 @@ def _resolve(root: Any) -> Any:
             value, size = walk(_follow(root, path), depth + 1)
             left -= size + len(path)
             if left < 0:
-                raise ProtocolError(f"references in the body stand for more than {MAX_REFERRED} values")
+                raise ProtocolError(
+                    f"references in the body stand for more than {MAX_REFERRED} values"
+                )
             return value, size
         if not isinstance(value, dict | list):
             return value, 1
@@ -209,7 +229,10 @@ def _resolve(root: Any) -> Any:
 
 
 def _steps(path: str) -> list[tuple[str, str]]:
-    """Of each either the name or the index. A path beyond MAX_DEPTH leads nowhere: no value stands so deep."""
+    """Of each either the name or the index.
+
+    A path beyond MAX_DEPTH leads nowhere: no value stands so deep.
+    """
     steps = _STEP.findall(path) if len(path) <= MAX_PATH else []
     if not path.startswith("$") or ".." in path or len(path) > MAX_PATH or len(steps) > MAX_DEPTH:
         raise ProtocolError(f"reference {path[:64]!r} is not of the form $.a.b[0]")

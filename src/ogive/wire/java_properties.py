@@ -73,8 +73,12 @@ def _unescaped(text: str) -> str:
             at += 1
             if char == "u":
                 digits = text[at : at + 4]
-                if len(digits) < 4 or not all(digit in "0123456789abcdefABCDEF" for digit in digits):
-                    raise InvalidOption(f"\\u{digits} is not a Unicode escape: four hexadecimal digits are expected")
+                if len(digits) < 4 or not all(
+                    digit in "0123456789abcdefABCDEF" for digit in digits
+                ):
+                    raise InvalidOption(
+                        f"\\u{digits} is not a Unicode escape: four hexadecimal digits are expected"
+                    )
                 char, at = chr(int(digits, 16)), at + 4
             else:
                 char = _ESCAPES.get(char, char)

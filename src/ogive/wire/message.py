@@ -1,4 +1,7 @@
-"""Stored messages, properties, ids and batches. Source: MessageDecoder.java, CommitLog.java, 5.3."""
+"""Stored messages, properties, ids and batches.
+
+Source: MessageDecoder.java, CommitLog.java, 5.3.
+"""
 
 import binascii
 import dataclasses
@@ -19,7 +22,10 @@ from ogive.wire.numbers import whole_number
 
 MAGIC_V1: Final = 0xDAA320A7
 MAGIC_V2: Final = 0xDAA320AB
-"""Version 2 differs in one place: two bytes of topic length instead of one. Only 5.x writes it, for topics over 127 bytes."""
+"""Version 2 differs in one place: two bytes of topic length instead of one.
+
+Only 5.x writes it, for topics over 127 bytes.
+"""
 MAGIC_BLANK: Final = 0xCBD43194
 """End of a commit-log file: int32 of the room left, this magic, then anything."""
 
@@ -29,18 +35,24 @@ MAX_INNER_MESSAGES: Final = 32767
 """of one record: INNER_NUM is a short for Apache's brokers"""
 
 HEAD: Final = struct.Struct(">IIIiiqqiq")
-"""total size, magic, body CRC, queue id, flag, queue offset, commit-log offset, sysFlag, born timestamp (48 bytes)"""
+"""total size, magic, body CRC, queue id, flag, queue offset, commit-log offset, sysFlag, born
+timestamp (48 bytes)
+"""
 TAIL: Final = struct.Struct(">iq")
-"""reconsume times, prepared transaction offset; they stand between the store host and the body length"""
+"""reconsume times, prepared transaction offset; they stand between the store host and the body
+length
+"""
 RECORD_V4: Final = struct.Struct(">IIIiiqqiq8sq8siqi")
-"""The whole fixed part with IPv4 hosts: HEAD, born host, store timestamp, store host, TAIL, body length (88 bytes)"""
+"""The whole fixed part with IPv4 hosts: HEAD, born host, store timestamp, store host, TAIL, body
+length (88 bytes)
+"""
 
 _V6_HOSTS: Final = SysFlag.BORN_HOST_V6 | SysFlag.STORE_HOST_V6
 WRAPPED: Final = SysFlag.NEED_UNWRAP | SysFlag.INNER_BATCH
 """Both in the sysFlag of a record that holds a batch whole: see ``unwrap``."""
 
 
-# --- small parts -----------------------------------------------------------------------------------------------------
+# --- small parts ----------------------------------------------------------------------------------
 
 
 def body_crc(body: bytes) -> int:
@@ -65,7 +77,10 @@ def tags_code(tag: str | None) -> int:
 
 @functools.lru_cache(8192)
 def encode_host(host: str, port: int) -> bytes:
-    """4 or 16 address bytes and the port as int32. Raises ProtocolError for a name or a scoped address."""
+    """4 or 16 address bytes and the port as int32.
+
+    Raises ProtocolError for a name or a scoped address.
+    """
     try:
         packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
     except OSError:
@@ -83,13 +98,22 @@ def decode_host(raw: bytes) -> str:
 
 
 def offset_message_id(store_host: bytes, commitlog_offset: int) -> str:
-    """The broker's id of a message: its store host and commit-log offset in upper-case hex (32 or 56 characters)."""
-    return binascii.hexlify(store_host + (commitlog_offset & 0xFFFFFFFFFFFFFFFF).to_bytes(8)).decode().upper()
+    """The broker's id of a message: its store host and commit-log offset in upper-case hex (32 or
+    56 characters).
+    """
+    return (
+        binascii.hexlify(store_host + (commitlog_offset & 0xFFFFFFFFFFFFFFFF).to_bytes(8))
+        .decode()
+        .upper()
+    )
 
 
 def offset_message_ids(store_host: bytes, commitlog_offsets: list[int]) -> str:
     """The ids of several messages, with commas between them: as a batch is answered."""
-    if native is not None and (ids := native.message_ids(store_host, commitlog_offsets)) is not None:
+    if (
+        native is not None
+        and (ids := native.message_ids(store_host, commitlog_offsets)) is not None
+    ):
         return ids
     raw = b"".join([store_host + offset.to_bytes(8) for offset in commitlog_offsets])
     return raw.hex(",", len(store_host) + 8).upper()
@@ -102,26 +126,35 @@ def parse_offset_message_id(text: str) -> tuple[str, int]:
     except ValueError:
         raw = b""
     if len(raw) not in (16, 28):
-        raise ProtocolError(f"{text[:64]!r} is no message id of a broker (32 or 56 hexadecimal digits)")
+        raise ProtocolError(
+            f"{text[:64]!r} is no message id of a broker (32 or 56 hexadecimal digits)"
+        )
     return decode_host(raw[:-8]), int.from_bytes(raw[-8:])
 
 
-# --- properties ------------------------------------------------------------------------------------------------------
+# --- properties -----------------------------------------------------------------------------------
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """name 0x01 value 0x02 ..., UTF-8. Raises ProtocolError over 32,767 bytes, or where a separator stands in a name or value."""
+    """name 0x01 value 0x02 ..., UTF-8.
+
+    Raises ProtocolError over 32,767 bytes, or where a separator stands in a name or value.
+    """
     if native is not None and (stored := native.properties_text(properties)) is not None:
         return stored
     text = _joined(properties)
     if text.count("\x02") != len(properties):
-        raise ProtocolError("a property name or value holds the control character 2, which separates properties")
+        raise ProtocolError(
+            "a property name or value holds the control character 2, which separates properties"
+        )
     try:
         raw = text.encode()
     except UnicodeEncodeError as exc:
         raise ProtocolError(f"a property cannot be written as UTF-8: {exc.reason}") from None
     if len(raw) > MAX_PROPERTIES_BYTES:
-        raise ProtocolError(f"{len(raw)} bytes of properties are over the limit of {MAX_PROPERTIES_BYTES}")
+        raise ProtocolError(
+            f"{len(raw)} bytes of properties are over the limit of {MAX_PROPERTIES_BYTES}"
+        )
     return raw
 
 
@@ -135,9 +168,11 @@ def _joined(properties: Mapping[str, str]) -> str:
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
-    """As in Java, entries without a name or value vanish, the last of repeated names counts, and invalid UTF-8 becomes U+FFFD.
+    """As in Java, entries without a name or value vanish, the last of repeated names counts, and
+    invalid UTF-8 becomes U+FFFD.
 
-    A batch can bring such bytes into any store, and one message must not block the queue for its readers.
+    A batch can bring such bytes into any store, and one message must not block the queue for its
+    readers.
     """
     if native is not None and (found := native.properties(raw)) is not None:
         return found
@@ -150,7 +185,9 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 
 def raw_property(raw: bytes, name: bytes) -> bytes | None:
-    """One value straight from the stored form, without parsing the rest; of several the last, as a Java client's map has it."""
+    """One value straight from the stored form, without parsing the rest; of several the last, as a
+    Java client's map has it.
+    """
     at = raw.rfind(b"\x02" + name + b"\x01") + 1
     if at == 0 and not raw.startswith(name + b"\x01"):
         return None
@@ -161,7 +198,10 @@ def raw_property(raw: bytes, name: bytes) -> bytes | None:
 
 def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
     """REAL_TOPIC and REAL_QID; None where they are missing, or are no topic and no queue."""
-    topic, queue = properties.get(PropertyName.REAL_TOPIC), whole_number(properties.get(PropertyName.REAL_QUEUE_ID, ""))
+    topic, queue = (
+        properties.get(PropertyName.REAL_TOPIC),
+        whole_number(properties.get(PropertyName.REAL_QUEUE_ID, "")),
+    )
     if not topic or len(topic) > MAX_RESOURCE_LENGTH or queue is None:
         return None
     return topic, queue
@@ -179,7 +219,8 @@ class Properties(Mapping[str, str]):
     def _all(self) -> dict[str, str]:
         if self._parsed is None:
             self._parsed = decode_properties(self.raw)
-            self._parsed.pop(PropertyName.RECORD_CRC, None)  # the store's own, about the record as it lay there
+            # the store's own, about the record as it lay there
+            self._parsed.pop(PropertyName.RECORD_CRC, None)
         return self._parsed
 
     def __getitem__(self, name: str) -> str:
@@ -195,18 +236,28 @@ class Properties(Mapping[str, str]):
         return repr(self._all())
 
 
-# --- stored records --------------------------------------------------------------------------------------------------
+# --- stored records -------------------------------------------------------------------------------
 
 
 class DamagedMessage(ProtocolError):
-    """A stored message whose body does not match its checksum; everything else of its record fits.
+    """A stored message whose body does not match its checksum; everything else of its record
+    fits.
 
-    *read_crc* is the checksum of the body as it was read, *intact* what stands before it in the same answer; *alone*: that is all of it.
+    *read_crc* is the checksum of the body as it was read, *intact* what stands before it in the
+    same answer; *alone*: that is all of it.
     """
 
-    def __init__(self, record: "StoredMessage", read_crc: int, intact: Sequence[MessageExt] = (), *, alone: bool = False) -> None:
+    def __init__(
+        self,
+        record: "StoredMessage",
+        read_crc: int,
+        intact: Sequence[MessageExt] = (),
+        *,
+        alone: bool = False,
+    ) -> None:
         super().__init__(
-            f"the body of {record.topic}/{record.queue_id}/{record.queue_offset}, at commit-log offset {record.commitlog_offset}, "
+            f"the body of {record.topic}/{record.queue_id}/{record.queue_offset}, at commit-log "
+            f"offset {record.commitlog_offset}, "
             "does not match its checksum"
         )
         self.queue_offset = record.queue_offset
@@ -214,11 +265,14 @@ class DamagedMessage(ProtocolError):
         self.read_crc = read_crc
         self.intact = tuple(intact)
         self.alone = alone
-        self.next_offset = self.broker_id = -1  # the offset behind the broker's answer, and which broker: filled in by the caller
+        # the offset behind the broker's answer, and which broker: filled in by the caller
+        self.next_offset = self.broker_id = -1
 
 
 class NoRecord(ProtocolError):
-    """Bytes of a pull answer from which no record can be cut; *intact* is what stands before them in the same answer."""
+    """Bytes of a pull answer from which no record can be cut; *intact* is what stands before them
+    in the same answer.
+    """
 
     def __init__(self, message: str, intact: Sequence[MessageExt] = ()) -> None:
         super().__init__(message)
@@ -227,7 +281,9 @@ class NoRecord(ProtocolError):
 
 @dataclass(slots=True)
 class StoredMessage:
-    """One record of the commit log, every field as stored (the body perhaps compressed, hosts as 8 or 20 bytes)."""
+    """One record of the commit log, every field as stored (the body perhaps compressed, hosts as 8
+    or 20 bytes).
+    """
 
     topic: str
     body: bytes = b""
@@ -243,12 +299,17 @@ class StoredMessage:
     store_host: bytes = bytes(8)
     reconsume_times: int = 0
     prepared_transaction_offset: int = 0
-    body_crc: int = 0  # decoding fills it in; encoding computes it
+    # decoding fills it in; encoding computes it
+    body_crc: int = 0
     size: int = 0  # likewise
 
 
 def encode_stored(message: StoredMessage) -> bytes:
-    """The record. Host flags follow the hosts' lengths; topics over 127 bytes take the version 2 layout. Raises ProtocolError."""
+    """The record.
+
+    Host flags follow the hosts' lengths; topics over 127 bytes take the version 2 layout. Raises
+    ProtocolError.
+    """
     topic = message.topic.encode()
     sys_flag = message.sys_flag & ~_V6_HOSTS
     sys_flag |= SysFlag.BORN_HOST_V6 if len(message.born_host) == 20 else 0
@@ -288,10 +349,17 @@ def encode_stored(message: StoredMessage) -> bytes:
 
 
 def stored_properties(buffer: memoryview, at: int) -> tuple[int, int, bytes]:
-    """(record size, queue offset, properties) of the record that starts at byte *at*, which is known to be whole."""
+    """(record size, queue offset, properties) of the record that starts at byte *at*, which is
+    known to be whole.
+    """
     size = int.from_bytes(buffer[at : at + 4])
     sys_flag = buffer[at + 39]
-    body_at = at + RECORD_V4.size + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0) + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    body_at = (
+        at
+        + RECORD_V4.size
+        + (12 if sys_flag & SysFlag.BORN_HOST_V6 else 0)
+        + (12 if sys_flag & SysFlag.STORE_HOST_V6 else 0)
+    )
     topic_at = body_at + int.from_bytes(buffer[body_at - 4 : body_at])
     width = 1 if int.from_bytes(buffer[at + 4 : at + 8]) == MAGIC_V1 else 2
     properties_at = topic_at + width + int.from_bytes(buffer[topic_at : topic_at + width]) + 2
@@ -299,11 +367,16 @@ def stored_properties(buffer: memoryview, at: int) -> tuple[int, int, bytes]:
 
 
 def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:
-    """The record that starts at byte *at*. Raises ProtocolError where it is not whole; the body's CRC is the caller's to check."""
+    """The record that starts at byte *at*.
+
+    Raises ProtocolError where it is not whole; the body's CRC is the caller's to check.
+    """
     end = len(buffer)
     if end - at < 91:
         raise ProtocolError(f"{end - at} bytes are no stored message")
-    size, magic, crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag, born = HEAD.unpack_from(buffer, at)
+    size, magic, crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag, born = (
+        HEAD.unpack_from(buffer, at)
+    )
     if magic != MAGIC_V1 and magic != MAGIC_V2:
         raise ProtocolError(f"magic {magic:08x} is no stored message")
     if not 91 <= size <= end - at:
@@ -324,7 +397,10 @@ def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:
     body_end = cursor + 4 + int.from_bytes(buffer[cursor : cursor + 4])
     topic_at = body_end + (1 if magic == MAGIC_V1 else 2)
     topic_end = topic_at + int.from_bytes(buffer[body_end:topic_at])
-    if topic_end + 2 > stop or topic_end + 2 + int.from_bytes(buffer[topic_end : topic_end + 2]) != stop:
+    if (
+        topic_end + 2 > stop
+        or topic_end + 2 + int.from_bytes(buffer[topic_end : topic_end + 2]) != stop
+    ):
         raise ProtocolError("the parts of a stored message do not add up to its length")
     try:
         topic = str(buffer[topic_at:topic_end], "utf-8")
@@ -351,41 +427,66 @@ def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:
 
 
 def decode_messages(
-    buffer: bytes, broker_name: str = "", *, check_crc: bool = True, max_inflated_bytes: float = MAX_INFLATED_BYTES
+    buffer: bytes,
+    broker_name: str = "",
+    *,
+    check_crc: bool = True,
+    max_inflated_bytes: float = MAX_INFLATED_BYTES,
 ) -> list[MessageExt]:
-    """An answer's body: records back to back, bodies inflated. Raises NoRecord where there is none, DamagedMessage.
+    """An answer's body: records back to back, bodies inflated.
 
-    Behind more than *max_inflated_bytes* of inflated bodies they stay as they are: see MessageExt.is_compressed.
+    Raises NoRecord where there is none, DamagedMessage.
+
+    Behind more than *max_inflated_bytes* of inflated bodies they stay as they are: see
+    MessageExt.is_compressed.
     """
     messages, _ = _decode(buffer, broker_name, check_crc, max_inflated_bytes, in_parts=False)
     return messages
 
 
 def decode_message(buffer: bytes, broker_name: str = "") -> MessageExt:
-    """Decode exactly one message, its body inflated. Raises NoRecord for anything else, without looking at further records."""
+    """Decode exactly one message, its body inflated.
+
+    Raises NoRecord for anything else, without looking at further records.
+    """
     size = int.from_bytes(buffer[:4])
     if not size or size != len(buffer):
-        raise NoRecord(f"{len(buffer)} bytes are not the one message that was asked for: it says that it has {size}")
+        raise NoRecord(
+            f"{len(buffer)} bytes are not the one message that was asked for: it says that it has "
+            f"{size}"
+        )
     return decode_messages(buffer, broker_name)[0]
 
 
 def decode_some(
-    buffer: bytes, broker_name: str = "", *, check_crc: bool = True, max_inflated_bytes: float = MAX_INFLATED_BYTES
+    buffer: bytes,
+    broker_name: str = "",
+    *,
+    check_crc: bool = True,
+    max_inflated_bytes: float = MAX_INFLATED_BYTES,
 ) -> tuple[list[MessageExt], int]:
-    """decode_messages() up to the first compressed body behind more than *max_inflated_bytes* of others, and where that record starts.
+    """decode_messages() up to the first compressed body behind more than *max_inflated_bytes* of
+    others, and where that record starts.
 
-    A MiB of compressed bodies may become a thousand. A record that holds a batch becomes its messages, see ``unwrap``; one behind more
-    than MAX_INNER_MESSAGES is an end, too. One that cannot be unwrapped is NoRecord.
+    A MiB of compressed bodies may become a thousand. A record that holds a batch becomes its
+    messages, see ``unwrap``; one behind more than MAX_INNER_MESSAGES is an end, too. One that
+    cannot be unwrapped is NoRecord.
     """
     return _decode(buffer, broker_name, check_crc, max_inflated_bytes, in_parts=True)
 
 
-def _decode(buffer: bytes, broker_name: str, check_crc: bool, max_inflated_bytes: float, *, in_parts: bool) -> tuple[list[MessageExt], int]:
+def _decode(
+    buffer: bytes, broker_name: str, check_crc: bool, max_inflated_bytes: float, *, in_parts: bool
+) -> tuple[list[MessageExt], int]:
     messages: list[MessageExt] = []
     at, end, inflated = 0, len(buffer), 0
     try:
         while at < end:
-            if native is not None and (at := native.messages(buffer, at, check_crc, messages, broker_name, _FORMS)) == end:
+            if (
+                native is not None
+                and (at := native.messages(buffer, at, check_crc, messages, broker_name, _FORMS))
+                == end
+            ):
                 break
             message = _decode_common(buffer, at, end, broker_name, check_crc)
             if message is not None:
@@ -396,9 +497,13 @@ def _decode(buffer: bytes, broker_name: str, check_crc: bool, max_inflated_bytes
                 break
             record = decode_stored(buffer, at)
             if check_crc and body_crc(record.body) != record.body_crc:
-                raise DamagedMessage(record, body_crc(record.body), messages, alone=record.size == len(buffer))
+                raise DamagedMessage(
+                    record, body_crc(record.body), messages, alone=record.size == len(buffer)
+                )
             queue = _queue(record.topic.encode(), broker_name, record.queue_id)
-            records = unwrap(record) if in_parts and record.sys_flag & WRAPPED == WRAPPED else (record,)
+            records = (
+                unwrap(record) if in_parts and record.sys_flag & WRAPPED == WRAPPED else (record,)
+            )
             for one in records:
                 messages.append(to_message(one, queue, inflate=inflated <= max_inflated_bytes))
                 inflated += len(messages[-1].body)
@@ -410,30 +515,68 @@ def _decode(buffer: bytes, broker_name: str, check_crc: bool, max_inflated_bytes
     return messages, at
 
 
-def _decode_common(buffer: bytes, at: int, end: int, broker_name: str, check_crc: bool) -> MessageExt | None:
-    """What nearly every record is, whole, plain and with IPv4 hosts, in one go; None for any other, which ``_decode`` judges."""
+def _decode_common(
+    buffer: bytes, at: int, end: int, broker_name: str, check_crc: bool
+) -> MessageExt | None:
+    """What nearly every record is, whole, plain and with IPv4 hosts, in one go; None for any other,
+    which ``_decode`` judges.
+    """
     if end - at < 91:
         return None
     (
-        size, magic, crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag, born, born_host,
-        store_timestamp, store_host, reconsume_times, prepared, body_length,
-    ) = RECORD_V4.unpack_from(buffer, at)  # fmt: skip
+        size,
+        magic,
+        crc,
+        queue_id,
+        flag,
+        queue_offset,
+        commitlog_offset,
+        sys_flag,
+        born,
+        born_host,
+        store_timestamp,
+        store_host,
+        reconsume_times,
+        prepared,
+        body_length,
+    ) = RECORD_V4.unpack_from(buffer, at)
     body_at = at + 88
     body_end = body_at + body_length
     stop = at + size
-    if magic != MAGIC_V1 or sys_flag & _UNCOMMON or stop > end or not body_at <= body_end < stop - 2:
+    if (
+        magic != MAGIC_V1
+        or sys_flag & _UNCOMMON
+        or stop > end
+        or not body_at <= body_end < stop - 2
+    ):
         return None
     topic_end = body_end + 1 + buffer[body_end]
-    if topic_end + 2 > stop or topic_end + 2 + (buffer[topic_end] << 8 | buffer[topic_end + 1]) != stop:
+    if (
+        topic_end + 2 > stop
+        or topic_end + 2 + (buffer[topic_end] << 8 | buffer[topic_end + 1]) != stop
+    ):
         return None
     body = buffer[body_at:body_end]
     if check_crc and crc32(body) & 0x7FFFFFFF != crc:
         return None
     queue = _queue(buffer[body_end + 1 : topic_end], broker_name, queue_id)
     message = _Draft(
-        queue.topic, body, Properties(buffer[topic_end + 2 : stop]), queue, queue_offset, commitlog_offset, reconsume_times,
-        born, store_timestamp, decode_host(born_host), decode_host(store_host), flag, sys_flag, size, prepared,
-    )  # fmt: skip
+        queue.topic,
+        body,
+        Properties(buffer[topic_end + 2 : stop]),
+        queue,
+        queue_offset,
+        commitlog_offset,
+        reconsume_times,
+        born,
+        store_timestamp,
+        decode_host(born_host),
+        decode_host(store_host),
+        flag,
+        sys_flag,
+        size,
+        prepared,
+    )
     message.__class__ = MessageExt
     return cast(MessageExt, message)
 
@@ -449,8 +592,13 @@ def _queue(topic: bytes, broker_name: str, queue_id: int) -> MessageQueue:
         raise ProtocolError(f"topic is no UTF-8: {exc.reason}") from None
 
 
-_Draft: Final[Any] = dataclasses.make_dataclass("_Draft", [field.name for field in dataclasses.fields(MessageExt)], slots=True)
-"""A MessageExt that is not frozen yet. It has the same slots, so it can become one: a sixth of the cost of setting frozen fields."""
+_Draft: Final[Any] = dataclasses.make_dataclass(
+    "_Draft", [field.name for field in dataclasses.fields(MessageExt)], slots=True
+)
+"""A MessageExt that is not frozen yet.
+
+It has the same slots, so it can become one: a sixth of the cost of setting frozen fields.
+"""
 
 _FORMS: Final = (
     MessageExt,
@@ -460,18 +608,24 @@ _FORMS: Final = (
     _queue,
     decode_host,
 )
-"""What the compiled part makes messages of: the classes, where their fields stand, and where queues and hosts come from."""
+"""What the compiled part makes messages of: the classes, where their fields stand, and where queues
+and hosts come from.
+"""
 
 
 def to_message(record: StoredMessage, queue: MessageQueue, *, inflate: bool = True) -> MessageExt:
-    """The record as an application sees it. A body that cannot be decompressed stays as it is, marked by its flag."""
+    """The record as an application sees it.
+
+    A body that cannot be decompressed stays as it is, marked by its flag.
+    """
     sys_flag, body = record.sys_flag, record.body
     if sys_flag & SysFlag.COMPRESSED and inflate:
         try:
             body = decompress(body, sys_flag)
             sys_flag &= ~(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
         except (ProtocolError, CompressionUnavailable):
-            pass  # what becomes of it is the reader's decision: MessageExt.is_compressed
+            # what becomes of it is the reader's decision: MessageExt.is_compressed
+            pass
     message = _Draft(
         record.topic,
         body,
@@ -493,11 +647,14 @@ def to_message(record: StoredMessage, queue: MessageQueue, *, inflate: bool = Tr
     return cast(MessageExt, message)
 
 
-# --- batches ---------------------------------------------------------------------------------------------------------
+# --- batches --------------------------------------------------------------------------------------
 
-_BATCH_ITEM: Final = struct.Struct(">iiiii")  # item size, magic 0, CRC 0, flag, body length
-_BATCH_ITEM_READ: Final = struct.Struct(">i8xii")  # the same without magic and CRC, which nothing checks
-_batch_item: Final = tuple.__new__  # a third of what the call of a named tuple costs
+# item size, magic 0, CRC 0, flag, body length
+_BATCH_ITEM: Final = struct.Struct(">iiiii")
+# the same without magic and CRC, which nothing checks
+_BATCH_ITEM_READ: Final = struct.Struct(">i8xii")
+# a third of what the call of a named tuple costs
+_batch_item: Final = tuple.__new__
 
 
 class BatchItem(NamedTuple):
@@ -525,7 +682,10 @@ def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 
 def decode_batch(body: bytes, max_messages: int = MAX_BATCH_MESSAGES) -> list[BatchItem]:
     """Raises ProtocolError where lengths do not add up, or over *max_messages*."""
-    if native is not None and (found := native.batch_items(body, max_messages, BatchItem)) is not None:
+    if (
+        native is not None
+        and (found := native.batch_items(body, max_messages, BatchItem)) is not None
+    ):
         return found
     items: list[BatchItem] = []
     at, end, unpack = 0, len(body), _BATCH_ITEM_READ.unpack_from
@@ -537,31 +697,47 @@ def decode_batch(body: bytes, max_messages: int = MAX_BATCH_MESSAGES) -> list[Ba
         size, flag, body_length = unpack(body, at)
         stop, properties_at = at + size, at + 22 + body_length
         if body_length < 0 or not properties_at <= stop <= end:
-            raise ProtocolError(f"batch item of {size} bytes with a body of {body_length} does not fit")
+            raise ProtocolError(
+                f"batch item of {size} bytes with a body of {body_length} does not fit"
+            )
         if properties_at + (body[properties_at - 2] << 8 | body[properties_at - 1]) != stop:
             raise ProtocolError("the parts of a batch item do not add up to its length")
-        items.append(_batch_item(BatchItem, (flag, body[at + 20 : properties_at - 2], body[properties_at:stop])))
+        items.append(
+            _batch_item(
+                BatchItem, (flag, body[at + 20 : properties_at - 2], body[properties_at:stop])
+            )
+        )
         at = stop
     return items
 
 
 def unwrap(record: StoredMessage) -> list[StoredMessage]:
-    """The messages of a record that holds a batch whole, as 5.x brokers store it in a topic with queue.type=BatchCQ.
+    """The messages of a record that holds a batch whole, as 5.x brokers store it in a topic with
+    queue.type=BatchCQ.
 
-    Each has its own offset, flag, properties and body, and the flag INNER_BATCH; the rest is that of the record. Raises ProtocolError where
-    they cannot be read, and CompressionUnavailable. Source: MessageDecoder.decodeMessage, 5.5.
+    Each has its own offset, flag, properties and body, and the flag INNER_BATCH; the rest is that
+    of the record. Raises ProtocolError where they cannot be read, and CompressionUnavailable.
+    Source: MessageDecoder.decodeMessage, 5.5.
     """
     where = f"the batch at {record.topic}/{record.queue_id}/{record.queue_offset}"
-    body, sys_flag = record.body, record.sys_flag & ~(SysFlag.NEED_UNWRAP | SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
+    body, sys_flag = (
+        record.body,
+        record.sys_flag & ~(SysFlag.NEED_UNWRAP | SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK),
+    )
     try:
-        items = decode_batch(decompress(body, record.sys_flag) if record.sys_flag & SysFlag.COMPRESSED else body, MAX_INNER_MESSAGES)
+        items = decode_batch(
+            decompress(body, record.sys_flag) if record.sys_flag & SysFlag.COMPRESSED else body,
+            MAX_INNER_MESSAGES,
+        )
     except ProtocolError as exc:
         raise ProtocolError(f"{where} cannot be read: {exc}") from None
     said = raw_property(record.properties, b"INNER_NUM")
     if not items:
         raise ProtocolError(f"{where} holds no message")
     if said not in (None, b"%d" % len(items)):
-        raise ProtocolError(f"{where} holds {len(items)} messages, and its INNER_NUM is {said!r:.24}")
+        raise ProtocolError(
+            f"{where} holds {len(items)} messages, and its INNER_NUM is {said!r:.24}"
+        )
     return [
         dataclasses.replace(
             record,

@@ -2,7 +2,8 @@
 
 from typing import Final
 
-_DIGITS: Final = 9  # more fit no record
+# more fit no record
+_DIGITS: Final = 9
 _LONG_DIGITS: Final = 19
 _INT_BITS: Final = 31
 _LONG_BITS: Final = 63

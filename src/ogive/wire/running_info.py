@@ -1,4 +1,7 @@
-"""The running info of a consumer, for brokers and tools. Source: ConsumerRunningInfo.java and its parts, 5.5."""
+"""The running info of a consumer, for brokers and tools.
+
+Source: ConsumerRunningInfo.java and its parts, 5.5.
+"""
 
 import dataclasses
 import enum
@@ -10,7 +13,14 @@ from typing import Any, Self
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
 from ogive.wire import java_json
-from ogive.wire.bodies import SubscriptionData, dumps, loads_object, loads_table, queue_from_json, queue_map_dumps
+from ogive.wire.bodies import (
+    SubscriptionData,
+    dumps,
+    loads_object,
+    loads_table,
+    queue_from_json,
+    queue_map_dumps,
+)
 from ogive.wire.bodies.fields import get_list, queue_to_json
 
 
@@ -28,7 +38,10 @@ def _table(obj: Mapping[str, Any], name: str) -> dict[Any, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessQueueInfo:
-    """What a member holds of one queue. *transaction...*: messages that an orderly listener has taken. Source: ProcessQueueInfo.java."""
+    """What a member holds of one queue.
+
+    *transaction...*: messages that an orderly listener has taken. Source: ProcessQueueInfo.java.
+    """
 
     commit_offset: int = 0
     cached_min_offset: int = field(default=0, metadata={"wire": "cachedMsgMinOffset"})
@@ -48,18 +61,25 @@ class ProcessQueueInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeStatus:
-    """Figures of one topic over the last minute: RT in milliseconds, TPS in messages a second. Source: ConsumeStatus.java."""
+    """Figures of one topic over the last minute: RT in milliseconds, TPS in messages a second.
+
+    Source: ConsumeStatus.java.
+    """
 
     pull_rt: float = field(default=0.0, metadata={"wire": "pullRT"})
     pull_tps: float = field(default=0.0, metadata={"wire": "pullTPS"})
     consume_rt: float = field(default=0.0, metadata={"wire": "consumeRT"})
     consume_ok_tps: float = field(default=0.0, metadata={"wire": "consumeOKTPS"})
     consume_failed_tps: float = field(default=0.0, metadata={"wire": "consumeFailedTPS"})
-    consume_failed_count: int = field(default=0, metadata={"wire": "consumeFailedMsgs"})  # of the last hour
+    # of the last hour
+    consume_failed_count: int = field(default=0, metadata={"wire": "consumeFailedMsgs"})
 
 
 def _to_json(record: ProcessQueueInfo | ConsumeStatus) -> dict[str, Any]:
-    return {f.metadata.get("wire") or _camel(f.name): getattr(record, f.name) for f in dataclasses.fields(record)}
+    return {
+        f.metadata.get("wire") or _camel(f.name): getattr(record, f.name)
+        for f in dataclasses.fields(record)
+    }
 
 
 def _members(cls: type[ProcessQueueInfo | ConsumeStatus], value: Any) -> dict[str, Any]:
@@ -79,7 +99,10 @@ def _members(cls: type[ProcessQueueInfo | ConsumeStatus], value: Any) -> dict[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerRunningInfo:
-    """Body of the answer to GET_CONSUMER_RUNNING_INFO. *stacks* is the client's to add, where they are asked for."""
+    """Body of the answer to GET_CONSUMER_RUNNING_INFO.
+
+    *stacks* is the client's to add, where they are asked for.
+    """
 
     properties: Mapping[str, str]
     subscriptions: tuple[SubscriptionData, ...]
@@ -88,11 +111,15 @@ class ConsumerRunningInfo:
     stacks: str | None = None
 
     def encode(self) -> bytes:
-        queues = queue_map_dumps((queue, json.dumps(_to_json(info))) for queue, info in sorted(self.queues.items()))
+        queues = queue_map_dumps(
+            (queue, json.dumps(_to_json(info))) for queue, info in sorted(self.queues.items())
+        )
         rest = {
             "properties": dict(self.properties),
             "subscriptionSet": [subscription.to_json() for subscription in self.subscriptions],
-            "statusTable": {topic: _to_json(status) for topic, status in sorted(self.topics.items())},
+            "statusTable": {
+                topic: _to_json(status) for topic, status in sorted(self.topics.items())
+            },
             "userConsumerInfo": {},
         }
         return f'{{"mqTable":{queues},"mqPopTable":{{}},{dumps(rest).decode()[1:]}'.encode()
@@ -102,7 +129,8 @@ class ConsumerRunningInfo:
         """Raises ProtocolError."""
         obj = loads_table(body)
         queues = {
-            queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row for key, row in _table(obj, "mqTable").items()
+            queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row
+            for key, row in _table(obj, "mqTable").items()
         }
         subscriptions = obj.get("subscriptionSet")
         if subscriptions is not None and not isinstance(subscriptions, list):
@@ -110,8 +138,14 @@ class ConsumerRunningInfo:
         return cls(
             properties={str(name): str(value) for name, value in _table(obj, "properties").items()},
             subscriptions=tuple(SubscriptionData.from_json(value) for value in subscriptions or ()),
-            queues={queue: ProcessQueueInfo(**_members(ProcessQueueInfo, row)) for queue, row in queues.items()},
-            topics={str(topic): ConsumeStatus(**_members(ConsumeStatus, row)) for topic, row in _table(obj, "statusTable").items()},
+            queues={
+                queue: ProcessQueueInfo(**_members(ProcessQueueInfo, row))
+                for queue, row in queues.items()
+            },
+            topics={
+                str(topic): ConsumeStatus(**_members(ConsumeStatus, row))
+                for topic, row in _table(obj, "statusTable").items()
+            },
             stacks=obj.get("jstack"),
         )
 
@@ -131,7 +165,9 @@ def queues_asked_loads(body: bytes) -> list[MessageQueue]:
 
 def holdings_dumps(queues: Iterable[MessageQueue]) -> bytes:
     """Return the answer to it: the *queues* that the member holds or claims."""
-    return ConsumerRunningInfo(properties={}, subscriptions=(), queues=dict.fromkeys(queues, ProcessQueueInfo()), topics={}).encode()
+    return ConsumerRunningInfo(
+        properties={}, subscriptions=(), queues=dict.fromkeys(queues, ProcessQueueInfo()), topics={}
+    ).encode()
 
 
 class ConsumeResult(enum.Enum):
@@ -146,7 +182,10 @@ class ConsumeResult(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeDirectlyResult:
-    """How a listener took a message that a tool gave it. Source: ConsumeMessageDirectlyResult.java."""
+    """How a listener took a message that a tool gave it.
+
+    Source: ConsumeMessageDirectlyResult.java.
+    """
 
     result: ConsumeResult
     orderly: bool

@@ -1,7 +1,7 @@
 """Trace records: what clients write to the trace topic about each message, and how to read it.
 
-Records end with the character 2, their fields with the character 1; a field that Java has not is the text "null".
-Source: TraceDataEncoder.java, 5.5.
+Records end with the character 2, their fields with the character 1; a field that Java has not is
+the text "null". Source: TraceDataEncoder.java, 5.5.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,9 @@ MESSAGE_KINDS: Final = ("normal", "half", "commit", "delay", "order")
 class TraceRecord:
     """One step in the life of a message.
 
-    *step* is ``sent``, ``delivered`` (to a listener), ``consumed`` (the listener ended) or ``transaction ended``. What a step does not
-    tell is None; *request_id* joins a ``consumed`` to its ``delivered``.
+    *step* is ``sent``, ``delivered`` (to a listener), ``consumed`` (the listener ended) or
+    ``transaction ended``. What a step does not tell is None; *request_id* joins a ``consumed`` to
+    its ``delivered``.
     """
 
     step: str
@@ -48,7 +49,10 @@ def by_time(record: TraceRecord) -> tuple[int, int]:
 
 
 def decode_trace(body: bytes) -> list[TraceRecord]:
-    """The records of one message of the trace topic; steps that are not known are left out. Raises ProtocolError."""
+    """The records of one message of the trace topic; steps that are not known are left out.
+
+    Raises ProtocolError.
+    """
     try:
         text = body.decode()
     except UnicodeDecodeError as exc:
@@ -63,25 +67,53 @@ def _record(fields: list[str]) -> TraceRecord | None:
     match kind:
         case "Pub":
             return TraceRecord(
-                step="sent", at_ms=at.number(1), group=at.text(3), topic=at.text(4), message_id=at.needed(5), tag=at.text(6),
-                keys=at.keys(7), host=at.text(8), cost_ms=at.number(10), message_type=at.name(11, MESSAGE_KINDS), offset_id=at.text(12),
+                step="sent",
+                at_ms=at.number(1),
+                group=at.text(3),
+                topic=at.text(4),
+                message_id=at.needed(5),
+                tag=at.text(6),
+                keys=at.keys(7),
+                host=at.text(8),
+                cost_ms=at.number(10),
+                message_type=at.name(11, MESSAGE_KINDS),
+                offset_id=at.text(12),
                 success=at.flag(13),
-            )  # fmt: skip
+            )
         case "SubBefore":
             return TraceRecord(
-                step="delivered", at_ms=at.number(1), group=at.text(3), request_id=at.text(4), message_id=at.needed(5),
-                retries=at.number(6), keys=at.keys(7),
-            )  # fmt: skip
+                step="delivered",
+                at_ms=at.number(1),
+                group=at.text(3),
+                request_id=at.text(4),
+                message_id=at.needed(5),
+                retries=at.number(6),
+                keys=at.keys(7),
+            )
         case "SubAfter":
             return TraceRecord(
-                step="consumed", request_id=at.text(1), message_id=at.needed(2), cost_ms=at.number(3), success=at.flag(4),
-                keys=at.keys(5), at_ms=at.number(7), group=at.text(8),
-            )  # fmt: skip
+                step="consumed",
+                request_id=at.text(1),
+                message_id=at.needed(2),
+                cost_ms=at.number(3),
+                success=at.flag(4),
+                keys=at.keys(5),
+                at_ms=at.number(7),
+                group=at.text(8),
+            )
         case "EndTransaction":
             return TraceRecord(
-                step="transaction ended", at_ms=at.number(1), group=at.text(3), topic=at.text(4), message_id=at.needed(5), tag=at.text(6),
-                keys=at.keys(7), host=at.text(8), message_type=at.name(9, MESSAGE_KINDS), transaction_state=at.text(11),
-            )  # fmt: skip
+                step="transaction ended",
+                at_ms=at.number(1),
+                group=at.text(3),
+                topic=at.text(4),
+                message_id=at.needed(5),
+                tag=at.text(6),
+                keys=at.keys(7),
+                host=at.text(8),
+                message_type=at.name(9, MESSAGE_KINDS),
+                transaction_state=at.text(11),
+            )
         case _:
             return None
 
@@ -110,7 +142,9 @@ class _Fields:
         try:
             return None if value is None else int(value)
         except ValueError:
-            raise ProtocolError(f"trace record {self._fields[0][:40]!r}: field {place} is no integer") from None
+            raise ProtocolError(
+                f"trace record {self._fields[0][:40]!r}: field {place} is no integer"
+            ) from None
 
     def flag(self, place: int) -> bool | None:
         value = self.text(place)

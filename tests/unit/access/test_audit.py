@@ -20,9 +20,13 @@ from ogive.wire.command import RemotingCommand
 from tests.unit.audit import LOGGER, lines
 
 
-def entry(before: dict[str, object], after: dict[str, object], **about: str) -> Entry[dict[str, object]]:
+def entry(
+    before: dict[str, object], after: dict[str, object], **about: str
+) -> Entry[dict[str, object]]:
     now = dict(before)
-    change: Change[dict[str, object]] = Change("change", lambda _: {kind: (name,) for kind, name in about.items()}, lambda ctx, _: ctx)
+    change: Change[dict[str, object]] = Change(
+        "change", lambda _: {kind: (name,) for kind, name in about.items()}, lambda ctx, _: ctx
+    )
     made = Entry(change, now, RemotingCommand(1), Requester(None, "10.0.0.1:5"), "here")
     made.begin()
     now.clear()
@@ -30,11 +34,13 @@ def entry(before: dict[str, object], after: dict[str, object], **about: str) -> 
     return made
 
 
-# --- one line --------------------------------------------------------------------------------------------------------
+# --- one line -------------------------------------------------------------------------------------
 
 
 def test_a_line_says_what_is_different(told: pytest.LogCaptureFixture) -> None:
-    entry({"perm": 6, "gone": 1, "same": 2}, {"perm": 4, "same": 2, "new": ""}, topic="T").tell(ResponseCode.SUCCESS)
+    entry({"perm": 6, "gone": 1, "same": 2}, {"perm": 4, "same": 2, "new": ""}, topic="T").tell(
+        ResponseCode.SUCCESS
+    )
     entry({"perm": 6}, {"perm": 6}, topic="T").tell(ResponseCode.SUCCESS)
     entry({"perm": 6}, {"perm": 6}, topic="T").tell(ResponseCode.SYSTEM_ERROR)
     entry({"perm": 6}, {}, topic="T").tell(ResponseCode.SERVICE_NOT_AVAILABLE)
@@ -46,19 +52,26 @@ def test_a_line_says_what_is_different(told: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_secret_is_compared_and_not_told(told: pytest.LogCaptureFixture) -> None:
-    entry({"password": Secret("old-one")}, {"password": Secret("new-one")}, user="ann").tell(ResponseCode.SUCCESS)
+    entry({"password": Secret("old-one")}, {"password": Secret("new-one")}, user="ann").tell(
+        ResponseCode.SUCCESS
+    )
     assert lines(told) == ["10.0.0.1:5, at here: change user ann: password *** -> ***"]
     assert "-one" not in repr(told.records[0].__dict__) + repr(Secret("one"))
 
 
 def test_a_name_looks_like_nothing_else_in_its_line(told: pytest.LogCaptureFixture) -> None:
     entry({}, {"a\nb": "c, d -> e"}, topic="T: perm 6 -> 4\n2026 ERROR").tell(ResponseCode.SUCCESS)
-    assert lines(told) == ["10.0.0.1:5, at here: change topic 'T: perm 6 -> 4\\n2026 ERROR': it is now 'a\\nb'='c, d -> e'"]
+    assert lines(told) == [
+        "10.0.0.1:5, at here: change topic 'T: perm 6 -> 4\\n2026 ERROR': it is now 'a\\nb'='c, d "
+        "-> e'"
+    ]
     assert len(shown("x" * 10_000)) < 300
 
 
 def test_a_line_is_bounded(told: pytest.LogCaptureFixture) -> None:
-    entry({}, {f"{number}": "v" * 10_000 for number in range(10_000)}, topic="T").tell(ResponseCode.SUCCESS)
+    entry({}, {f"{number}": "v" * 10_000 for number in range(10_000)}, topic="T").tell(
+        ResponseCode.SUCCESS
+    )
     assert lines(told)[0].endswith(f"and {10_000 - MAX_SHOWN} more")
     assert len(lines(told)[0]) < 15_000
 
@@ -76,7 +89,14 @@ def test_a_line_of_json_carries_the_fields(told: pytest.LogCaptureFixture) -> No
     line = json.loads(logs.JsonLines().format(told.records[0]))
     assert (
         line.items()
-        >= {"by": None, "from": "10.0.0.1:5", "at": "here", "operation": "change", "topic": "T", "changes": {"perm": [6, 4]}}.items()
+        >= {
+            "by": None,
+            "from": "10.0.0.1:5",
+            "at": "here",
+            "operation": "change",
+            "topic": "T",
+            "changes": {"perm": [6, 4]},
+        }.items()
     )
 
 
@@ -111,7 +131,7 @@ def test_values_in_json_are_json(told: pytest.LogCaptureFixture) -> None:
     assert text.isprintable()
 
 
-# --- which requests --------------------------------------------------------------------------------------------------
+# --- which requests -------------------------------------------------------------------------------
 
 WORK = {
     "of consumers": {RequestCode.UPDATE_CONSUMER_OFFSET},
@@ -121,22 +141,38 @@ WORK = {
         RequestCode.QUERY_DATA_VERSION,
         RequestCode.BROKER_HEARTBEAT,
     },
-    "nothing changes": {RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE, RequestCode.SET_MESSAGE_REQUEST_MODE},
+    "nothing changes": {
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE,
+        RequestCode.SET_MESSAGE_REQUEST_MODE,
+    },
 }
 
 
 def actions(code: int) -> Iterable[str]:
-    facts = Facts(cluster="C", is_super=lambda _: False, topic_at=lambda _: None, topics_to_clone=lambda _: ())
+    facts = Facts(
+        cluster="C", is_super=lambda _: False, topic_at=lambda _: None, topics_to_clone=lambda _: ()
+    )
     body = dumps({"topicConfigList": [{"topicName": "T"}], "groupConfigList": [{"groupName": "G"}]})
     try:
-        return [action for need in RULES[code](RemotingCommand(code, {}, body), facts) for action in need.actions]
-    except ProtocolError:  # a body of another kind: of one of the requests that clients send
+        return [
+            action
+            for need in RULES[code](RemotingCommand(code, {}, body), facts)
+            for action in need.actions
+        ]
+    except ProtocolError:
+        # a body of another kind: of one of the requests that clients send
         return []
 
 
-@pytest.mark.parametrize(("routes", "changes"), [(BROKER, OF_BROKER), (NAME_SERVER, OF_NAME_SERVER)])
-def test_every_request_that_needs_a_permission_to_change_something_is_told(routes: dict[int, object], changes: dict[int, object]) -> None:
-    changing = {code for code in routes if not {"Create", "Update", "Delete"}.isdisjoint(actions(code))}
+@pytest.mark.parametrize(
+    ("routes", "changes"), [(BROKER, OF_BROKER), (NAME_SERVER, OF_NAME_SERVER)]
+)
+def test_every_request_that_needs_a_permission_to_change_something_is_told(
+    routes: dict[int, object], changes: dict[int, object]
+) -> None:
+    changing = {
+        code for code in routes if not {"Create", "Update", "Delete"}.isdisjoint(actions(code))
+    }
     assert changing - set().union(*WORK.values()) == changes.keys()
 
 

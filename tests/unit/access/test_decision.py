@@ -11,8 +11,17 @@ PUB = Need("Topic", "Orders", ("Pub",))
 HERE = ip_address("10.1.2.3")
 
 
-def entry(resource: str, decision: str = "Allow", actions: str = "Pub", ips: tuple[str, ...] = ()) -> PolicyEntry:
-    return PolicyEntry.from_json({"resource": resource, "actions": actions.split(","), "decision": decision, "sourceIps": list(ips)})
+def entry(
+    resource: str, decision: str = "Allow", actions: str = "Pub", ips: tuple[str, ...] = ()
+) -> PolicyEntry:
+    return PolicyEntry.from_json(
+        {
+            "resource": resource,
+            "actions": actions.split(","),
+            "decision": decision,
+            "sourceIps": list(ips),
+        }
+    )
 
 
 def acl(*entries: PolicyEntry, default: tuple[PolicyEntry, ...] = ()) -> Acl:
@@ -45,7 +54,9 @@ def test_what_nothing_says_is_denied() -> None:
         ((entry("Group:g", actions="Sub"), entry("Topic:Replies", "Deny")), False),
     ],
 )
-def test_some_resource_of_a_kind_is_enough_where_the_need_says_so(entries: tuple[PolicyEntry, ...], allowed: bool) -> None:
+def test_some_resource_of_a_kind_is_enough_where_the_need_says_so(
+    entries: tuple[PolicyEntry, ...], allowed: bool
+) -> None:
     need = Need("Topic", "Replies", ("Pub",), ("Group", "Sub"))
     assert is_allowed(acl(*entries), need, HERE) is allowed
 
@@ -74,12 +85,16 @@ def test_the_closer_entry_decides_whatever_it_says(closer: str, wider: str) -> N
 def test_of_two_for_the_same_resource_the_denying_one_decides() -> None:
     """As Apache's 5.5.0 sorts them (its text for 5.3 says the opposite)."""
     for order in (1, -1):
-        assert not is_allowed(acl(*(entry("Topic:Orders", "Deny"), entry("Topic:Orders"))[::order]), PUB, HERE)
+        assert not is_allowed(
+            acl(*(entry("Topic:Orders", "Deny"), entry("Topic:Orders"))[::order]), PUB, HERE
+        )
 
 
 def test_the_default_policy_counts_where_no_custom_entry_fits() -> None:
     assert is_allowed(acl(entry("Topic:Other"), default=(entry("Topic:Orders"),)), PUB, HERE)
-    assert not is_allowed(acl(entry("Topic:*", "Deny"), default=(entry("Topic:Orders"),)), PUB, HERE)
+    assert not is_allowed(
+        acl(entry("Topic:*", "Deny"), default=(entry("Topic:Orders"),)), PUB, HERE
+    )
 
 
 def test_any_one_of_the_actions_is_enough() -> None:
@@ -104,4 +119,6 @@ def test_all_of_a_kind_at_once_needs_a_rule_for_all_of_the_kind() -> None:
 
 
 def test_a_resource_that_a_request_leaves_out_is_given_by_no_name() -> None:
-    assert not is_allowed(acl(entry("Topic:Orders", actions="All")), Need("Topic", "", ("Pub",)), HERE)
+    assert not is_allowed(
+        acl(entry("Topic:Orders", actions="All")), Need("Topic", "", ("Pub",)), HERE
+    )

@@ -26,8 +26,16 @@ async def guard() -> Guard:
     return Guard(table, cluster="C")
 
 
-async def allow(table: AccessTable, resource: str, actions: list[str], ips: tuple[str, ...] = (), decision: str = "Allow") -> None:
-    entry = PolicyEntry.from_json({"resource": resource, "actions": actions, "decision": decision, "sourceIps": list(ips)})
+async def allow(
+    table: AccessTable,
+    resource: str,
+    actions: list[str],
+    ips: tuple[str, ...] = (),
+    decision: str = "Allow",
+) -> None:
+    entry = PolicyEntry.from_json(
+        {"resource": resource, "actions": actions, "decision": decision, "sourceIps": list(ips)}
+    )
     await table.put_acl(Acl(subject="User:alice", policies=(Policy(entries=(entry,)),)))
 
 
@@ -61,7 +69,9 @@ def changed(command: RemotingCommand, **fields: str) -> RemotingCommand:
         RemotingCommand(310, {"AccessKey": "alice", "b": "T"}, b"x"),
     ],
 )
-def test_what_the_user_did_not_sign_is_refused_in_words_that_tell_nothing(guard: Guard, command: RemotingCommand) -> None:
+def test_what_the_user_did_not_sign_is_refused_in_words_that_tell_nothing(
+    guard: Guard, command: RemotingCommand
+) -> None:
     with pytest.raises(AccessRefused) as refused:
         guard.check(command, HERE)
     assert refused.value.remark == NOBODY_KNOWN
@@ -92,7 +102,10 @@ async def test_a_disabled_user_is_out_at_once(guard: Guard) -> None:
 async def test_a_changed_rule_counts_for_the_next_request(guard: Guard) -> None:
     guard.check(send(ALICE), HERE)
     await allow(guard.table, "Topic:T", ["Pub"], decision="Deny")
-    with pytest.raises(AccessRefused, match=r"User:alice has no permission: Pub on Topic:T is needed, from 127\.0\.0\.1"):
+    with pytest.raises(
+        AccessRefused,
+        match=r"User:alice has no permission: Pub on Topic:T is needed, from 127\.0\.0\.1",
+    ):
         guard.check(send(ALICE), HERE)
 
 
@@ -104,9 +117,17 @@ def test_a_code_that_nobody_knows_is_for_super_users(guard: Guard) -> None:
 
 @pytest.mark.parametrize(
     ("address", "passes"),
-    [("10.1.2.3:80", True), ("[::ffff:10.1.2.3]:80", True), ("10.2.0.1:80", False), ("[fe80::1%eth0]:80", False), ("?", False)],
+    [
+        ("10.1.2.3:80", True),
+        ("[::ffff:10.1.2.3]:80", True),
+        ("10.2.0.1:80", False),
+        ("[fe80::1%eth0]:80", False),
+        ("?", False),
+    ],
 )
-async def test_rules_for_addresses_hold_for_the_connections_address(guard: Guard, address: str, passes: bool) -> None:
+async def test_rules_for_addresses_hold_for_the_connections_address(
+    guard: Guard, address: str, passes: bool
+) -> None:
     await allow(guard.table, "Topic:T", ["Pub"], ("10.1.0.0/16",))
     if passes:
         guard.check(send(ALICE), address)
@@ -121,7 +142,12 @@ def test_old_clients_leave_one_field_unsigned(guard: Guard) -> None:
     guard.check(RemotingCommand(12, fields, version=399), HERE)
     with pytest.raises(AccessRefused):
         guard.check(RemotingCommand(12, fields, version=400), HERE)
-    guard.check(RemotingCommand(12, ROOT.sign({"topic": "T", "_UNIQUE_KEY_QUERY": "true"}, b""), version=479), HERE)
+    guard.check(
+        RemotingCommand(
+            12, ROOT.sign({"topic": "T", "_UNIQUE_KEY_QUERY": "true"}, b""), version=479
+        ),
+        HERE,
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,23 +156,39 @@ def test_old_clients_leave_one_field_unsigned(guard: Guard) -> None:
         (Need("Topic", "Other", ("Pub",)), "ogive acl allow alice Topic:Other Pub`"),
         (
             Need("Topic", "Other", ("Pub", "Sub", "Get")),
-            "ogive acl allow alice Topic:Other Pub` (Pub to send; or Sub to receive, Get to look at it)",
+            "ogive acl allow alice Topic:Other Pub` (Pub to send; or Sub to receive, Get to look "
+            "at it)",
         ),
-        (Need("Topic", "T", ("Sub", "Get")), "ogive acl allow alice Topic:T Pub,Sub` (Sub to receive; or Get to look at it)"),
+        (
+            Need("Topic", "T", ("Sub", "Get")),
+            "ogive acl allow alice Topic:T Pub,Sub` (Sub to receive; or Get to look at it)",
+        ),
         (Need("Topic", "*", ("List",)), "ogive acl allow alice 'Topic:*' List`"),
         (Need("Topic", "Denied", ("Pub",)), "ogive acl list alice`"),
         (Need("Topic", "Elsewhere", ("Pub",)), "ogive acl list alice`"),
     ],
 )
-async def test_a_refusal_names_the_rule_that_would_do(guard: Guard, need: Need, command: str) -> None:
-    """It takes the place of the rule for the same resource, so it says what that one allows, too."""
+async def test_a_refusal_names_the_rule_that_would_do(
+    guard: Guard, need: Need, command: str
+) -> None:
+    """It takes the place of the rule for the same resource, so it says what that one allows,
+    too.
+    """
     await allow(guard.table, "Topic:Denied", ["Sub"], decision="Deny")
     await allow(guard.table, "Topic:Elsewhere", ["Pub"], ips=("10.0.0.0/8",))
-    assert advice(guard.table.acls["User:alice"], "alice", need) == f"; an administrator: `{command}"
+    assert (
+        advice(guard.table.acls["User:alice"], "alice", need) == f"; an administrator: `{command}"
+    )
 
 
 @pytest.mark.parametrize(
-    "need", [SUPER_ONLY, Need("Topic", "", ("Pub",)), Need("Topic", "Or*", ("Pub",)), Need("Topic", "x" * 300, ("Pub",))]
+    "need",
+    [
+        SUPER_ONLY,
+        Need("Topic", "", ("Pub",)),
+        Need("Topic", "Or*", ("Pub",)),
+        Need("Topic", "x" * 300, ("Pub",)),
+    ],
 )
 def test_no_rule_is_named_where_none_can_do_or_it_would_allow_more(need: Need) -> None:
     assert advice(None, "alice", need) == ""
@@ -154,7 +196,9 @@ def test_no_rule_is_named_where_none_can_do_or_it_would_allow_more(need: Need) -
 
 async def test_the_rule_that_a_refusal_names_does(guard: Guard) -> None:
     with pytest.raises(
-        AccessRefused, match=r"Topic:Other is needed, from 127.0.0.1; an administrator: `ogive acl allow alice Topic:Other Pub`"
+        AccessRefused,
+        match=r"Topic:Other is needed, from 127.0.0.1; an administrator: `ogive acl allow alice "
+        r"Topic:Other Pub`",
     ):
         guard.check(send(ALICE, "Other"), HERE)
     await allow(guard.table, "Topic:Other", ["Pub"])

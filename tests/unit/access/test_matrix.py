@@ -1,4 +1,6 @@
-"""Every request code with every kind of credential, at a broker and at a name server: default deny."""
+"""Every request code with every kind of credential, at a broker and at a name server: default
+deny.
+"""
 
 import asyncio
 import itertools
@@ -27,22 +29,99 @@ from tests.raw_client import RawClient
 SECRETS = {name: f"{name}-top-secret-0815" for name in ("root", "plain", "other")}
 USERS = {name: Credentials(access_key=name, secret_key=secret) for name, secret in SECRETS.items()}
 FIELDS = {
-    "topic": "T", "b": "T", "a": "P", "consumerGroup": "G", "group": "G", "groupName": "G", "producerGroup": "P", "queueId": "0",
-    "e": "0", "queueOffset": "0", "maxMsgNums": "32", "sysFlag": "0", "commitOffset": "0", "suspendTimeoutMillis": "0",
-    "subVersion": "0", "g": "1", "bornTimestamp": "1", "offset": "0", "timestamp": "0", "clusterName": "DefaultCluster",
-    "brokerName": "evil", "brokerAddr": "127.0.0.1:1", "brokerId": "0", "haServerAddr": "", "namespace": "N", "key": "K", "value": "V",
-    "username": "mallory", "subject": "User:plain", "commitLogOffset": "0", "tranStateTableOffset": "0", "commitOrRollback": "8",
-    "msgId": "0", "clientID": "c", "clientId": "c", "srcGroup": "G", "destGroup": "G", "isForce": "true", "offline": "true",
-    "defaultTopic": "TBW102", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6", "topicFilterType": "SINGLE_TAG",
-    "order": "false", "cluster": "DefaultCluster", "delayLevel": "0", "c": "TBW102", "d": "4", "f": "0", "h": "0",
-}  # fmt: skip
+    "topic": "T",
+    "b": "T",
+    "a": "P",
+    "consumerGroup": "G",
+    "group": "G",
+    "groupName": "G",
+    "producerGroup": "P",
+    "queueId": "0",
+    "e": "0",
+    "queueOffset": "0",
+    "maxMsgNums": "32",
+    "sysFlag": "0",
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "0",
+    "subVersion": "0",
+    "g": "1",
+    "bornTimestamp": "1",
+    "offset": "0",
+    "timestamp": "0",
+    "clusterName": "DefaultCluster",
+    "brokerName": "evil",
+    "brokerAddr": "127.0.0.1:1",
+    "brokerId": "0",
+    "haServerAddr": "",
+    "namespace": "N",
+    "key": "K",
+    "value": "V",
+    "username": "mallory",
+    "subject": "User:plain",
+    "commitLogOffset": "0",
+    "tranStateTableOffset": "0",
+    "commitOrRollback": "8",
+    "msgId": "0",
+    "clientID": "c",
+    "clientId": "c",
+    "srcGroup": "G",
+    "destGroup": "G",
+    "isForce": "true",
+    "offline": "true",
+    "defaultTopic": "TBW102",
+    "readQueueNums": "4",
+    "writeQueueNums": "4",
+    "perm": "6",
+    "topicFilterType": "SINGLE_TAG",
+    "order": "false",
+    "cluster": "DefaultCluster",
+    "delayLevel": "0",
+    "c": "TBW102",
+    "d": "4",
+    "f": "0",
+    "h": "0",
+}
 BODY = json.dumps(
-    {"username": "mallory", "password": "x", "groupName": "G", "consumerGroup": "G", "group": "G", "mqSet": [{"topic": "T", "queueId": 0}],
-     "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}], "clientID": "c",
-     "subscriptionData": {"topic": "T"}, "acks": [{"c": "G", "t": "T"}], "topic": "T", "topicConfigList": [{"topicName": "T"}],
-     "groupConfigList": [{"groupName": "G"}], "policies": [{"entries": [{"resource": "*", "actions": ["All"], "decision": "Allow"}]}]}
-).encode()  # fmt: skip
-UNKNOWN = (-1, 0, 1, 9, 16, 24, 48, 99, 110, 260, 360, 500, 999, 1000, 3000, 3011, 4711, 32767, 200_000)
+    {
+        "username": "mallory",
+        "password": "x",
+        "groupName": "G",
+        "consumerGroup": "G",
+        "group": "G",
+        "mqSet": [{"topic": "T", "queueId": 0}],
+        "consumerDataSet": [
+            {"groupName": "G", "subscriptionDataSet": [{"topic": "T", "subString": "*"}]}
+        ],
+        "clientID": "c",
+        "subscriptionData": {"topic": "T"},
+        "acks": [{"c": "G", "t": "T"}],
+        "topic": "T",
+        "topicConfigList": [{"topicName": "T"}],
+        "groupConfigList": [{"groupName": "G"}],
+        "policies": [{"entries": [{"resource": "*", "actions": ["All"], "decision": "Allow"}]}],
+    }
+).encode()
+UNKNOWN = (
+    -1,
+    0,
+    1,
+    9,
+    16,
+    24,
+    48,
+    99,
+    110,
+    260,
+    360,
+    500,
+    999,
+    1000,
+    3000,
+    3011,
+    4711,
+    32767,
+    200_000,
+)
 
 
 @dataclass(slots=True)
@@ -56,15 +135,22 @@ class Servers:
 async def servers(tmp_path: Path) -> AsyncIterator[Servers]:
     table = AccessTable(tmp_path / "store" / "config" / "access")
     for name, secret in SECRETS.items():
-        await table.create_user(User(username=name, password=secret, user_type="Super" if name == "root" else "Normal"))
+        await table.create_user(
+            User(username=name, password=secret, user_type="Super" if name == "root" else "Normal")
+        )
     entries = tuple(
-        PolicyEntry.from_json({"resource": text, "actions": ["All"], "decision": "Allow"}) for text in ("Topic:Own", "Group:Own")
+        PolicyEntry.from_json({"resource": text, "actions": ["All"], "decision": "Allow"})
+        for text in ("Topic:Own", "Group:Own")
     )
     await table.put_acl(Acl(subject="User:other", policies=(Policy(entries=entries),)))
     name_server = NameServer(NameServerConfig(port=0), access=table)
     await name_server.start()
     config = BrokerConfig(
-        data=tmp_path / "store", port=0, segment_bytes=1024 * 1024, name_servers=(name_server.address,), credentials=table.internal
+        data=tmp_path / "store",
+        port=0,
+        segment_bytes=1024 * 1024,
+        name_servers=(name_server.address,),
+        credentials=table.internal,
     )
     broker = Broker(config, access=table)
     await broker.start()
@@ -104,31 +190,52 @@ async def ask(address: str, kind: str, codes: list[int]) -> dict[int, RemotingCo
 
 def refused_by_access_control(answer: RemotingCommand) -> bool:
     words = (NOBODY_KNOWN, "asks for credentials", "has no permission: ", "is for super users")
-    return answer.code == ResponseCode.NO_PERMISSION and any(word in (answer.remark or "") for word in words)
+    return answer.code == ResponseCode.NO_PERMISSION and any(
+        word in (answer.remark or "") for word in words
+    )
 
 
 def state(servers: Servers) -> object:
     ctx = servers.broker.context
     routes = servers.name_server._running.routes
     return (
-        dict(ctx.topics.all()), dict(ctx.groups.all()), ctx.offsets.snapshot()(), dict(ctx.clients.consumers), dict(ctx.clients.producers),
-        ctx.store.stats().puts, dict(servers.table.users), dict(servers.table.acls), sorted(routes.topics()),
+        dict(ctx.topics.all()),
+        dict(ctx.groups.all()),
+        ctx.offsets.snapshot()(),
+        dict(ctx.clients.consumers),
+        dict(ctx.clients.producers),
+        ctx.store.stats().puts,
+        dict(servers.table.users),
+        dict(servers.table.acls),
+        sorted(routes.topics()),
         dict(servers.name_server._running.kv.namespace("N")),
-    )  # fmt: skip
+    )
 
 
-@pytest.mark.parametrize("codes", ["every known code", pytest.param("0 to 1000 and more", marks=pytest.mark.nightly)])
-async def test_nothing_is_open_that_the_table_does_not_open(servers: Servers, codes: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "codes", ["every known code", pytest.param("0 to 1000 and more", marks=pytest.mark.nightly)]
+)
+async def test_nothing_is_open_that_the_table_does_not_open(
+    servers: Servers, codes: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, "ogive")
     all_codes = sorted({*RequestCode, *UNKNOWN, *(range(1001) if codes.startswith("0") else ())})
     before = state(servers)
     texts: list[str] = []
     with figures("T39", nightly=codes.startswith("0")) as line:
-        for address, kind in itertools.product((servers.broker.address, servers.name_server.address), (*NOBODY, "plain", "other")):
+        for address, kind in itertools.product(
+            (servers.broker.address, servers.name_server.address), (*NOBODY, "plain", "other")
+        ):
             answers = await ask(address, kind, all_codes)
-            passed = {code for code, answer in answers.items() if not refused_by_access_control(answer)}
-            assert not passed, kind  # every request needs a rule that names what it is about
-            texts += [f"{answer.remark} {answer.ext_fields} {answer.body!r}" for answer in answers.values()]
+            passed = {
+                code for code, answer in answers.items() if not refused_by_access_control(answer)
+            }
+            # every request needs a rule that names what it is about
+            assert not passed, kind
+            texts += [
+                f"{answer.remark} {answer.ext_fields} {answer.body!r}"
+                for answer in answers.values()
+            ]
         assert state(servers) == before
         await the_super_user_is_refused_nothing(servers, all_codes, texts)
         line["attempts"] = len(texts)
@@ -136,12 +243,16 @@ async def test_nothing_is_open_that_the_table_does_not_open(servers: Servers, co
         assert not [text for text in [*texts, caplog.text] if secret in text]
 
 
-async def the_super_user_is_refused_nothing(servers: Servers, codes: list[int], texts: list[str]) -> None:
+async def the_super_user_is_refused_nothing(
+    servers: Servers, codes: list[int], texts: list[str]
+) -> None:
     kept = {RequestCode.AUTH_DELETE_ACL, RequestCode.AUTH_DELETE_USER}
     for address in (servers.broker.address, servers.name_server.address):
         answers = await ask(address, "root", [code for code in codes if code not in kept])
         assert not [code for code, answer in answers.items() if refused_by_access_control(answer)]
-        texts += [f"{answer.remark} {answer.ext_fields} {answer.body!r}" for answer in answers.values()]
+        texts += [
+            f"{answer.remark} {answer.ext_fields} {answer.body!r}" for answer in answers.values()
+        ]
 
 
 async def test_a_oneway_request_without_credentials_does_nothing(servers: Servers) -> None:
@@ -154,21 +265,38 @@ async def test_a_oneway_request_without_credentials_does_nothing(servers: Server
 
 
 @pytest.mark.kills("one request code missing from the permission table")
-async def test_a_user_with_rules_for_the_topic_and_the_group_sends_and_consumes(servers: Servers) -> None:
+async def test_a_user_with_rules_for_the_topic_and_the_group_sends_and_consumes(
+    servers: Servers,
+) -> None:
     """By hand what clients do; and not a step further."""
     other = USERS["other"]
 
-    async def call(client: RawClient, code: int, fields: dict[str, str], body: bytes = b"") -> RemotingCommand:
+    async def call(
+        client: RawClient, code: int, fields: dict[str, str], body: bytes = b""
+    ) -> RemotingCommand:
         return await client.call(code, body, **other.sign(fields, body))
 
     async with await RawClient.open(servers.broker.address) as client:
         sent = RawClient.send_fields("Own", 0, "")
-        text = {name: "false" if value is False else str(value) for name, value in sent.items() if value != ""}
+        text = {
+            name: "false" if value is False else str(value)
+            for name, value in sent.items()
+            if value != ""
+        }
         assert (await call(client, 310, text, b"hello")).code == 0
         pull = {
-            "consumerGroup": "Own", "topic": "Own", "queueId": "0", "queueOffset": "0", "maxMsgNums": "1", "sysFlag": "4",
-            "commitOffset": "0", "suspendTimeoutMillis": "0", "subscription": "*", "subVersion": "0", "expressionType": "TAG",
-        }  # fmt: skip
+            "consumerGroup": "Own",
+            "topic": "Own",
+            "queueId": "0",
+            "queueOffset": "0",
+            "maxMsgNums": "1",
+            "sysFlag": "4",
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
         own = {"groupName": "Own", "subscriptionDataSet": [{"topic": "Own", "subString": "*"}]}
         beat = {"clientID": "c", "consumerDataSet": [own]}
         assert (await call(client, 34, {}, json.dumps(beat).encode())).code == 0
@@ -176,12 +304,18 @@ async def test_a_user_with_rules_for_the_topic_and_the_group_sends_and_consumes(
         assert answer.code == 0
         assert b"hello" in answer.body
         assert (await call(client, 33, {"offset": "0"})).code == 0
-        for fields in (pull | {"topic": "T"}, pull | {"consumerGroup": "G"}, pull | {"topic": "%RETRY%G"}):
+        for fields in (
+            pull | {"topic": "T"},
+            pull | {"consumerGroup": "G"},
+            pull | {"topic": "%RETRY%G"},
+        ):
             assert refused_by_access_control(await call(client, 11, fields))
 
 
 async def repeat(address: str, frame: bytes) -> RemotingCommand:
-    """What a stranger gets who sends, on a connection of his own, the bytes that somebody else sent."""
+    """What a stranger gets who sends, on a connection of his own, the bytes that somebody else
+    sent.
+    """
     reader, writer = await asyncio.open_connection(*split_address(address))
     async with asyncio.timeout(60):
         writer.write(frame)
@@ -192,25 +326,54 @@ async def repeat(address: str, frame: bytes) -> RemotingCommand:
 
 
 async def test_a_captured_request_is_served_again(servers: Servers) -> None:
-    """The protocol's signature holds no time and no number, as docs/security.md says: only TLS keeps requests from being captured."""
-    sent = {name: "false" if value is False else str(value) for name, value in RawClient.send_fields("Own", 0, "").items()}
+    """The protocol's signature holds no time and no number, as docs/security.md says: only TLS
+    keeps requests from being captured.
+    """
+    sent = {
+        name: "false" if value is False else str(value)
+        for name, value in RawClient.send_fields("Own", 0, "").items()
+    }
     frame = encode_command(RemotingCommand(310, USERS["other"].sign(sent, b"hello"), b"hello"))
     answers = [await repeat(servers.broker.address, frame) for _ in range(3)]
-    assert [(answer.code, answer.ext_fields["queueOffset"]) for answer in answers] == [(0, "0"), (0, "1"), (0, "2")]
-    route = encode_command(RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, USERS["other"].sign({"topic": "Own"}, b"")))
+    assert [(answer.code, answer.ext_fields["queueOffset"]) for answer in answers] == [
+        (0, "0"),
+        (0, "1"),
+        (0, "2"),
+    ]
+    route = encode_command(
+        RemotingCommand(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, USERS["other"].sign({"topic": "Own"}, b"")
+        )
+    )
     for _ in range(2):
         assert not refused_by_access_control(await repeat(servers.name_server.address, route))
 
 
-async def test_a_captured_request_under_another_code_does_what_its_user_may_and_no_more(servers: Servers) -> None:
+async def test_a_captured_request_under_another_code_does_what_its_user_may_and_no_more(
+    servers: Servers,
+) -> None:
     """The code is not signed either."""
-    await test_a_captured_request_is_served_again(servers)  # the topic is there
+    # the topic is there
+    await test_a_captured_request_is_served_again(servers)
     fields = USERS["other"].sign({"topic": "Own", "queueId": "0", "offset": "0"}, b"")
     before = state(servers)
     codes = (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET)
-    answers = [await repeat(servers.broker.address, encode_command(RemotingCommand(code, fields))) for code in codes]
-    assert [(answer.code, answer.ext_fields["offset"]) for answer in answers] == [(0, "3"), (0, "0")]
-    for code in (RequestCode.UPDATE_BROKER_CONFIG, RequestCode.GET_BROKER_CONFIG, RequestCode.AUTH_LIST_USER, *UNKNOWN):
+    answers = [
+        await repeat(servers.broker.address, encode_command(RemotingCommand(code, fields)))
+        for code in codes
+    ]
+    assert [(answer.code, answer.ext_fields["offset"]) for answer in answers] == [
+        (0, "3"),
+        (0, "0"),
+    ]
+    for code in (
+        RequestCode.UPDATE_BROKER_CONFIG,
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.AUTH_LIST_USER,
+        *UNKNOWN,
+    ):
         for address in (servers.broker.address, servers.name_server.address):
-            assert refused_by_access_control(await repeat(address, encode_command(RemotingCommand(code, fields)))), code
+            assert refused_by_access_control(
+                await repeat(address, encode_command(RemotingCommand(code, fields)))
+            ), code
     assert state(servers) == before

@@ -38,11 +38,20 @@ def test_every_code_of_the_protocol_has_a_row() -> None:
 
 TOPIC, GROUP = {"topic": "T"}, {"consumerGroup": "G"}
 BOTH = TOPIC | GROUP
-QUEUES = [{"topic": "T", "queueId": 0, "brokerName": "b"}, {"topic": "%RETRY%G", "queueId": 0, "brokerName": "b"}]
+QUEUES = [
+    {"topic": "T", "queueId": 0, "brokerName": "b"},
+    {"topic": "%RETRY%G", "queueId": 0, "brokerName": "b"},
+]
 HEARTBEAT = {
     "clientID": "c",
     "consumerDataSet": [
-        {"groupName": "G", "subscriptionDataSet": [{"topic": "T", "subString": "*"}, {"topic": "%RETRY%G", "subString": "*"}]}
+        {
+            "groupName": "G",
+            "subscriptionDataSet": [
+                {"topic": "T", "subString": "*"},
+                {"topic": "%RETRY%G", "subString": "*"},
+            ],
+        }
     ],
     "producerDataSet": [{"groupName": "P"}],
 }
@@ -80,29 +89,69 @@ HEARTBEAT = {
         (36, {"group": "G", "offset": "200"}, b"", ["Sub on Group:G", "Sub on Group:G"]),
         (37, {"commitLogOffset": "100", "topic": "Mine"}, b"", ["Pub on Topic:T"]),
         (38, GROUP, b"", ["Sub|Get on Group:G"]),
-        (41, {}, {"consumerGroup": "G", "mqSet": QUEUES}, ["Sub on Group:G", "Sub on Topic:T", "Sub on Group:G"]),
+        (
+            41,
+            {},
+            {"consumerGroup": "G", "mqSet": QUEUES},
+            ["Sub on Group:G", "Sub on Topic:T", "Sub on Group:G"],
+        ),
         (42, {}, {}, ["Sub on Group:"]),
-        (46, {}, {"group": "G", "subscriptionData": {"topic": "T"}}, ["Sub on Group:G", "Sub on Topic:T"]),
+        (
+            46,
+            {},
+            {"group": "G", "subscriptionData": {"topic": "T"}},
+            ["Sub on Group:G", "Sub on Topic:T"],
+        ),
         (46, {}, {}, ["Sub on Group:", "Sub on Topic:"]),
         (17, TOPIC, b"", ["Create on Topic:T"]),
-        (18, {}, {"topicConfigList": [{"topicName": "T"}, 7]}, ["Create on Topic:T", "Create on Topic:"]),
+        (
+            18,
+            {},
+            {"topicConfigList": [{"topicName": "T"}, 7]},
+            ["Create on Topic:T", "Create on Topic:"],
+        ),
         (18, {}, {}, ["Create on Topic:"]),
         (21, {}, b"", ["Get|List on Topic:*"]),
         (200, {}, {"groupName": "G"}, ["Create|Update on Group:G"]),
         (201, {}, b"", ["Get|List on Group:*"]),
         (207, {"groupName": "G"}, b"", ["Delete on Group:G"]),
         (208, GROUP, b"", ["Get on Group:G"]),
-        (208, BOTH | {"topicList": "T;U;%RETRY%H"}, b"", ["Get on Group:G", "Get on Topic:T", "Get on Topic:U", "Get on Group:H"]),
+        (
+            208,
+            BOTH | {"topicList": "T;U;%RETRY%H"},
+            b"",
+            ["Get on Group:G", "Get on Topic:T", "Get on Topic:U", "Get on Group:H"],
+        ),
         (215, TOPIC, b"", ["Delete on Topic:T"]),
         (222, {"topic": "T", "group": "G"}, b"", ["Update on Topic:T", "Update on Group:G"]),
-        (314, {"srcGroup": "G", "destGroup": "H", "topic": "T"}, b"", ["Get on Group:G", "Update on Group:H", "Update on Topic:T"]),
-        (314, {"srcGroup": "G", "destGroup": "H"}, b"", ["Get on Group:G", "Update on Group:H", "Update on Topic:T", "Update on Topic:U"]),
+        (
+            314,
+            {"srcGroup": "G", "destGroup": "H", "topic": "T"},
+            b"",
+            ["Get on Group:G", "Update on Group:H", "Update on Topic:T"],
+        ),
+        (
+            314,
+            {"srcGroup": "G", "destGroup": "H"},
+            b"",
+            ["Get on Group:G", "Update on Group:H", "Update on Topic:T", "Update on Topic:U"],
+        ),
         (307, GROUP, b"", ["Get on Group:G"]),
         (307, GROUP, {"queues": []}, ["Sub|Get on Group:G"]),
         (307, GROUP | {"jstackEnable": "1"}, b"", ["Get on Group:G"]),
-        (309, GROUP | {"msgId": "7F00000100002A9F" + "0000000000000064", "topic": "Mine"}, b"", ["Sub on Group:G", "Sub on Topic:T"]),
+        (
+            309,
+            GROUP | {"msgId": "7F00000100002A9F" + "0000000000000064", "topic": "Mine"},
+            b"",
+            ["Sub on Group:G", "Sub on Topic:T"],
+        ),
         (309, GROUP | {"msgId": "-64"}, b"", ["Sub on Group:G", "Sub on Topic:"]),
-        (309, GROUP | {"msgId": "7F00000100002A9F" + "00000001" + "        00000064"}, b"", ["Sub on Group:G", "Sub on Topic:"]),
+        (
+            309,
+            GROUP | {"msgId": "7F00000100002A9F" + "00000001" + "        00000064"},
+            b"",
+            ["Sub on Group:G", "Sub on Topic:"],
+        ),
         (309, GROUP, b"", ["Sub on Group:G", "Sub on Topic:"]),
         (25, {}, b"", ["Update on Cluster:C"]),
         (26, {}, b"", ["Get on Cluster:C"]),
@@ -125,7 +174,7 @@ HEARTBEAT = {
         (400, {}, {"consumerGroup": "G", "topic": "T"}, ["Sub on Group:G", "Sub on Topic:T"]),
         (1003, {}, b"", [str(SUPER_ONLY)]),
     ],
-)  # fmt: skip
+)
 def test_a_request_needs(code: int, fields: dict[str, str], body: Any, expected: list[str]) -> None:
     assert [str(need) for need in needs(code, fields, body)] == expected
 
@@ -136,23 +185,38 @@ def test_a_body_is_read_within_limits() -> None:
 
 
 @pytest.mark.parametrize("text", ["100", "+100", "0" * 30 + "100", "1\u0660\u0660"])
-@pytest.mark.parametrize(("code", "field"), [(33, "offset"), (36, "offset"), (37, "commitLogOffset")])
-def test_a_message_is_looked_up_where_the_handler_would_find_it(code: int, field: str, text: str) -> None:
-    """Each way to write a number that the handler takes: what it took and the rule did not came past the rule for its topic."""
-    assert any(str(need).endswith("Topic:T") for need in needs(code, {field: text, "group": "G", "producerGroup": "G"}))
+@pytest.mark.parametrize(
+    ("code", "field"), [(33, "offset"), (36, "offset"), (37, "commitLogOffset")]
+)
+def test_a_message_is_looked_up_where_the_handler_would_find_it(
+    code: int, field: str, text: str
+) -> None:
+    """Each way to write a number that the handler takes: what it took and the rule did not came
+    past the rule for its topic.
+    """
+    assert any(
+        str(need).endswith("Topic:T")
+        for need in needs(code, {field: text, "group": "G", "producerGroup": "G"})
+    )
 
 
 def test_one_that_is_nowhere_is_of_no_topic() -> None:
-    assert [str(need) for text in ("", "x", "-1", "9" * 30, "9" * 5_000, "7") for need in needs(33, {"offset": text})] == [
-        "Sub|Get on Topic:"
-    ] * 6
+    assert [
+        str(need)
+        for text in ("", "x", "-1", "9" * 30, "9" * 5_000, "7")
+        for need in needs(33, {"offset": text})
+    ] == ["Sub|Get on Topic:"] * 6
 
 
 def test_nothing_and_what_waits_are_not_in_all_topics() -> None:
     everything = Resource.parse("Topic:*")
     assert everything.matches("Topic", "T")
     assert not everything.matches("Topic", "")
-    halves = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC")
+    halves = (
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    )
     for waiting in ("SCHEDULE_TOPIC_XXXX", "rmq_sys_wheel_timer", *halves):
         assert not everything.matches("Topic", waiting)
         assert not Resource.parse(f"Topic:{waiting[:8]}*").matches("Topic", waiting)

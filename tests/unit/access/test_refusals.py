@@ -26,17 +26,24 @@ class Clock:
         return self.now
 
 
-def test_the_first_is_told_at_once_and_those_like_it_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_is_told_at_once_and_those_like_it_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = Clock()
     refusals = Refusals(clock)
     for _ in range(3):
         refusals.note(request(), "10.0.0.1", "broker b", "the signature is wrong")
     refusals.tell()
-    first = "user ann from 10.0.0.1, at broker b, was refused DELETE_TOPIC_IN_BROKER (215) T: the signature is wrong"
+    first = (
+        "user ann from 10.0.0.1, at broker b, was refused DELETE_TOPIC_IN_BROKER (215) T: the "
+        "signature is wrong"
+    )
     assert caplog.messages == [first]
     clock.now = TOLD_AGAIN_S
     refusals.tell()
-    assert caplog.messages[1:] == ["user ann from 10.0.0.1 was refused 2 times more: the signature is wrong"]
+    assert caplog.messages[1:] == [
+        "user ann from 10.0.0.1 was refused 2 times more: the signature is wrong"
+    ]
     clock.now = 2 * TOLD_AGAIN_S
     refusals.tell()
     refusals.note(request(), "10.0.0.1", "broker b", "the signature is wrong")
@@ -45,18 +52,30 @@ def test_the_first_is_told_at_once_and_those_like_it_once_a_minute(caplog: pytes
     assert all(record.levelno == logging.WARNING for record in caplog.records)
 
 
-def test_another_user_address_or_reason_is_told_for_itself(caplog: pytest.LogCaptureFixture) -> None:
+def test_another_user_address_or_reason_is_told_for_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     refusals = Refusals(Clock())
-    for user, host, reason in (("ann", "h", "r"), ("bob", "h", "r"), ("ann", "i", "r"), ("ann", "h", "s"), ("ann", "h", "r")):
+    for user, host, reason in (
+        ("ann", "h", "r"),
+        ("bob", "h", "r"),
+        ("ann", "i", "r"),
+        ("ann", "h", "s"),
+        ("ann", "h", "r"),
+    ):
         refusals.note(request(user), host, "b", reason)
     assert len(caplog.messages) == 4
 
 
-def test_memory_is_bounded_whoever_asks_and_what_found_no_room_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_memory_is_bounded_whoever_asks_and_what_found_no_room_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     clock = Clock()
     refusals = Refusals(clock)
     for number in range(MAX_KNOWN + 500):
-        refusals.note(request(f"user-{number}" + "x" * 10_000), f"10.0.0.{number % 20}", "b", "r" * 100_000)
+        refusals.note(
+            request(f"user-{number}" + "x" * 10_000), f"10.0.0.{number % 20}", "b", "r" * 100_000
+        )
     assert len(caplog.messages) == len(refusals._known) == MAX_KNOWN
     assert max(map(len, caplog.messages)) < 2_000
     clock.now = TOLD_AGAIN_S
@@ -78,20 +97,28 @@ def test_who_makes_names_up_leaves_room_for_others(caplog: pytest.LogCaptureFixt
         clock.now = seconds
         refusals.tell()
     assert [message for message in caplog.messages if "requests more" in message] == [
-        f"{MAX_KNOWN - MAX_OF_ONE} requests more of other users or addresses, or for other reasons, were refused"
+        f"{MAX_KNOWN - MAX_OF_ONE} requests more of other users or addresses, or for other "
+        "reasons, were refused"
     ]
 
 
 def test_a_name_cannot_write_a_line_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
     Refusals(Clock()).note(request("ann\n2026 ERROR", "T, at broker b"), "h", "b", "r")
-    assert caplog.messages == ["user 'ann\\n2026 ERROR' from h, at b, was refused DELETE_TOPIC_IN_BROKER (215) 'T, at broker b': r"]
+    assert caplog.messages == [
+        "user 'ann\\n2026 ERROR' from h, at b, was refused DELETE_TOPIC_IN_BROKER (215) 'T, at "
+        "broker b': r"
+    ]
 
 
-async def test_the_log_says_more_than_the_answer_and_two_servers_count_together(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_says_more_than_the_answer_and_two_servers_count_together(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     table = AccessTable()
     await table.create_user(User(username="ann", password="ann-secret"))
     await table.create_user(User(username="off", password="off-secret", status="disable"))
-    broker, name_server = (Guard(table, cluster="C", server=server) for server in ("broker b", "the name server"))
+    broker, name_server = (
+        Guard(table, cluster="C", server=server) for server in ("broker b", "the name server")
+    )
     ann = Credentials(access_key="ann", secret_key="ann-secret")
     for guard, command in (
         (broker, RemotingCommand(DELETE, {"topic": "T"})),
@@ -105,22 +132,31 @@ async def test_the_log_says_more_than_the_answer_and_two_servers_count_together(
             guard.check(command, "10.0.0.1:5")
     assert table.refusals.count == 6
     assert caplog.messages == [
-        "a request without a user from 10.0.0.1, at broker b, was refused DELETE_TOPIC_IN_BROKER (215) T: "
+        "a request without a user from 10.0.0.1, at broker b, was refused DELETE_TOPIC_IN_BROKER "
+        "(215) T: "
         "this server asks for credentials: access key and signature are missing",
-        "user nobody from 10.0.0.1, at the name server, was refused DELETE_TOPIC_IN_BROKER (215) T: there is no such user",
-        "user off from 10.0.0.1, at broker b, was refused DELETE_TOPIC_IN_BROKER (215) T: the user is disabled",
-        "user ann from 10.0.0.1, at broker b, was refused DELETE_TOPIC_IN_BROKER (215) T: the signature is wrong",
+        "user nobody from 10.0.0.1, at the name server, was refused DELETE_TOPIC_IN_BROKER (215) "
+        "T: there is no such user",
+        "user off from 10.0.0.1, at broker b, was refused DELETE_TOPIC_IN_BROKER (215) T: the user "
+        "is disabled",
+        "user ann from 10.0.0.1, at broker b, was refused DELETE_TOPIC_IN_BROKER (215) T: the "
+        "signature is wrong",
         "user ann from 10.0.0.1, at the name server, was refused DELETE_TOPIC_IN_BROKER (215) T: "
         "User:ann has no permission: Delete on Topic:T is needed, from 10.0.0.1",
-        "user ann from 10.0.0.1, at broker b, was refused request 9999: request 9999 is for super users",
+        "user ann from 10.0.0.1, at broker b, was refused request 9999: request 9999 is for super "
+        "users",
     ]
 
 
-async def test_a_name_that_is_asked_for_stays_a_name_in_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_name_that_is_asked_for_stays_a_name_in_the_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     table = AccessTable()
     await table.create_user(User(username="ann", password="ann-secret"))
     ann = Credentials(access_key="ann", secret_key="ann-secret")
     with pytest.raises(AccessRefused):
-        Guard(table, cluster="C").check(RemotingCommand(DELETE, ann.sign({"topic": "T\nuser root"}, b"")), "10.0.0.1:5")
+        Guard(table, cluster="C").check(
+            RemotingCommand(DELETE, ann.sign({"topic": "T\nuser root"}, b"")), "10.0.0.1:5"
+        )
     assert "Delete on Topic:'T\\nuser root' is needed" in caplog.messages[0]
     assert "\n" not in caplog.messages[0]

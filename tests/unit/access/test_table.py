@@ -20,7 +20,10 @@ ALICE = User(username="alice", password="alice-secret")
 
 
 def rules(name: str, *resources: str, decision: str = "Allow") -> Acl:
-    entries = tuple(PolicyEntry.from_json({"resource": text, "actions": ["Pub"], "decision": decision}) for text in resources)
+    entries = tuple(
+        PolicyEntry.from_json({"resource": text, "actions": ["Pub"], "decision": decision})
+        for text in resources
+    )
     return Acl(subject=f"User:{name}", policies=(Policy(entries=entries),))
 
 
@@ -37,7 +40,9 @@ async def test_everything_is_in_the_file_before_it_counts(tmp_path: Path) -> Non
     again = AccessTable(tmp_path / "access")
     assert again.users == table.users
     assert again.acls == table.acls
-    assert again.users["alice"] == User(username="alice", password="alice-secret", user_type="Normal", status="enable")
+    assert again.users["alice"] == User(
+        username="alice", password="alice-secret", user_type="Normal", status="enable"
+    )
 
 
 async def test_nobody_else_on_the_machine_may_read_the_file(tmp_path: Path) -> None:
@@ -49,7 +54,9 @@ async def test_nobody_else_on_the_machine_may_read_the_file(tmp_path: Path) -> N
 async def test_an_update_changes_what_it_names() -> None:
     table = await filled()
     await table.update_user(User(username="alice", status="disable"))
-    assert table.users["alice"] == User(username="alice", password="alice-secret", user_type="Normal", status="disable")
+    assert table.users["alice"] == User(
+        username="alice", password="alice-secret", user_type="Normal", status="disable"
+    )
     await table.update_user(User(username="alice", password="new"))
     found = table.find("alice")
     assert found is not None
@@ -97,7 +104,10 @@ async def test_an_entry_replaces_the_one_for_the_same_resource_and_others_stay()
     table = await filled()
     await table.put_acl(rules("alice", "Topic:A", decision="Deny"))
     [policy] = table.acls["User:alice"].policies
-    assert {str(entry.resource): entry.decision for entry in policy.entries} == {"Topic:A": "Deny", "Topic:B": "Allow"}
+    assert {str(entry.resource): entry.decision for entry in policy.entries} == {
+        "Topic:A": "Deny",
+        "Topic:B": "Allow",
+    }
     await table.delete_acl("User:alice", None, "Topic:A")
     [policy] = table.acls["User:alice"].policies
     assert [str(entry.resource) for entry in policy.entries] == ["Topic:B"]
@@ -136,21 +146,37 @@ async def test_a_change_that_cannot_be_saved_does_not_count(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "garbled", [b"", b"null", b"{", b'{"users":[{"username":"x"}]}', b'{"users":[],"acls":[{"subject":"User:x"}]}', b'{"users":7}']
+    "garbled",
+    [
+        b"",
+        b"null",
+        b"{",
+        b'{"users":[{"username":"x"}]}',
+        b'{"users":[],"acls":[{"subject":"User:x"}]}',
+        b'{"users":7}',
+    ],
 )
-async def test_a_damaged_file_is_set_aside_and_the_version_before_counts(tmp_path: Path, garbled: bytes) -> None:
+async def test_a_damaged_file_is_set_aside_and_the_version_before_counts(
+    tmp_path: Path, garbled: bytes
+) -> None:
     """Never half of it: an entry that is left out might be one that denies."""
     await filled(tmp_path)
     (tmp_path / "access.json").write_bytes(garbled)
     table = AccessTable(tmp_path)
     assert list(table.users) == ["root", "alice"]
-    assert table.acls == {}  # the file's last version had them
+    # the file's last version had them
+    assert table.acls == {}
     assert len(list(tmp_path.glob("access.json.corrupt-*"))) == 1
 
 
 async def test_changes_made_together_all_last(tmp_path: Path) -> None:
     table = AccessTable(tmp_path)
-    await asyncio.gather(*(table.create_user(User(username=f"u{i}", password="p", user_type="Super")) for i in range(20)))
+    await asyncio.gather(
+        *(
+            table.create_user(User(username=f"u{i}", password="p", user_type="Super"))
+            for i in range(20)
+        )
+    )
     assert len(AccessTable(tmp_path).users) == 20
 
 
@@ -172,7 +198,9 @@ async def test_no_password_is_in_any_text(caplog: pytest.LogCaptureFixture) -> N
     assert "root-secret" not in f"{refused.value!r} {refused.value}"
 
 
-async def test_what_the_process_asks_itself_with_stands_in_no_list_and_no_file(tmp_path: Path) -> None:
+async def test_what_the_process_asks_itself_with_stands_in_no_list_and_no_file(
+    tmp_path: Path,
+) -> None:
     table = await filled(tmp_path)
     name, secret = table.internal.access_key, table.internal.secret_key
     assert table.find(name) is not None
@@ -190,5 +218,9 @@ def test_directories_above_are_for_their_owner_alone_too(tmp_path: Path) -> None
         AccessTable(tmp_path / "store" / "config" / "access")
     finally:
         os.umask(mask)
-    for path in (tmp_path / "store", tmp_path / "store" / "config", tmp_path / "store" / "config" / "access"):
+    for path in (
+        tmp_path / "store",
+        tmp_path / "store" / "config",
+        tmp_path / "store" / "config" / "access",
+    ):
         assert path.stat().st_mode & 0o077 == 0

@@ -10,7 +10,9 @@ from ogive.store.store import MessageStore
 
 
 class ColdDisk:
-    """After forget(), a read that must not wait raises Cold, until what it needs has been brought in."""
+    """After forget(), a read that must not wait raises Cold, until what it needs has been brought
+    in.
+    """
 
     def __init__(self, store: MessageStore) -> None:
         self._store = store
@@ -23,12 +25,18 @@ class ColdDisk:
         self._store._log.hot._chunks.clear()
         self._store._log.hot._starts.clear()
         self._in_memory.clear()
-        self._store._disk.read = partial(self._now, self._read)  # type: ignore[method-assign]  # every read goes through one of the two
-        self._store._disk.read_log = partial(self._now, self._read_log)  # type: ignore[method-assign]
+        # every read goes through one of the two
+        self._store._disk.read = partial(self._now, self._read)  # type: ignore[method-assign]
+        read_log = partial(self._now, self._read_log)
+        self._store._disk.read_log = read_log  # type: ignore[method-assign]
 
-    def _now(self, read: Callable[[Path, int, int], bytes], path: Path, size: int, offset: int) -> bytes:
+    def _now(
+        self, read: Callable[[Path, int, int], bytes], path: Path, size: int, offset: int
+    ) -> bytes:
         if not self._store._disk.waits and (path, offset, size) not in self._in_memory:
-            raise Cold(path, offset, size, self._store._disk.unreadable if read == self._read_log else None)
+            raise Cold(
+                path, offset, size, self._store._disk.unreadable if read == self._read_log else None
+            )
         return read(path, size, offset)
 
     def fetch(self, place: Place, then: Callable[[StoreError | None], None]) -> None:

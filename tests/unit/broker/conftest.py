@@ -19,11 +19,20 @@ StartBroker = Callable[..., Awaitable[Broker]]
 
 @pytest.fixture
 async def start_broker(tmp_path: Path) -> AsyncIterator[StartBroker]:
-    """Starts a broker with settings of the test's choice; all of them are stopped at the end. They share one directory."""
+    """Starts a broker with settings of the test's choice; all of them are stopped at the end.
+
+    They share one directory.
+    """
     started: list[Broker] = []
 
-    async def start(access: AccessTable | None = None, machine: Machine | None = None, **settings: Any) -> Broker:
-        defaults: dict[str, Any] = {"data": tmp_path / "store", "port": 0, "segment_bytes": 1024 * 1024}
+    async def start(
+        access: AccessTable | None = None, machine: Machine | None = None, **settings: Any
+    ) -> Broker:
+        defaults: dict[str, Any] = {
+            "data": tmp_path / "store",
+            "port": 0,
+            "segment_bytes": 1024 * 1024,
+        }
         broker = Broker(BrokerConfig(**(defaults | settings)), machine, access=access)
         await broker.start()
         started.append(broker)
@@ -66,7 +75,9 @@ async def cleanup() -> AsyncIterator[AsyncExitStack]:
 
 @asynccontextmanager
 async def not_reading(client: RawClient, server: Broker, limit: int) -> AsyncIterator[None]:
-    """The only client reads nothing, until what it asked for in here has made the broker hold back with little more than *limit* bytes."""
+    """The only client reads nothing, until what it asked for in here has made the broker hold back
+    with little more than *limit* bytes.
+    """
     transport = client.connection._transport
     assert transport is not None
     transport.pause_reading()

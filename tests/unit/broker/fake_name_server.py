@@ -17,14 +17,16 @@ LIMIT_S = 20.0
 
 @dataclass
 class FakeNameServer:
-    """Holds the last table that was registered; *answers* turns it off and on, *order* is its ORDER_TOPIC_CONFIG.
+    """Holds the last table that was registered; *answers* turns it off and on, *order* is its
+    ORDER_TOPIC_CONFIG.
 
     What comes while it is off is in *unanswered*.
     """
 
     answers: bool = True
     refuses: bool = False
-    plain_only: str = ""  # what it does with a compressed registration: "refuses", "drops"
+    # what it does with a compressed registration: "refuses", "drops"
+    plain_only: str = ""
     order: dict[str, str] = field(default_factory=dict)
     requests: list[RemotingCommand] = field(default_factory=list)
     unanswered: list[tuple[Connection, RemotingCommand]] = field(default_factory=list)
@@ -70,12 +72,17 @@ class FakeNameServer:
                 connection.close()
                 return
             if compressed and self.plain_only:
-                answer.code, answer.remark = ResponseCode.SYSTEM_ERROR, "Failed to decode RegisterBrokerBody"
+                answer.code, answer.remark = (
+                    ResponseCode.SYSTEM_ERROR,
+                    "Failed to decode RegisterBrokerBody",
+                )
             else:
                 self.held = RegisterBrokerBody.decode(command.body, compressed=compressed)
             answer.body = kv_table_dumps(self.order) if self.order else b""
         elif command.code == RequestCode.QUERY_DATA_VERSION:
-            same = self.held is not None and self.held.data_version == DataVersion.from_json(json.loads(command.body))
+            same = self.held is not None and self.held.data_version == DataVersion.from_json(
+                json.loads(command.body)
+            )
             answer.ext_fields = {"changed": "false" if same else "true"}
         connection.reply(answer)
 

@@ -1,4 +1,6 @@
-"""A sector of the log that the disk cannot read any more: what waits behind it is delivered, and a broker starts."""
+"""A sector of the log that the disk cannot read any more: what waits behind it is delivered, and a
+broker starts.
+"""
 
 import logging
 from pathlib import Path
@@ -16,7 +18,8 @@ from tests.unit.broker import test_schedule, test_timers
 from tests.unit.broker.conftest import StartBroker
 
 COUNT = 12
-BAD = 5  # the message whose block becomes unreadable
+# the message whose block becomes unreadable
+BAD = 5
 BODY = bytes(2000)
 
 
@@ -30,12 +33,18 @@ def body(n: int) -> bytes:
 
 
 def spoil(fs: BadSectors, root: Path, store: MessageStore, topic: str, first: int = 0) -> set[int]:
-    """Make the block unreadable in which message BAD of the first queue with messages of *topic* begins; which ones that costs."""
+    """Make the block unreadable in which message BAD of the first queue with messages of *topic*
+    begins; which ones that costs.
+    """
     key = next(key for key in store.queues if key[0] == topic)
     places = [(entry.commitlog_offset, entry.size) for entry in store.entries(*key, first, COUNT)]
     at = places[BAD][0] - places[BAD][0] % BadSectors.BLOCK
     fs.spoil(root / "commitlog" / f"{0:020d}", at)
-    return {n for n, (start, size) in enumerate(places) if start < at + BadSectors.BLOCK and start + size > at}
+    return {
+        n
+        for n, (start, size) in enumerate(places)
+        if start < at + BadSectors.BLOCK and start + size > at
+    }
 
 
 def left(lost: set[int]) -> list[bytes]:
@@ -56,7 +65,9 @@ async def test_a_consumer_passes_over_it(start_broker: StartBroker) -> None:
     found: list[bytes] = []
     async with await RawClient.open(server.address) as client:
         offset = 0
-        while (answer := await client.pull("G", "T", offset, max_messages=3)).code != ResponseCode.PULL_NOT_FOUND and offset < COUNT:
+        while (
+            answer := await client.pull("G", "T", offset, max_messages=3)
+        ).code != ResponseCode.PULL_NOT_FOUND and offset < COUNT:
             assert answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_RETRY_IMMEDIATELY)
             found += [message.body for message in messages(answer)]
             offset = int((answer.ext_fields or {})["nextBeginOffset"])
@@ -107,7 +118,9 @@ async def test_a_start_passes_over_half_messages_in_it(start_broker: StartBroker
     server = await start_broker()
     async with await RawClient.open(server.address) as client:
         for n in range(COUNT):
-            await client.send("T", body(n), {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": unique_key()})
+            await client.send(
+                "T", body(n), {"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": unique_key()}
+            )
     assert len(server.context.transactions.idle()) == COUNT
     lost = spoil(fs, server.config.data, server.context.store, HALF_TOPIC)
     await server.stop()

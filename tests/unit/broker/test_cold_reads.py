@@ -57,7 +57,11 @@ async def test_what_is_read_wakes_the_job(reads: Reads) -> None:
     assert (error, job.pending, reads.cold.waiting) == (None, False, 0)
 
 
-@pytest.mark.parametrize("failure", [StoreError("the disk"), MemoryError("no room"), ValueError("a bug")], ids=["store", "memory", "bug"])
+@pytest.mark.parametrize(
+    "failure",
+    [StoreError("the disk"), MemoryError("no room"), ValueError("a bug")],
+    ids=["store", "memory", "bug"],
+)
 async def test_a_read_that_fails_wakes_the_job_whatever_the_error(
     reads: Reads, failure: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -67,7 +71,10 @@ async def test_a_read_that_fails_wakes_the_job_whatever_the_error(
     assert str(failure) in str(error)
     assert (job.pending, reads.cold.waiting) == (False, 0)
     expected = not isinstance(failure, StoreError)
-    assert any(record.exc_info for record in caplog.records if record.levelno == logging.ERROR) is expected
+    assert (
+        any(record.exc_info for record in caplog.records if record.levelno == logging.ERROR)
+        is expected
+    )
 
 
 async def test_a_machine_without_a_thread_to_spare_refuses_the_read_and_counts_nothing(

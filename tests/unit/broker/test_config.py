@@ -18,7 +18,10 @@ from ogive.errors import InvalidOption
         ({"delay_levels": ""}, "delay levels are empty"),
         ({"delay_levels": "1s -5s"}, "delay levels"),
         ({"delay_levels": "1_0s"}, "delay levels"),
-        ({"delay_levels": "106751991167d 1s"}, "delay level 106751991167d is too long: at most 14600d"),
+        (
+            {"delay_levels": "106751991167d 1s"},
+            "delay level 106751991167d is too long: at most 14600d",
+        ),
         ({"delay_levels": f"1s {'9' * 5000}s"}, "delay levels"),
         ({"delay_levels": "14601d"}, "too long"),
         ({"broker_id": -1}, "broker_id"),
@@ -43,7 +46,20 @@ def test_a_setting_that_cannot_work_is_named(setting: dict[str, Any], word: str)
 
 def test_the_defaults_are_apaches_where_they_meet() -> None:
     config = BrokerConfig(data=Path("store"))
-    assert (config.port, config.cluster, config.name, config.broker_id) == (10911, "DefaultCluster", "broker-a", 0)
-    assert (config.max_message_bytes, config.max_pull_messages, config.max_pull_bytes) == (4 * 1024 * 1024, 32, 256 * 1024)
-    assert (config.lock_lease_s, config.client_expiry_s, config.offsets_persist_s) == (60.0, 120.0, 5.0)
+    assert (config.port, config.cluster, config.name, config.broker_id) == (
+        10911,
+        "DefaultCluster",
+        "broker-a",
+        0,
+    )
+    assert (config.max_message_bytes, config.max_pull_messages, config.max_pull_bytes) == (
+        4 * 1024 * 1024,
+        32,
+        256 * 1024,
+    )
+    assert (config.lock_lease_s, config.client_expiry_s, config.offsets_persist_s) == (
+        60.0,
+        120.0,
+        5.0,
+    )
     assert len(config.levels.delays_ms) == 18

@@ -1,4 +1,6 @@
-"""Messages that are sent twice, over a socket: stored once inside the window, also across a restart."""
+"""Messages that are sent twice, over a socket: stored once inside the window, also across a
+restart.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
@@ -27,7 +29,11 @@ from tests.unit.broker.conftest import StartBroker
 
 def place(answer: RemotingCommand) -> tuple[str, str, str]:
     assert answer.code == 0, answer
-    return answer.ext_fields["queueId"], answer.ext_fields["queueOffset"], answer.ext_fields["msgId"]
+    return (
+        answer.ext_fields["queueId"],
+        answer.ext_fields["queueOffset"],
+        answer.ext_fields["msgId"],
+    )
 
 
 async def stored(client: RawClient, queue: int = 0) -> list[bytes]:
@@ -36,25 +42,32 @@ async def stored(client: RawClient, queue: int = 0) -> list[bytes]:
 
 
 async def batch(client: RawClient, *keys: str) -> RemotingCommand:
-    items = encode_batch(BatchItem(0, key.encode(), encode_properties({"UNIQ_KEY": key})) for key in keys)
+    items = encode_batch(
+        BatchItem(0, key.encode(), encode_properties({"UNIQ_KEY": key})) for key in keys
+    )
     return await client.call(320, items, **(client.send_fields("T", 0, "") | {"m": True}))
 
 
-async def test_a_message_is_stored_once_and_answered_with_its_first_place(start_broker: StartBroker) -> None:
+async def test_a_message_is_stored_once_and_answered_with_its_first_place(
+    start_broker: StartBroker,
+) -> None:
     server = await start_broker(duplicate_window_s=60.0)
     async with await RawClient.open(server.address) as client:
         key = {"UNIQ_KEY": unique_key()}
         first = await client.send("T", b"first", key, queue=1)
         again = await client.send("T", b"first", key, queue=2)
         assert place(again) == place(first)
-        both = [client.start_send("T", b"twice", {"UNIQ_KEY": "K"}, queue=1) for _ in range(2)]  # the second while the first is on its way
+        # the second while the first is on its way
+        both = [client.start_send("T", b"twice", {"UNIQ_KEY": "K"}, queue=1) for _ in range(2)]
         assert place(await both[0]) == place(await both[1])
         await client.send("U", b"another topic", key)
         assert await stored(client, 1) == [b"first", b"twice"]
         assert await stored(client, 2) == []
 
 
-async def test_a_long_key_is_remembered_by_its_digest_also_over_a_restart(start_broker: StartBroker) -> None:
+async def test_a_long_key_is_remembered_by_its_digest_also_over_a_restart(
+    start_broker: StartBroker,
+) -> None:
     """Ten thousand of 30,000 characters took 345 MiB."""
     key, other = "x" * 20_000, "x" * 19_999 + "y"
     server = await start_broker(duplicate_window_s=60.0)
@@ -72,7 +85,9 @@ async def test_a_long_key_is_remembered_by_its_digest_also_over_a_restart(start_
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-async def test_a_producer_that_guesses_the_keys_of_another_keeps_nothing_of_it_out(start_broker: StartBroker, restarts: bool) -> None:
+async def test_a_producer_that_guesses_the_keys_of_another_keeps_nothing_of_it_out(
+    start_broker: StartBroker, restarts: bool
+) -> None:
     server = await start_broker(duplicate_window_s=60.0)
     async with await RawClient.open(server.address) as stranger:
         for key in ("1", "2", "3"):
@@ -85,17 +100,25 @@ async def test_a_producer_that_guesses_the_keys_of_another_keeps_nothing_of_it_o
         for key in ("1", "2", "3", "4"):
             for _ in range(2):
                 await client.send("T", b"order " + key.encode(), {"UNIQ_KEY": key})
-        items = encode_batch(BatchItem(0, b"order 5", encode_properties({"UNIQ_KEY": "5"})) for _ in range(2))
+        items = encode_batch(
+            BatchItem(0, b"order 5", encode_properties({"UNIQ_KEY": "5"})) for _ in range(2)
+        )
         await client.call(320, items, **(client.send_fields("T", 0, "") | {"m": True}))
-        assert await stored(client) == [b"junk"] * 3 + [b"4", b"5"] + [b"order %d" % key for key in range(1, 6)]
+        assert await stored(client) == [b"junk"] * 3 + [b"4", b"5"] + [
+            b"order %d" % key for key in range(1, 6)
+        ]
 
 
 async def test_with_access_control_the_producer_is_its_user(start_broker: StartBroker) -> None:
-    """One user's message, repeated over a second connection, is one; the same message of another user is another one."""
+    """One user's message, repeated over a second connection, is one; the same message of another
+    user is another one.
+    """
     access = AccessTable()
     users = [Credentials(access_key=name, secret_key="secret") for name in ("anna", "bert")]
     for user in users:
-        await access.create_user(User(username=user.access_key, password=user.secret_key, user_type=SUPER))
+        await access.create_user(
+            User(username=user.access_key, password=user.secret_key, user_type=SUPER)
+        )
     server = await start_broker(access, duplicate_window_s=60.0)
     for credentials, count in ((users[0], 1), (users[0], 1), (users[1], 2), (users[1], 2)):
         async with await RawClient.open(server.address, credentials=credentials) as client:
@@ -122,16 +145,22 @@ async def test_the_window_outlives_a_restart(start_broker: StartBroker, tmp_path
     server = await start_broker(duplicate_window_s=60.0)
     async with await RawClient.open(server.address) as client:
         assert place(await client.send("T", b"x", {"UNIQ_KEY": "K"}))[:2] == first[:2]
-        await client.send("T", b"y", {"UNIQ_KEY": "L"}, queue=3)  # a key of the user's is none of the client's
+        # a key of the user's is none of the client's
+        await client.send("T", b"y", {"UNIQ_KEY": "L"}, queue=3)
         assert await stored(client, 3) == [b"x", b"y"]
 
 
-async def test_after_a_restart_few_messages_with_one_key_are_looked_at(start_broker: StartBroker) -> None:
+async def test_after_a_restart_few_messages_with_one_key_are_looked_at(
+    start_broker: StartBroker,
+) -> None:
     """Else a client that stores thousands with one key holds up the sends of all."""
     server = await start_broker(duplicate_window_s=60.0)
     key = {"UNIQ_KEY": "K"}
     async with await RawClient.open(server.address) as client:
-        places = [place(await client.send("T", b"%d" % number, key)) for number in range(duplicates.MAX_LOOKED_AT + 1)]
+        places = [
+            place(await client.send("T", b"%d" % number, key))
+            for number in range(duplicates.MAX_LOOKED_AT + 1)
+        ]
     await server.stop()
     server = await start_broker(duplicate_window_s=60.0)
     async with await RawClient.open(server.address) as client:
@@ -161,7 +190,9 @@ async def test_without_the_option_everything_is_stored(server: Broker, client: R
 
 
 class Bench:
-    """A put that answers when the test says so, beside a disk that has nothing to say: the window has passed since the start."""
+    """A put that answers when the test says so, beside a disk that has nothing to say: the window
+    has passed since the start.
+    """
 
     def __init__(self, *, max_keys: int = 100) -> None:
         self.at_ms = 1_000_000
@@ -174,7 +205,9 @@ class Bench:
     def now_ms(self) -> int:
         return self.at_ms
 
-    def find_key(self, topic: str, key: str, begin_ms: int, end_ms: int) -> Iterator[bytes | Cold | None]:
+    def find_key(
+        self, topic: str, key: str, begin_ms: int, end_ms: int
+    ) -> Iterator[bytes | Cold | None]:
         raise AssertionError("the disk is asked")
 
     def without_waiting(self) -> AbstractContextManager[None]:
@@ -187,7 +220,9 @@ class Bench:
 
     def send(self, *keys: str) -> None:
         made = [NewMessage("T", 5, b"", encode_properties({"UNIQ_KEY": key})) for key in keys]
-        self.duplicates.put(self.put, made, lambda queue_id, result: self.answers.append((queue_id, result)))
+        self.duplicates.put(
+            self.put, made, lambda queue_id, result: self.answers.append((queue_id, result))
+        )
 
     def finish(self, error: StoreError | None = None) -> None:
         for count, done in self.waiting:
@@ -210,7 +245,13 @@ class Restarted:
         self.store, self.disk = store, ColdDisk(store)
         self.answers: list[tuple[int, object]] = []
         self.tasks: list[asyncio.Task[None]] = []
-        self.duplicates = Duplicates(60.0, 100, store, self.bring_in, lambda work, _: self.tasks.append(asyncio.create_task(work)))
+        self.duplicates = Duplicates(
+            60.0,
+            100,
+            store,
+            self.bring_in,
+            lambda work, _: self.tasks.append(asyncio.create_task(work)),
+        )
         self.disk.forget()
 
     async def bring_in(self, cold: Cold) -> None:
@@ -225,7 +266,9 @@ class Restarted:
 
     def send(self, *keys: str) -> None:
         made = [NewMessage("T", 1, b"first", encode_properties({"UNIQ_KEY": key})) for key in keys]
-        self.duplicates.put(self.put, made, lambda queue_id, result: self.answers.append((queue_id, result)))
+        self.duplicates.put(
+            self.put, made, lambda queue_id, result: self.answers.append((queue_id, result))
+        )
 
     async def disk_reads(self) -> None:
         """Until nothing waits for the disk any more."""
@@ -245,7 +288,9 @@ async def restarted(tmp_path: Path) -> AsyncIterator[Restarted]:
 
     before = opened()
     for key in "abc":
-        before.put([NewMessage("T", 0, b"first", encode_properties({"UNIQ_KEY": key}))], lambda _: None)
+        before.put(
+            [NewMessage("T", 0, b"first", encode_properties({"UNIQ_KEY": key}))], lambda _: None
+        )
         before.submit()
     before.close()
     store = opened()
@@ -253,7 +298,9 @@ async def restarted(tmp_path: Path) -> AsyncIterator[Restarted]:
     store.close()
 
 
-async def test_after_a_restart_the_disk_is_asked_without_waiting_for_it(restarted: Restarted) -> None:
+async def test_after_a_restart_the_disk_is_asked_without_waiting_for_it(
+    restarted: Restarted,
+) -> None:
     """Sends that come meanwhile do not pass those that wait, though they need nothing from disk."""
     restarted.send("new", "b")
     restarted.send("later")
@@ -265,12 +312,19 @@ async def test_after_a_restart_the_disk_is_asked_without_waiting_for_it(restarte
     (_, first), (_, later), (_, again) = restarted.answers
     assert isinstance(first, list)
     assert isinstance(later, list)
-    assert [result.queue_offset for result in first] == [0, 1]  # the new one in queue 1, the known one where it was in queue 0
+    # the new one in queue 1, the known one where it was in queue 0
+    assert [result.queue_offset for result in first] == [0, 1]
     assert again == first[:1]
-    assert (later[0].queue_offset, restarted.store.max_offset("T", 1), len(restarted.tasks)) == (1, 2, 1)
+    assert (later[0].queue_offset, restarted.store.max_offset("T", 1), len(restarted.tasks)) == (
+        1,
+        2,
+        1,
+    )
 
 
-async def test_a_disk_that_cannot_be_read_fails_the_send_and_not_the_next(restarted: Restarted) -> None:
+async def test_a_disk_that_cannot_be_read_fails_the_send_and_not_the_next(
+    restarted: Restarted,
+) -> None:
     restarted.send("b")
     restarted.send("c")
     await asyncio.sleep(0)
@@ -284,7 +338,9 @@ async def test_a_disk_that_cannot_be_read_fails_the_send_and_not_the_next(restar
     assert restarted.store.max_offset("T", 1) == 0
 
 
-async def test_what_the_store_refuses_behind_a_read_from_disk_is_answered(restarted: Restarted) -> None:
+async def test_what_the_store_refuses_behind_a_read_from_disk_is_answered(
+    restarted: Restarted,
+) -> None:
     restarted.duplicates.put(
         restarted.put,
         [NewMessage("T", 1, bytes(5000), encode_properties({"UNIQ_KEY": "big"}))],
@@ -296,7 +352,9 @@ async def test_what_the_store_refuses_behind_a_read_from_disk_is_answered(restar
     assert len(restarted.duplicates) == 0
 
 
-async def test_sends_that_wait_for_the_disk_are_bounded_by_their_bytes(restarted: Restarted, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sends_that_wait_for_the_disk_are_bounded_by_their_bytes(
+    restarted: Restarted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ten thousand sends may wait, of four megabytes each."""
     monkeypatch.setattr(duplicates, "MAX_HELD_BYTES", 40)
     restarted.send("b")
@@ -359,7 +417,8 @@ def test_keys_are_forgotten_after_the_window_and_over_the_limit() -> None:
         bench.finish()
     bench.send("b")
     assert len(bench.waiting) == 0
-    bench.send("a")  # was forgotten early
+    # was forgotten early
+    bench.send("a")
     assert len(bench.waiting) == 1
     bench.finish()
     bench.at_ms += 10_001

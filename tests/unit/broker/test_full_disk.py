@@ -1,4 +1,6 @@
-"""A broker whose disk is full, over a socket: what it refuses and what it still does, and that it goes on by itself."""
+"""A broker whose disk is full, over a socket: what it refuses and what it still does, and that it
+goes on by itself.
+"""
 
 import asyncio
 import errno
@@ -20,17 +22,23 @@ from tests.unit.broker.conftest import StartBroker
 from tests.unit.broker.test_metrics import value
 
 FIGURES = ("rocketmq_broker_permission", "ogive_store_writable", "ogive_sends_failed_total")
-RECORD = 600  # bytes, more than those of a message without a body
+# bytes, more than those of a message without a body
+RECORD = 600
 
 
 class SmallDisk:
-    """No file is made and none grows while it is *full*. The room that the log has made ahead is there."""
+    """No file is made and none grows while it is *full*.
+
+    The room that the log has made ahead is there.
+    """
 
     def __init__(self) -> None:
         self.full = False
 
     def __call__(self, call: str, path: Path) -> None:
-        if self.full and (call in ("create", "zero") or (call == "pwrite" and "commitlog" not in path.parts)):
+        if self.full and (
+            call in ("create", "zero") or (call == "pwrite" and "commitlog" not in path.parts)
+        ):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -53,10 +61,14 @@ async def client(server: Broker, disk: SmallDisk) -> AsyncIterator[RawClient]:
 
 
 async def fill(server: Broker, client: RawClient) -> tuple[list[bytes], RemotingCommand]:
-    """What the room ahead still takes, to the last message, and the answer of the first that it does not."""
+    """What the room ahead still takes, to the last message, and the answer of the first that it
+    does not.
+    """
     taken: list[bytes] = []
     while True:
-        room = server.context.store._log_writer.prepared - server.context.store.stats().commitlog_end
+        room = (
+            server.context.store._log_writer.prepared - server.context.store.stats().commitlog_end
+        )
         body = b"%d " % len(taken) + bytes(max(0, min(50_000, room - RECORD)))
         answer = await client.start_send("T", body)
         if answer.code != ResponseCode.SUCCESS:
@@ -79,7 +91,9 @@ async def pulled(client: RawClient, topic: str) -> list[bytes]:
     return found
 
 
-async def test_sends_are_refused_and_all_else_goes_on(server: Broker, client: RawClient, disk: SmallDisk) -> None:
+async def test_sends_are_refused_and_all_else_goes_on(
+    server: Broker, client: RawClient, disk: SmallDisk
+) -> None:
     first = [b"%d" % n for n in range(3)]
     for body in first:
         await client.send("T", body)
@@ -88,7 +102,9 @@ async def test_sends_are_refused_and_all_else_goes_on(server: Broker, client: Ra
     taken, answer = await fill(server, client)
     assert taken
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert answer.remark == "service not available now: no room for the commit log: its disk is full"
+    assert (
+        answer.remark == "service not available now: no room for the commit log: its disk is full"
+    )
     again, batch = await client.start_send("T", b"x"), await client.send_batch("T", [b"y", b"z"])
     text = (await server.metrics_page()).text
     assert [value(text, name) for name in FIGURES] == [4, 0, 3]
@@ -96,12 +112,17 @@ async def test_sends_are_refused_and_all_else_goes_on(server: Broker, client: Ra
     assert runtime_info(server.context)["putMessageFailedTimes"] == "3"
     refused = {"request_code": "send_message_v2", "response_code": "service_not_available"}
     assert value(text, "rocketmq_rpc_latency_milliseconds_count", **refused) == 2
-    assert (server.ready_page().status, server.health_page().status) == (200, 200)  # readers are served
+    # readers are served
+    assert (server.ready_page().status, server.health_page().status) == (200, 200)
     assert (again.code, again.remark) == (batch.code, batch.remark) == (answer.code, answer.remark)
 
     assert await pulled(client, "T") == [*first, *taken]
-    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=2)
-    asked = await client.ok(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0)
+    await client.ok(
+        RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=2
+    )
+    asked = await client.ok(
+        RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0
+    )
     assert asked.ext_fields["offset"] == "2"
     await client.heartbeat("c2", "G", "T")
 
@@ -112,7 +133,9 @@ async def test_sends_are_refused_and_all_else_goes_on(server: Broker, client: Ra
     assert await pulled(client, "T") == [*first, *taken, b"last"]
 
 
-async def test_a_new_topic_is_refused_and_leaves_nothing_behind(server: Broker, client: RawClient, disk: SmallDisk) -> None:
+async def test_a_new_topic_is_refused_and_leaves_nothing_behind(
+    server: Broker, client: RawClient, disk: SmallDisk
+) -> None:
     await client.send("T")
     disk.full = True
     await fill(server, client)
@@ -138,7 +161,9 @@ async def test_a_new_topic_is_refused_and_leaves_nothing_behind(server: Broker, 
     assert await pulled(client, "New") == [b"taken"]
 
 
-async def test_what_falls_due_meanwhile_is_delivered_once(server: Broker, client: RawClient, disk: SmallDisk) -> None:
+async def test_what_falls_due_meanwhile_is_delivered_once(
+    server: Broker, client: RawClient, disk: SmallDisk
+) -> None:
     await client.send("T", b"first")
     await client.send("T", b"delayed", {"DELAY": "1"})
     await client.send("T", b"timed", {"TIMER_DELAY_MS": "200"})
@@ -156,11 +181,15 @@ async def test_what_falls_due_meanwhile_is_delivered_once(server: Broker, client
     assert sorted(await pulled(client, "T")) == sorted([b"first", *taken, b"delayed", b"timed"])
 
 
-async def test_progress_that_a_stop_cannot_save_is_told(server: Broker, client: RawClient, disk: SmallDisk) -> None:
+async def test_progress_that_a_stop_cannot_save_is_told(
+    server: Broker, client: RawClient, disk: SmallDisk
+) -> None:
     await client.send("T", b"first")
     await client.heartbeat("c1", "G", "T")
     disk.full = True
-    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=1)
+    await client.ok(
+        RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=1
+    )
     await server.stop()
     assert "its disk is full" in str(server.unsaved)
 
@@ -172,7 +201,9 @@ async def test_what_was_acknowledged_and_committed_is_there_after_a_restart(
     await client.heartbeat("c1", "G", "T")
     disk.full = True
     taken, _ = await fill(server, client)
-    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=2)
+    await client.ok(
+        RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=2
+    )
     disk.full = False
     await once_there_is_room(client, "T", b"last")
     await once_there_is_room(client, "New", b"taken")
@@ -181,5 +212,7 @@ async def test_what_was_acknowledged_and_committed_is_there_after_a_restart(
     async with await RawClient.open(again.address) as other:
         assert await pulled(other, "T") == [b"first", *taken, b"last"]
         assert await pulled(other, "New") == [b"taken"]
-        asked = await other.ok(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0)
+        asked = await other.ok(
+            RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0
+        )
         assert asked.ext_fields["offset"] == "2"

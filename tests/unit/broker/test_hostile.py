@@ -8,14 +8,57 @@ from ogive.broker import Broker
 from ogive.broker.routes import ROUTES, Route
 from ogive.errors import ResponseCode
 from ogive.wire.codes import RequestCode, SerializeType
-from ogive.wire.headers import ConsumerSendMsgBackRequest, Header, PullMessageRequest, SendMessageRequest
+from ogive.wire.headers import (
+    ConsumerSendMsgBackRequest,
+    Header,
+    PullMessageRequest,
+    SendMessageRequest,
+)
 from ogive.wire.headers.codec import fields_of
 from tests.raw_client import RawClient
 
 VALUES = [
-    *("", "0", "1", "-1", "3", "2147483647", "-2147483648", "2147483648", "9223372036854775807", "-9223372036854775808", "9" * 30, "1.5"),
-    *("x", "true", "T", "G", "%RETRY%G", "%DLQ%G", "%RETRY%", "TBW102", "SCHEDULE_TOPIC_XXXX", "../../etc/passwd", "a\x00b", "ü" * 200),
-    *("T@G", "*", "TAG", "SQL92", "A||B", "[]", "{}", "UNIQ_KEY\x01", "\x01\x02\x01\x02", "DELAY\x01x\x02", "TAGS\x01" + "t" * 40_000),
+    *(
+        "",
+        "0",
+        "1",
+        "-1",
+        "3",
+        "2147483647",
+        "-2147483648",
+        "2147483648",
+        "9223372036854775807",
+        "-9223372036854775808",
+        "9" * 30,
+        "1.5",
+    ),
+    *(
+        "x",
+        "true",
+        "T",
+        "G",
+        "%RETRY%G",
+        "%DLQ%G",
+        "%RETRY%",
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "../../etc/passwd",
+        "a\x00b",
+        "ü" * 200,
+    ),
+    *(
+        "T@G",
+        "*",
+        "TAG",
+        "SQL92",
+        "A||B",
+        "[]",
+        "{}",
+        "UNIQ_KEY\x01",
+        "\x01\x02\x01\x02",
+        "DELAY\x01x\x02",
+        "TAGS\x01" + "t" * 40_000,
+    ),
     "DELAY\x013\x02UNIQ_KEY\x01AB\x02",
 ]
 BODIES = [
@@ -33,7 +76,11 @@ def field_names(code: int) -> list[str]:
     route = ROUTES[code]
     if code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
         return list("abcdefghijklmn")
-    header: type[Header] = route.header if isinstance(route, Route) else NAMES.get(RequestCode(code), ConsumerSendMsgBackRequest)
+    header: type[Header] = (
+        route.header
+        if isinstance(route, Route)
+        else NAMES.get(RequestCode(code), ConsumerSendMsgBackRequest)
+    )
     return [field.wire for field in fields_of(header)]
 
 

@@ -1,4 +1,6 @@
-"""Whose turn it is to have a listing made, and what a listing does whose bytes are on the disk only."""
+"""Whose turn it is to have a listing made, and what a listing does whose bytes are on the disk
+only.
+"""
 
 import asyncio
 import dataclasses
@@ -27,14 +29,23 @@ QUEUES = 8
 @pytest.fixture
 async def topic(server: Broker, client: RawClient) -> str:
     """Eight queues with a message each."""
-    await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=QUEUES, writeQueueNums=QUEUES, order=False)
+    await client.ok(
+        RequestCode.UPDATE_AND_CREATE_TOPIC,
+        topic="T",
+        readQueueNums=QUEUES,
+        writeQueueNums=QUEUES,
+        order=False,
+    )
     for queue in range(QUEUES):
         await client.send("T", queue=queue)
     return "T"
 
 
 def forgets_at_once(server: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Memory is so short that nothing that is read stays in it. The sizes of what was looked for there."""
+    """Memory is so short that nothing that is read stays in it.
+
+    The sizes of what was looked for there.
+    """
     looked_for: list[int] = []
 
     def pread_now(handle: int, size: int, offset: int) -> None:
@@ -67,7 +78,7 @@ class Slow:
                 await asyncio.sleep(0)
 
 
-# --- turns -----------------------------------------------------------------------------------------------------------
+# --- turns ----------------------------------------------------------------------------------------
 
 
 async def test_connections_take_turns_and_each_has_its_listings_in_order(
@@ -82,7 +93,9 @@ async def test_connections_take_turns_and_each_has_its_listings_in_order(
         made.append((len(body) >= 100, len(body) % 100))
         return route.handle(ctx, connection, header, body)
 
-    monkeypatch.setitem(ROUTES, RequestCode.GET_ALL_TOPIC_CONFIG, dataclasses.replace(route, handle=handle))
+    monkeypatch.setitem(
+        ROUTES, RequestCode.GET_ALL_TOPIC_CONFIG, dataclasses.replace(route, handle=handle)
+    )
     async with server.context.listings.turn:
         many = [client.start(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(n)) for n in range(20)]
         while len(server.context._tasks) < 20:
@@ -105,7 +118,10 @@ async def test_hosts_take_turns_however_many_connections_they_have(server: Broke
             made.append(number)
 
     async with server.context.listings.turn:
-        waiting = [asyncio.create_task(make(number, "10.0.0.1" if number < 10 else "10.0.0.2")) for number in range(12)]
+        waiting = [
+            asyncio.create_task(make(number, "10.0.0.1" if number < 10 else "10.0.0.2"))
+            for number in range(12)
+        ]
         await asyncio.sleep(0)
     await asyncio.gather(*waiting)
     assert made[:5] == [0, 10, 1, 11, 2]
@@ -121,7 +137,7 @@ async def test_a_connection_that_is_gone_is_forgotten(server: Broker, client: Ra
         await client.ok(RequestCode.GET_ALL_TOPIC_CONFIG)
 
 
-# --- in pieces -------------------------------------------------------------------------------------------------------
+# --- in pieces ------------------------------------------------------------------------------------
 
 TOPICS = [f"T{number}" for number in range(6)]
 STATS: list[tuple[RequestCode, dict[str, object]]] = [
@@ -132,11 +148,20 @@ STATS: list[tuple[RequestCode, dict[str, object]]] = [
 
 @pytest.fixture
 async def progress(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Six topics of two queues with a message each, which a group has consumed. A slice of the loop has room for one topic."""
+    """Six topics of two queues with a message each, which a group has consumed.
+
+    A slice of the loop has room for one topic.
+    """
     monkeypatch.setattr(dispatch, "SLICE_S", 0.0)
     await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"G"}')
     for topic in TOPICS:
-        await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, topic=topic, readQueueNums=2, writeQueueNums=2, order=False)
+        await client.ok(
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            topic=topic,
+            readQueueNums=2,
+            writeQueueNums=2,
+            order=False,
+        )
         for queue in range(2):
             await client.send(topic, queue=queue)
             server.context.offsets.commit("G", topic, queue, 1)
@@ -156,7 +181,11 @@ def looks_at(server: Broker, monkeypatch: pytest.MonkeyPatch, look: Callable[[st
 @pytest.mark.usefixtures("progress")
 @pytest.mark.parametrize(("code", "fields"), STATS)
 async def test_others_have_their_turn_between_the_topics_of_a_listing(
-    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch, code: RequestCode, fields: dict[str, object]
+    server: Broker,
+    client: RawClient,
+    monkeypatch: pytest.MonkeyPatch,
+    code: RequestCode,
+    fields: dict[str, object],
 ) -> None:
     """A group on ten thousand topics stopped everybody for half a second."""
     looks = [0]
@@ -180,7 +209,12 @@ async def test_others_have_their_turn_between_the_topics_of_a_listing(
 @pytest.mark.usefixtures("progress")
 @pytest.mark.parametrize(("code", "fields"), STATS)
 async def test_a_topic_that_is_deleted_while_a_listing_is_made_is_left_out(
-    server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch, code: RequestCode, fields: dict[str, object]
+    server: Broker,
+    client: RawClient,
+    another: RawClient,
+    monkeypatch: pytest.MonkeyPatch,
+    code: RequestCode,
+    fields: dict[str, object],
 ) -> None:
     slow = Slow(server, monkeypatch)
     listing = client.start(code, **fields)
@@ -202,13 +236,18 @@ async def test_a_group_that_is_deleted_while_its_listing_is_made_stands_where_it
     await slow.until_asked()
     await another.ok(RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", cleanOffset=True)
     await slow.read_until(listing)
-    assert [row.consumer_offset for row in consume_stats_loads(listing.result().body).values()] == [1] * 2 * len(TOPICS)
+    assert [row.consumer_offset for row in consume_stats_loads(listing.result().body).values()] == [
+        1
+    ] * 2 * len(TOPICS)
 
 
 @pytest.mark.usefixtures("progress")
-async def test_a_listing_goes_on_with_what_was_on_the_disk(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listing_goes_on_with_what_was_on_the_disk(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for queue in range(2):
-        server.context.offsets.commit("G", "T2", queue, 0)  # no message of this topic has to be read
+        # no message of this topic has to be read
+        server.context.offsets.commit("G", "T2", queue, 0)
     in_memory = await client.ok(RequestCode.GET_CONSUME_STATS, consumerGroup="G")
     looks: list[str] = []
     looks_at(server, monkeypatch, looks.append)
@@ -220,7 +259,9 @@ async def test_a_listing_goes_on_with_what_was_on_the_disk(server: Broker, clien
 
 
 @pytest.mark.usefixtures("progress")
-async def test_a_listing_ends_with_the_connection_of_its_client(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_listing_ends_with_the_connection_of_its_client(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (connection,) = server.context.born_hosts
     looks: list[str] = []
 
@@ -229,7 +270,9 @@ async def test_a_listing_ends_with_the_connection_of_its_client(server: Broker, 
         connection.abort("the client is gone")
 
     looks_at(server, monkeypatch, look)
-    client.start(RequestCode.GET_CONSUME_STATS, consumerGroup="G").add_done_callback(lambda answer: answer.exception())
+    client.start(RequestCode.GET_CONSUME_STATS, consumerGroup="G").add_done_callback(
+        lambda answer: answer.exception()
+    )
     while not looks or server.context._tasks:
         await asyncio.sleep(0)
     assert looks == ["T0", "T0"]
@@ -257,7 +300,7 @@ def test_of_many_reads_only_those_that_need_the_disk_are_done_again() -> None:
     assert tries == [0, 1, 2, 3, 1, 3]
 
 
-# --- from the disk ---------------------------------------------------------------------------------------------------
+# --- from the disk --------------------------------------------------------------------------------
 
 
 async def test_a_listing_ends_where_memory_holds_nothing_that_was_read(
@@ -289,7 +332,11 @@ async def test_a_listing_that_needs_more_than_is_kept_waits_for_the_disk_at_last
 
 
 async def test_one_listing_at_a_time_is_brought_in_and_others_are_made_meanwhile(
-    server: Broker, client: RawClient, another: RawClient, topic: str, monkeypatch: pytest.MonkeyPatch
+    server: Broker,
+    client: RawClient,
+    another: RawClient,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = Slow(server, monkeypatch)
     first = client.start(RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
@@ -304,10 +351,15 @@ async def test_one_listing_at_a_time_is_brought_in_and_others_are_made_meanwhile
 
 
 async def test_nobody_waits_for_the_listing_of_a_client_that_takes_no_answers(
-    server: Broker, client: RawClient, another: RawClient, topic: str, monkeypatch: pytest.MonkeyPatch
+    server: Broker,
+    client: RawClient,
+    another: RawClient,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It asks for much else while its listing is brought in, and reads nothing."""
-    stalled, _ = server.context.born_hosts  # in the order in which they came
+    # in the order in which they came
+    stalled, _ = server.context.born_hosts
     slow = Slow(server, monkeypatch)
     first = client.start(RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
     await slow.until_asked()
@@ -320,10 +372,16 @@ async def test_nobody_waits_for_the_listing_of_a_client_that_takes_no_answers(
 
 
 async def test_nothing_more_is_read_for_a_client_that_is_gone(
-    server: Broker, client: RawClient, another: RawClient, topic: str, monkeypatch: pytest.MonkeyPatch
+    server: Broker,
+    client: RawClient,
+    another: RawClient,
+    topic: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     slow = Slow(server, monkeypatch)
-    another.start(RequestCode.GET_TOPIC_STATS_INFO, topic=topic).add_done_callback(lambda answer: answer.exception())
+    another.start(RequestCode.GET_TOPIC_STATS_INFO, topic=topic).add_done_callback(
+        lambda answer: answer.exception()
+    )
     await slow.until_asked()
     another.connection.close()
     while len(server.context.born_hosts) > 1:
@@ -349,7 +407,7 @@ async def test_a_disk_that_cannot_be_read_is_the_answer_to_a_listing(
 
 def missing(path: Path, count: int) -> Callable[[], object]:
     def read() -> object:
-        return each_or_cold([lambda at=at: raised(Cold(path, at, 100)) for at in range(count)])  # type: ignore[misc]
+        return each_or_cold([partial(raised, Cold(path, at, 100)) for at in range(count)])
 
     return read
 

@@ -84,7 +84,8 @@ async def test_locks_outlive_a_restart_with_a_whole_lease(tmp_path: Path) -> Non
     locks.lock("H", "c3", [Q0])
     locks.unlock("G", "c1", [Q1])
     await locks.saved()
-    clock.now = 1000.0  # a new process has a clock of its own
+    # a new process has a clock of its own
+    clock.now = 1000.0
     again = locks_in(tmp_path, 10, clock)
     assert again.lock("G", "c2", [Q0, Q1]) == [Q1]
     assert again.lock("G", "c1", [Q0, Q1]) == [Q0]
@@ -111,7 +112,9 @@ async def test_a_file_of_locks_is_written_only_when_a_queue_changes_hands(tmp_pa
     assert locks_in(tmp_path, 10, clock).lock("G", "c2", [Q0]) == [Q0]
 
 
-async def test_a_full_disk_gives_no_new_lock_and_takes_none_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_gives_no_new_lock_and_takes_none_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
@@ -123,7 +126,8 @@ async def test_a_full_disk_gives_no_new_lock_and_takes_none_away(tmp_path: Path,
         disk.setattr(JsonTable, "save", full)
         locks.unlock("H", "c2", [Q1])
         await locks.safe("G", locks.lock("G", "c1", [Q0]))
-        for _ in range(2):  # also when it asks again: nobody has been told that it holds the queue
+        # also when it asks again: nobody has been told that it holds the queue
+        for _ in range(2):
             with pytest.raises(StoreError, match="queue locks"):
                 await locks.safe("H", locks.lock("H", "c3", [Q1]))
     await locks.safe("H", locks.lock("H", "c3", [Q1]))
@@ -131,7 +135,14 @@ async def test_a_full_disk_gives_no_new_lock_and_takes_none_away(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    "text", ["[]", '{"lockTable": 7}', '{"lockTable": {"G": 7, "H": {"c": 7, "d": [7, ["T"], ["T", "0"]]}}}', "null", "{"]
+    "text",
+    [
+        "[]",
+        '{"lockTable": 7}',
+        '{"lockTable": {"G": 7, "H": {"c": 7, "d": [7, ["T"], ["T", "0"]]}}}',
+        "null",
+        "{",
+    ],
 )
 def test_a_file_of_locks_that_is_none_holds_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "queueLocks.json").write_text(text)

@@ -13,7 +13,8 @@ from tests.chaos.recorder import MemoryFs
 from tests.stores import InlineWriter, message, run_now
 
 ROOT = Path("/store")
-LONG = "9" * 5000  # Python refuses to make a number of so many digits
+# Python refuses to make a number of so many digits
+LONG = "9" * 5000
 DAMAGED = {
     "consumerOffset.json": [
         '{"offsetTable":{"T@G":{"LONG":1,"0":5}}}',
@@ -26,7 +27,8 @@ DAMAGED = {
     ],
     "remoteSettings.json": [
         '{"settings":{"maxMessageSize":{"value":LONG,"insteadOf":LONG}}}',
-        '{"settings":{{"a":1}:{"value":"1","insteadOf":"1"},"maxMessageSize":{"value":"LONG","insteadOf":"4194304"}}}',
+        '{"settings":{{"a":1}:{"value":"1","insteadOf":"1"},"maxMessageSize":{"value":"LONG",'
+        '"insteadOf":"4194304"}}}',
     ],
     "retention.json": [
         '{"boot":"b","at":1,"elapsed":1,"fullAt":{"LONG":1}}',
@@ -54,7 +56,11 @@ def disk() -> MemoryFs:
     return fs
 
 
-@pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in DAMAGED.items() for text in texts], ids=range(11))
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [(name, text) for name, texts in DAMAGED.items() for text in texts],
+    ids=range(11),
+)
 def test_a_broker_starts_with_a_damaged_table(disk: MemoryFs, name: str, text: str) -> None:
     handle = disk.open(ROOT / "config" / name, create=True)
     disk.pwrite(handle, text.replace("LONG", LONG).encode(), 0)
@@ -76,18 +82,25 @@ def test_a_list_of_queues_that_is_nested_too_deep_is_made_again(disk: MemoryFs) 
 @pytest.mark.parametrize(
     ("gone", "told"),
     [
-        ("commitlog", r"/store/commitlog holds no messages, but the last checkpoint had seen a log of \d+ bytes: is its disk mounted\?"),
+        (
+            "commitlog",
+            r"/store/commitlog holds no messages, but the last checkpoint had seen a log of \d+ "
+            r"bytes: is its disk mounted\?",
+        ),
         ("commitlog queues.json", "but queue 0 of T has offsets up to 4: is its disk mounted"),
     ],
 )
-def test_a_log_whose_disk_is_not_mounted_is_not_begun_anew(disk: MemoryFs, gone: str, told: str) -> None:
+def test_a_log_whose_disk_is_not_mounted_is_not_begun_anew(
+    disk: MemoryFs, gone: str, told: str
+) -> None:
     for path in [path for path in disk.names if any(word in path.parts for word in gone.split())]:
         del disk.names[path]
     before = dict(disk.names)
     with pytest.raises(StoreCorrupt, match=told):
         opened(disk)
     assert disk.names == before
-    assert opened(disk, empty_log=True).store.max_offset("T", 0) == 5  # offsets that were given out are not given out again
+    # offsets that were given out are not given out again
+    assert opened(disk, empty_log=True).store.max_offset("T", 0) == 5
 
 
 def test_an_empty_store_is_opened_again() -> None:

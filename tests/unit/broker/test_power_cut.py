@@ -1,4 +1,6 @@
-"""Members of groups that outlive their broker, which lost its newest messages in a power cut (flush=async)."""
+"""Members of groups that outlive their broker, which lost its newest messages in a power cut
+(flush=async).
+"""
 
 import shutil
 from pathlib import Path
@@ -9,18 +11,28 @@ from tests.raw_client import RawClient, messages
 
 
 def config(folder: Path) -> BrokerConfig:
-    return BrokerConfig(data=folder, port=0, segment_bytes=1024 * 1024, flush="async", default_topic_queues=1)
+    return BrokerConfig(
+        data=folder, port=0, segment_bytes=1024 * 1024, flush="async", default_topic_queues=1
+    )
 
 
 async def test_a_member_goes_on_from_the_saved_progress_not_from_its_own(tmp_path: Path) -> None:
-    """Its own place was beyond the queue's end; by the time it is back others have sent as much as was lost, and more."""
+    """Its own place was beyond the queue's end; by the time it is back others have sent as much as
+    was lost, and more.
+    """
     broker = Broker(config(tmp_path / "before"))
     await broker.start()
     async with await RawClient.open(broker.address) as client:
         await client.heartbeat("member", "G", "T")
         for number in range(3):
             await client.send("T", b"old %d" % number)
-        await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=3)
+        await client.ok(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            consumerGroup="G",
+            topic="T",
+            queueId=0,
+            commitOffset=3,
+        )
         await broker.context.save_offsets()
         synced = broker.context.store.stats().commitlog_end
         for number in range(3):
@@ -35,7 +47,10 @@ async def test_a_member_goes_on_from_the_saved_progress_not_from_its_own(tmp_pat
     abort.write_text(f"{process} {flush} another-boot")
     broker = Broker(config(tmp_path / "after"))
     await broker.start()
-    async with await RawClient.open(broker.address) as producer, await RawClient.open(broker.address) as client:
+    async with (
+        await RawClient.open(broker.address) as producer,
+        await RawClient.open(broker.address) as client,
+    ):
         for number in range(4):
             await producer.send("T", b"new %d" % number)
         await client.heartbeat("member", "G", "T")

@@ -1,5 +1,7 @@
-"""Held pulls whose connection ends while one of them is answered: a client that does not read is cut off by an answer too many.
-Many of them, or costly ones, which let others have their turn. And how many are held for whom."""
+"""Held pulls whose connection ends while one of them is answered: a client that does not read is
+cut off by an answer too many. Many of them, or costly ones, which let others have their turn. And
+how many are held for whom.
+"""
 
 import asyncio
 from typing import cast
@@ -16,7 +18,9 @@ def a_connection() -> Connection:
 
 
 class Held:
-    """A pull whose answer ends its connection, as an answer beyond the limit of unsent bytes does."""
+    """A pull whose answer ends its connection, as an answer beyond the limit of unsent bytes
+    does.
+    """
 
     key = ("T", 0)
     offset = 0
@@ -40,7 +44,11 @@ class Held:
 async def test_a_connection_that_ends_by_an_answer_stops_no_other_pull(wake: str) -> None:
     holds = PullHolds(max_held=10, max_per_connection=10)
     slow, fine = a_connection(), a_connection()
-    cut, its_other, another = Held(holds, slow, fatal=True), Held(holds, slow, fatal=False), Held(holds, fine, fatal=False)
+    cut, its_other, another = (
+        Held(holds, slow, fatal=True),
+        Held(holds, slow, fatal=False),
+        Held(holds, fine, fatal=False),
+    )
     for pull in (cut, its_other, another):
         assert holds.hold(pull, 60.0)
     if wake == "an arrival":
@@ -74,13 +82,23 @@ class Costly:
         raise AssertionError("its time is not over")
 
 
-async def test_costly_pulls_are_tried_in_slices_and_each_as_often_as_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """2,000 pulls with filters on one queue stopped the broker for a third of a second with each message."""
-    monkeypatch.setattr(pull_hold, "SLICE_S", -1.0)  # one pull each
+async def test_costly_pulls_are_tried_in_slices_and_each_as_often_as_it_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """2,000 pulls with filters on one queue stopped the broker for a third of a second with each
+    message.
+    """
+    # one pull each
+    monkeypatch.setattr(pull_hold, "SLICE_S", -1.0)
     holds = PullHolds(max_held=10, max_per_connection=10)
     here, gone = a_connection(), a_connection()
     tried: list[Costly] = []
-    first, second, dropped, last = Costly(here, 2, tried), Costly(here, 9, tried), Costly(gone, 9, tried), Costly(here, 0, tried)
+    first, second, dropped, last = (
+        Costly(here, 2, tried),
+        Costly(here, 9, tried),
+        Costly(gone, 9, tried),
+        Costly(here, 0, tried),
+    )
     usual = Held(holds, here, fatal=False)
     for pull in (first, second, dropped, last, usual):
         assert holds.hold(pull, 60.0)
@@ -97,7 +115,9 @@ async def test_costly_pulls_are_tried_in_slices_and_each_as_often_as_it_needs(mo
     holds.drop(here)
 
 
-async def test_a_usual_pull_does_not_wait_for_costly_ones_of_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_usual_pull_does_not_wait_for_costly_ones_of_its_queue(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pull_hold, "SLICE_S", -1.0)
     holds = PullHolds(max_held=100, max_per_connection=100)
     connection, tried = a_connection(), list[Costly]()
@@ -137,12 +157,21 @@ def tries(pulls: list[Passing]) -> int:
     return sum(pull.tries for pull in pulls)
 
 
-async def test_many_pulls_of_one_queue_are_tried_in_slices_and_others_do_not_wait_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """50,000 pulls of one host, with a tag that never comes, stopped the broker for a quarter of a second with each message."""
-    monkeypatch.setattr(pull_hold, "SLICE_S", -1.0)  # 64 pulls each
+async def test_many_pulls_of_one_queue_are_tried_in_slices_and_others_do_not_wait_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """50,000 pulls of one host, with a tag that never comes, stopped the broker for a quarter of a
+    second with each message.
+    """
+    # 64 pulls each
+    monkeypatch.setattr(pull_hold, "SLICE_S", -1.0)
     holds = PullHolds(max_held=1000, max_per_connection=1000)
     connection = a_connection()
-    many, few, other = [Passing(connection) for _ in range(200)], Passing(connection, 1), [Passing(connection, 2) for _ in range(65)]
+    many, few, other = (
+        [Passing(connection) for _ in range(200)],
+        Passing(connection, 1),
+        [Passing(connection, 2) for _ in range(65)],
+    )
     for pull in (*many, few, *other):
         assert holds.hold(pull, 60.0)
     holds.arrived({("T", 0): 1})
@@ -162,7 +191,9 @@ async def test_many_pulls_of_one_queue_are_tried_in_slices_and_others_do_not_wai
     holds.drop(connection)
 
 
-async def test_what_arrives_while_many_pulls_are_tried_is_tried_with_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_arrives_while_many_pulls_are_tried_is_tried_with_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(pull_hold, "SLICE_S", -1.0)
     holds = PullHolds(max_held=1000, max_per_connection=1000)
     staying, leaving = a_connection(), a_connection()
@@ -183,8 +214,12 @@ async def test_what_arrives_while_many_pulls_are_tried_is_tried_with_all_of_them
 
 
 @pytest.mark.parametrize("wake", ["the queue is gone", "their time is over"])
-async def test_many_pulls_are_answered_in_slices(wake: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reset of 50,000 held pulls, or the end of their time, stopped the broker for a quarter of a second."""
+async def test_many_pulls_are_answered_in_slices(
+    wake: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reset of 50,000 held pulls, or the end of their time, stopped the broker for a quarter of a
+    second.
+    """
     monkeypatch.setattr(pull_hold, "SLICE_S", -1.0)
     holds = PullHolds(max_held=1000, max_per_connection=1000)
     connection = a_connection()
@@ -217,7 +252,9 @@ async def test_pulls_that_are_to_be_answered_are_answered_at_the_close() -> None
     assert (pull.answers, len(holds)) == (1, 0)
 
 
-async def test_who_holds_many_pulls_leaves_others_room_for_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_holds_many_pulls_leaves_others_room_for_a_few(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """25 connections took the room of all, and the only pull of another client was refused."""
     monkeypatch.setattr(pull_hold, "FEW", 2)
     holds = PullHolds(max_held=5, max_per_connection=4)

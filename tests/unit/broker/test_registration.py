@@ -1,4 +1,7 @@
-"""A broker keeps its name servers informed. The name servers here are sockets that answer as the test says."""
+"""A broker keeps its name servers informed.
+
+The name servers here are sockets that answer as the test says.
+"""
 
 import logging
 import zlib
@@ -32,13 +35,24 @@ Start = Callable[..., Awaitable[Registration]]
 
 @pytest.fixture
 async def register(topics: TopicTable) -> AsyncIterator[Start]:
-    """Starts a registration at these name servers; it is stopped at the end, and the table is saved."""
+    """Starts a registration at these name servers; it is stopped at the end, and the table is
+    saved.
+    """
     async with AsyncExitStack() as stack:
 
-        async def start(*servers: FakeNameServer, period_s: float = 30.0, timeout_s: float = LIMIT_S) -> Registration:
-            names: dict[str, Any] = {"cluster": "C", "broker_name": "b", "broker_id": 0, "address": "127.0.0.1:10911"}
+        async def start(
+            *servers: FakeNameServer, period_s: float = 30.0, timeout_s: float = LIMIT_S
+        ) -> Registration:
+            names: dict[str, Any] = {
+                "cluster": "C",
+                "broker_name": "b",
+                "broker_id": 0,
+                "address": "127.0.0.1:10911",
+            }
             addresses = tuple(server.address for server in servers)
-            registration = Registration(topics, name_servers=addresses, period_s=period_s, timeout_s=timeout_s, **names)
+            registration = Registration(
+                topics, name_servers=addresses, period_s=period_s, timeout_s=timeout_s, **names
+            )
             await registration.start()
             stack.push_async_callback(registration.stop)
             return registration
@@ -63,7 +77,10 @@ async def test_after_the_start_every_name_server_holds_the_whole_table(
     await register(*servers)
     for server in servers:
         assert server.held is not None
-        assert (dict(server.held.topics), server.held.data_version) == (dict(topics.all()), topics.data_version)
+        assert (dict(server.held.topics), server.held.data_version) == (
+            dict(topics.all()),
+            topics.data_version,
+        )
         (request,) = server.requests
         assert request.ext_fields == {
             "brokerName": "b",
@@ -91,13 +108,19 @@ async def test_a_change_is_registered_at_once_and_several_together(
 
 def many(topics: TopicTable, count: int, **settings: Any) -> None:
     """Topics, and the retry topics of half as many groups, past the files."""
-    names = [f"Topic{number}" for number in range(count)] + [f"%RETRY%Group{number}" for number in range(count // 2)]
+    names = [f"Topic{number}" for number in range(count)] + [
+        f"%RETRY%Group{number}" for number in range(count // 2)
+    ]
     topics._configs |= {name: TopicConfig(name=name, **settings) for name in names}
 
 
 def forms(server: FakeNameServer) -> list[tuple[str, int]]:
     """Of each registration whether it was compressed, and its length."""
-    return [(c.ext_fields["compressed"], len(c.body)) for c in server.requests if c.code == RequestCode.REGISTER_BROKER]
+    return [
+        (c.ext_fields["compressed"], len(c.body))
+        for c in server.requests
+        if c.code == RequestCode.REGISTER_BROKER
+    ]
 
 
 async def test_ten_thousand_topics_and_five_thousand_groups_are_registered_with_less_than_2_mib(
@@ -107,7 +130,10 @@ async def test_ten_thousand_topics_and_five_thousand_groups_are_registered_with_
     server = servers[0]
     await register(server)
     assert server.held is not None
-    assert (dict(server.held.topics), server.held.data_version) == (dict(topics.all()), topics.data_version)
+    assert (dict(server.held.topics), server.held.data_version) == (
+        dict(topics.all()),
+        topics.data_version,
+    )
     ((compressed, size),) = forms(server)
     assert compressed == "true"
     assert size < 256 * 1024
@@ -126,7 +152,11 @@ async def test_topics_with_flags_that_the_compressed_form_cannot_hold_are_regist
 
 @pytest.mark.parametrize("way", ["refuses", "drops"])
 async def test_a_name_server_that_cannot_read_the_compressed_form_gets_the_other(
-    way: str, register: Start, topics: TopicTable, servers: tuple[FakeNameServer, FakeNameServer], monkeypatch: pytest.MonkeyPatch
+    way: str,
+    register: Start,
+    topics: TopicTable,
+    servers: tuple[FakeNameServer, FakeNameServer],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(registrations, "FIRST_RETRY_S", 0.01)
     many(topics, 1_000)
@@ -138,7 +168,9 @@ async def test_a_name_server_that_cannot_read_the_compressed_form_gets_the_other
     topics.create_or_update(TopicConfig(name="T"))
     await registration.registered()
     await plain.until(lambda: plain.holds("T"))
-    assert [compressed for compressed, _ in forms(plain)][2:] == (["false"] if way == "refuses" else ["true", "false"])
+    assert [compressed for compressed, _ in forms(plain)][2:] == (
+        ["false"] if way == "refuses" else ["true", "false"]
+    )
     assert {compressed for compressed, _ in forms(other)} == {"true"}
 
 
@@ -155,7 +187,10 @@ async def test_between_changes_the_name_server_is_asked_whether_it_still_holds_t
 
 
 async def test_a_dead_and_a_silent_name_server_hold_up_no_other(
-    register: Start, topics: TopicTable, servers: tuple[FakeNameServer, FakeNameServer], caplog: pytest.LogCaptureFixture
+    register: Start,
+    topics: TopicTable,
+    servers: tuple[FakeNameServer, FakeNameServer],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     silent, good = servers
     silent.answers = False
@@ -164,7 +199,9 @@ async def test_a_dead_and_a_silent_name_server_hold_up_no_other(
     await dead.stop()
     with caplog.at_level(logging.WARNING):
         registration = await register(dead, silent, good, timeout_s=0.05)
-    warnings = sorted(record.getMessage() for record in caplog.records if record.name.endswith("registration"))
+    warnings = sorted(
+        record.getMessage() for record in caplog.records if record.name.endswith("registration")
+    )
     assert len(warnings) == 2
     assert all(any(server.address in line for line in warnings) for server in (dead, silent))
     topics.create_or_update(TopicConfig(name="T"))
@@ -172,7 +209,9 @@ async def test_a_dead_and_a_silent_name_server_hold_up_no_other(
     assert good.holds("T")
 
 
-async def test_a_name_server_that_comes_up_later_gets_the_table(register: Start, servers: tuple[FakeNameServer, FakeNameServer]) -> None:
+async def test_a_name_server_that_comes_up_later_gets_the_table(
+    register: Start, servers: tuple[FakeNameServer, FakeNameServer]
+) -> None:
     server = servers[0]
     await server.stop()
     await register(server, period_s=0.01)
@@ -194,9 +233,14 @@ async def test_a_restarted_name_server_gets_the_table_without_waiting_for_the_pe
 
 @pytest.mark.parametrize("answers", [False, True])
 async def test_a_name_server_that_drops_its_connections_is_not_asked_in_a_tight_loop(
-    answers: bool, register: Start, servers: tuple[FakeNameServer, FakeNameServer], monkeypatch: pytest.MonkeyPatch
+    answers: bool,
+    register: Start,
+    servers: tuple[FakeNameServer, FakeNameServer],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A proxy whose server is away takes connections and drops them; what speaks something else makes us drop them."""
+    """A proxy whose server is away takes connections and drops them; what speaks something else
+    makes us drop them.
+    """
     monkeypatch.setattr(registrations, "FIRST_RETRY_S", 3600.0)
     dropping, other = servers
     handle = dropping._handle
@@ -211,7 +255,8 @@ async def test_a_name_server_that_drops_its_connections_is_not_asked_in_a_tight_
     assert dropping._server is not None
     dropping._server.handle = drop
     await register(dropping, period_s=3600.0)
-    for _ in range(20):  # each is a way as long as another attempt would need
+    # each is a way as long as another attempt would need
+    for _ in range(20):
         connection = await connect("127.0.0.1", other.port)
         await connection.call(RemotingCommand(RequestCode.GET_NAMESRV_CONFIG), LIMIT_S)
         connection.close()
@@ -219,7 +264,9 @@ async def test_a_name_server_that_drops_its_connections_is_not_asked_in_a_tight_
     assert dropping.codes() == [RequestCode.REGISTER_BROKER]
 
 
-async def test_a_refusal_is_tried_again(register: Start, servers: tuple[FakeNameServer, FakeNameServer]) -> None:
+async def test_a_refusal_is_tried_again(
+    register: Start, servers: tuple[FakeNameServer, FakeNameServer]
+) -> None:
     server = servers[0]
     server.refuses = True
     registration = await register(server, period_s=0.01)
@@ -250,7 +297,12 @@ async def test_a_broker_takes_its_leave_also_of_a_name_server_that_says_nothing(
     silent.answers = False
     await registration.stop()
     assert good.codes()[-1] == RequestCode.UNREGISTER_BROKER
-    assert good.requests[-1].ext_fields == {"brokerName": "b", "brokerAddr": "127.0.0.1:10911", "clusterName": "C", "brokerId": "0"}
+    assert good.requests[-1].ext_fields == {
+        "brokerName": "b",
+        "brokerAddr": "127.0.0.1:10911",
+        "clusterName": "C",
+        "brokerId": "0",
+    }
     before = len(good.requests)
     topics.create_or_update(TopicConfig(name="T"))
     await registration.registered()
@@ -258,21 +310,29 @@ async def test_a_broker_takes_its_leave_also_of_a_name_server_that_says_nothing(
     assert len(good.requests) == before
 
 
-async def test_without_name_servers_there_is_nothing_to_do(register: Start, topics: TopicTable) -> None:
+async def test_without_name_servers_there_is_nothing_to_do(
+    register: Start, topics: TopicTable
+) -> None:
     registration = await register()
     topics.create_or_update(TopicConfig(name="T"))
     await registration.registered()
 
 
 async def test_a_broker_whose_place_was_taken_says_so_and_one_whose_name_server_restarted_does_not(
-    register: Start, servers: tuple[FakeNameServer, FakeNameServer], caplog: pytest.LogCaptureFixture
+    register: Start,
+    servers: tuple[FakeNameServer, FakeNameServer],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = servers[0]
     registration = await register(server)
-    server.held = None  # as where another broker of that name has registered
+    # as where another broker of that name has registered
+    server.held = None
     await registration._peers[0].attempt()
-    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-        f"name server {server.address} has lost what broker b registered: does another broker have that name? Each needs its own"
+    assert [
+        record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
+    ] == [
+        f"name server {server.address} has lost what broker b registered: does another broker have "
+        "that name? Each needs its own"
     ]
     caplog.clear()
     await server.stop()

@@ -1,4 +1,6 @@
-"""Settings that were changed over the network outlive a restart, until the configuration itself says something new."""
+"""Settings that were changed over the network outlive a restart, until the configuration itself
+says something new.
+"""
 
 import json
 import logging
@@ -24,7 +26,9 @@ async def change(broker: Broker, *lines: str) -> None:
 
 
 def kept(broker: Broker) -> Any:
-    return json.loads((broker.config.data / "config" / "remoteSettings.json").read_text())["settings"]
+    return json.loads((broker.config.data / "config" / "remoteSettings.json").read_text())[
+        "settings"
+    ]
 
 
 async def test_changed_settings_are_on_disk_before_the_answer_and_count_after_a_restart(
@@ -39,29 +43,43 @@ async def test_changed_settings_are_on_disk_before_the_answer_and_count_after_a_
     await broker.stop()
     broker = await start_broker()
     assert "autoCreateTopicEnable=false, maxMessageSize=99" in caplog.text
-    assert (broker.context.config.max_message_bytes, broker.context.config.auto_create_topics) == (99, False)
+    assert (broker.context.config.max_message_bytes, broker.context.config.auto_create_topics) == (
+        99,
+        False,
+    )
     assert "TBW102" not in broker.context.topics
-    assert "autoCreateTopicEnable=false\n" in (broker.config.data / "apache-broker.conf").read_text()
+    assert (
+        "autoCreateTopicEnable=false\n" in (broker.config.data / "apache-broker.conf").read_text()
+    )
     async with await RawClient.open(broker.address) as client:
         assert (await client.start_send("New")).code == ResponseCode.TOPIC_NOT_EXIST
-        assert "maxMessageSize=99\n" in (await client.ok(RequestCode.GET_BROKER_CONFIG)).body.decode()
+        assert (
+            "maxMessageSize=99\n" in (await client.ok(RequestCode.GET_BROKER_CONFIG)).body.decode()
+        )
 
 
-async def test_what_the_configuration_says_anew_counts_for_good(start_broker: StartBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_the_configuration_says_anew_counts_for_good(
+    start_broker: StartBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     broker = await start_broker(max_message_bytes=5000)
     await change(broker, "maxMessageSize=99", "maxTransferCountOnMessageInMemory=7")
     await change(broker, "maxMessageSize=98")
     await broker.stop()
     broker = await start_broker(max_message_bytes=6000)
     assert "maxMessageSize=98" in caplog.text
-    assert (broker.context.config.max_message_bytes, broker.context.config.max_pull_messages) == (6000, 7)
+    assert (broker.context.config.max_message_bytes, broker.context.config.max_pull_messages) == (
+        6000,
+        7,
+    )
     assert kept(broker).keys() == {"maxTransferCountOnMessageInMemory"}
     await broker.stop()
     broker = await start_broker(max_message_bytes=5000)
     assert broker.context.config.max_message_bytes == 5000
 
 
-async def test_a_setting_that_is_put_back_follows_the_configuration_again(start_broker: StartBroker) -> None:
+async def test_a_setting_that_is_put_back_follows_the_configuration_again(
+    start_broker: StartBroker,
+) -> None:
     broker = await start_broker(max_message_bytes=5000)
     await change(broker, "maxMessageSize=99")
     await broker.stop()
@@ -78,7 +96,9 @@ async def test_without_a_change_there_is_no_file(start_broker: StartBroker) -> N
 
 
 @pytest.mark.parametrize("body", [b"\\ud800=1", b"maxMessageSize=\\udc00"])
-async def test_half_a_character_is_refused_with_an_answer(start_broker: StartBroker, body: bytes) -> None:
+async def test_half_a_character_is_refused_with_an_answer(
+    start_broker: StartBroker, body: bytes
+) -> None:
     """The answer names the setting, and holds only whole characters."""
     async with await RawClient.open((await start_broker()).address) as client:
         answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, body)
@@ -105,4 +125,6 @@ def test_a_file_changes_nothing_that_a_command_could_not(
     configured = BrokerConfig(data=tmp_path)
     with caplog.at_level(logging.WARNING):
         assert RemoteSettings(table, configured, lambda: 0).config == configured
-    assert [left_out in record.getMessage() for record in caplog.records] == ([True] if left_out else [])
+    assert [left_out in record.getMessage() for record in caplog.records] == (
+        [True] if left_out else []
+    )

@@ -37,7 +37,9 @@ def table(clock: Clock) -> OffsetTable:
     return OffsetTable(10, away_s=AWAY_S, now=clock)
 
 
-def test_each_member_is_sent_to_the_new_place_once_and_its_commits_count_when_it_has_pulled_since(table: OffsetTable) -> None:
+def test_each_member_is_sent_to_the_new_place_once_and_its_commits_count_when_it_has_pulled_since(
+    table: OffsetTable,
+) -> None:
     table.reset("G", "T", 0, 5, BOTH)
     for asker in (member("a"), member("b")):
         assert table.resets.redirect("G", "T", 0, asker, 9) == 5
@@ -71,7 +73,9 @@ def test_who_was_told_before_its_heartbeat_is_not_told_again(table: OffsetTable)
     assert table.resets.redirect("G", "T", 0, unknown._replace(client_id="a"), 6) is None
 
 
-def test_who_asks_and_goes_on_from_there_is_left_alone_though_another_one_commits(table: OffsetTable) -> None:
+def test_who_asks_and_goes_on_from_there_is_left_alone_though_another_one_commits(
+    table: OffsetTable,
+) -> None:
     table.reset("G", "T", 0, 5, BOTH)
     new, stale = member("c"), member("b")
     for asker in (new, stale):
@@ -124,7 +128,10 @@ def test_another_reset_is_told_anew(table: OffsetTable) -> None:
     asker = member("a")
     for offset in (5, 3):
         table.reset("G", "T", 0, offset, BOTH)
-        assert [table.resets.redirect("G", "T", 0, asker, at) for at in (9, offset)] == [offset, None]
+        assert [table.resets.redirect("G", "T", 0, asker, at) for at in (9, offset)] == [
+            offset,
+            None,
+        ]
     assert table.resets._noted == 2
 
 
@@ -132,16 +139,28 @@ def test_who_has_to_be_told_is_in_the_file_until_it_is() -> None:
     table = OffsetTable(20)
     table.reset("G", "T", 1, 5, Audience(others=True))
     table.remove_topic(
-        "U", {"G": Audience(others=True), "H": Audience({"10.0.0.1@7#8"}, others=True), "I": Audience({"10.0.0.1@7#9"})}, [0, 3]
+        "U",
+        {
+            "G": Audience(others=True),
+            "H": Audience({"10.0.0.1@7#8"}, others=True),
+            "I": Audience({"10.0.0.1@7#9"}),
+        },
+        [0, 3],
     )
     content = table.snapshot()()
     assert content["untoldTable"] == {
-        "T@G": [1], "U@G": [0, 3], "U@H@10.0.0.1@7#8": [0, 3], "U@H": [0, 3], "U@I@10.0.0.1@7#9": [0, 3],
-    }  # fmt: skip
+        "T@G": [1],
+        "U@G": [0, 3],
+        "U@H@10.0.0.1@7#8": [0, 3],
+        "U@H": [0, 3],
+        "U@I@10.0.0.1@7#9": [0, 3],
+    }
     again = OffsetTable(20)
     again.load(json.loads(json.dumps(content)))
     assert (again.snapshot()()["untoldTable"], again.version) == (content["untoldTable"], 0)
-    assert [again.resets.redirect(group, "U", 3, member("10.0.0.1@7#9"), 9) for group in "GHIJ"] == [0, 0, 0, None]
+    assert [
+        again.resets.redirect(group, "U", 3, member("10.0.0.1@7#9"), 9) for group in "GHIJ"
+    ] == [0, 0, 0, None]
     for group in "GHI":
         table.remove_group(group)
     assert "untoldTable" not in table.snapshot()()
@@ -154,12 +173,17 @@ def test_a_deletion_that_is_repeated_leaves_nobody_untold() -> None:
     assert table.resets.is_untold("G", "T", 0, member("a"))
 
 
-def test_what_members_have_to_be_told_is_bounded_however_topics_come_and_go(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_members_have_to_be_told_is_bounded_however_topics_come_and_go(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     table = OffsetTable(2)
     for number in range(10):
         table.reset("G", f"T{number}", 0, 5, Audience({"a", "b", "c"}))
         table.remove_topic(f"T{number}")
-    assert [table.resets.is_untold("G", f"T{number}", 0, member("z")) for number in range(10)] == [True, True] + [False] * 8
+    assert [table.resets.is_untold("G", f"T{number}", 0, member("z")) for number in range(10)] == [
+        True,
+        True,
+    ] + [False] * 8
     assert table.resets._noted == 2
     assert "the reset of G on T2/0 is told to nobody" in caplog.text
 

@@ -1,4 +1,6 @@
-"""Old messages are removed while consumers read, and clients learn where to go on; over a socket."""
+"""Old messages are removed while consumers read, and clients learn where to go on; over a
+socket.
+"""
 
 import asyncio
 import errno
@@ -29,12 +31,20 @@ class Machine:
     def __init__(self) -> None:
         self.now_s, self.hour, self.used = 0.0, 12, 0.1
 
-    def retention(self, server: Broker, folder: Path, config: RetentionConfig | None = None) -> Retention:
+    def retention(
+        self, server: Broker, folder: Path, config: RetentionConfig | None = None
+    ) -> Retention:
         file = JsonTable(OsFs(), folder / "retention.json")
         retention = Retention(
-            server.context.store, file, config or RetentionConfig(), server.context.cold_reads.bring_in, boot="boot",
-            now_s=lambda: self.now_s, hour=lambda: self.hour, used=lambda: self.used,
-        )  # fmt: skip
+            server.context.store,
+            file,
+            config or RetentionConfig(),
+            server.context.cold_reads.bring_in,
+            boot="boot",
+            now_s=lambda: self.now_s,
+            hour=lambda: self.hour,
+            used=lambda: self.used,
+        )
         retention.load(file.load() or {})
         return retention
 
@@ -45,26 +55,42 @@ async def fill(client: RawClient) -> None:
         await client.send("T", b"%d " % n + bytes(90_000))
 
 
-async def test_old_messages_go_and_a_reader_of_them_is_moved(server: Broker, client: RawClient, tmp_path: Path) -> None:
+async def test_old_messages_go_and_a_reader_of_them_is_moved(
+    server: Broker, client: RawClient, tmp_path: Path
+) -> None:
     await fill(client)
     machine, store = Machine(), server.context.store
     retention = machine.retention(server, tmp_path)
     await retention.run()
     machine.now_s = 73 * HOUR
     await retention.run()
-    assert store.min_offset("T", 0) == 0  # it is not the hour
+    # it is not the hour
+    assert store.min_offset("T", 0) == 0
     segment, end = store.segment_bytes, store.stats().commitlog_end
-    assert [retention.full_for_s(at) for at in (0, segment - 1, segment, end - 1)] == [73 * HOUR, 73 * HOUR, 73 * HOUR, 0]
+    assert [retention.full_for_s(at) for at in (0, segment - 1, segment, end - 1)] == [
+        73 * HOUR,
+        73 * HOUR,
+        73 * HOUR,
+        0,
+    ]
     machine.hour = 4
     await retention.run()
     low = store.min_offset("T", 0)
     assert low > 20
     moved = await client.pull("G", "T", 3)
-    assert (moved.code, moved.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, str(low))
+    assert (moved.code, moved.ext_fields["nextBeginOffset"]) == (
+        ResponseCode.PULL_OFFSET_MOVED,
+        str(low),
+    )
     assert messages(await client.pull("G", "T", low))[0].body.startswith(b"%d " % low)
-    assert (await client.ok(RequestCode.GET_MIN_OFFSET, topic="T", queueId=0)).ext_fields["offset"] == str(low)
-    new_group = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0)
-    assert new_group.code == ResponseCode.QUERY_NOT_FOUND  # as the queue does not start at 0 any more
+    assert (await client.ok(RequestCode.GET_MIN_OFFSET, topic="T", queueId=0)).ext_fields[
+        "offset"
+    ] == str(low)
+    new_group = await client.call(
+        RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0
+    )
+    # as the queue does not start at 0 any more
+    assert new_group.code == ResponseCode.QUERY_NOT_FOUND
 
 
 async def test_ages_outlive_the_process(server: Broker, client: RawClient, tmp_path: Path) -> None:
@@ -91,11 +117,17 @@ async def test_what_somebody_needs_stays(server: Broker, client: RawClient, tmp_
 
 
 @pytest.mark.parametrize(
-    "properties", [{"TIMER_DELAY_SEC": "3600"}, {"DELAY": "18"}, {"TRAN_MSG": "true", "PGROUP": "P"}], ids=["timer", "delay level", "half"]
+    "properties",
+    [{"TIMER_DELAY_SEC": "3600"}, {"DELAY": "18"}, {"TRAN_MSG": "true", "PGROUP": "P"}],
+    ids=["timer", "delay level", "half"],
 )
-async def test_message_that_waits_keeps_the_log_from_it_on(start_broker: StartBroker, properties: dict[str, str]) -> None:
+async def test_message_that_waits_keeps_the_log_from_it_on(
+    start_broker: StartBroker, properties: dict[str, str]
+) -> None:
     """However long: a time may be seven days away, and messages are kept for three."""
-    server = await start_broker(retention=RetentionConfig(keep_s=0.0001, hours=tuple(range(24))), retention_check_s=3600.0)
+    server = await start_broker(
+        retention=RetentionConfig(keep_s=0.0001, hours=tuple(range(24))), retention_check_s=3600.0
+    )
     store, retention = server.context.store, server.context.retention
     async with await RawClient.open(server.address) as client:
         await fill(client)
@@ -103,7 +135,8 @@ async def test_message_that_waits_keeps_the_log_from_it_on(start_broker: StartBr
         await client.send("T", b"later", properties | {"UNIQ_KEY": "A"})
         await fill(client)
         async with asyncio.timeout(10.0):
-            while not store.stats().commitlog_start:  # the first looks may come before the age is there
+            # the first looks may come before the age is there
+            while not store.stats().commitlog_start:
                 await retention.run()
                 await asyncio.sleep(0)
         await retention.run()
@@ -111,7 +144,9 @@ async def test_message_that_waits_keeps_the_log_from_it_on(start_broker: StartBr
     await server.stop()
 
 
-async def test_full_disk_removes_young_messages_only_if_told_so(server: Broker, client: RawClient, tmp_path: Path) -> None:
+async def test_full_disk_removes_young_messages_only_if_told_so(
+    server: Broker, client: RawClient, tmp_path: Path
+) -> None:
     await fill(client)
     machine, store = Machine(), server.context.store
     machine.used = 0.95
@@ -128,16 +163,21 @@ async def test_broker_asks_how_full_its_own_disk_is(start_broker: StartBroker) -
     async with await RawClient.open(server.address) as client:
         await fill(client)
         async with asyncio.timeout(10.0):
-            while not server.context.store.min_offset("T", 0):  # the first looks may come before the age is there
+            # the first looks may come before the age is there
+            while not server.context.store.min_offset("T", 0):
                 await server.context.retention.run()
                 await asyncio.sleep(0)
 
 
-async def test_files_that_could_not_be_removed_are_tried_again_though_nothing_new_is_due(start_broker: StartBroker, tmp_path: Path) -> None:
+async def test_files_that_could_not_be_removed_are_tried_again_though_nothing_new_is_due(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
     failing = FailFrom("unlink", "commitlog", 0, 2, errno.EMFILE)
     failing.armed = True
     config = RetentionConfig(keep_s=0.0001, hours=tuple(range(24)))
-    server = await start_broker(machine=opening.Machine(fs=FaultyFs(failing)), retention=config, retention_check_s=3600.0)
+    server = await start_broker(
+        machine=opening.Machine(fs=FaultyFs(failing)), retention=config, retention_check_s=3600.0
+    )
     async with await RawClient.open(server.address) as client:
         await fill(client)
         async with asyncio.timeout(10.0):
@@ -209,7 +249,11 @@ async def test_broker_does_it_by_itself(start_broker: StartBroker) -> None:
         while offset < 40:
             answer = await client.pull("G", "T", offset)
             offset = int(answer.ext_fields["nextBeginOffset"])
-            assert answer.code in (ResponseCode.SUCCESS, ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_RETRY_IMMEDIATELY)
+            assert answer.code in (
+                ResponseCode.SUCCESS,
+                ResponseCode.PULL_OFFSET_MOVED,
+                ResponseCode.PULL_RETRY_IMMEDIATELY,
+            )
         while not server.context.store.min_offset("T", 0):
             await client.ok(RequestCode.GET_MIN_OFFSET, topic="T", queueId=0)
         assert server.context.store.stats().damaged == 0

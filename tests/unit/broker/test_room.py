@@ -37,9 +37,17 @@ def test_who_holds_little_is_refused_on_no_others_account(monkeypatch: pytest.Mo
     monkeypatch.setattr(room, "FREE_BYTES", 3)
     waiting = RequestRoom()
     greedy, another, modest = connections(3)
-    assert [waiting.take(greedy, 20), waiting.take(another, 10), waiting.take(modest, 3), waiting.take(modest, 3)] == [
-        True, False, True, False,
-    ]  # fmt: skip
+    assert [
+        waiting.take(greedy, 20),
+        waiting.take(another, 10),
+        waiting.take(modest, 3),
+        waiting.take(modest, 3),
+    ] == [
+        True,
+        False,
+        True,
+        False,
+    ]
     waiting.give_back(greedy, 20)
     assert waiting.take(another, 10)
 
@@ -57,7 +65,10 @@ async def test_listings_that_wait_hold_no_more_than_they_may(
         waiting = [client.start(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000)) for _ in range(2)]
         refused = await client.call(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000))
         other = another.start(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000))
-    assert (refused.code, "hold too much memory" in str(refused.remark)) == (ResponseCode.SYSTEM_BUSY, True)
+    assert (refused.code, "hold too much memory" in str(refused.remark)) == (
+        ResponseCode.SYSTEM_BUSY,
+        True,
+    )
     assert [answer.code for answer in await asyncio.gather(*waiting, other)] == [0, 0, 0]
     await client.ok(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000))
 
@@ -70,11 +81,22 @@ async def test_a_request_that_waits_for_another_is_not_begun_where_too_much_wait
     assert answer.code == ResponseCode.SYSTEM_BUSY
 
 
-@pytest.mark.parametrize(("code", "most"), [(21, 64 * 1024), (12, 64 * 1024), (18, 1024 * 1024), (41, 1024 * 1024)])
-async def test_a_body_is_as_long_as_its_request_needs(client: RawClient, code: int, most: int) -> None:
-    answer = await client.call(code, bytes(most + 1), topic="T", key="k", maxNum=1, beginTimestamp=0, endTimestamp=1)
-    assert (answer.code, answer.remark) == (ResponseCode.INVALID_PARAMETER, f"a body of {most + 1} bytes, {most} are allowed")
-    allowed = await client.call(code, bytes(most), topic="T", key="k", maxNum=1, beginTimestamp=0, endTimestamp=1)
+@pytest.mark.parametrize(
+    ("code", "most"), [(21, 64 * 1024), (12, 64 * 1024), (18, 1024 * 1024), (41, 1024 * 1024)]
+)
+async def test_a_body_is_as_long_as_its_request_needs(
+    client: RawClient, code: int, most: int
+) -> None:
+    answer = await client.call(
+        code, bytes(most + 1), topic="T", key="k", maxNum=1, beginTimestamp=0, endTimestamp=1
+    )
+    assert (answer.code, answer.remark) == (
+        ResponseCode.INVALID_PARAMETER,
+        f"a body of {most + 1} bytes, {most} are allowed",
+    )
+    allowed = await client.call(
+        code, bytes(most), topic="T", key="k", maxNum=1, beginTimestamp=0, endTimestamp=1
+    )
     assert "are allowed" not in str(allowed.remark)
 
 
@@ -87,10 +109,14 @@ async def test_a_body_that_is_too_long_is_refused_before_the_guard_reads_it(
         raise AssertionError("the guard was asked")
 
     monkeypatch.setattr(server.context, "guard", SimpleNamespace(check=check))
-    assert (await client.call(RequestCode.AUTH_CREATE_ACL, bytes(2 * 1024 * 1024))).code == ResponseCode.INVALID_PARAMETER
+    assert (
+        await client.call(RequestCode.AUTH_CREATE_ACL, bytes(2 * 1024 * 1024))
+    ).code == ResponseCode.INVALID_PARAMETER
 
 
-def test_filters_have_a_limit_for_each_connection_and_for_all_and_small_ones_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_filters_have_a_limit_for_each_connection_and_for_all_and_small_ones_do_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(room, "MAX_FILTER_BYTES_PER_CONNECTION", 5_000)
     monkeypatch.setattr(room, "MAX_FILTER_BYTES", 8_000)
     monkeypatch.setattr(room, "FREE_FILTER_BYTES", 1_000)
@@ -119,16 +145,35 @@ async def test_pulls_that_wait_with_large_filters_of_their_own_are_limited(
         return "||".join([first, *(f"t{number}" for number in range(count - 1))])
 
     await client.send("T", b"old")
-    waiting = [client.start_pull("G", "T", 1, subscription=tags(600, f"first{number}"), suspend_ms=60_000) for number in range(2)]
+    waiting = [
+        client.start_pull("G", "T", 1, subscription=tags(600, f"first{number}"), suspend_ms=60_000)
+        for number in range(2)
+    ]
     refused = await client.pull("G", "T", 1, subscription=tags(600, "first"), suspend_ms=60_000)
-    assert (refused.code, "filters of pulls" in str(refused.remark)) == (ResponseCode.SYSTEM_BUSY, True)
-    sql = await client.pull("G", "T", 1, subscription="a in (" + "'x'," * 1_000 + "'y')", expressionType="SQL92", suspend_ms=60_000)
+    assert (refused.code, "filters of pulls" in str(refused.remark)) == (
+        ResponseCode.SYSTEM_BUSY,
+        True,
+    )
+    sql = await client.pull(
+        "G",
+        "T",
+        1,
+        subscription="a in (" + "'x'," * 1_000 + "'y')",
+        expressionType="SQL92",
+        suspend_ms=60_000,
+    )
     assert sql.code == ResponseCode.SYSTEM_BUSY
     await client.send("T", b"new", {"TAGS": "t7"})
     assert [answer.code for answer in await asyncio.gather(*waiting)] == [0, 0]
     assert (await client.pull("G", "T", 1, subscription=tags(600, "first"))).code == 0
     assert not server.context.filter_room._held
-    many = await client.pull("G", "T", 1, subscription=tags(MAX_TAGS + 1, "first")[:4096].rpartition("||")[0])
-    assert many.code == 0  # as many as fit
+    many = await client.pull(
+        "G", "T", 1, subscription=tags(MAX_TAGS + 1, "first")[:4096].rpartition("||")[0]
+    )
+    # as many as fit
+    assert many.code == 0
     many = await client.pull("G", "T", 1, subscription="||".join("abcd" * 300))
-    assert (many.code, "1200 tags" in str(many.remark)) == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, True)
+    assert (many.code, "1200 tags" in str(many.remark)) == (
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+        True,
+    )

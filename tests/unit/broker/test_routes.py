@@ -24,27 +24,41 @@ def test_every_code_of_the_protocol_is_either_served_or_refused_for_a_stated_rea
     assert all(NOT_SUPPORTED.values())
 
 
-@pytest.mark.parametrize("code", [RequestCode.RESUME_CHECK_HALF_MESSAGE, RequestCode.POP_MESSAGE, 4_711, -1])
-async def test_an_unknown_code_is_answered_at_once_as_java_does(client: RawClient, code: int) -> None:
+@pytest.mark.parametrize(
+    "code", [RequestCode.RESUME_CHECK_HALF_MESSAGE, RequestCode.POP_MESSAGE, 4_711, -1]
+)
+async def test_an_unknown_code_is_answered_at_once_as_java_does(
+    client: RawClient, code: int
+) -> None:
     answer = await client.call(code)
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     reason = f": {NOT_SUPPORTED[RequestCode(code)]}" if code in NOT_SUPPORTED else ""
     assert answer.remark == f" request type {code} not supported{reason}"
 
 
-async def test_an_unknown_oneway_request_gets_no_answer_and_breaks_nothing(client: RawClient) -> None:
+async def test_an_unknown_oneway_request_gets_no_answer_and_breaks_nothing(
+    client: RawClient,
+) -> None:
     client.oneway(4_711)
-    assert (await client.call(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).ext_fields == {"offset": "0"}
+    assert (await client.call(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).ext_fields == {
+        "offset": "0"
+    }
     assert client.connection.calls_in_flight == 0
 
 
-async def test_answers_are_json_and_carry_the_version_whatever_the_request_was(client: RawClient) -> None:
+async def test_answers_are_json_and_carry_the_version_whatever_the_request_was(
+    client: RawClient,
+) -> None:
     """As every server of 5.x answers; clients in C++ read nothing else."""
     client.codec = SerializeType.ROCKETMQ
     answer = await client.send("T")
     assert (answer.serialize_type, answer.version) == (SerializeType.JSON, 479)
     answer = await client.call(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)
-    assert (answer.serialize_type, answer.version, answer.ext_fields) == (SerializeType.JSON, 479, {"offset": "1"})
+    assert (answer.serialize_type, answer.version, answer.ext_fields) == (
+        SerializeType.JSON,
+        479,
+        {"offset": "1"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,11 +80,16 @@ async def test_a_header_without_what_the_handler_needs_is_a_system_error_that_na
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"clientID":7}', b"\xff"])
-async def test_a_body_that_is_no_heartbeat_is_a_system_error(client: RawClient, body: bytes) -> None:
-    assert (await client.call(RequestCode.HEART_BEAT, body)).code in (ResponseCode.SYSTEM_ERROR, ResponseCode.INVALID_PARAMETER)
+async def test_a_body_that_is_no_heartbeat_is_a_system_error(
+    client: RawClient, body: bytes
+) -> None:
+    assert (await client.call(RequestCode.HEART_BEAT, body)).code in (
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.INVALID_PARAMETER,
+    )
 
 
-# --- listings --------------------------------------------------------------------------------------------------------
+# --- listings -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -85,12 +104,16 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], No
             look()
             return route.handle(*arguments)
 
-        monkeypatch.setitem(ROUTES, RequestCode.GET_ALL_TOPIC_CONFIG, dataclasses.replace(route, handle=handle))
+        monkeypatch.setitem(
+            ROUTES, RequestCode.GET_ALL_TOPIC_CONFIG, dataclasses.replace(route, handle=handle)
+        )
 
     return go
 
 
-async def test_others_are_served_between_two_long_listings(client: RawClient, another: RawClient, listed: Any) -> None:
+async def test_others_are_served_between_two_long_listings(
+    client: RawClient, another: RawClient, listed: Any
+) -> None:
     served, at = 0, list[int]()
 
     def long() -> None:
@@ -106,13 +129,17 @@ async def test_others_are_served_between_two_long_listings(client: RawClient, an
     assert len(at) == 3
 
 
-async def test_nothing_is_listed_for_a_client_that_is_gone(server: Broker, client: RawClient, another: RawClient, listed: Any) -> None:
+async def test_nothing_is_listed_for_a_client_that_is_gone(
+    server: Broker, client: RawClient, another: RawClient, listed: Any
+) -> None:
     made: list[int] = []
     listed(lambda: made.append(1))
     async with server.context.listings.turn:
         for _ in range(3):
             another.oneway(RequestCode.GET_ALL_TOPIC_CONFIG)
-        another.start(RequestCode.GET_ALL_TOPIC_CONFIG).add_done_callback(lambda answer: answer.exception())
+        another.start(RequestCode.GET_ALL_TOPIC_CONFIG).add_done_callback(
+            lambda answer: answer.exception()
+        )
         while len(server.context._tasks) < 4:
             await asyncio.sleep(0)
         another.connection.close()
@@ -122,7 +149,9 @@ async def test_nothing_is_listed_for_a_client_that_is_gone(server: Broker, clien
     assert made == [1]
 
 
-async def test_a_listing_that_fails_ends_its_connection_and_no_other(client: RawClient, another: RawClient, listed: Any) -> None:
+async def test_a_listing_that_fails_ends_its_connection_and_no_other(
+    client: RawClient, another: RawClient, listed: Any
+) -> None:
     """Nobody waits for its answer, as nobody does for that of another request."""
     reports: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, report: reports.append(report))
@@ -133,12 +162,14 @@ async def test_a_listing_that_fails_ends_its_connection_and_no_other(client: Raw
     listed(fail)
     with pytest.raises(ConnectionLost):
         await client.call(RequestCode.GET_ALL_TOPIC_CONFIG)
-    assert (await another.call(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)).code == ResponseCode.SUCCESS
+    assert (
+        await another.call(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)
+    ).code == ResponseCode.SUCCESS
     gc.collect()
     assert [type(report["exception"]) for report in reports] == [ZeroDivisionError]
 
 
-# --- requests of many steps ------------------------------------------------------------------------------------------
+# --- requests of many steps -----------------------------------------------------------------------
 
 
 async def test_the_loop_turns_between_requests_that_begin_with_much_work(
@@ -158,7 +189,9 @@ async def test_the_loop_turns_between_requests_that_begin_with_much_work(
         began.append(turns)
         return success()
 
-    monkeypatch.setitem(ROUTES, RequestCode.DELETE_TOPIC_IN_BROKER, dataclasses.replace(route, handle=handle))
+    monkeypatch.setitem(
+        ROUTES, RequestCode.DELETE_TOPIC_IN_BROKER, dataclasses.replace(route, handle=handle)
+    )
     answers = [client.start(RequestCode.DELETE_TOPIC_IN_BROKER, topic=f"T{n}") for n in range(20)]
     async with asyncio.timeout(20):
         while not all(answer.done() for answer in answers):

@@ -75,7 +75,9 @@ async def test_changes_made_during_a_write_share_the_next_one(tmp_path: Path) ->
     assert [saved["n"] for saved in table.saved] == [1, 50]
 
 
-async def test_a_change_is_written_in_the_background_without_anybody_waiting(tmp_path: Path) -> None:
+async def test_a_change_is_written_in_the_background_without_anybody_waiting(
+    tmp_path: Path,
+) -> None:
     table = SlowTable(tmp_path)
     writer, state = writer_of(table)
     state["n"] = 7
@@ -104,7 +106,9 @@ async def test_a_failed_write_is_an_error_for_everybody_who_waits_and_is_made_go
     assert table.saved == [{"n": 1}]
 
 
-async def test_who_waits_for_a_version_is_not_told_of_the_failure_of_a_later_one(tmp_path: Path) -> None:
+async def test_who_waits_for_a_version_is_not_told_of_the_failure_of_a_later_one(
+    tmp_path: Path,
+) -> None:
     table = SlowTable(tmp_path)
     save = table.save
 
@@ -126,10 +130,13 @@ async def test_who_waits_for_a_version_is_not_told_of_the_failure_of_a_later_one
     with pytest.raises(StoreError, match="its disk is full"):
         writer.check(2)
     writer.mark()
-    writer.check(3)  # not tried yet
+    # not tried yet
+    writer.check(3)
 
 
-async def test_what_could_not_be_saved_is_tried_again_once_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_could_not_be_saved_is_tried_again_once_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = SlowTable(tmp_path)
     table.error = OSError(28, "No space left on device")
     writer, _ = writer_of(table)
@@ -176,7 +183,9 @@ class Steps:
         return lambda: {"n": version}
 
 
-async def test_progress_is_written_only_after_the_log_was_synced_and_as_it_stood_before(tmp_path: Path) -> None:
+async def test_progress_is_written_only_after_the_log_was_synced_and_as_it_stood_before(
+    tmp_path: Path,
+) -> None:
     """What comes in during the sync may not be durable yet: it is left to the next save."""
     table, steps = SlowTable(tmp_path), Steps()
     events: list[str] = []

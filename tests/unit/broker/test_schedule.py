@@ -1,4 +1,7 @@
-"""Delay levels: never early, in order, nothing lost over failures and restarts. The clock of the store and the schedule is the test's."""
+"""Delay levels: never early, in order, nothing lost over failures and restarts.
+
+The clock of the store and the schedule is the test's.
+"""
 
 import asyncio
 import json
@@ -26,13 +29,22 @@ LEVELS = DelayLevels.parse("10s 20s 1h")
 class Bench:
     """A store without a writer thread, and a schedule on it."""
 
-    def __init__(self, root: Path, now_ms: int = 1_000_000, levels: DelayLevels = LEVELS, *, fs: Fs | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        now_ms: int = 1_000_000,
+        levels: DelayLevels = LEVELS,
+        *,
+        fs: Fs | None = None,
+    ) -> None:
         self.now_ms, self.levels = now_ms, levels
         self.refuse = False
         config = StoreConfig(root=root, segment_bytes=1024 * 1024, delay_levels=levels)
         self.store = MessageStore.open(config, fs=fs, clock_ms=lambda: self.now_ms)
         self.disk = ColdDisk(self.store)
-        self.schedule = Schedule(self.store, self.put, self.disk.fetch, levels, bytes(8), lambda: self.now_ms)
+        self.schedule = Schedule(
+            self.store, self.put, self.disk.fetch, levels, bytes(8), lambda: self.now_ms
+        )
         self.store.on_arrival = self.schedule.arrived
         self.store.start(lambda report: report(), writer=InlineWriter)
 
@@ -45,7 +57,9 @@ class Bench:
     def send(self, body: bytes, level: int, topic: str = "T") -> None:
         properties = {"DELAY": str(level), "UNIQ_KEY": body.decode()}
         topic, queue = delayed(self.levels, topic, 0, properties)
-        self.store.put([NewMessage(topic, queue, body, encode_properties(properties))], lambda _: None)
+        self.store.put(
+            [NewMessage(topic, queue, body, encode_properties(properties))], lambda _: None
+        )
         self.store.submit()
 
     async def at(self, now_ms: int) -> list[bytes]:
@@ -80,7 +94,9 @@ async def test_a_message_is_delivered_when_it_is_due_and_not_before(bench: Bench
 
 
 async def test_a_long_wait_looks_at_the_clock_now_and_then(bench: Bench) -> None:
-    """It may be set on, and the time that timers of the loop count stands still while the machine sleeps."""
+    """It may be set on, and the time that timers of the loop count stands still while the machine
+    sleeps.
+    """
     bench.send(b"in an hour", 3)
     timer = bench.schedule._levels[SCHEDULE_TOPIC, 2]._timer
     assert timer is not None
@@ -121,7 +137,8 @@ async def test_a_level_goes_on_as_far_as_it_can_while_the_disk_is_read(bench: Be
     assert await bench.at(1_020_000) == [b"also hot"]
     assert len(bench.disk.waiting) == 1
     assert await bench.at(1_020_001) == [b"also hot"]
-    assert len(bench.disk.waiting) == 1  # however often it is woken
+    # however often it is woken
+    assert len(bench.disk.waiting) == 1
     bench.disk.bring_in()
     assert await bench.at(1_020_001) == [b"also hot", b"a"]
     bench.disk.bring_in()
@@ -137,13 +154,16 @@ async def test_memory_that_keeps_nothing_is_not_asked_for_ever(bench: Bench) -> 
     assert await bench.at(1_010_000) == [b"a"]
 
 
-async def test_what_must_be_kept_is_told_without_waiting_for_the_disk(bench: Bench, tmp_path: Path) -> None:
+async def test_what_must_be_kept_is_told_without_waiting_for_the_disk(
+    bench: Bench, tmp_path: Path
+) -> None:
     """Too much rather than too little, until memory says more."""
     bench.send(b"slow", 3)
     for body in (b"a", b"b", b"c"):
         bench.send(body, 1)
     await bench.close()
-    again = Bench(tmp_path)  # whose queues are on disk only
+    # whose queues are on disk only
+    again = Bench(tmp_path)
     waiting = [entry.commitlog_offset for entry in again.store.entries(SCHEDULE_TOPIC, 0, 0, 3)]
     again.schedule.load({"offsetTable": {"1": 1, "3": 1}})
     again.disk.forget()
@@ -170,7 +190,9 @@ async def test_a_stopped_level_is_not_woken_by_the_disk(bench: Bench) -> None:
     assert await bench.at(1_010_000) == []
 
 
-async def test_a_disk_that_cannot_be_read_is_tried_again(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_disk_that_cannot_be_read_is_tried_again(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     bench.send(b"a", 1)
     bench.disk.forget()
     assert await bench.at(1_010_000) == []
@@ -182,11 +204,15 @@ async def test_a_disk_that_cannot_be_read_is_tried_again(bench: Bench, caplog: p
 
 
 async def test_a_timer_delivers_by_itself(tmp_path: Path) -> None:
-    """With the real clock: the message is there soon after it is due, and the timer did not wait for a poll."""
+    """With the real clock: the message is there soon after it is due, and the timer did not wait
+    for a poll.
+    """
     bench = Bench(tmp_path)
     loop = asyncio.get_running_loop()
     started = loop.time()
-    bench.schedule._levels[SCHEDULE_TOPIC, 0]._now_ms = lambda: 1_009_980 + round((loop.time() - started) * 1000)
+    bench.schedule._levels[SCHEDULE_TOPIC, 0]._now_ms = lambda: (
+        1_009_980 + round((loop.time() - started) * 1000)
+    )
     bench.schedule.start()
     bench.send(b"a", 1)
     async with asyncio.timeout(10):
@@ -196,7 +222,9 @@ async def test_a_timer_delivers_by_itself(tmp_path: Path) -> None:
     await bench.close()
 
 
-async def test_a_refused_message_is_tried_again_and_none_is_passed_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_refused_message_is_tried_again_and_none_is_passed_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ogive.broker.schedule.RETRY_S", 0.0)
     bench.send(b"a", 1)
     bench.send(b"b", 1)
@@ -207,7 +235,9 @@ async def test_a_refused_message_is_tried_again_and_none_is_passed_over(bench: B
     assert await bench.at(1_010_000) == [b"a", b"b"]
 
 
-async def test_a_message_that_fails_after_a_later_one_was_refused_is_not_passed_over(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_that_fails_after_a_later_one_was_refused_is_not_passed_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ogive.broker.schedule.RETRY_S", 0.0)
     for body in (b"a", b"b", b"c"):
         bench.send(body, 1)
@@ -222,14 +252,18 @@ async def test_a_message_that_fails_after_a_later_one_was_refused_is_not_passed_
     monkeypatch.setattr(level, "_put", nearly_full)
     assert await bench.at(1_010_000) == []
     monkeypatch.setattr(level, "_put", bench.put)
-    for done in taken:  # those before the refused one; now the disk is full
+    # those before the refused one; now the disk is full
+    for done in taken:
         done(StoreFull("no room"))
     assert level.offset == 0
     assert await bench.at(1_010_000) == [b"a", b"b", b"c"]
 
 
-async def test_a_message_that_fits_no_record_of_its_topic_keeps_nobody_waiting(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    topic = "L" * 120  # longer than the name of the topic it waits in
+async def test_a_message_that_fits_no_record_of_its_topic_keeps_nobody_waiting(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    # longer than the name of the topic it waits in
+    topic = "L" * 120
     properties = encode_properties({"DELAY": "1", "REAL_TOPIC": topic, "REAL_QID": "0"})
     body = bytes(bench.store.segment_bytes - 91 - 8 - len(SCHEDULE_TOPIC) - len(properties) - 50)
     bench.store.put([NewMessage(SCHEDULE_TOPIC, 0, body, properties)], lambda _: None)
@@ -254,7 +288,9 @@ async def test_progress_outlives_a_restart(bench: Bench, tmp_path: Path) -> None
     await again.close()
 
 
-async def test_without_saved_progress_messages_come_again_rather_than_never(bench: Bench, tmp_path: Path) -> None:
+async def test_without_saved_progress_messages_come_again_rather_than_never(
+    bench: Bench, tmp_path: Path
+) -> None:
     bench.send(b"a", 1)
     assert await bench.at(1_010_000) == [b"a"]
     await bench.close()
@@ -264,15 +300,22 @@ async def test_without_saved_progress_messages_come_again_rather_than_never(benc
     await again.close()
 
 
-async def test_levels_that_were_made_shorter_bring_nothing_early(bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each message comes when its level said so when it was sent, also that of a level which is gone; until then the log is kept for it."""
+async def test_levels_that_were_made_shorter_bring_nothing_early(
+    bench: Bench, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each message comes when its level said so when it was sent, also that of a level which is
+    gone; until then the log is kept for it.
+    """
     bench.send(b"hour", 3)
     bench.send(b"first", 1)
     await bench.close()
     with caplog.at_level("INFO", "ogive.broker.schedule"):
         again = Bench(tmp_path, levels=DelayLevels.parse("1s 2s"))
         again.schedule.start()
-    assert "delay level 3 is not in the table any more: what waits in it is delivered at its time" in caplog.text
+    assert (
+        "delay level 3 is not in the table any more: what waits in it is delivered at its time"
+        in caplog.text
+    )
     (hour,) = again.store.entries(SCHEDULE_TOPIC, 2, 0, 9)
     assert await again.at(1_009_999) == []
     assert await again.at(1_010_000) == [b"first"]
@@ -312,7 +355,9 @@ async def test_a_message_that_does_not_say_where_it_belongs_is_passed_over(bench
         {"REAL_TOPIC": "RMQ_SYS_TRANS_HALF_TOPIC", "REAL_QID": "0"},
     ):
         properties = {"DELAY": "1"} | real
-        bench.store.put([NewMessage(SCHEDULE_TOPIC, 0, b"lost", encode_properties(properties))], lambda _: None)
+        bench.store.put(
+            [NewMessage(SCHEDULE_TOPIC, 0, b"lost", encode_properties(properties))], lambda _: None
+        )
     bench.send(b"a", 1)
     assert await bench.at(1_010_000) == [b"a"]
 
@@ -323,9 +368,20 @@ async def test_progress_of_levels_that_only_another_broker_has_is_kept(bench: Be
 
 
 @pytest.mark.parametrize(
-    "table", [{}, None, {"1": "x", "9": "x"}, {"1": -5, "9": -5}, {"x": 5}, {"1": 10**30, "9" * 5000: 5}, {FrozenObject({"a": 1}): 5}]
+    "table",
+    [
+        {},
+        None,
+        {"1": "x", "9": "x"},
+        {"1": -5, "9": -5},
+        {"x": 5},
+        {"1": 10**30, "9" * 5000: 5},
+        {FrozenObject({"a": 1}): 5},
+    ],
 )
-async def test_entries_of_a_file_that_are_no_progress_are_left_out(bench: Bench, table: object) -> None:
+async def test_entries_of_a_file_that_are_no_progress_are_left_out(
+    bench: Bench, table: object
+) -> None:
     bench.schedule.load({} if table == {} else {"offsetTable": table})
     assert bench.schedule.snapshot()()["offsetTable"] == {}
 
@@ -337,10 +393,15 @@ async def test_entries_of_a_file_that_are_no_progress_are_left_out(bench: Bench,
         ({"DELAY": "0"}, ("T", 5, {"DELAY": "0"})),
         ({"DELAY": "-1"}, ("T", 5, {"DELAY": "-1"})),
         ({"DELAY": "2"}, (SCHEDULE_TOPIC, 1, {"DELAY": "2", "REAL_TOPIC": "T", "REAL_QID": "5"})),
-        ({"DELAY": "7", "TIMER_DELAY_MS": "5"}, (SCHEDULE_TOPIC, 2, {"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "5"})),
+        (
+            {"DELAY": "7", "TIMER_DELAY_MS": "5"},
+            (SCHEDULE_TOPIC, 2, {"DELAY": "3", "REAL_TOPIC": "T", "REAL_QID": "5"}),
+        ),
     ],
 )
-def test_where_a_message_waits(properties: dict[str, str], expected: tuple[str, int, dict[str, str]]) -> None:
+def test_where_a_message_waits(
+    properties: dict[str, str], expected: tuple[str, int, dict[str, str]]
+) -> None:
     assert (*delayed(LEVELS, "T", 5, properties), properties) == expected
 
 
@@ -349,7 +410,9 @@ def test_a_level_that_is_no_number_is_refused() -> None:
         delayed(LEVELS, "T", 0, {"DELAY": "soon"})
 
 
-async def test_a_level_that_cannot_be_read_is_tried_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_level_that_cannot_be_read_is_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench.send(b"a", 1)
     bench.send(b"b", 1)
 

@@ -35,7 +35,9 @@ async def whole_round(scrubbing: Scrubbing, driver: Driver) -> int:
     raise AssertionError("it never rests")
 
 
-async def test_each_damaged_record_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_each_damaged_record_is_counted_and_logged_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     now = [0.0]
     fs = MemoryFs()
     driver = Driver(small(ROOT), fs, threaded=False)
@@ -43,7 +45,8 @@ async def test_each_damaged_record_is_counted_and_logged_once(caplog: pytest.Log
     scrubbing = Scrubbing(driver.store, 4096, lambda: now[0])
     assert await whole_round(scrubbing, driver) > 10
     assert driver.store.stats().damaged == 0
-    hit = [stored[n] for n in (3, 4, 150, 298)]  # two of them neighbours, one place
+    # two of them neighbours, one place
+    hit = [stored[n] for n in (3, 4, 150, 298)]
     segment = small(ROOT).segment_bytes
     for result in hit:
         path = ROOT / "commitlog" / f"{result.commitlog_offset // segment * segment:020d}"

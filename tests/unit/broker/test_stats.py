@@ -18,11 +18,18 @@ DAY_MS = 86_400_000
 @dataclass
 class Clock:
     now: float = 1000.0
-    day_ms: int = field(default_factory=lambda: int(time.mktime((2026, 1, 15, 12, 0, 0, 0, 0, -1)) * 1000))
+    day_ms: int = field(
+        default_factory=lambda: int(time.mktime((2026, 1, 15, 12, 0, 0, 0, 0, -1)) * 1000)
+    )
     puts: int = 0
 
     def traffic(self) -> Traffic:
-        return Traffic(puts=lambda: self.puts, is_system=SYSTEM_TOPICS.__contains__, now=lambda: self.now, now_ms=lambda: self.day_ms)
+        return Traffic(
+            puts=lambda: self.puts,
+            is_system=SYSTEM_TOPICS.__contains__,
+            now=lambda: self.now,
+            now_ms=lambda: self.day_ms,
+        )
 
     async def run(self, traffic: Traffic, seconds: int, puts_per_s: int) -> None:
         """Time passes, and a sample is taken every SAMPLE_S."""
@@ -55,10 +62,18 @@ async def test_a_young_broker_shows_its_rates_since_the_start() -> None:
 
 
 async def test_rates_that_are_shown_together_are_of_one_moment() -> None:
-    """Of a broker that is younger than ten seconds all three are the same: text is made of them, and compared."""
+    """Of a broker that is younger than ten seconds all three are the same: text is made of them,
+    and compared.
+    """
     clock, puts = Clock(), itertools.chain([0], itertools.repeat(10))
-    times = itertools.count(1000.0, 1.5)  # on a slow machine time passes between two looks at the clock
-    traffic = Traffic(puts=lambda: next(puts), is_system=bool, now=lambda: next(times), now_ms=lambda: clock.day_ms)
+    # on a slow machine time passes between two looks at the clock
+    times = itertools.count(1000.0, 1.5)
+    traffic = Traffic(
+        puts=lambda: next(puts),
+        is_system=bool,
+        now=lambda: next(times),
+        now_ms=lambda: clock.day_ms,
+    )
     assert len({rate.put for rate in traffic.rates()}) == 1
 
 
@@ -66,12 +81,18 @@ async def test_histograms_count_up_to_each_bound() -> None:
     traffic = Clock().traffic()
     for size, messages in ((1024, 1), (1025, 1), (3 * 4096, 3), (4 * 1024**2 + 1, 1)):
         traffic.stored("T", messages, size, 0.0, SEND)
-    assert dict(traffic.sizes()) == {"T": (SIZE_BOUNDS, [1, 5, 5, 5, 5, 5], 6, 2049 + 3 * 4096 + 4 * 1024**2 + 1)}
+    assert dict(traffic.sizes()) == {
+        "T": (SIZE_BOUNDS, [1, 5, 5, 5, 5, 5], 6, 2049 + 3 * 4096 + 4 * 1024**2 + 1)
+    }
     times = Durations()
     for ms in (0.5, 2.5, 99.5, 150, 1500, 2500, 20_000):
         times.add(ms / 1000)
     bounds, at_most, count, total = times.histogram()
-    assert (list(bounds), at_most, count) == ([1, 3, 5, 7, 10, 100, 1000, 2000, 3000], [1, 2, 2, 2, 2, 3, 4, 5, 6], 7)
+    assert (list(bounds), at_most, count) == (
+        [1, 3, 5, 7, 10, 100, 1000, 2000, 3000],
+        [1, 2, 2, 2, 2, 3, 4, 5, 6],
+        7,
+    )
     assert total == pytest.approx(24252.5)
     values = Values((5, 60))
     for seconds in (0, 5, 6, 61):
@@ -95,9 +116,20 @@ async def test_sends_count_by_their_request_and_answer() -> None:
     traffic.stored_run(["T", "U"], [100, 100], 0.004, SEND)
     traffic.refused(SEND, 14, by_store=True, times=2)
     traffic.refused(SEND, 13, by_store=False)
-    assert {code: sum(times.table().values()) for code, times in traffic.send_times.items()} == {10: 1, 310: 2, 320: 0}
-    assert {key: sum(times.table().values()) for key, times in traffic.refusal_times.items()} == {(310, 14): 2, (310, 13): 1}
-    assert (traffic.put_times.longest_s, sum(traffic.put_times.table().values()), traffic.failed) == (0.004, 3, 2)
+    assert {code: sum(times.table().values()) for code, times in traffic.send_times.items()} == {
+        10: 1,
+        310: 2,
+        320: 0,
+    }
+    assert {key: sum(times.table().values()) for key, times in traffic.refusal_times.items()} == {
+        (310, 14): 2,
+        (310, 13): 1,
+    }
+    assert (
+        traffic.put_times.longest_s,
+        sum(traffic.put_times.table().values()),
+        traffic.failed,
+    ) == (0.004, 3, 2)
 
 
 async def test_where_pulls_have_come_to_is_known_by_queue() -> None:
@@ -193,14 +225,24 @@ async def test_figures_are_forgotten_with_their_topic_or_group() -> None:
         for topic in ("T", "U"):
             traffic.pulled(group, topic, 0, 1, 1, 1)
     traffic.forget_topic("T")
-    assert [traffic.puts.passed("T", ""), traffic.gets.passed("G", "T"), traffic.gets.passed("H", "T")] == [None] * 3
+    assert [
+        traffic.puts.passed("T", ""),
+        traffic.gets.passed("G", "T"),
+        traffic.gets.passed("H", "T"),
+    ] == [None] * 3
     traffic.forget_group("G")
     assert (traffic.gets.passed("G", "U"), len(traffic.gets), len(traffic.puts)) == (None, 1, 0)
 
 
 async def test_a_full_table_takes_new_keys_when_old_ones_were_idle_for_a_day() -> None:
     clock = Clock()
-    traffic = Traffic(puts=lambda: 0, is_system=bool, now=lambda: clock.now, now_ms=lambda: clock.day_ms, max_keys=2)
+    traffic = Traffic(
+        puts=lambda: 0,
+        is_system=bool,
+        now=lambda: clock.now,
+        now_ms=lambda: clock.day_ms,
+        max_keys=2,
+    )
     for topic in ("A", "B", "C"):
         traffic.stored(topic, 1, 1, 0.0, SEND)
     assert (len(traffic.puts), traffic.puts.passed("C", "")) == (2, None)
@@ -215,7 +257,22 @@ async def test_a_full_table_takes_new_keys_when_old_ones_were_idle_for_a_day() -
 def test_durations_are_shown_in_java_s_steps() -> None:
     times = Durations()
     assert times.share_ms(0.99) == 0
-    for seconds in (0.0004, 0.003, 0.009, 0.02, 0.07, 0.15, 0.3, 0.7, 1.5, 2.5, 3.5, 4.5, 7.0, 60.0):
+    for seconds in (
+        0.0004,
+        0.003,
+        0.009,
+        0.02,
+        0.07,
+        0.15,
+        0.3,
+        0.7,
+        1.5,
+        2.5,
+        3.5,
+        4.5,
+        7.0,
+        60.0,
+    ):
         times.add(seconds)
     assert list(times.table().values()) == [1, 2, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]
     assert (times.share_ms(0.2), times.share_ms(1.0), times.longest_s) == (9, 60_000, 60.0)

@@ -1,4 +1,7 @@
-"""Timer messages: never early, nothing lost over failures and restarts, taken back. The clock of the store and the timers is the test's."""
+"""Timer messages: never early, nothing lost over failures and restarts, taken back.
+
+The clock of the store and the timers is the test's.
+"""
 
 import asyncio
 import errno
@@ -30,12 +33,16 @@ WEEK_S = 7 * 86_400.0
 class Bench:
     """A store without a writer thread, its timers, and their file."""
 
-    def __init__(self, root: Path, now_ms: int = NOW, *, max_waiting: int = 10_000, fs: Fs | None = None) -> None:
+    def __init__(
+        self, root: Path, now_ms: int = NOW, *, max_waiting: int = 10_000, fs: Fs | None = None
+    ) -> None:
         self.now_ms = now_ms
         self.passed_s = 0.0
         self.refuse = False
         config = StoreConfig(root=root, segment_bytes=4 * 1024 * 1024)
-        self.store = MessageStore.open(config, fs=fs, clock_ms=lambda: self.now_ms, monotonic=lambda: self.passed_s)
+        self.store = MessageStore.open(
+            config, fs=fs, clock_ms=lambda: self.now_ms, monotonic=lambda: self.passed_s
+        )
         self.file = TimerProgressFile(OsFs(), root)
         self.timers = Timers(self.store, lambda: self.now_ms, max_waiting)
         self.timers.recover(self.file.progress())
@@ -53,16 +60,30 @@ class Bench:
 
     def send(self, body: bytes, delay_ms: int, topic: str = "T", **extra: str) -> dict[str, str]:
         """The properties as stored."""
-        properties = {"TIMER_DELIVER_MS": str(self.now_ms + delay_ms), "UNIQ_KEY": body[:100].decode()} | extra
+        properties = {
+            "TIMER_DELIVER_MS": str(self.now_ms + delay_ms),
+            "UNIQ_KEY": body[:100].decode(),
+        } | extra
         return self.send_asked(body, properties, topic)
 
     def send_delayed(self, body: bytes, delay_ms: int) -> dict[str, str]:
         """The same with a delay, which counts on the store's clock."""
-        return self.send_asked(body, {"TIMER_DELAY_MS": str(delay_ms), "UNIQ_KEY": body.decode()}, "T")
+        return self.send_asked(
+            body, {"TIMER_DELAY_MS": str(delay_ms), "UNIQ_KEY": body.decode()}, "T"
+        )
 
     def send_asked(self, body: bytes, properties: dict[str, str], topic: str) -> dict[str, str]:
-        topic, queue = timed(properties, topic, 0, wall_ms=self.now_ms, store_ms=self.store.now_ms(), max_delay_s=WEEK_S)
-        self.store.put([NewMessage(topic, queue, body, encode_properties(properties))], lambda _: None)
+        topic, queue = timed(
+            properties,
+            topic,
+            0,
+            wall_ms=self.now_ms,
+            store_ms=self.store.now_ms(),
+            max_delay_s=WEEK_S,
+        )
+        self.store.put(
+            [NewMessage(topic, queue, body, encode_properties(properties))], lambda _: None
+        )
         self.store.submit()
         return properties
 
@@ -72,13 +93,18 @@ class Bench:
         return await self.at(self.now_ms + ms)
 
     async def at(self, now_ms: int) -> list[bytes]:
-        """What has been delivered when it is *now_ms*: the timers are woken as their own timer would."""
+        """What has been delivered when it is *now_ms*: the timers are woken as their own timer
+        would.
+        """
         self.now_ms = now_ms
         self.timers._wake()
         for _ in range(200):
             await asyncio.sleep(0)
             lines = (self.timers._times, self.timers._delays)
-            if not any(line.heap and line.heap[0][0] <= line.now_ms() for line in lines) and not self.timers._on_the_way:
+            if (
+                not any(line.heap and line.heap[0][0] <= line.now_ms() for line in lines)
+                and not self.timers._on_the_way
+            ):
                 break
         found = self.store.get("T", 0, 0, 100_000, 1 << 30)
         return [message.body for message in decode_messages(b"".join(found.parts))]
@@ -98,27 +124,44 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await bench.close()
 
 
-# --- what a send asks for --------------------------------------------------------------------------------------------
+# --- what a send asks for -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("asked", "deliver_ms", "out_ms"),
     [
         ({"TIMER_DELIVER_MS": str(NOW + 2000)}, NOW + 2000, NOW + 1500),
-        ({"TIMER_DELIVER_MS": str(NOW + 1500)}, NOW + 1500, NOW + 500),  # an exact second: one second earlier
+        # an exact second: one second earlier
+        ({"TIMER_DELIVER_MS": str(NOW + 1500)}, NOW + 1500, NOW + 500),
         ({"TIMER_DELAY_MS": "700"}, NOW + 700, NOW + 500),
         ({"TIMER_DELAY_SEC": "3"}, NOW + 3000, NOW + 2500),
-        ({"TIMER_DELAY_SEC": "3", "TIMER_DELAY_MS": "9", "TIMER_DELIVER_MS": "x"}, NOW + 3000, NOW + 2500),
+        (
+            {"TIMER_DELAY_SEC": "3", "TIMER_DELAY_MS": "9", "TIMER_DELIVER_MS": "x"},
+            NOW + 3000,
+            NOW + 2500,
+        ),
     ],
 )
-def test_a_time_is_written_as_java_writes_it_and_kept_exactly(asked: dict[str, str], deliver_ms: int, out_ms: int) -> None:
+def test_a_time_is_written_as_java_writes_it_and_kept_exactly(
+    asked: dict[str, str], deliver_ms: int, out_ms: int
+) -> None:
     properties = dict(asked)
-    assert timed(properties, "T", 3, wall_ms=NOW, store_ms=NOW, max_delay_s=WEEK_S) == (TIMER_TOPIC, 0)
-    wanted = {"TIMER_DELIVER_MS": str(deliver_ms), "TIMER_OUT_MS": str(out_ms), "REAL_TOPIC": "T", "REAL_QID": "3"}
+    assert timed(properties, "T", 3, wall_ms=NOW, store_ms=NOW, max_delay_s=WEEK_S) == (
+        TIMER_TOPIC,
+        0,
+    )
+    wanted = {
+        "TIMER_DELIVER_MS": str(deliver_ms),
+        "TIMER_OUT_MS": str(out_ms),
+        "REAL_TOPIC": "T",
+        "REAL_QID": "3",
+    }
     assert properties == asked | wanted
 
 
-@pytest.mark.parametrize("asked", [{}, {"TIMER_DELIVER_MS": str(NOW)}, {"TIMER_DELAY_MS": "9", "TIMER_OUT_MS": "1"}])
+@pytest.mark.parametrize(
+    "asked", [{}, {"TIMER_DELIVER_MS": str(NOW)}, {"TIMER_DELAY_MS": "9", "TIMER_OUT_MS": "1"}]
+)
 def test_what_need_not_wait_goes_its_way(asked: dict[str, str]) -> None:
     properties = dict(asked)
     assert timed(properties, "T", 3, wall_ms=NOW, store_ms=NOW, max_delay_s=WEEK_S) == ("T", 3)
@@ -126,7 +169,12 @@ def test_what_need_not_wait_goes_its_way(asked: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [{"TIMER_DELAY_SEC": "soon"}, {"TIMER_DELAY_SEC": "604801"}, {"TIMER_DELAY_MS": "-1", "TIMER_DEL_UNIQKEY": "K"}]
+    "asked",
+    [
+        {"TIMER_DELAY_SEC": "soon"},
+        {"TIMER_DELAY_SEC": "604801"},
+        {"TIMER_DELAY_MS": "-1", "TIMER_DEL_UNIQKEY": "K"},
+    ],
 )
 def test_an_impossible_time_is_refused(asked: dict[str, str]) -> None:
     with pytest.raises(Rejected) as caught:
@@ -137,19 +185,28 @@ def test_an_impossible_time_is_refused(asked: dict[str, str]) -> None:
 def test_a_handle_is_javas() -> None:
     """The text was made by RecallMessageHandle.HandleV1 5.5.0 from these words."""
     text = "djEgVCBicm9rZXItYSAxNzAwMDAwMDAxMDAxIEs="
-    assert recall_handle({"TIMER_OUT_MS": "1700000001000", "REAL_TOPIC": "T", "UNIQ_KEY": "K"}, "broker-a") == text
+    assert (
+        recall_handle(
+            {"TIMER_OUT_MS": "1700000001000", "REAL_TOPIC": "T", "UNIQ_KEY": "K"}, "broker-a"
+        )
+        == text
+    )
     assert read_handle(text) == Handle("T", "broker-a", 1_700_000_001_001, "K")
-    assert recall_handle({"TIMER_OUT_MS": "1", "REAL_TOPIC": "%RETRY%G", "UNIQ_KEY": "K"}, "b") is None
+    assert (
+        recall_handle({"TIMER_OUT_MS": "1", "REAL_TOPIC": "%RETRY%G", "UNIQ_KEY": "K"}, "b") is None
+    )
     assert recall_handle({"UNIQ_KEY": "K"}, "b") is None
 
 
-@pytest.mark.parametrize("text", ["", "!", "djEgVA==", "djIgVCBiIDEgSw==", "djEgVCBiIHggSw==", "dj", "漢"])
+@pytest.mark.parametrize(
+    "text", ["", "!", "djEgVA==", "djIgVCBiIDEgSw==", "djEgVCBiIHggSw==", "dj", "漢"]
+)
 def test_a_text_that_is_no_handle_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="recall handle is invalid"):
         read_handle(text)
 
 
-# --- delivery --------------------------------------------------------------------------------------------------------
+# --- delivery -------------------------------------------------------------------------------------
 
 
 async def test_a_message_is_delivered_at_its_millisecond_and_not_before(bench: Bench) -> None:
@@ -165,7 +222,9 @@ HOUR_MS = 3_600_000
 
 
 async def test_a_time_of_day_is_not_early_after_the_clock_was_set_back(tmp_path: Path) -> None:
-    """It was an hour fast, and a message was stored: the store's clock is an hour ahead from then on. A delay goes by that one."""
+    """It was an hour fast, and a message was stored: the store's clock is an hour ahead from then
+    on. A delay goes by that one.
+    """
     bench = Bench(tmp_path, NOW + HOUR_MS)
     before = bench.send(b"before", HOUR_MS)
     bench.now_ms = NOW
@@ -173,7 +232,9 @@ async def test_a_time_of_day_is_not_early_after_the_clock_was_set_back(tmp_path:
     bench.send_delayed(b"delayed", 1_000)
     assert await bench.after(999) == []
     bench.save()
-    assert struct.unpack(">q", (tmp_path / "config" / "timercheck").read_bytes()[:8]) == (NOW + 999,)
+    assert struct.unpack(">q", (tmp_path / "config" / "timercheck").read_bytes()[:8]) == (
+        NOW + 999,
+    )
     await bench.close()
     bench = Bench(tmp_path, NOW + 2_000)
     assert bench.store.now_ms() == NOW + HOUR_MS
@@ -245,7 +306,11 @@ async def test_what_is_on_disk_only_is_read_elsewhere(bench: Bench) -> None:
     assert len(bench.disk.waiting) == 1
     bench.send(b"hot", 500)
     assert await bench.at(NOW + 1_500) == []
-    assert (len(bench.disk.waiting), len(bench.timers), bench.timers.progress()) == (1, 4, Progress(0, 4, NOW + 999, NOW + 1_500))
+    assert (len(bench.disk.waiting), len(bench.timers), bench.timers.progress()) == (
+        1,
+        4,
+        Progress(0, 4, NOW + 999, NOW + 1_500),
+    )
     bench.disk.bring_in()
     assert await bench.at(NOW + 1_500) == [b"a"]
     bench.disk.bring_in()
@@ -319,7 +384,7 @@ async def test_only_so_many_may_wait(tmp_path: Path) -> None:
     await bench.close()
 
 
-# --- taking back -----------------------------------------------------------------------------------------------------
+# --- taking back ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key", ["a", "T+a"])
@@ -330,7 +395,9 @@ async def test_a_message_is_taken_back_by_its_key_and_second(bench: Bench, key: 
     assert await bench.at(NOW + 6_000) == [b"b"]
 
 
-async def test_a_read_error_in_the_middle_takes_nothing_up_twice(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_read_error_in_the_middle_takes_nothing_up_twice(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Taken back, a message that was there twice ended the reading of all behind it."""
     monkeypatch.setattr(bench.timers, "_wake", lambda: None)
     stored = bench.send(b"a", 5_000)
@@ -367,7 +434,9 @@ async def test_a_message_that_is_being_taken_back_is_not_delivered_meanwhile(ben
 
 
 async def test_a_message_that_two_take_back_is_let_go_by_none_of_them_alone(bench: Bench) -> None:
-    """The one whose record cannot be stored must not have it delivered while the other is answered with success."""
+    """The one whose record cannot be stored must not have it delivered while the other is answered
+    with success.
+    """
     stored = bench.send(b"a", 5_000)
     handle = Handle("T", "broker-a", int(stored["TIMER_OUT_MS"]) + 1, "a")
     assert bench.timers.held(handle) is None
@@ -391,7 +460,9 @@ async def test_who_lets_messages_go_lets_go_none_that_another_takes_back(bench: 
     assert await bench.at(NOW + 60_000) == []
 
 
-async def test_many_messages_of_one_name_are_held_in_one_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_messages_of_one_name_are_held_in_one_step(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The name is the client's choice, and so is how many recalls it sends."""
     handle = Handle("T", "broker-a", 0, "same")
     for n in range(300):
@@ -428,7 +499,9 @@ async def test_a_message_that_is_held_again_and_again_waits_once(bench: Bench) -
     assert await bench.at(NOW + 5_000) == [b"a"]
 
 
-async def test_messages_of_one_name_are_delivered_each_and_taken_back_together(bench: Bench) -> None:
+async def test_messages_of_one_name_are_delivered_each_and_taken_back_together(
+    bench: Bench,
+) -> None:
     """The name is the client's choice."""
     bodies = [b"%d" % n for n in range(2_000)]
     for body in bodies[:1_000]:
@@ -490,8 +563,11 @@ async def test_properties_without_room_for_more_are_delivered_as_they_are(bench:
     assert await bench.at(NOW + 1_000) == [b"first", b"a", b"b"]
 
 
-async def test_a_message_that_fits_no_record_of_its_topic_keeps_nobody_waiting(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    topic = "L" * 120  # longer than the name of the topic it waits in, by more than the times that are added
+async def test_a_message_that_fits_no_record_of_its_topic_keeps_nobody_waiting(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    # longer than the name of the topic it waits in, by more than the times that are added
+    topic = "L" * 120
     size = len(encode_properties(bench.send(b"a", 1_000)))
     room = bench.store.segment_bytes - 91 - len(TIMER_TOPIC) - 2 * len(topic) - size
     bench.send(bytes(room), 1_000, topic, UNIQ_KEY="a")
@@ -501,12 +577,14 @@ async def test_a_message_that_fits_no_record_of_its_topic_keeps_nobody_waiting(b
     assert len(bench.timers) == 0
 
 
-# --- restarts --------------------------------------------------------------------------------------------------------
+# --- restarts -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("saved", [True, False])
 async def test_a_restart_finds_what_waits(tmp_path: Path, saved: bool) -> None:
-    """With the progress of the stop, nothing comes twice; without any (killed before the first save) only what was delivered already."""
+    """With the progress of the stop, nothing comes twice; without any (killed before the first
+    save) only what was delivered already.
+    """
     first = Bench(tmp_path)
     first.send(b"week", 600_000_000)
     first.send(b"done", 1_000)
@@ -551,7 +629,9 @@ async def test_a_death_between_the_two_files_of_progress_repeats_nothing(
 
 async def test_progress_beyond_the_queue_hides_nothing(tmp_path: Path) -> None:
     """A power cut took messages that the progress speaks of; new ones get their offsets."""
-    TimerProgressFile(OsFs(), tmp_path).save({"low": 7, "end": 9, "settledMs": NOW - 1, "readMs": NOW - 1})
+    TimerProgressFile(OsFs(), tmp_path).save(
+        {"low": 7, "end": 9, "settledMs": NOW - 1, "readMs": NOW - 1}
+    )
     bench = Bench(tmp_path)
     bench.send(b"a", 1_000)
     assert await bench.at(NOW + 1_000) == [b"a"]
@@ -559,11 +639,20 @@ async def test_progress_beyond_the_queue_hides_nothing(tmp_path: Path) -> None:
 
 
 async def test_apaches_word_counts_where_it_ran_since(tmp_path: Path) -> None:
-    """Its timercheck: slots before lastReadTimeMs are delivered, messages from the queue offset on not taken up. Rolled ones come once."""
+    """Its timercheck: slots before lastReadTimeMs are delivered, messages from the queue offset on
+    not taken up. Rolled ones come once.
+    """
     first = Bench(tmp_path)
     first.send(b"theirs", 1_000)
     waiting = first.send(b"rolled", 600_000_000)
-    first.store.put([NewMessage(TIMER_TOPIC, 0, b"rolled", encode_properties(waiting | {"TIMER_ROLL_TIMES": "1"}))], lambda _: None)
+    first.store.put(
+        [
+            NewMessage(
+                TIMER_TOPIC, 0, b"rolled", encode_properties(waiting | {"TIMER_ROLL_TIMES": "1"})
+            )
+        ],
+        lambda _: None,
+    )
     first.send(b"unread", 1_000)
     first.save()
     await first.close()
@@ -581,7 +670,9 @@ async def test_apaches_word_counts_where_it_ran_since(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoiled", [None, b"", bytes(4096), b"?" * 4096])
-async def test_a_lost_page_of_apache_s_form_makes_nothing_come_twice(tmp_path: Path, spoiled: bytes | None) -> None:
+async def test_a_lost_page_of_apache_s_form_makes_nothing_come_twice(
+    tmp_path: Path, spoiled: bytes | None
+) -> None:
     """Without a wheel or a log beside it Apache's broker was not here: our own file counts."""
     bench = Bench(tmp_path)
     bench.send(b"done", 1_000)
@@ -600,7 +691,9 @@ async def test_a_lost_page_of_apache_s_form_makes_nothing_come_twice(tmp_path: P
     await again.close()
 
 
-async def test_a_time_that_is_no_number_makes_the_file_damaged_and_no_start_fail(tmp_path: Path) -> None:
+async def test_a_time_that_is_no_number_makes_the_file_damaged_and_no_start_fail(
+    tmp_path: Path,
+) -> None:
     bench = Bench(tmp_path)
     bench.send(b"waits", 9_000)
     bench.save()
@@ -613,8 +706,11 @@ async def test_a_time_that_is_no_number_makes_the_file_damaged_and_no_start_fail
 
 
 async def test_what_apache_reads_makes_it_take_up_everything_that_waits(tmp_path: Path) -> None:
-    """timercheck: read time, log position, and twice the offset from which it enqueues again. A read time in the future would pass over
-    what is sent to Apache's broker for a time before that."""
+    """timercheck: read time, log position, and twice the offset from which it enqueues again.
+
+    A read time in the future would pass over what is sent to Apache's broker for a time before
+    that.
+    """
     bench = Bench(tmp_path)
     bench.send(b"done", 1_000)
     bench.send(b"waits", 9_000)

@@ -12,16 +12,44 @@ from ogive.store.fs import OsFs
 from ogive.store.tables import JsonTable
 from ogive.wire.bodies import DataVersion, TopicConfig
 
-SYSTEM = ["BenchmarkTest", "C", "C_REPLY_TOPIC", "OFFSET_MOVED_EVENT", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-          "SCHEDULE_TOPIC_XXXX", "SELF_TEST_TOPIC", "TBW102", "TRANS_CHECK_MAX_TIME_TOPIC", "b", "rmq_sys_wheel_timer"]  # fmt: skip
+SYSTEM = [
+    "BenchmarkTest",
+    "C",
+    "C_REPLY_TOPIC",
+    "OFFSET_MOVED_EVENT",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "SCHEDULE_TOPIC_XXXX",
+    "SELF_TEST_TOPIC",
+    "TBW102",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+    "b",
+    "rmq_sys_wheel_timer",
+]
 
 
-def a_table(folder: Path, *, auto_create: bool = True, max_topics: int = 20_000, cluster: str = "C", name: str = "b") -> TopicTable:
+def a_table(
+    folder: Path,
+    *,
+    auto_create: bool = True,
+    max_topics: int = 20_000,
+    cluster: str = "C",
+    name: str = "b",
+) -> TopicTable:
     file = JsonTable(OsFs(), folder / "config" / "topics.json")
-    return TopicTable(file, cluster=cluster, broker_name=name, auto_create=auto_create, now_ms=lambda: 1234, max_topics=max_topics)
+    return TopicTable(
+        file,
+        cluster=cluster,
+        broker_name=name,
+        auto_create=auto_create,
+        now_ms=lambda: 1234,
+        max_topics=max_topics,
+    )
 
 
-def made(table: TopicTable, name: str, default_topic: str = "TBW102", queues: int = 4) -> TopicConfig:
+def made(
+    table: TopicTable, name: str, default_topic: str = "TBW102", queues: int = 4
+) -> TopicConfig:
     config = table.auto_create_on_send(name, default_topic, queues)
     assert config is not None
     return config
@@ -30,7 +58,10 @@ def made(table: TopicTable, name: str, default_topic: str = "TBW102", queues: in
 def test_a_new_broker_has_its_system_topics(tmp_path: Path) -> None:
     table = a_table(tmp_path)
     assert table.system_topics() == SYSTEM
-    assert [(config.read_queues, config.perm) for config in (table.all()["C"], table.all()["b"], table.all()["TBW102"])] == [
+    assert [
+        (config.read_queues, config.perm)
+        for config in (table.all()["C"], table.all()["b"], table.all()["TBW102"])
+    ] == [
         (16, 7),
         (1, 7),
         (8, 7),
@@ -50,7 +81,9 @@ async def test_a_topic_is_made_after_the_default_topic_on_the_first_send(tmp_pat
     assert unit.sys_flag == 1
 
 
-async def test_no_topic_is_made_where_that_is_off_or_the_default_topic_does_not_pass_it_on(tmp_path: Path) -> None:
+async def test_no_topic_is_made_where_that_is_off_or_the_default_topic_does_not_pass_it_on(
+    tmp_path: Path,
+) -> None:
     table = a_table(tmp_path)
     made(table, "T")
     assert table.auto_create_on_send("New", "T", 4) is None
@@ -61,9 +94,13 @@ async def test_no_topic_is_made_where_that_is_off_or_the_default_topic_does_not_
     await table.saved()
 
 
-async def test_retry_and_dead_letter_topics_are_made_also_when_auto_creation_is_off(tmp_path: Path) -> None:
+async def test_retry_and_dead_letter_topics_are_made_also_when_auto_creation_is_off(
+    tmp_path: Path,
+) -> None:
     table = a_table(tmp_path, auto_create=False)
-    assert table.ensure_retry("G", 3) == TopicConfig(name="%RETRY%G", read_queues=3, write_queues=3, perm=6)
+    assert table.ensure_retry("G", 3) == TopicConfig(
+        name="%RETRY%G", read_queues=3, write_queues=3, perm=6
+    )
     assert table.ensure_retry("G") is table.get("%RETRY%G")
     assert table.ensure_dlq("G").name == "%DLQ%G"
     with pytest.raises(InvalidOption):
@@ -97,7 +134,9 @@ def test_a_topic_that_makes_no_sense_is_refused(tmp_path: Path, change: dict[str
     assert table.data_version == before
 
 
-async def test_a_topic_that_came_with_more_queues_than_can_be_made_is_changed_but_does_not_grow(tmp_path: Path) -> None:
+async def test_a_topic_that_came_with_more_queues_than_can_be_made_is_changed_but_does_not_grow(
+    tmp_path: Path,
+) -> None:
     wide = TopicConfig(name="T", read_queues=5_000, write_queues=4_000)
     stored = {"topicConfigTable": {"T": wide.to_json()}, "dataVersion": DataVersion().to_json()}
     (tmp_path / "config").mkdir()
@@ -113,7 +152,9 @@ async def test_a_topic_that_came_with_more_queues_than_can_be_made_is_changed_bu
     await table.saved()
 
 
-async def test_a_change_raises_the_version_and_is_told_and_an_equal_one_is_not(tmp_path: Path) -> None:
+async def test_a_change_raises_the_version_and_is_told_and_an_equal_one_is_not(
+    tmp_path: Path,
+) -> None:
     table = a_table(tmp_path)
     told: list[int] = []
     table.changed.append(lambda: told.append(table.data_version.counter))
@@ -129,7 +170,9 @@ async def test_a_change_raises_the_version_and_is_told_and_an_equal_one_is_not(t
     await table.saved()
 
 
-async def test_topics_of_the_name_server_s_list_become_ordered_and_others_stay_as_they_are(tmp_path: Path) -> None:
+async def test_topics_of_the_name_server_s_list_become_ordered_and_others_stay_as_they_are(
+    tmp_path: Path,
+) -> None:
     table = a_table(tmp_path)
     for name in ("T", "U", "V"):
         table.create_or_update(TopicConfig(name=name, order=name == "T"))
@@ -152,7 +195,9 @@ async def test_the_table_is_bounded(tmp_path: Path) -> None:
     await table.saved()
 
 
-async def test_a_full_table_takes_the_retry_and_dead_letter_topics_of_groups(tmp_path: Path) -> None:
+async def test_a_full_table_takes_the_retry_and_dead_letter_topics_of_groups(
+    tmp_path: Path,
+) -> None:
     """Anyone who may send can fill it, and must not stop a group by that."""
     table = a_table(tmp_path, max_topics=len(SYSTEM) + 1)
     made(table, "T")
@@ -162,7 +207,9 @@ async def test_a_full_table_takes_the_retry_and_dead_letter_topics_of_groups(tmp
 
 async def test_topics_and_their_version_outlive_the_broker(tmp_path: Path) -> None:
     table = a_table(tmp_path)
-    table.create_or_update(TopicConfig(name="T", read_queues=3, attributes={"message.type": "FIFO"}))
+    table.create_or_update(
+        TopicConfig(name="T", read_queues=3, attributes={"message.type": "FIFO"})
+    )
     await table.saved()
     assert not table.unsaved
     again = a_table(tmp_path)
@@ -171,7 +218,9 @@ async def test_topics_and_their_version_outlive_the_broker(tmp_path: Path) -> No
     assert not again.unsaved
 
 
-async def test_the_topics_of_a_host_s_name_are_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_topics_of_a_host_s_name_are_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     table = a_table(tmp_path, cluster="c.example", name="mq1.example")
     made(table, "T")
     await table.saved()
@@ -180,20 +229,26 @@ async def test_the_topics_of_a_host_s_name_are_read_again(tmp_path: Path, caplog
 
 
 def test_a_file_of_apache_s_broker_is_read(tmp_path: Path) -> None:
-    """Pretty-printed, members of other releases inside; a name that no broker may hold is left out."""
+    """Pretty-printed, members of other releases inside; a name that no broker may hold is left
+    out.
+    """
     (tmp_path / "config").mkdir()
     topic = (
-        '{"order":false,"perm":6,"readQueueNums":%d,"topicFilterType":"SINGLE_TAG","topicName":"%s","topicSysFlag":0,"writeQueueNums":2}'
+        '{"order":false,"perm":6,"readQueueNums":%d,"topicFilterType":"SINGLE_TAG",'
+        '"topicName":"%s","topicSysFlag":0,"writeQueueNums":2}'
     )
     (tmp_path / "config" / "topics.json").write_text(
-        '{\n\t"dataVersion":{\n\t\t"counter":7,\n\t\t"timestamp":1700000000000\n\t},\n\t"topicConfigTable":{\n'
-        f'\t\t"T":{topic % (3, "T")},"../T":{topic % (3, "../T")},"TBW102":{topic % (5, "TBW102")}\n\t}}\n}}'
+        '{\n\t"dataVersion":{\n\t\t"counter":7,\n\t\t"timestamp":1700000000000\n\t},\n'
+        '\t"topicConfigTable":{\n'
+        f'\t\t"T":{topic % (3, "T")},"../T":{topic % (3, "../T")},"TBW102":{topic % (5, "TBW102")}'
+        f"\n\t}}\n}}"
     )
     table = a_table(tmp_path)
     assert table.get("T") == TopicConfig(name="T", read_queues=3, write_queues=2)
     assert table.all()["TBW102"].read_queues == 5
     assert "../T" not in table
-    assert table.data_version == DataVersion(8, 1234)  # the system topics that were missing
+    # the system topics that were missing
+    assert table.data_version == DataVersion(8, 1234)
 
 
 async def test_the_file_is_in_apache_s_form(tmp_path: Path) -> None:
@@ -214,7 +269,9 @@ async def test_the_file_is_in_apache_s_form(tmp_path: Path) -> None:
     }
 
 
-async def test_what_waited_for_a_topic_that_is_gone_or_that_nobody_may_read_goes_to_its_first_queue(tmp_path: Path) -> None:
+async def test_what_waited_for_a_topic_that_is_gone_or_that_nobody_may_read_goes_to_its_first_queue(
+    tmp_path: Path,
+) -> None:
     """It is served when the topic has queues again, however few."""
     table = a_table(tmp_path)
     assert table.served("T", 7) == 0
@@ -228,4 +285,7 @@ async def test_no_way_to_make_a_topic_makes_one_that_is_too_wide(tmp_path: Path)
     table = a_table(tmp_path)
     table.switch_auto_create(False, 8)
     table.switch_auto_create(True, 5_000)
-    assert {made(table, "T", queues=5_000).write_queues, table.ensure_retry("G", 5_000).write_queues} == {MAX_MADE_QUEUES}
+    assert {
+        made(table, "T", queues=5_000).write_queues,
+        table.ensure_retry("G", 5_000).write_queues,
+    } == {MAX_MADE_QUEUES}

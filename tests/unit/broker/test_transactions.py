@@ -1,4 +1,6 @@
-"""The table of open transactions, on a store in memory: what happens when something cannot be stored, or comes at the same time."""
+"""The table of open transactions, on a store in memory: what happens when something cannot be
+stored, or comes at the same time.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -86,7 +88,9 @@ def test_a_commit_that_fails_on_its_way_leaves_the_transaction_open(bench: Refus
 
 @pytest.mark.parametrize("decision", [Decision.COMMIT, Decision.ROLLBACK])
 def test_an_end_and_its_mark_are_one_write(bench: Refusing, decision: Decision) -> None:
-    """Whoever takes over the store after a kill, Apache's broker of any release, sees both or neither."""
+    """Whoever takes over the store after a kill, Apache's broker of any release, sees both or
+    neither.
+    """
     answers = list[StoreError | None]()
     first, second = bench.half(b"0:"), bench.half(b"1:")
     groups = bench.store.stats().groups
@@ -109,12 +113,19 @@ def test_copies_of_a_half_message_are_all_marked_a_few_with_the_end(bench: Refus
     assert bench.marks()[:MAX_MARKS_AT_ONCE] == [9, 8, 7, 6]
     bench.settle()
     assert (sorted(bench.marks()), len(bench.transactions)) == (list(range(10)), 0)
-    bench.open(b"1:a", lambda _: None)  # and one that comes after the end
+    # and one that comes after the end
+    bench.open(b"1:a", lambda _: None)
     bench.settle()
-    assert (sorted(bench.marks()), len(bench.transactions), bench.visible()) == (list(range(11)), 0, {b"1:a": 1})
+    assert (sorted(bench.marks()), len(bench.transactions), bench.visible()) == (
+        list(range(11)),
+        0,
+        {b"1:a": 1},
+    )
 
 
-def test_a_mark_that_is_refused_after_the_end_is_written_later(bench: Refusing, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_mark_that_is_refused_after_the_end_is_written_later(
+    bench: Refusing, caplog: pytest.LogCaptureFixture
+) -> None:
     transaction = bench.half()
     bench.transactions.end(transaction, Decision.COMMIT, None)
     bench.settle()
@@ -151,10 +162,17 @@ def test_a_start_reads_marks_of_many_places_as_apaches_5_writes_them(bench: Refu
     again.store.close()
 
 
-def test_half_messages_in_memory_have_a_limit_and_are_read_from_the_log_beyond_it(bench: Refusing, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_messages_in_memory_have_a_limit_and_are_read_from_the_log_beyond_it(
+    bench: Refusing, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(transaction_state, "MAX_READY_BYTES", 4000)
     open_ones = [bench.half(b"%d:%b" % (i, bytes(1000))) for i in range(5)]
-    assert [bench.transactions.at(one.queue_offset, one.commitlog_offset) for one in open_ones] == [None, None, None, *open_ones[3:]]
+    assert [bench.transactions.at(one.queue_offset, one.commitlog_offset) for one in open_ones] == [
+        None,
+        None,
+        None,
+        *open_ones[3:],
+    ]
     for one in open_ones:
         bench.transactions.end(one, Decision.COMMIT, None)
     bench.settle()
@@ -162,7 +180,9 @@ def test_half_messages_in_memory_have_a_limit_and_are_read_from_the_log_beyond_i
     assert (len(bench.transactions._ready), bench.transactions._ready.size_bytes) == (0, 0)
 
 
-@pytest.mark.parametrize("own", [{}, {"REAL_TOPIC": "elsewhere", "KEYS": "a b", "__CRC32#": "0123456789"}])
+@pytest.mark.parametrize(
+    "own", [{}, {"REAL_TOPIC": "elsewhere", "KEYS": "a b", "__CRC32#": "0123456789"}]
+)
 def test_a_commit_from_memory_is_the_same_as_one_from_the_log(own: dict[str, str]) -> None:
     """A start does not have the half messages in memory."""
     fs, found = MemoryFs(), []
@@ -174,11 +194,22 @@ def test_a_commit_from_memory_is_the_same_as_one_from_the_log(own: dict[str, str
             bench.store.close()
             bench = Refusing(fs)
         [transaction] = bench.transactions.idle()
-        assert (bench.transactions.at(transaction.queue_offset, transaction.commitlog_offset) is None) == restart
+        assert (
+            bench.transactions.at(transaction.queue_offset, transaction.commitlog_offset) is None
+        ) == restart
         bench.transactions.end(transaction, Decision.COMMIT, None)
         bench.settle()
-        [record] = [one for one in read_queue(bench.store, TOPIC, 0) if one.body == b"%d:x" % restart]
-        found.append((record.properties[:-20].replace(b"\x011\x02", b"\x010\x02"), record.sys_flag, record.born_host, record.queue_id))
+        [record] = [
+            one for one in read_queue(bench.store, TOPIC, 0) if one.body == b"%d:x" % restart
+        ]
+        found.append(
+            (
+                record.properties[:-20].replace(b"\x011\x02", b"\x010\x02"),
+                record.sys_flag,
+                record.born_host,
+                record.queue_id,
+            )
+        )
         assert bench.store.record_at(record.prepared_transaction_offset) is not None
         bench.store.close()
     assert found[0] == found[1]
@@ -186,15 +217,23 @@ def test_a_commit_from_memory_is_the_same_as_one_from_the_log(own: dict[str, str
 
 @pytest.mark.parametrize("queue", [2, 0])
 def test_a_commit_without_its_mark_gets_it_at_the_start(bench: Refusing, queue: int) -> None:
-    """As a crash of Apache's broker leaves it, which marks later, or a power cut in the middle of our one write. It is where it was
-    sent or, where its topic was gone, in the first queue."""
+    """As a crash of Apache's broker leaves it, which marks later, or a power cut in the middle of
+    our one write. It is where it was sent or, where its topic was gone, in the first queue.
+    """
     first, second = bench.half(b"0:"), bench.half(b"1:")
-    bench.store.put([committed(bench.transactions.half_message(first), HOST)._replace(queue_id=queue)], lambda _: None)
+    bench.store.put(
+        [committed(bench.transactions.half_message(first), HOST)._replace(queue_id=queue)],
+        lambda _: None,
+    )
     bench.settle()
     bench.store.close()
     again = Refusing(bench.fs)
     assert [one.queue_offset for one in again.transactions.idle()] == [second.queue_offset]
-    assert (again.transactions.outcome(first.identity), again.marks(), again.visible()) == (Decision.COMMIT, [0], {b"0:": 1})
+    assert (again.transactions.outcome(first.identity), again.marks(), again.visible()) == (
+        Decision.COMMIT,
+        [0],
+        {b"0:": 1},
+    )
     again.store.close()
 
 
@@ -213,7 +252,9 @@ def holding(bench: Refusing) -> Iterator[Callable[[], None]]:
 
 
 @pytest.mark.parametrize("decision", [Decision.COMMIT, Decision.ROLLBACK])
-def test_an_end_that_comes_while_the_half_message_moves_counts(bench: Refusing, decision: Decision) -> None:
+def test_an_end_that_comes_while_the_half_message_moves_counts(
+    bench: Refusing, decision: Decision
+) -> None:
     transaction, answers = bench.half(), list[StoreError | None]()
     bench.move(transaction)
     bench.transactions.end(transaction, decision, answers.append)
@@ -229,7 +270,9 @@ def test_who_waits_for_a_move_hears_of_it_where_the_end_that_came_meanwhile_is_i
 ) -> None:
     """Else no transaction would ever be asked about again."""
     transaction, answers, moved = bench.half(), list[StoreError | None](), list[StoreError | None]()
-    bench.transactions.move(transaction, as_it_is(bench.transactions.half_message(transaction), HOST), moved.append)
+    bench.transactions.move(
+        transaction, as_it_is(bench.transactions.half_message(transaction), HOST), moved.append
+    )
     bench.transactions.end(transaction, Decision.COMMIT, answers.append)
 
     def refusing(messages: Sequence[NewMessage], done: PutDone) -> None:
@@ -242,7 +285,9 @@ def test_who_waits_for_a_move_hears_of_it_where_the_end_that_came_meanwhile_is_i
 
 
 @pytest.mark.parametrize("later", [False, True])
-def test_a_move_that_is_refused_leaves_the_transaction_where_it_was(bench: Refusing, later: bool) -> None:
+def test_a_move_that_is_refused_leaves_the_transaction_where_it_was(
+    bench: Refusing, later: bool
+) -> None:
     transaction, refused = bench.half(), later
     bench.refuse, bench.later = OP_HALF_TOPIC, later
     try:
@@ -257,7 +302,9 @@ def test_a_move_that_is_refused_leaves_the_transaction_where_it_was(bench: Refus
     assert (bench.marks(), len(bench.transactions)) == ([0], 0)
 
 
-def test_progress_stops_at_the_oldest_open_transaction_and_tables_stay_bounded(bench: Refusing) -> None:
+def test_progress_stops_at_the_oldest_open_transaction_and_tables_stay_bounded(
+    bench: Refusing,
+) -> None:
     oldest = bench.half(b"0:oldest")
     for start in (1, MAX_MARKS // 2 + 1, MAX_MARKS + 1):
         for i in range(start, start + MAX_MARKS // 2):

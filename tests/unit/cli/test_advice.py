@@ -6,7 +6,14 @@ import pytest
 
 from ogive.access.guard import NO_CREDENTIALS, NOBODY_KNOWN
 from ogive.cli.advice import way_out
-from ogive.errors import BrokerError, NoNameServer, NoPermission, NotANameServer, OgiveError, ResponseCode
+from ogive.errors import (
+    BrokerError,
+    NoNameServer,
+    NoPermission,
+    NotANameServer,
+    OgiveError,
+    ResponseCode,
+)
 from ogive.transport.connection import NO_CERTIFICATE
 
 
@@ -17,10 +24,27 @@ def refused(remark: str) -> BrokerError:
 @pytest.mark.parametrize(
     ("error", "files", "advice"),
     [
-        (NoNameServer("none"), {}, "Start one with `ogive up`, or name another with -n HOST:PORT; one with TLS needs --cafile FILE."),
-        (NoNameServer("none"), {"cafile": "ca.pem"}, "Check the address (-n HOST:PORT) and the authorities in ca.pem."),
-        (NoNameServer("none"), {"certfile": "me.pem"}, "Check the address (-n HOST:PORT) and the authorities."),
-        (NoNameServer(f"perhaps it {NO_CERTIFICATE}"), {"cafile": "ca.pem"}, "Show one with --certfile FILE."),
+        (
+            NoNameServer("none"),
+            {},
+            "Start one with `ogive up`, or name another with -n HOST:PORT; one with TLS needs "
+            "--cafile FILE.",
+        ),
+        (
+            NoNameServer("none"),
+            {"cafile": "ca.pem"},
+            "Check the address (-n HOST:PORT) and the authorities in ca.pem.",
+        ),
+        (
+            NoNameServer("none"),
+            {"certfile": "me.pem"},
+            "Check the address (-n HOST:PORT) and the authorities.",
+        ),
+        (
+            NoNameServer(f"perhaps it {NO_CERTIFICATE}"),
+            {"cafile": "ca.pem"},
+            "Show one with --certfile FILE.",
+        ),
         (NoNameServer(f"perhaps it {NO_CERTIFICATE}"), {"certfile": "me.pem"}, "Check me.pem."),
         (NotANameServer("a broker"), {}, "Name it with -n HOST:PORT."),
         (refused(NO_CREDENTIALS), {}, "Give them with --credentials FILE."),
@@ -34,7 +58,9 @@ def test_an_error_comes_with_the_options_that_can_mend_it(
 ) -> None:
     for name in ("OGIVE_CREDENTIALS", "OGIVE_CAFILE", "OGIVE_CERTFILE"):
         monkeypatch.delenv(name, raising=False)
-    options = argparse.Namespace(name_server="h:1", credentials=None, cafile=None, certfile=None, keyfile=None)
+    options = argparse.Namespace(
+        name_server="h:1", credentials=None, cafile=None, certfile=None, keyfile=None
+    )
     vars(options).update(files)
     assert way_out(error, options) == advice
 
@@ -46,7 +72,11 @@ def test_a_command_that_goes_to_no_cluster_has_no_such_options() -> None:
 def test_an_address_of_the_environment_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forgotten variable is the usual reason why a command goes elsewhere."""
     monkeypatch.setenv("NAMESRV_ADDR", "foo:1")
-    options = argparse.Namespace(name_server=None, credentials=None, cafile=None, certfile=None, keyfile=None)
-    assert "-n HOST:PORT (this address is from NAMESRV_ADDR)" in way_out(NoNameServer("none"), options)
+    options = argparse.Namespace(
+        name_server=None, credentials=None, cafile=None, certfile=None, keyfile=None
+    )
+    assert "-n HOST:PORT (this address is from NAMESRV_ADDR)" in way_out(
+        NoNameServer("none"), options
+    )
     options.name_server = "h:1"
     assert "NAMESRV_ADDR" not in way_out(NoNameServer("none"), options)

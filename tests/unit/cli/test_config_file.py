@@ -36,9 +36,17 @@ def test_every_option_of_the_command_line_can_stand_in_the_file(tmp_path: Path) 
         if action.dest in ("help", "config", "verbose"):
             continue
         name = action.option_strings[-1].removeprefix("--")
-        value: Any = True if action.nargs == 0 else next(iter(action.choices)) if action.choices else 7
+        value: Any = (
+            True if action.nargs == 0 else next(iter(action.choices)) if action.choices else 7
+        )
         lines.append(f"{name} = {'true' if value is True else repr(value)}".replace("'", '"'))
-        expected[action.dest] = value if action.nargs == 0 or action.choices else action.type("7") if callable(action.type) else "7"
+        expected[action.dest] = (
+            value
+            if action.nargs == 0 or action.choices
+            else action.type("7")
+            if callable(action.type)
+            else "7"
+        )
     assert len(lines) > 20
     assert read(tmp_path / "ogive.toml", "\n".join(lines)) == expected
 
@@ -56,24 +64,39 @@ def test_toml_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 def test_broker_conf_is_read_as_by_java(tmp_path: Path, mark: bytes) -> None:
     path = tmp_path / "broker.conf"
     lines = [
-        "listenPort 10921", "# 名字", "namesrvAddr = 10.0.0.1:9876;\\", "   10.0.0.2:9876", "brokerName:broker\\u002db",
+        "listenPort 10921",
+        "# 名字",
+        "namesrvAddr = 10.0.0.1:9876;\\",
+        "   10.0.0.2:9876",
+        "brokerName:broker\\u002db",
         "flushDiskType=ASYNC_FLUSH  ",
-    ]  # fmt: skip
+    ]
     path.write_bytes(mark + "\r\n".join(lines).encode("gbk"))
     assert config_file.read(str(path), up().config_of) == {
-        "broker_port": 10921, "name_servers": "10.0.0.1:9876;10.0.0.2:9876", "broker_name": "broker-b", "flush": "async",
-    }  # fmt: skip
+        "broker_port": 10921,
+        "name_servers": "10.0.0.1:9876;10.0.0.2:9876",
+        "broker_name": "broker-b",
+        "flush": "async",
+    }
 
 
-@pytest.mark.parametrize(("text", "said"), [("brokerName=\\u12", "not a Unicode escape"), ("storePathRootDir=/srv/données", "")])
-def test_what_java_reads_otherwise_than_it_looks_is_told(tmp_path: Path, text: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("brokerName=\\u12", "not a Unicode escape"), ("storePathRootDir=/srv/données", "")],
+)
+def test_what_java_reads_otherwise_than_it_looks_is_told(
+    tmp_path: Path, text: str, said: str
+) -> None:
     path = tmp_path / "broker.conf"
     path.write_text(text, encoding="utf-8")
     if said:
         with pytest.raises(InvalidOption, match=said):
             config_file.read(str(path), up().config_of)
     else:
-        assert "characters beyond ASCII are read byte by byte" in config_file.read(str(path), up().config_of)["config_notes"][0]
+        assert (
+            "characters beyond ASCII are read byte by byte"
+            in config_file.read(str(path), up().config_of)["config_notes"][0]
+        )
 
 
 def test_escapes_are_no_characters_that_are_read_otherwise_than_they_look(tmp_path: Path) -> None:
@@ -86,12 +109,19 @@ def test_a_line_without_a_name_is_shown_as_such(tmp_path: Path) -> None:
 
 
 def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
-    values = read(tmp_path / "ogive.toml", 'cluster = "file"\nflush = "async"\nbroker-port = 5\nacl = true')
+    values = read(
+        tmp_path / "ogive.toml", 'cluster = "file"\nflush = "async"\nbroker-port = 5\nacl = true'
+    )
     parser = build_parser()
     options = parser.parse_args(["up"])
     options.config_of.set_defaults(**values)
     options = parser.parse_args(["up", "--cluster", "line"])
-    assert (options.cluster, options.flush, options.broker_port, options.acl) == ("line", "async", 5, True)
+    assert (options.cluster, options.flush, options.broker_port, options.acl) == (
+        "line",
+        "async",
+        5,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
@@ -114,7 +144,9 @@ def test_a_mistake_is_named(tmp_path: Path, text: str, words: str) -> None:
         read(tmp_path / "ogive.toml", text)
 
 
-def test_a_file_that_is_not_there_ends_the_command_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_there_ends_the_command_with_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["up", "--config", str(tmp_path / "absent.toml")]) == 1
     assert "absent.toml cannot be read: No such file" in capsys.readouterr().err
 
@@ -122,17 +154,54 @@ def test_a_file_that_is_not_there_ends_the_command_with_a_sentence(tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "line", "more", "said"),
     [
-        ("broker.conf", "maxMessageSize=99999999", (), "up to 4194304 bytes are possible. maxMessageSize in {} says so."),
-        ("ogive.toml", "segment-size = 5000", (), "a multiple of 512, 4096 or more, is needed. segment-size in {} says so."),
-        ("broker.conf", "brokerName=a b", (), "--broker-name 'a b' may hold only letters, digits and % | - _ . brokerName in {} says so."),
+        (
+            "broker.conf",
+            "maxMessageSize=99999999",
+            (),
+            "up to 4194304 bytes are possible. maxMessageSize in {} says so.",
+        ),
+        (
+            "ogive.toml",
+            "segment-size = 5000",
+            (),
+            "a multiple of 512, 4096 or more, is needed. segment-size in {} says so.",
+        ),
+        (
+            "broker.conf",
+            "brokerName=a b",
+            (),
+            "--broker-name 'a b' may hold only letters, digits and % | - _ . brokerName in {} says "
+            "so.",
+        ),
         ("broker.conf", "tls.server.mode=enforcing", (), "tls.server.mode in {} says so."),
-        ("broker.conf", "diskSpaceCleanForciblyRatio=60", (), "diskSpaceCleanForciblyRatio in {} says so."),
-        ("ogive.toml", "acl = false\nhost = '0.0.0.0'", (), "if that is meant. host in {} says so."),  # the text advises --acl
-        ("broker.conf", "maxMessageSize=99999999", ("--max-message-size", "0"), "--max-message-size 0: more than 0 is needed\n"),
+        (
+            "broker.conf",
+            "diskSpaceCleanForciblyRatio=60",
+            (),
+            "diskSpaceCleanForciblyRatio in {} says so.",
+        ),
+        # the text advises --acl
+        (
+            "ogive.toml",
+            "acl = false\nhost = '0.0.0.0'",
+            (),
+            "if that is meant. host in {} says so.",
+        ),
+        (
+            "broker.conf",
+            "maxMessageSize=99999999",
+            ("--max-message-size", "0"),
+            "--max-message-size 0: more than 0 is needed\n",
+        ),
     ],
 )
 def test_an_error_about_a_value_of_the_file_says_where_it_stands(
-    tmp_path: Path, name: str, line: str, more: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    name: str,
+    line: str,
+    more: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / name
     path.write_text(line)
@@ -145,7 +214,10 @@ def test_an_error_about_a_value_of_the_file_says_where_it_stands(
 def test_a_field_that_has_no_option_is_found_in_the_file() -> None:
     options = up()
     options.config, options.in_file = "b.conf", {"broker_settings": {"max_pull_bytes": -1}}
-    assert config_file.blamed("max_pull_bytes=-1: more than 0 is needed", options) == "maxTransferBytesOnMessageInMemory in b.conf says so."
+    assert (
+        config_file.blamed("max_pull_bytes=-1: more than 0 is needed", options)
+        == "maxTransferBytesOnMessageInMemory in b.conf says so."
+    )
     assert config_file.blamed("max_pull_messages=0: more than 0 is needed", options) == ""
 
 
@@ -166,7 +238,9 @@ namesrvAddr=10.0.0.1:9876
 """
 
 
-def test_the_keys_of_broker_conf_that_we_have_are_taken_and_the_others_named_once(tmp_path: Path) -> None:
+def test_the_keys_of_broker_conf_that_we_have_are_taken_and_the_others_named_once(
+    tmp_path: Path,
+) -> None:
     values = read(tmp_path / "broker.conf", BROKER_CONF)
     user, notes = values.pop("first_user"), values.pop("config_notes")
     assert (user.access_key, user.secret_key) == ("root", "secret-0815")
@@ -193,36 +267,60 @@ def test_the_keys_of_broker_conf_that_we_have_are_taken_and_the_others_named_onc
         ("a\\ name\\ with\\ blanks", "'a name with blanks'"),
     ],
 )
-def test_a_misspelt_key_of_broker_conf_comes_with_the_one_that_is_meant(tmp_path: Path, line: str, said: str) -> None:
+def test_a_misspelt_key_of_broker_conf_comes_with_the_one_that_is_meant(
+    tmp_path: Path, line: str, said: str
+) -> None:
     path = tmp_path / "broker.conf"
-    assert read(path, f"brokerId=0\n{line}\n") == {"config_notes": [f"{path}: not used here: {said}"]}
+    assert read(path, f"brokerId=0\n{line}\n") == {
+        "config_notes": [f"{path}: not used here: {said}"]
+    }
 
 
 def test_every_key_leads_to_an_option_or_a_setting() -> None:
     options = vars(up())
     assert {dest for dest, _ in config_file._KEYS.values()} <= options.keys()
-    assert {name for name, _ in config_file._SETTINGS.values()} <= {field.name for field in fields(BrokerConfig)}
+    assert {name for name, _ in config_file._SETTINGS.values()} <= {
+        field.name for field in fields(BrokerConfig)
+    }
 
 
-APACHES_NAME = re.compile(r"#\s+((?:[a-z]+\.)*[a-z]+[A-Z]\w*|tls(?:\.[a-zA-Z]+)+)(?![\w.])")
+APACHES_NAME = re.compile(
+    r"(?:#\s+|\"\"\")((?:[a-z]+\.)*[a-z]+[A-Z]\w*|tls(?:\.[a-zA-Z]+)+)(?![\w.])"
+)
 NOT_READ = {
-    "rocketmq.broker.rebalance.lockMaxLiveTime": "a property of Java's process, which stands in no broker.conf",
+    "rocketmq.broker.rebalance.lockMaxLiveTime": "a property of Java's process, which stands in no "
+    "broker.conf",
     "useServerSideResetOffset": "code 222 always works as if it were true",
     **dict.fromkeys(
-        ("filterServerNums", "msgTraceTopicName", "recallMessageEnable", "slaveReadEnable", "traceOn", "traceTopicEnable", "useTLS"),
+        (
+            "filterServerNums",
+            "msgTraceTopicName",
+            "recallMessageEnable",
+            "slaveReadEnable",
+            "traceOn",
+            "traceTopicEnable",
+            "useTLS",
+        ),
         "told because exportConfigs asks, and as the broker is in any case",
     ),
 }
 
 
 def test_every_setting_with_a_name_of_apaches_is_read_or_there_is_a_reason() -> None:
-    """Those that the comments in the classes name, and those that the broker tells Apache's tools."""
-    named = {name for kind in (BrokerConfig, RetentionConfig, TlsConfig) for name in APACHES_NAME.findall(inspect.getsource(kind))}
+    """Those that the comments in the classes name, and those that the broker tells Apache's
+    tools.
+    """
+    named = {
+        name
+        for kind in (BrokerConfig, RetentionConfig, TlsConfig)
+        for name in APACHES_NAME.findall(inspect.getsource(kind))
+    }
     told = set(re.findall(r'"([\w.]+)":', inspect.getsource(runtime_info.settings)))
     assert len(named) > 35
     assert len(told) > 25
     assert (named | told) - set(config_file._KNOWN) == NOT_READ.keys()
-    places = config_file._PLACES.keys() - {"storePathCommitLog"}  # which 5.x has no settings for
+    # which 5.x has no settings for
+    places = config_file._PLACES.keys() - {"storePathCommitLog"}
     assert set(config_file._KNOWN) - told == {*config_file._SECRET, *places}
 
 
@@ -304,13 +402,24 @@ def test_what_stands_in_broker_conf_is_what_the_broker_runs_with(tmp_path: Path)
 def test_without_options_the_broker_has_its_own_defaults() -> None:
     """They stand twice: the help must not load the broker."""
     options = up()
-    assert broker_config(options, ()) == BrokerConfig(data=Path("ogive-data"), busy_poll_s=options.busy_poll / 1e6)
+    assert broker_config(options, ()) == BrokerConfig(
+        data=Path("ogive-data"), busy_poll_s=options.busy_poll / 1e6
+    )
 
 
 def test_who_signs_at_other_name_servers_can_stand_in_the_file(tmp_path: Path) -> None:
-    found = read(tmp_path / "broker.conf", 'innerClientAuthenticationCredentials={"accessKey":"b","secretKey":"s"}\nnamesrvAddr=ns:9876')
-    assert (found["name_servers_user"].access_key, found["name_servers_user"].secret_key) == ("b", "s")
-    assert others(argparse.Namespace(**(vars(up()) | found))).credentials == found["name_servers_user"]
+    found = read(
+        tmp_path / "broker.conf",
+        'innerClientAuthenticationCredentials={"accessKey":"b","secretKey":"s"}\n'
+        "namesrvAddr=ns:9876",
+    )
+    assert (found["name_servers_user"].access_key, found["name_servers_user"].secret_key) == (
+        "b",
+        "s",
+    )
+    assert (
+        others(argparse.Namespace(**(vars(up()) | found))).credentials == found["name_servers_user"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -321,7 +430,9 @@ def test_who_signs_at_other_name_servers_can_stand_in_the_file(tmp_path: Path) -
         ("require", {"tls_client_ca": "ca.pem", "tls_client_auth": "required"}),
     ],
 )
-def test_certificates_of_clients_are_asked_for_as_in_apaches(tmp_path: Path, asked: str, values: dict[str, str]) -> None:
+def test_certificates_of_clients_are_asked_for_as_in_apaches(
+    tmp_path: Path, asked: str, values: dict[str, str]
+) -> None:
     text = f"tls.server.trustCertPath=ca.pem\ntls.server.need.client.auth={asked}"
     assert read(tmp_path / "broker.conf", text) == values
 
@@ -331,20 +442,34 @@ def test_certificates_of_clients_are_asked_for_as_in_apaches(tmp_path: Path, ask
     [
         ("brokerId=1", "brokerId cannot be '1': only 0, a master, is possible here"),
         ("brokerRole=SLAVE", "brokerRole cannot be 'SLAVE': only ASYNC_MASTER and SYNC_MASTER"),
-        ("registerNameServerPeriod=0", "registerNameServerPeriod cannot be '0': more than 0 is needed"),
+        (
+            "registerNameServerPeriod=0",
+            "registerNameServerPeriod cannot be '0': more than 0 is needed",
+        ),
         ("flushDiskType=X", "flushDiskType cannot be 'X': SYNC_FLUSH, ASYNC_FLUSH are possible"),
-        ("autoCreateTopicEnable=ja", "autoCreateTopicEnable cannot be 'ja': true, false are possible"),
+        (
+            "autoCreateTopicEnable=ja",
+            "autoCreateTopicEnable cannot be 'ja': true, false are possible",
+        ),
         ("listenPort=x", "listenPort cannot be 'x': a whole number is expected"),
         ("fileReservedTime=long", "fileReservedTime cannot be 'long': a number is expected"),
         ("listenPort=10_911", "listenPort cannot be '10_911': a whole number is expected"),
-        ("registerNameServerPeriod=1_000", "registerNameServerPeriod cannot be '1_000': a whole number is expected"),
+        (
+            "registerNameServerPeriod=1_000",
+            "registerNameServerPeriod cannot be '1_000': a whole number is expected",
+        ),
         ("fileReservedTime=7_2", "fileReservedTime cannot be '7_2': a number is expected"),
         ("fileReservedTime=nan", "fileReservedTime cannot be 'nan': a number is expected"),
-        ("tls.server.mode=on", "tls.server.mode cannot be 'on': enforcing, permissive, disabled are possible"),
+        (
+            "tls.server.mode=on",
+            "tls.server.mode cannot be 'on': enforcing, permissive, disabled are possible",
+        ),
         ("aclEnable=true", "aclEnable cannot be 'true': users and rules of releases before 5"),
     ],
 )
-def test_what_this_broker_cannot_be_is_refused_by_name(tmp_path: Path, line: str, words: str) -> None:
+def test_what_this_broker_cannot_be_is_refused_by_name(
+    tmp_path: Path, line: str, words: str
+) -> None:
     with pytest.raises(InvalidOption, match=words):
         read(tmp_path / "broker.conf", line)
 
@@ -358,7 +483,9 @@ def test_what_this_broker_cannot_be_is_refused_by_name(tmp_path: Path, line: str
         ("enforcing", False, {"tls_mode": "enforcing"}),
     ],
 )
-def test_tls_is_as_apaches_keys_say(tmp_path: Path, mode: str, cert: bool, values: dict[str, str]) -> None:
+def test_tls_is_as_apaches_keys_say(
+    tmp_path: Path, mode: str, cert: bool, values: dict[str, str]
+) -> None:
     """Enforcing without a certificate stays, and is refused later."""
     text = "tls.server.certPath=c\ntls.server.keyPath=k\n" if cert else ""
     assert read(tmp_path / "broker.conf", f"{text}tls.server.mode={mode}") == values
@@ -366,17 +493,27 @@ def test_tls_is_as_apaches_keys_say(tmp_path: Path, mode: str, cert: bool, value
 
 def test_everything_lies_below_the_root_and_no_key_says_otherwise(tmp_path: Path) -> None:
     """What is ignored here begins an empty log beside the messages."""
-    root, text = tmp_path / "store", "storePathRootDir={0}\nstorePathCommitLog={0}/commitlog\nabortFile={0}/../store/abort\n"
+    root, text = (
+        tmp_path / "store",
+        "storePathRootDir={0}\nstorePathCommitLog={0}/commitlog\nabortFile={0}/../store/abort\n",
+    )
     assert read(tmp_path / "broker.conf", text.format(root)) == {"data": str(root)}
     for name, place in config_file._PLACES.items():
-        with pytest.raises(InvalidOption, match=f"{name} cannot be '/disk2/x': it is always {place} in storePathRootDir, which is {root};"):
+        with pytest.raises(
+            InvalidOption,
+            match=f"{name} cannot be '/disk2/x': it is always {place} in storePathRootDir, which "
+            f"is {root};",
+        ):
             read(tmp_path / "broker.conf", f"storePathRootDir={root}\n{name}=/disk2/x")
     with pytest.raises(InvalidOption, match="storePathRootDir, which is not given"):
         read(tmp_path / "broker.conf", "storePathCommitLog=/store/commitlog")
     (tmp_path / "disk2").mkdir()
     root.mkdir()
     (root / "commitlog").symlink_to(tmp_path / "disk2")
-    assert read(tmp_path / "broker.conf", f"storePathRootDir={root}\nstorePathCommitLog={tmp_path / 'disk2'}") == {"data": str(root)}
+    assert read(
+        tmp_path / "broker.conf",
+        f"storePathRootDir={root}\nstorePathCommitLog={tmp_path / 'disk2'}",
+    ) == {"data": str(root)}
 
 
 @pytest.mark.parametrize(

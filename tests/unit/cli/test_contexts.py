@@ -17,7 +17,14 @@ from ogive.errors import InvalidOption
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty configuration directory, and no word from the environment."""
-    for name in ("NAMESRV_ADDR", "OGIVE_CREDENTIALS", "OGIVE_CAFILE", "OGIVE_CERTFILE", "OGIVE_KEYFILE", "OGIVE_CONTEXT"):
+    for name in (
+        "NAMESRV_ADDR",
+        "OGIVE_CREDENTIALS",
+        "OGIVE_CAFILE",
+        "OGIVE_CERTFILE",
+        "OGIVE_KEYFILE",
+        "OGIVE_CONTEXT",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     return tmp_path
@@ -31,11 +38,14 @@ def name_servers(*words: str) -> object:
     return client_config(options(*words)).name_server
 
 
-def test_an_address_is_looked_for_in_options_environment_context_and_then_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_is_looked_for_in_options_environment_context_and_then_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     assert name_servers() == "127.0.0.1:9876"
     assert main(["context", "add", "prod", "-n", "prod:9876"]) == 0
     assert main(["context", "add", "test", "-n", "test:9876"]) == 0
-    assert name_servers() == "prod:9876"  # the first one is in use
+    # the first one is in use
+    assert name_servers() == "prod:9876"
     assert main(["context", "use", "test"]) == 0
     assert name_servers() == "test:9876"
     monkeypatch.setenv("OGIVE_CONTEXT", "prod")
@@ -45,10 +55,27 @@ def test_an_address_is_looked_for_in_options_environment_context_and_then_here(m
     assert name_servers("-n", "given:9876") == "given:9876"
 
 
-def test_a_file_that_is_not_there_yet_is_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_there_yet_is_named(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     there, missing = folder / "ca.pem", folder / "mine.pem"
     there.write_text("")
-    assert main(["context", "add", "prod", "-n", "prod:9876", "--cafile", str(there), "--certfile", str(missing)]) == 0
+    assert (
+        main(
+            [
+                "context",
+                "add",
+                "prod",
+                "-n",
+                "prod:9876",
+                "--cafile",
+                str(there),
+                "--certfile",
+                str(missing),
+            ]
+        )
+        == 0
+    )
     said = capsys.readouterr().err
     assert f"no file {missing} yet" in said
     assert str(there) not in said
@@ -75,7 +102,22 @@ def test_a_certificate_and_its_key_are_of_one_place(monkeypatch: pytest.MonkeyPa
         return found.certfile, found.keyfile
 
     assert shown() == (None, None)
-    assert main(["context", "add", "prod", "-n", "prod:9876", "--certfile", "/prod.pem", "--keyfile", "/prod.key"]) == 0
+    assert (
+        main(
+            [
+                "context",
+                "add",
+                "prod",
+                "-n",
+                "prod:9876",
+                "--certfile",
+                "/prod.pem",
+                "--keyfile",
+                "/prod.key",
+            ]
+        )
+        == 0
+    )
     assert shown() == ("/prod.pem", "/prod.key")
     assert shown("-n", "other:9876") == (None, None)
     monkeypatch.setenv("OGIVE_KEYFILE", "/env.key")
@@ -94,7 +136,10 @@ def test_an_error_names_the_context_that_it_comes_from(
     assert main(["context", "add", "prod", "-n", "127.0.0.1:1", "--credentials", str(missing)]) == 0
     capsys.readouterr()
     assert main(["topic", "list"]) == 1
-    assert capsys.readouterr().err == f"ogive: credentials file {missing} cannot be read: No such file or directory (of context prod)\n"
+    assert capsys.readouterr().err == (
+        f"ogive: credentials file {missing} cannot be read: No such file or directory (of "
+        "context prod)\n"
+    )
     assert main(["topic", "list", "--credentials", str(folder / "mine.yml")]) == 1
     assert "of context" not in capsys.readouterr().err
     missing.write_text("accessKey: me\nsecretKey: secret\n")
@@ -105,7 +150,9 @@ def test_an_error_names_the_context_that_it_comes_from(
     assert "context" not in capsys.readouterr().err
     monkeypatch.setenv("OGIVE_CONTEXT", "nope")
     assert main(["topic", "list"]) == 1
-    assert capsys.readouterr().err.startswith("ogive: there is no context 'nope' (from OGIVE_CONTEXT); known: prod. ")
+    assert capsys.readouterr().err.startswith(
+        "ogive: there is no context 'nope' (from OGIVE_CONTEXT); known: prod. "
+    )
 
 
 def test_contexts_are_listed_and_removed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -116,18 +163,25 @@ def test_contexts_are_listed_and_removed(capsys: pytest.CaptureFixture[str]) -> 
     capsys.readouterr()
     assert main(["context", "list", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(row["context"], row["current"], row["name_server"]) for row in rows] == [("a", False, "a:9876"), ("b", True, "b:9876")]
+    assert [(row["context"], row["current"], row["name_server"]) for row in rows] == [
+        ("a", False, "a:9876"),
+        ("b", True, "b:9876"),
+    ]
     assert main(["context", "remove", "b"]) == 0
     assert name_servers() == "127.0.0.1:9876"
 
 
-@pytest.mark.parametrize("words", [["use", "none"], ["remove", "none"], ["add", "two words", "-n", "x:1"]])
+@pytest.mark.parametrize(
+    "words", [["use", "none"], ["remove", "none"], ["add", "two words", "-n", "x:1"]]
+)
 def test_a_name_that_is_none_is_said(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["context", *words]) == 1
     assert "context" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"contexts":{"a":{"no":1}}}', '{"contexts":{"a":7}}', "{}"])
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"contexts":{"a":{"no":1}}}', '{"contexts":{"a":7}}', "{}"]
+)
 def test_a_file_that_is_no_such_file_is_named(text: str) -> None:
     contexts.file().parent.mkdir()
     contexts.file().write_text(text)
@@ -135,7 +189,9 @@ def test_a_file_that_is_no_such_file_is_named(text: str) -> None:
         name_servers()
 
 
-def test_an_address_that_is_none_is_said_at_once(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_address_that_is_none_is_said_at_once(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["context", "add", "prod", "-n", "foo:bar"]) == 1
     assert "name server 'foo:bar' is not of the form host:port" in capsys.readouterr().err
     assert main(["context", "add", "prod", "-n", "http://names.example/rocketmq/nsaddr"]) == 0

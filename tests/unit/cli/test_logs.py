@@ -7,7 +7,17 @@ import math
 import pytest
 
 from ogive.cli import logs
-from ogive.cli.logs import LINES_A_SECOND, MAX_LINES_KNOWN, SAME_AFTER_S, Bounded, JsonLines, Lines, Once, say_once, set_up
+from ogive.cli.logs import (
+    LINES_A_SECOND,
+    MAX_LINES_KNOWN,
+    SAME_AFTER_S,
+    Bounded,
+    JsonLines,
+    Lines,
+    Once,
+    say_once,
+    set_up,
+)
 
 
 def record(message: str, line: int = 1, exc: BaseException | None = None) -> logging.LogRecord:
@@ -24,9 +34,22 @@ def test_a_line_of_json_holds_everything() -> None:
 
 def test_a_line_of_text_is_one_line_whoever_wrote_into_it() -> None:
     """But for the traceback, which is ours."""
-    told = logging.LogRecord("ogive.x", logging.WARNING, "x.py", 1, "%s joins", ("c1\n2026 ERROR broker: \x1b[2Jall is lost\u202e",), None)
-    assert Lines("%(message)s").format(told) == "c1\\x0a2026 ERROR broker: \\x1b[2Jall is lost\\u202e joins"
-    assert Lines("%(message)s").format(record("from %s", exc=ValueError("no"))).splitlines()[:2] == ["from y", "ValueError: no"]
+    told = logging.LogRecord(
+        "ogive.x",
+        logging.WARNING,
+        "x.py",
+        1,
+        "%s joins",
+        ("c1\n2026 ERROR broker: \x1b[2Jall is lost\u202e",),
+        None,
+    )
+    assert (
+        Lines("%(message)s").format(told)
+        == "c1\\x0a2026 ERROR broker: \\x1b[2Jall is lost\\u202e joins"
+    )
+    assert Lines("%(message)s").format(record("from %s", exc=ValueError("no"))).splitlines()[
+        :2
+    ] == ["from y", "ValueError: no"]
 
 
 def test_of_one_kind_so_many_lines_a_second_pass_and_the_others_are_counted() -> None:
@@ -45,14 +68,21 @@ def test_of_one_kind_so_many_lines_a_second_pass_and_the_others_are_counted() ->
 
 def test_no_administrative_change_is_held_back() -> None:
     bounded = Bounded(lambda: 0.0)
-    changed = logging.LogRecord(logs.CHANGES, logging.INFO, "audit.py", 1, "root deletes topic %s", ("T",), None)
+    changed = logging.LogRecord(
+        logs.CHANGES, logging.INFO, "audit.py", 1, "root deletes topic %s", ("T",), None
+    )
     assert all(bounded.filter(changed) for _ in range(10 * LINES_A_SECOND))
 
 
 def test_a_line_that_was_just_shown_is_not_shown_again() -> None:
     clock = [0.0]
     once = Once(lambda: clock[0])
-    assert [once.filter(record(text)) for text in ("a %s", "a %s", "b %s", "a %s")] == [True, False, True, False]
+    assert [once.filter(record(text)) for text in ("a %s", "a %s", "b %s", "a %s")] == [
+        True,
+        False,
+        True,
+        False,
+    ]
     clock[0] = SAME_AFTER_S
     assert once.filter(record("a %s"))
     never_again = Once(lambda: clock[0], math.inf)
@@ -82,7 +112,9 @@ def test_a_command_without_a_log_says_things_once() -> None:
         logging.lastResort.filters[:] = before
 
 
-@pytest.mark.parametrize(("verbose", "level"), [(0, logging.INFO), (1, logging.INFO), (2, logging.DEBUG)])
+@pytest.mark.parametrize(
+    ("verbose", "level"), [(0, logging.INFO), (1, logging.INFO), (2, logging.DEBUG)]
+)
 def test_what_a_start_found_after_a_crash_is_always_said(verbose: int, level: int) -> None:
     logger = logging.getLogger("ogive.store.recovery")
     before = logger.level

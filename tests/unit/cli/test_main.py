@@ -29,8 +29,20 @@ from ogive.cli.main import main
 from ogive.cli.messages import _property
 from ogive.cli.output import confirm, print_json, print_message, print_message_whole, print_table
 from ogive.cli.parser import build_parser, parse
-from ogive.cli.start_checks import check_place, warn_of_addresses, warn_of_certificate, warn_of_users
-from ogive.cli.up import OPEN_FILES, _reload, broker_config, check_host, make_first_user, raise_open_files
+from ogive.cli.start_checks import (
+    check_place,
+    warn_of_addresses,
+    warn_of_certificate,
+    warn_of_users,
+)
+from ogive.cli.up import (
+    OPEN_FILES,
+    _reload,
+    broker_config,
+    check_host,
+    make_first_user,
+    raise_open_files,
+)
 from ogive.client.admin.records import Permission
 from ogive.errors import GroupNotExist, InvalidOption, NoPermission
 from ogive.model import MessageType
@@ -40,7 +52,9 @@ from ogive.transport.tls import TlsConfig
 
 
 def whole_commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    groups = [
+        action for action in parser._actions if isinstance(action, argparse._SubParsersAction)
+    ]
     if not groups:
         yield parser
     for group in groups:
@@ -52,13 +66,19 @@ def test_every_command_names_a_function_that_carries_it_out() -> None:
     gone = []
     for command in whole_commands(build_parser()):
         module, function = command.get_default("module"), command.get_default("function")
-        if not importlib.util.find_spec(module) or not hasattr(importlib.import_module(module), function):
+        if not importlib.util.find_spec(module) or not hasattr(
+            importlib.import_module(module), function
+        ):
             gone.append(f"{command.prog}: there is no {function} in {module}")
     assert gone == []
 
 
-@pytest.mark.parametrize("words", [[], ["topic"], ["group"], ["check"], ["dead-letter"], ["pipeline"]])
-def test_a_command_that_is_not_whole_shows_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words", [[], ["topic"], ["group"], ["check"], ["dead-letter"], ["pipeline"]]
+)
+def test_a_command_that_is_not_whole_shows_help(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == EXIT_USAGE
     assert "usage: ogive" in capsys.readouterr().out
 
@@ -131,13 +151,21 @@ TLS = ("--tls-cert", "server.pem", "--tls-key", "server.key")
         ((), ("--acl", "--insecure-listen")),
         (TLS, ("--acl", "--insecure-listen")),
         (("--acl",), ("--tls-cert and --tls-key", "--insecure-listen")),
-        (("--acl", *TLS, "--tls-mode", "permissive"), ("--tls-mode enforcing", "--insecure-listen")),
+        (
+            ("--acl", *TLS, "--tls-mode", "permissive"),
+            ("--tls-mode enforcing", "--insecure-listen"),
+        ),
         (("--no-broker",), ("--tls-client-ca", "--insecure-listen")),
         (("--no-broker", *TLS), ("--tls-client-ca", "--insecure-listen")),
-        (("--no-broker", *TLS, "--tls-client-ca", "ca.pem", "--tls-client-auth", "optional"), ("--insecure-listen",)),
+        (
+            ("--no-broker", *TLS, "--tls-client-ca", "ca.pem", "--tls-client-auth", "optional"),
+            ("--insecure-listen",),
+        ),
     ],
 )
-def test_an_open_address_needs_credentials_and_tls_or_the_word(words: tuple[str, ...], ways_out: tuple[str, ...]) -> None:
+def test_an_open_address_needs_credentials_and_tls_or_the_word(
+    words: tuple[str, ...], ways_out: tuple[str, ...]
+) -> None:
     """Signatures hold no time: who can read a connection can repeat what was sent on it."""
     with pytest.raises(InvalidOption, match=r"^--host 192\.168\.1\.5 is not loopback") as refused:
         check_host(up("--host", "192.168.1.5", *words))
@@ -146,14 +174,32 @@ def test_an_open_address_needs_credentials_and_tls_or_the_word(words: tuple[str,
     check_host(up("--host", "127.0.0.1", *words))
 
 
-@pytest.mark.parametrize("words", [("--acl", *TLS), ("--no-broker", *TLS, "--tls-client-ca", "ca.pem")])
+@pytest.mark.parametrize(
+    "words", [("--acl", *TLS), ("--no-broker", *TLS, "--tls-client-ca", "ca.pem")]
+)
 def test_an_open_address_that_is_guarded_needs_no_further_word(words: tuple[str, ...]) -> None:
     check_host(up("--host", "192.168.1.5", *words))
 
 
-def test_access_control_on_an_open_address_without_tls_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_access_control_on_an_open_address_without_tls_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     data = tmp_path / "store"
-    assert main(["up", "--data", str(data), "--host", "0.0.0.0", "--advertised-host", "192.0.2.1", "--acl"]) == 1
+    assert (
+        main(
+            [
+                "up",
+                "--data",
+                str(data),
+                "--host",
+                "0.0.0.0",
+                "--advertised-host",
+                "192.0.2.1",
+                "--acl",
+            ]
+        )
+        == 1
+    )
     assert "without TLS can repeat the signed requests" in capsys.readouterr().err
     assert not data.exists()
 
@@ -207,7 +253,12 @@ def test_options_reach_the_broker() -> None:
         ]
     )
     config = broker_config(options, ("127.0.0.1:1",))
-    assert (str(config.data), config.flush, config.name, config.auto_create_topics) == ("d", "async", "b", False)
+    assert (str(config.data), config.flush, config.name, config.auto_create_topics) == (
+        "d",
+        "async",
+        "b",
+        False,
+    )
     assert config.levels.delays_ms == (1000, 2000)
     assert (config.advertised_host, config.transaction_check_max) == ("192.0.2.1", 3)
     assert (config.name_servers, config.busy_poll_s) == (("127.0.0.1:1",), 50e-6)
@@ -249,31 +300,52 @@ def up_with(data: Path | str, capsys: pytest.CaptureFixture[str]) -> str:
     return said.err
 
 
-def test_a_data_directory_that_cannot_be_one_is_a_sentence_with_the_way_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_data_directory_that_cannot_be_one_is_a_sentence_with_the_way_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "file"
     file.touch()
     way_out = "; fix that, or choose another directory with --data\n"
-    assert up_with(file, capsys) == f"ogive: the store cannot be kept in {file}: {file} is a file where a directory is needed{way_out}"
+    assert up_with(file, capsys) == (
+        f"ogive: the store cannot be kept in {file}: {file} is a file where a directory is "
+        f"needed{way_out}"
+    )
     inside = file / "inside"
-    assert up_with(inside, capsys) == f"ogive: the store cannot be kept in {inside}: a part of the path {inside} is a file{way_out}"
+    assert up_with(inside, capsys) == (
+        f"ogive: the store cannot be kept in {inside}: a part of the path {inside} is a "
+        f"file{way_out}"
+    )
     assert up_with("", capsys) == "ogive: --data is empty: the directory for messages is expected\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_a_place_where_nothing_can_be_made_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert up_with("/proc/x", capsys).startswith("ogive: the store cannot be kept in /proc/x: it is not there and cannot be made; ")
+def test_a_place_where_nothing_can_be_made_is_a_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert up_with("/proc/x", capsys).startswith(
+        "ogive: the store cannot be kept in /proc/x: it is not there and cannot be made; "
+    )
 
 
 @pytest.mark.parametrize("inner", ["commitlog", "config"])
-def test_a_file_where_the_store_has_a_directory_is_named(inner: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_where_the_store_has_a_directory_is_named(
+    inner: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / inner).touch()
-    assert f"{tmp_path / inner} is a file where a directory is needed; fix that" in up_with(tmp_path, capsys)
+    assert f"{tmp_path / inner} is a file where a directory is needed; fix that" in up_with(
+        tmp_path, capsys
+    )
 
 
 @pytest.mark.parametrize("name", ["topics.json", "kvConfig.json"])
-def test_a_directory_where_there_should_be_a_table_is_named(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_where_there_should_be_a_table_is_named(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "config" / name).mkdir(parents=True)
-    assert f"{tmp_path / 'config' / name} is a directory where a file is needed; fix that" in up_with(tmp_path, capsys)
+    assert (
+        f"{tmp_path / 'config' / name} is a directory where a file is needed; fix that"
+        in up_with(tmp_path, capsys)
+    )
 
 
 def test_properties_are_name_and_value() -> None:
@@ -289,16 +361,24 @@ def test_one_body_or_many_lines_but_not_both(capsys: pytest.CaptureFixture[str])
     assert "--lines: not allowed with argument --body" in capsys.readouterr().err
 
 
-def test_a_standard_input_that_is_closed_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_standard_input_that_is_closed_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """As from a daemon, or with <&- in a shell."""
     monkeypatch.setattr(sys, "stdin", None)
     assert main(["send", "Orders", "-n", "127.0.0.1:1"]) == 1
-    assert capsys.readouterr().err == "ogive: standard input is closed: say with --body what to send\n"
+    assert (
+        capsys.readouterr().err == "ogive: standard input is closed: say with --body what to send\n"
+    )
 
 
-def test_a_malformed_tag_expression_is_refused_before_anybody_is_asked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_malformed_tag_expression_is_refused_before_anybody_is_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["tail", "Orders", "--tag", "|| paid", "-n", "127.0.0.1:1"]) == 1
-    assert capsys.readouterr().err.startswith("ogive: tags '|| paid': expected a tag, several separated by ||")
+    assert capsys.readouterr().err.startswith(
+        "ogive: tags '|| paid': expected a tag, several separated by ||"
+    )
 
 
 def test_no_name_server_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,7 +392,8 @@ def test_no_name_server_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_a_port_of_something_else_is_one_line() -> None:
     def answer(listening: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # the end of the test
+        # the end of the test
+        with contextlib.suppress(OSError):
             while True:
                 with listening.accept()[0] as client:
                     client.recv(1024)
@@ -320,7 +401,15 @@ def test_a_port_of_something_else_is_one_line() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         threading.Thread(target=answer, args=(listening,), daemon=True).start()
-        words = [sys.executable, "-m", "ogive", "topic", "list", "-n", f"127.0.0.1:{listening.getsockname()[1]}"]
+        words = [
+            sys.executable,
+            "-m",
+            "ogive",
+            "topic",
+            "list",
+            "-n",
+            f"127.0.0.1:{listening.getsockname()[1]}",
+        ]
         done = subprocess.run(words, check=False, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stderr.startswith("ogive: no name server answered at ")
@@ -330,14 +419,23 @@ def test_a_port_of_something_else_is_one_line() -> None:
 
 def test_a_table_lines_up_and_separates_thousands(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(("queue", "lag"), [("a/b/0", 1234567), ("a/b/10", 5)])
-    assert capsys.readouterr().out.splitlines() == ["QUEUE         LAG", "a/b/0   1,234,567", "a/b/10          5"]
+    assert capsys.readouterr().out.splitlines() == [
+        "QUEUE         LAG",
+        "a/b/0   1,234,567",
+        "a/b/10          5",
+    ]
     print_table(("broker", "in/s", "today"), [("a", 1234.56, None), ("b", 0.0, 12)])
-    assert capsys.readouterr().out.splitlines() == ["BROKER     IN/S  TODAY", "a       1,234.6", "b           0.0     12"]
+    assert capsys.readouterr().out.splitlines() == [
+        "BROKER     IN/S  TODAY",
+        "a       1,234.6",
+        "b           0.0     12",
+    ]
     print_table(("queue", "lag"), [])
     assert capsys.readouterr().out == "QUEUE  LAG\n"
 
 
-EVIL = "\x1b[2J\x9b1m\u202e"  # clears the screen, changes colours, turns the text around
+# clears the screen, changes colours, turns the text around
+EVIL = "\x1b[2J\x9b1m\u202e"
 
 
 @pytest.mark.parametrize("on_a_terminal", [True, False])
@@ -346,17 +444,26 @@ def test_a_message_does_not_command_the_terminal(
 ) -> None:
     """The body of one goes to a pipe as it is."""
     monkeypatch.setattr(sys.stdout, "isatty", lambda: on_a_terminal)
-    sent = message("Orders", f"one\ntwo{EVIL}".encode(), tag=f"t\n{EVIL}", keys=(f"k{EVIL}",), properties={f"p{EVIL}": f"v\n{EVIL}"})
+    sent = message(
+        "Orders",
+        f"one\ntwo{EVIL}".encode(),
+        tag=f"t\n{EVIL}",
+        keys=(f"k{EVIL}",),
+        properties={f"p{EVIL}": f"v\n{EVIL}"},
+    )
     print_message(sent, as_json=False, dead_letter=True)
     print_message_whole(sent)
     print_table(("client",), [(f"c\n{EVIL}",)])
     shown = capsys.readouterr().out
-    assert shown.count("\\x1b[2J\\x9b1m\\u202e") == (11 if on_a_terminal else 9)  # properties show tag and keys, too
+    # properties show tag and keys, too
+    assert shown.count("\\x1b[2J\\x9b1m\\u202e") == (11 if on_a_terminal else 9)
     assert shown.count("\x1b") == (0 if on_a_terminal else 2)
     assert "two" in shown.splitlines()[1]
 
 
-def test_json_holds_no_control_characters_and_the_same_values(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_holds_no_control_characters_and_the_same_values(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     print_message(message("Orders", EVIL.encode(), tag=f"é{EVIL}"), as_json=True)
     shown = capsys.readouterr().out
     assert not {"\x1b", "\x9b", "\u202e"} & set(shown)
@@ -364,7 +471,9 @@ def test_json_holds_no_control_characters_and_the_same_values(capsys: pytest.Cap
     assert (json.loads(shown)["body"], json.loads(shown)["tag"]) == (EVIL, f"é{EVIL}")
 
 
-def test_ctrl_c_ends_the_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_ends_the_line_of_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted(_: object) -> int:
         raise KeyboardInterrupt
 
@@ -382,24 +491,49 @@ def test_ctrl_c_ends_the_line_of_a_terminal(monkeypatch: pytest.MonkeyPatch, cap
         ("errors 17", ">&-", 0, ""),
         ("errors 17", ">&- 2>&-", 0, ""),
         ("topic list -n 127.0.0.1:no", ">&-", 1, "ogive: name server"),
-        ("errors", "> /dev/full", 1, "ogive: the output cannot be written: No space left on device\n"),
-        ("errors --json", "> /dev/full", 1, "ogive: the output cannot be written: No space left on device\n"),
+        (
+            "errors",
+            "> /dev/full",
+            1,
+            "ogive: the output cannot be written: No space left on device\n",
+        ),
+        (
+            "errors --json",
+            "> /dev/full",
+            1,
+            "ogive: the output cannot be written: No space left on device\n",
+        ),
     ],
 )
-def test_an_output_that_is_closed_or_full_is_no_traceback(words: str, redirection: str, code: int, said: str, buffered: str) -> None:
+def test_an_output_that_is_closed_or_full_is_no_traceback(
+    words: str, redirection: str, code: int, said: str, buffered: str
+) -> None:
     command = f"{sys.executable} -m ogive {words} {redirection}"
     done = subprocess.run(
-        ["sh", "-c", command], check=False, capture_output=True, text=True, env=os.environ | {"PYTHONUNBUFFERED": buffered}
+        ["sh", "-c", command],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONUNBUFFERED": buffered},
     )
     assert done.returncode == code
     assert done.stderr.startswith(said)
     assert done.stderr.count("\n") == bool(said)
 
 
-def test_ctrl_c_while_the_command_is_loaded_ends_it_as_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that takes long is imported by then: nothing of ours stands before main() but the package itself."""
-    loaded = "import sys, ogive.cli.main; print(*sorted(name for name in sys.modules if name.startswith('ogive')))"
-    done = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
+def test_ctrl_c_while_the_command_is_loaded_ends_it_as_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All that takes long is imported by then: nothing of ours stands before main() but the package
+    itself.
+    """
+    loaded = (
+        "import sys, ogive.cli.main; print(*sorted(name for name in sys.modules if "
+        "name.startswith('ogive')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
+    )
     assert done.stdout.split() == ["ogive", "ogive.cli", "ogive.cli.main", "ogive.version"]
 
     def interrupted(_: object) -> int:
@@ -428,13 +562,25 @@ def test_name_server_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         (["up", "--flsh", "sync"], "ogive up", "--flsh (did you mean --flush?) sync"),
         (["topic", "list", "--jsn=1"], "ogive topic list", "--jsn=1 (did you mean --json?)"),
         (["errors", "--xyz"], "ogive errors", "unrecognized arguments: --xyz. `"),
-        (["up", "--port", "9000"], "ogive up", "--port (did you mean --name-server-port or --broker-port"),
+        (
+            ["up", "--port", "9000"],
+            "ogive up",
+            "--port (did you mean --name-server-port or --broker-port",
+        ),
         (["lag", "billing", "Orders"], "ogive lag", "Orders (did you mean --topic Orders?)"),
         (["lag", "billing", "--zzz", "7"], "ogive lag", "unrecognized arguments: --zzz 7. `"),
         (["send", "Orders", "hello"], "ogive send", "hello (did you mean --body hello?)"),
         (["tail", "Orders", "earliest"], "ogive tail", "earliest (did you mean --from earliest?)"),
-        (["topic", "list", "--port", "9876"], "ogive topic list", "--port (did you mean -n HOST:PORT?) 9876. `"),
-        (["bench", "produce", "--seconds", "1"], "ogive bench produce", "unrecognized arguments: --seconds 1. `"),
+        (
+            ["topic", "list", "--port", "9876"],
+            "ogive topic list",
+            "--port (did you mean -n HOST:PORT?) 9876. `",
+        ),
+        (
+            ["bench", "produce", "--seconds", "1"],
+            "ogive bench produce",
+            "unrecognized arguments: --seconds 1. `",
+        ),
         (
             ["--context", "prod", "topic", "list"],
             "ogive",
@@ -478,7 +624,9 @@ def test_help_is_a_command_too(words: list[str], capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.startswith(f"usage: {' '.join(['ogive', *command])} [-h]")
 
 
-def test_help_for_a_command_that_does_not_exist_suggests_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_for_a_command_that_does_not_exist_suggests_the_nearest(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["help", "tpoic"])
     assert stopped.value.code == EXIT_USAGE
@@ -488,7 +636,9 @@ def test_help_for_a_command_that_does_not_exist_suggests_the_nearest(capsys: pyt
 NOBODY = "127.0.0.1:1"
 
 
-def test_shared_options_may_stand_before_and_behind_the_first_word_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_shared_options_may_stand_before_and_behind_the_first_word_of_every_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """A first word without its second shows the commands that it has."""
     assert main([]) == EXIT_USAGE
     words = re.findall(r"^    ([a-z-]+)(?: |$)", capsys.readouterr().out, re.MULTILINE)
@@ -513,13 +663,19 @@ def test_shared_options_may_stand_before_and_behind_the_first_word_of_every_comm
         ["message", "-n", NOBODY, "--topic", "Orders", "--key", "k"],
     ],
 )
-def test_shared_options_may_stand_before_the_command(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_shared_options_may_stand_before_the_command(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == 1
     assert f"no name server answered at {NOBODY}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("words", [["-n", NOBODY], ["-n", NOBODY, "topic"], ["topic", "-n", NOBODY], ["--json"]])
-def test_shared_options_without_a_command_show_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words", [["-n", NOBODY], ["-n", NOBODY, "topic"], ["topic", "-n", NOBODY], ["--json"]]
+)
+def test_shared_options_without_a_command_show_help(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == EXIT_USAGE
     assert capsys.readouterr().out.startswith("usage: ogive")
 
@@ -527,15 +683,32 @@ def test_shared_options_without_a_command_show_help(words: list[str], capsys: py
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["up", "--keep-hours", "abc"], "--keep-hours abc: a number is expected. `ogive up --help`"),
-        (["up", "--default-queues", "many"], "--default-queues many: a whole number is expected. `ogive up --help`"),
-        (["up", "--max-message-size", "10MB"], "--max-message-size 10MB: a number of bytes is expected. `ogive up --help`"),
+        (
+            ["up", "--keep-hours", "abc"],
+            "--keep-hours abc: a number is expected. `ogive up --help`",
+        ),
+        (
+            ["up", "--default-queues", "many"],
+            "--default-queues many: a whole number is expected. `ogive up --help`",
+        ),
+        (
+            ["up", "--max-message-size", "10MB"],
+            "--max-message-size 10MB: a number of bytes is expected. `ogive up --help`",
+        ),
         (["up", "--flush", "foo"], "--flush foo: sync or async is expected. `ogive up --help`"),
-        (["up", "--fluhs", "sync"], "unrecognized arguments: --fluhs (did you mean --flush?) sync. `ogive up --help`"),
-        (["topic", "create"], "the following arguments are required: topic. `ogive topic create --help`"),
+        (
+            ["up", "--fluhs", "sync"],
+            "unrecognized arguments: --fluhs (did you mean --flush?) sync. `ogive up --help`",
+        ),
+        (
+            ["topic", "create"],
+            "the following arguments are required: topic. `ogive topic create --help`",
+        ),
     ],
 )
-def test_a_wrong_value_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_value_is_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(words)
     assert stopped.value.code == EXIT_USAGE
@@ -547,12 +720,25 @@ def test_words_behind_an_option_belong_to_the_argument_that_takes_several() -> N
         return parse(build_parser(words), words)
 
     assert parsed("run", "app:bill", "-n", "h:1", "app:ship").targets == ["app:bill", "app:ship"]
-    assert parsed("dead-letter", "send", "billing", "--yes", "one", "--json", "two").ids == ["one", "two"]
-    assert parsed("acl", "delete", "billing", "-n", "h:1", "Topic:Orders").resource == "Topic:Orders"
+    assert parsed("dead-letter", "send", "billing", "--yes", "one", "--json", "two").ids == [
+        "one",
+        "two",
+    ]
+    assert (
+        parsed("acl", "delete", "billing", "-n", "h:1", "Topic:Orders").resource == "Topic:Orders"
+    )
 
 
-@pytest.mark.parametrize("words", [["acl", "delete", "billing", "Topic:A", "-n", "h:1", "Topic:B"], ["run", "app:bill", "-v", "--zzz"]])
-def test_what_no_argument_takes_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["acl", "delete", "billing", "Topic:A", "-n", "h:1", "Topic:B"],
+        ["run", "app:bill", "-v", "--zzz"],
+    ],
+)
+def test_what_no_argument_takes_is_refused(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main(words)
     assert f"unrecognized arguments: {words[-1]}" in capsys.readouterr().err
@@ -578,7 +764,9 @@ def test_a_misspelt_command_or_choice_is_answered_with_the_nearest_one(
 
 
 @pytest.mark.parametrize("option", ["--broker-port", "--name-server-port", "--metrics-port"])
-def test_a_port_that_is_none_is_named_as_the_option(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_none_is_named_as_the_option(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["up", "--data", str(tmp_path / "store"), option, "70000"]) == 1
     assert f"{option} 70000: 0 to 65535" in capsys.readouterr().err
 
@@ -609,7 +797,10 @@ def test_a_port_that_is_none_is_named_as_the_option(option: str, tmp_path: Path,
 def test_a_number_that_cannot_be_is_named_as_the_option(
     option: str, value: str, needed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["up", "--data", str(tmp_path / "store"), "--name-server-port", "0", option, value]) == 1
+    assert (
+        main(["up", "--data", str(tmp_path / "store"), "--name-server-port", "0", option, value])
+        == 1
+    )
     assert capsys.readouterr().err.startswith(f"ogive: {option} {value}: {needed}")
 
 
@@ -617,7 +808,20 @@ def test_a_first_user_without_access_control_is_no_silent_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("OGIVE_CREDENTIALS", raising=False)
-    assert main(["up", "--data", str(tmp_path / "store"), "--credentials", "root.yml", "--delay-levels", "none"]) == 1
+    assert (
+        main(
+            [
+                "up",
+                "--data",
+                str(tmp_path / "store"),
+                "--credentials",
+                "root.yml",
+                "--delay-levels",
+                "none",
+            ]
+        )
+        == 1
+    )
     assert "add --acl" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
 
@@ -627,36 +831,85 @@ def test_a_first_user_without_access_control_is_no_silent_nothing(
     [
         (["--tls-mode", "enforcing"], "--tls-mode does nothing without --tls-cert and --tls-key"),
         (["--tls-mode", "permissive"], "--tls-mode does nothing without --tls-cert and --tls-key"),
-        (["--tls-cert", "c", "--tls-key", "k", "--tls-client-auth", "optional"], "--tls-client-auth does nothing without --tls-client-ca"),
+        (
+            ["--tls-cert", "c", "--tls-key", "k", "--tls-client-auth", "optional"],
+            "--tls-client-auth does nothing without --tls-client-ca",
+        ),
         (["--console-name", "host"], "--console-name does nothing without --console-port"),
         (["--console-host", "::1"], "--console-host does nothing without --console-port"),
         (["--metrics-host", "::1"], "--metrics-host does nothing without --metrics-port"),
-        (["--no-broker", "--flush", "async"], "--flush is about a broker, and --no-broker runs none"),
-        (["--no-broker", "--max-open-transactions", "5"], "--max-open-transactions is about a broker, and --no-broker runs none"),
-        (["--delete-above", "80", "--delete-young-above", "70"], "--delete-young-above 70 is below --delete-above 80"),
+        (
+            ["--no-broker", "--flush", "async"],
+            "--flush is about a broker, and --no-broker runs none",
+        ),
+        (
+            ["--no-broker", "--max-open-transactions", "5"],
+            "--max-open-transactions is about a broker, and --no-broker runs none",
+        ),
+        (
+            ["--delete-above", "80", "--delete-young-above", "70"],
+            "--delete-young-above 70 is below --delete-above 80",
+        ),
         (["--default-queues", "100000"], "--default-queues 100000: up to 1024 queues are possible"),
         (["--broker-name", "a b/c"], "--broker-name 'a b/c' may hold only letters"),
         (["--broker-name", ""], "--broker-name of 0 characters: 1 to 127"),
         (["--cluster", "é"], "--cluster 'é' may hold only letters"),
-        (["--advertised-host", "a b"], "--advertised-host (brokerIP1) a b: a host name, or an IP address without a zone, is expected"),
-        (["--advertised-host", "1.2.3"], "--advertised-host (brokerIP1) 1.2.3: a host name, or an IP address without a zone"),
-        (["--advertised-host", "http://broker"], "--advertised-host (brokerIP1) http://broker: a host name"),
-        (["--advertised-host", "broker:10911"], "--advertised-host (brokerIP1) broker:10911: a host name"),
-        (["--advertised-host", "fe80::1%lo"], "--advertised-host (brokerIP1) fe80::1%lo: a host name, or an IP address without a zone"),
+        (
+            ["--advertised-host", "a b"],
+            "--advertised-host (brokerIP1) a b: a host name, or an IP address without a zone, is "
+            "expected",
+        ),
+        (
+            ["--advertised-host", "1.2.3"],
+            "--advertised-host (brokerIP1) 1.2.3: a host name, or an IP address without a zone",
+        ),
+        (
+            ["--advertised-host", "http://broker"],
+            "--advertised-host (brokerIP1) http://broker: a host name",
+        ),
+        (
+            ["--advertised-host", "broker:10911"],
+            "--advertised-host (brokerIP1) broker:10911: a host name",
+        ),
+        (
+            ["--advertised-host", "fe80::1%lo"],
+            "--advertised-host (brokerIP1) fe80::1%lo: a host name, or an IP address without a "
+            "zone",
+        ),
         (["--insecure-metrics"], "--insecure-metrics does nothing without --metrics-port"),
-        (["--metrics-host", "0.0.0.0", "--metrics-port", "0"], "--metrics-host 0.0.0.0 is not loopback"),
-        (["--advertised-host", "0.0.0.0"], "--advertised-host (brokerIP1) 0.0.0.0: the address of this machine to which clients connect"),
-        (["--advertised-host", "ff02::1"], "--advertised-host (brokerIP1) ff02::1: the address of this machine to which clients connect"),
+        (
+            ["--metrics-host", "0.0.0.0", "--metrics-port", "0"],
+            "--metrics-host 0.0.0.0 is not loopback",
+        ),
+        (
+            ["--advertised-host", "0.0.0.0"],
+            "--advertised-host (brokerIP1) 0.0.0.0: the address of this machine to which clients "
+            "connect",
+        ),
+        (
+            ["--advertised-host", "ff02::1"],
+            "--advertised-host (brokerIP1) ff02::1: the address of this machine to which clients "
+            "connect",
+        ),
         (["--keep-hours", "inf"], "--keep-hours inf: up to 1,000,000 is possible"),
         (["--keep-hours", "1e306"], "--keep-hours 1e+306: up to 1,000,000 is possible"),
         (["--duplicate-window", "inf"], "--duplicate-window inf: up to 1,000,000,000 is possible"),
         (["--max-timer-delay", "inf"], "--max-timer-delay inf: up to"),
         (["--transaction-timeout", "inf"], "--transaction-timeout inf: up to"),
         (["--transaction-check-interval", "inf"], "--transaction-check-interval inf: up to"),
-        (["--region", "x\x01y"], "--region 'x\\x01y': text in UTF-8 without control characters is expected"),
+        (
+            ["--region", "x\x01y"],
+            "--region 'x\\x01y': text in UTF-8 without control characters is expected",
+        ),
         (["--region", "\udcff"], "--region '\\udcff': text in UTF-8"),
-        (["--data", "d\udcff"], "--data 'd\\udcff': a name in UTF-8 without control characters is expected"),
-        (["--data", "d\nx"], "--data 'd\\nx': a name in UTF-8 without control characters is expected"),
+        (
+            ["--data", "d\udcff"],
+            "--data 'd\\udcff': a name in UTF-8 without control characters is expected",
+        ),
+        (
+            ["--data", "d\nx"],
+            "--data 'd\\nx': a name in UTF-8 without control characters is expected",
+        ),
         (["--delay-levels", "x"], "--delay-levels (messageDelayLevel): delay levels 'x'"),
         (["--delete-at", "25"], "--delete-at 25: hours from 0 to 23"),
     ],
@@ -664,15 +917,41 @@ def test_a_first_user_without_access_control_is_no_silent_nothing(
 def test_what_cannot_be_or_would_do_nothing_is_refused_before_anything_is_made(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["up", "--data", str(tmp_path / "store"), "--name-server-port", "0", "--broker-port", "0", *words]) == 1
+    assert (
+        main(
+            [
+                "up",
+                "--data",
+                str(tmp_path / "store"),
+                "--name-server-port",
+                "0",
+                "--broker-port",
+                "0",
+                *words,
+            ]
+        )
+        == 1
+    )
     assert capsys.readouterr().err.startswith(f"ogive: {said}")
     assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize("switch", ["--insecure-metrics", "--insecure-listen"])
-def test_figures_are_shown_to_others_by_a_switch_of_their_own(switch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_are_shown_to_others_by_a_switch_of_their_own(
+    switch: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The start goes on, to an address that this machine does not have."""
-    words = ["up", "--data", str(tmp_path / "store"), "--name-server-port", "0", "--broker-port", "0", "--metrics-port", "0"]
+    words = [
+        "up",
+        "--data",
+        str(tmp_path / "store"),
+        "--name-server-port",
+        "0",
+        "--broker-port",
+        "0",
+        "--metrics-port",
+        "0",
+    ]
     assert main([*words, "--metrics-host", "192.0.2.1", switch]) == EXIT_TRY_LATER
     assert "--metrics-host chooses another" in capsys.readouterr().err
 
@@ -701,7 +980,10 @@ def test_an_address_for_clients_at_which_nothing_listens_is_told(
 ) -> None:
     """brokerIP1 without bindAddress, say: Apache's broker then listens on all addresses."""
     warn_of_addresses(up(*words))
-    said = "listens on 127.0.0.1 only, but clients are told 192.0.2.2: give --host (bindAddress in broker.conf)"
+    said = (
+        "listens on 127.0.0.1 only, but clients are told 192.0.2.2: give --host (bindAddress in "
+        "broker.conf)"
+    )
     assert [message.startswith(said) for message in caplog.messages] == [True] * told
 
 
@@ -720,12 +1002,19 @@ def test_a_certificate_that_does_not_name_what_clients_are_told_is_told(
 ) -> None:
     issued = trustme.CA().issue_cert("127.0.0.1", "broker.example")
     issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "server.pem")
-    warn_of_certificate(up(*words), TlsConfig(cert=tmp_path / "server.pem", key=tmp_path / "server.pem"))
-    said = f"clients are told {told}, and those that check it refuse the certificate in {tmp_path}/server.pem: IP address mismatch"
+    warn_of_certificate(
+        up(*words), TlsConfig(cert=tmp_path / "server.pem", key=tmp_path / "server.pem")
+    )
+    said = (
+        f"clients are told {told}, and those that check it refuse the certificate in "
+        f"{tmp_path}/server.pem: IP address mismatch"
+    )
     assert [message.startswith(said) for message in caplog.messages] == [True] * bool(told)
 
 
-def test_users_that_nobody_asks_for_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_users_that_nobody_asks_for_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     options = up("--data", str(tmp_path))
     warn_of_users(options)
     assert caplog.messages == []
@@ -739,7 +1028,9 @@ def test_users_that_nobody_asks_for_are_told(tmp_path: Path, caplog: pytest.LogC
     assert "everybody may do everything without --acl" in caplog.messages[0]
 
 
-async def test_another_password_for_the_first_user_is_told_and_not_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_another_password_for_the_first_user_is_told_and_not_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file, access = tmp_path / "root.yml", AccessTable()
     options = up("--acl", "--credentials", str(file))
     for secret, told in (("one", 0), ("one", 0), ("two", 1)):
@@ -747,20 +1038,34 @@ async def test_another_password_for_the_first_user_is_told_and_not_taken(tmp_pat
         file.chmod(0o600)
         await make_first_user(options, access)
         assert len(caplog.messages) == told
-    assert caplog.messages[0].startswith("user root has another password than the one given here, and keeps it")
+    assert caplog.messages[0].startswith(
+        "user root has another password than the one given here, and keeps it"
+    )
     assert access.users["root"].password == "one"
 
 
-def test_what_may_pass_by_itself_has_an_exit_code_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_may_pass_by_itself_has_an_exit_code_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A port that is taken, and a store that another process still has."""
     words = ["up", "--data", str(tmp_path), "--broker-port", "0"]
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main([*words, "--name-server-port", str(taken.getsockname()[1])]) == EXIT_TRY_LATER
     assert "address already in use" in capsys.readouterr().err
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        other = ["up", "--data", str(tmp_path / "new"), "--name-server-port", "0", "--broker-port", str(taken.getsockname()[1])]
+        other = [
+            "up",
+            "--data",
+            str(tmp_path / "new"),
+            "--name-server-port",
+            "0",
+            "--broker-port",
+            str(taken.getsockname()[1]),
+        ]
         assert main(other) == EXIT_TRY_LATER
-    assert "address already in use, perhaps by a broker that runs already" in capsys.readouterr().err
+    assert (
+        "address already in use, perhaps by a broker that runs already" in capsys.readouterr().err
+    )
     assert not (tmp_path / "new").exists()
     lock = OsFs().lock(tmp_path / "lock")
     try:
@@ -770,7 +1075,9 @@ def test_what_may_pass_by_itself_has_an_exit_code_of_its_own(tmp_path: Path, cap
     assert "in use by another process" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--name-server-port", "--broker-port", "--metrics-port", "--console-port"])
+@pytest.mark.parametrize(
+    "option", ["--name-server-port", "--broker-port", "--metrics-port", "--console-port"]
+)
 def test_a_port_that_is_taken_is_told_with_the_option_that_asked_for_it(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -785,13 +1092,27 @@ def test_a_port_that_is_taken_is_told_with_the_option_that_asked_for_it(
     assert ("perhaps by a broker" in said) == (option in ("--name-server-port", "--broker-port"))
 
 
-def test_a_start_from_apaches_file_says_what_it_does_not_listen_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_from_apaches_file_says_what_it_does_not_listen_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "broker.conf"
-    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that it ends
-        file.write_text(f"storePathRootDir={tmp_path / 'store'}\nbrokerIP1=192.0.2.2\nlistenPort=0\n")
-        words = ["--config", str(file), "--name-server-port", "0", "--metrics-port", str(taken.getsockname()[1])]
+    # so that it ends
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        file.write_text(
+            f"storePathRootDir={tmp_path / 'store'}\nbrokerIP1=192.0.2.2\nlistenPort=0\n"
+        )
+        words = [
+            "--config",
+            str(file),
+            "--name-server-port",
+            "0",
+            "--metrics-port",
+            str(taken.getsockname()[1]),
+        ]
         assert main(["up", *words]) == EXIT_TRY_LATER
-    assert [message for message in caplog.messages if message.startswith("listens on 127.0.0.1 only")]
+    assert [
+        message for message in caplog.messages if message.startswith("listens on 127.0.0.1 only")
+    ]
 
 
 async def test_a_new_certificate_that_clients_refuse_is_told_when_it_is_read_again(
@@ -801,25 +1122,42 @@ async def test_a_new_certificate_that_clients_refuse_is_told_when_it_is_read_aga
     options = up("--tls-cert", str(file), "--tls-key", str(file))
     trustme.CA().issue_cert("192.0.2.2").private_key_and_cert_chain_pem.write_to_path(file)
     await _reload(options, None, None, None)
-    assert [message.partition(",")[0] for message in caplog.messages] == ["clients are told 127.0.0.1", "the certificates were read again"]
+    assert [message.partition(",")[0] for message in caplog.messages] == [
+        "clients are told 127.0.0.1",
+        "the certificates were read again",
+    ]
 
 
 def test_an_address_of_another_machine_is_told_with_the_option_that_asked_for_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["up", "--data", str(tmp_path / "store"), "--broker-port", "0", "--name-server-port", "0", "--insecure-listen"]
+    words = [
+        "up",
+        "--data",
+        str(tmp_path / "store"),
+        "--broker-port",
+        "0",
+        "--name-server-port",
+        "0",
+        "--insecure-listen",
+    ]
     assert main([*words, "--host", "192.0.2.1"]) == EXIT_TRY_LATER
     assert capsys.readouterr().err.endswith("; --host chooses another\n")
     assert main([*words, "--metrics-port", "0", "--metrics-host", "192.0.2.1"]) == EXIT_TRY_LATER
     assert capsys.readouterr().err.endswith("; --metrics-host chooses another\n")
 
 
-def test_a_full_disk_may_pass_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_may_pass_by_itself(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def full(fs: OsFs, path: Path) -> int:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr(OsFs, "lock", full)
-    assert main(["up", "--data", str(tmp_path), "--broker-port", "0", "--name-server-port", "0"]) == EXIT_TRY_LATER
+    assert (
+        main(["up", "--data", str(tmp_path), "--broker-port", "0", "--name-server-port", "0"])
+        == EXIT_TRY_LATER
+    )
     assert "its disk is full" in capsys.readouterr().err
 
 
@@ -827,7 +1165,9 @@ def test_a_log_of_json_ends_with_json(tmp_path: Path, capsys: pytest.CaptureFixt
     file = tmp_path / "broker.conf"
     file.write_text(f"storePathRootDir={tmp_path / 'lock'}\nhaListenPort=1\nlistenPort=0\n")
     (tmp_path / "lock").touch()
-    assert main(["up", "--config", str(file), "--log-format", "json", "--name-server-port", "0"]) == 1
+    assert (
+        main(["up", "--config", str(file), "--log-format", "json", "--name-server-port", "0"]) == 1
+    )
     said = json.loads(capsys.readouterr().err.splitlines()[-1])
     assert (said["level"], said["logger"]) == ("CRITICAL", "ogive")
     assert said["message"].startswith(f"the store cannot be kept in {tmp_path / 'lock'}: ")
@@ -857,9 +1197,18 @@ async def test_a_group_that_nobody_knows_is_told_from_one_that_brokers_say_nothi
 
 
 @pytest.mark.parametrize(
-    "option", [["--once"], ["--checkpoint", "there"], ["--master", "local[2]"], ["--memory", "2g"], ["--py-files", "a.py"]]
+    "option",
+    [
+        ["--once"],
+        ["--checkpoint", "there"],
+        ["--master", "local[2]"],
+        ["--memory", "2g"],
+        ["--py-files", "a.py"],
+    ],
 )
-def test_an_option_of_the_other_engine_is_refused(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_of_the_other_engine_is_refused(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     """With --once in this process a job for cron would never end."""
     assert main(["run", "no_such_app", *option]) == 1
     assert capsys.readouterr().err == f"ogive: {option[0]}: only with --engine spark\n"
@@ -868,7 +1217,9 @@ def test_an_option_of_the_other_engine_is_refused(option: list[str], capsys: pyt
 
 
 @pytest.mark.parametrize("option", ["--instance-name", "--offsets-dir"])
-def test_an_option_of_this_process_is_refused_on_spark(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_of_this_process_is_refused_on_spark(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", "no_such_app", option, "x", "--engine", "spark"]) == 1
     assert capsys.readouterr().err == f"ogive: {option}: only with --engine local\n"
 
@@ -879,9 +1230,16 @@ def test_a_spark_job_is_not_reloaded(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    "words", [["tail", "T", "--tag", "\udcff"], ["message", "\udcff"], ["send", "T", "--body", "x", "--key", "\udcff"]]
+    "words",
+    [
+        ["tail", "T", "--tag", "\udcff"],
+        ["message", "\udcff"],
+        ["send", "T", "--body", "x", "--key", "\udcff"],
+    ],
 )
-def test_names_that_are_no_text_are_refused_before_anybody_is_asked(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_are_no_text_are_refused_before_anybody_is_asked(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == 1
     assert capsys.readouterr().err.endswith("'\\udcff' is no text in UTF-8\n")
 

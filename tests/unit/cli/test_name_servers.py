@@ -41,33 +41,56 @@ async def own() -> AsyncIterator[NameServer]:
         (("--no-broker", "--name-servers", "10.0.0.1:9876"), "leave one of them out"),
         (("--no-broker", "--acl"), "--tls-client-ca"),
         (("--no-broker", "--console-port", "0"), "`ogive console -n HOST:PORT`"),
-        (("--no-name-server", "--name-servers", "10.0.0.1:9876", "--console-port", "0"), "`ogive console -n HOST:PORT`"),
-        (("--name-servers-cafile", "ca.pem"), "--name-servers-cafile is about the name servers of --name-servers"),
-        (("--name-servers-credentials", "root.yml"), "--name-servers-credentials is about the name servers of --name-servers"),
-        (("--name-servers", "10.0.0.1:no"), "name server '10.0.0.1:no' is not of the form host:port"),
+        (
+            ("--no-name-server", "--name-servers", "10.0.0.1:9876", "--console-port", "0"),
+            "`ogive console -n HOST:PORT`",
+        ),
+        (
+            ("--name-servers-cafile", "ca.pem"),
+            "--name-servers-cafile is about the name servers of --name-servers",
+        ),
+        (
+            ("--name-servers-credentials", "root.yml"),
+            "--name-servers-credentials is about the name servers of --name-servers",
+        ),
+        (
+            ("--name-servers", "10.0.0.1:no"),
+            "name server '10.0.0.1:no' is not of the form host:port",
+        ),
         (("--name-servers", ";"), "no name server is given"),
-        (("--name-servers", "a:1", "--name-servers-cafile", "/absent.pem"), "authorities file /absent.pem: No such file"),
+        (
+            ("--name-servers", "a:1", "--name-servers-cafile", "/absent.pem"),
+            "authorities file /absent.pem: No such file",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_sentence_with_the_way_out(
     words: tuple[str, ...], advice: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = tmp_path / "store"
-    assert main(["up", "--data", str(data), "--name-server-port", "0", "--broker-port", "0", *words]) == 1
+    assert (
+        main(["up", "--data", str(data), "--name-server-port", "0", "--broker-port", "0", *words])
+        == 1
+    )
     said = capsys.readouterr().err
     assert advice in said
     assert said.count("\n") == 1
     assert not data.exists()
 
 
-@pytest.mark.parametrize("text", ["10.0.0.1:9876,ns.example:9877", "10.0.0.1:9876;ns.example:9877", "10.0.0.1, ns.example:9877"])
+@pytest.mark.parametrize(
+    "text",
+    ["10.0.0.1:9876,ns.example:9877", "10.0.0.1:9876;ns.example:9877", "10.0.0.1, ns.example:9877"],
+)
 def test_a_list_is_divided_by_commas_or_as_namesrvaddr_is(text: str) -> None:
     assert others(up("--name-servers", text)).addresses == ("10.0.0.1:9876", "ns.example:9877")
 
 
 async def test_the_own_name_server_comes_first_and_is_not_asked_twice(own: NameServer) -> None:
     port = own.local_address.rpartition(":")[2]
-    named = Others(addresses=("10.0.0.1:9876", f"127.0.0.1:{port}", f"localhost:{port}", "10.0.0.1:9876"))
+    named = Others(
+        addresses=("10.0.0.1:9876", f"127.0.0.1:{port}", f"localhost:{port}", "10.0.0.1:9876")
+    )
     assert of_broker(own, named) == (own.local_address, "10.0.0.1:9876")
     assert of_broker(own, Others()) == (own.local_address,)
     assert of_broker(None, Others(addresses=("10.0.0.1:9876",))) == ("10.0.0.1:9876",)
@@ -88,19 +111,30 @@ def test_an_address_that_only_this_machine_reaches_is_no_use_elsewhere(
 ) -> None:
     caplog.set_level(logging.WARNING)
     warn_of_loopback(broker, Others(addresses=(at,)))
-    assert ["--advertised-host" in record.getMessage() for record in caplog.records] == [True] * warned
+    assert ["--advertised-host" in record.getMessage() for record in caplog.records] == [
+        True
+    ] * warned
 
 
-async def test_another_name_server_that_asks_for_certificates_is_shown_the_brokers(tmp_path: Path) -> None:
+async def test_another_name_server_that_asks_for_certificates_is_shown_the_brokers(
+    tmp_path: Path,
+) -> None:
     authority = trustme.CA()
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     issued = authority.issue_cert("127.0.0.1")
     issued.private_key_and_cert_chain_pem.write_to_path(tmp_path / "both.pem")
-    tls = TlsConfig(cert=tmp_path / "both.pem", key=tmp_path / "both.pem", client_ca=tmp_path / "ca.pem", client_auth="required")
+    tls = TlsConfig(
+        cert=tmp_path / "both.pem",
+        key=tmp_path / "both.pem",
+        client_ca=tmp_path / "ca.pem",
+        client_auth="required",
+    )
     server = NameServer(NameServerConfig(port=0, tls=tls))
     await server.start()
     try:
-        named = others(up("--name-servers", server.address, "--name-servers-cafile", str(tmp_path / "ca.pem")))
+        named = others(
+            up("--name-servers", server.address, "--name-servers-cafile", str(tmp_path / "ca.pem"))
+        )
         connection = await dial(None, None, named, tls, 5.0)(server.address)
         answer = await connection.call(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), 5.0)
         assert answer.code == ResponseCode.SUCCESS

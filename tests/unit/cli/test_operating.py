@@ -30,7 +30,9 @@ def test_every_code_is_explained() -> None:
 
 
 @pytest.mark.parametrize("word", ["17", "TOPIC_NOT_EXIST", "topic_not_exist"])
-def test_a_code_is_explained_by_number_and_by_name(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_code_is_explained_by_number_and_by_name(
+    word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["errors", word]) == 0
     said = capsys.readouterr().out
     assert said.startswith("17 TOPIC_NOT_EXIST: no such topic")
@@ -41,7 +43,9 @@ def test_a_code_is_explained_by_number_and_by_name(word: str, capsys: pytest.Cap
 
 def test_all_codes_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["errors", "--json"]) == 0
-    assert [json.loads(line)["code"] for line in capsys.readouterr().out.splitlines()] == [code.value for code in ResponseCode]
+    assert [json.loads(line)["code"] for line in capsys.readouterr().out.splitlines()] == [
+        code.value for code in ResponseCode
+    ]
 
 
 def test_nothing_is_deleted_where_nobody_can_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,13 +62,16 @@ def test_nothing_is_deleted_where_nobody_can_be_asked(monkeypatch: pytest.Monkey
 
 
 def test_the_first_ctrl_c_at_a_question_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also inside asyncio.run, whose own handler would only cancel a task that waits for the user."""
+    """Also inside asyncio.run, whose own handler would only cancel a task that waits for the
+    user.
+    """
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     done = []
 
     def interrupted() -> str:
         done.append("asked")
-        signal.raise_signal(signal.SIGINT)  # as if the user pressed Ctrl-C now
+        # as if the user pressed Ctrl-C now
+        signal.raise_signal(signal.SIGINT)
         return "y"
 
     async def delete() -> None:
@@ -87,7 +94,10 @@ def test_the_first_ctrl_c_at_a_question_ends_the_command(monkeypatch: pytest.Mon
         (["message", "ID", "--key", "k"], "say which message"),
         (["message", "--topic", "T"], "or with --since and --until"),
         (["message", "--since", "2026-11-01"], "add --topic"),
-        (["message", "ID", "--since", "2026-11-01"], "leave them out, or give --topic alone, or with --key"),
+        (
+            ["message", "ID", "--since", "2026-11-01"],
+            "leave them out, or give --topic alone, or with --key",
+        ),
         (["message", "--topic", "T", "--offset", "1", "--limit", "1"], "leave them out"),
         (["message", "--topic", "T", "--since", "noon"], "--since noon: a time such as"),
         (["message", "--topic", "T", "--until", "noon"], "--until noon: a time such as"),
@@ -101,13 +111,19 @@ def test_the_first_ctrl_c_at_a_question_ends_the_command(monkeypatch: pytest.Mon
         (["check", "lag", "g", "--max", "-1"], "0 or more"),
         (["group", "reset", "g", "T", "--to", "noon"], "--to noon"),
         (["group", "reset", "g", "T", "--to", "12"], "an offset needs --queue"),
-        (["group", "reset", "g", "T", "--to", "earliest", "--queue", "0"], "with --queue it is an offset"),
+        (
+            ["group", "reset", "g", "T", "--to", "earliest", "--queue", "0"],
+            "with --queue it is an offset",
+        ),
         (["group", "reset", "g", "T", "--to", "12", "--broker", "b"], "add --queue"),
         (["topic", "update", "T"], "nothing to change"),
         (["topic", "update", "T", "--queues", "8", "--read-queues", "8"], "give it alone"),
         (["group", "update", "g", "--dry-run"], "nothing to change"),
         (["up", "--busy-poll", "-1"], "--busy-poll -1: 0 to 1000 microseconds"),
-        (["up", "--name-server-port", "80", "--broker-port", "80"], "--name-server-port and --broker-port are both 80"),
+        (
+            ["up", "--name-server-port", "80", "--broker-port", "80"],
+            "--name-server-port and --broker-port are both 80",
+        ),
         (["run", "app:bill", "--wait", "-1"], "--wait -1: 0 or more seconds"),
         (["send", "T", "--body", "x", "--delay", "-1"], "--delay -1: 0 or more seconds"),
         (["send", "T", "--body", "x", "--tag", "a||b"], "no consumer could select it"),
@@ -116,7 +132,9 @@ def test_the_first_ctrl_c_at_a_question_ends_the_command(monkeypatch: pytest.Mon
         (["errors", "TOPC_NOT_EXIST"], "did you mean TOPIC_NOT_EXIST"),
     ],
 )
-def test_wrong_usage_is_one_sentence_before_anybody_is_asked(words: list[str], advice: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_one_sentence_before_anybody_is_asked(
+    words: list[str], advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words) == 1
     said = capsys.readouterr().err
     assert advice in said
@@ -124,7 +142,9 @@ def test_wrong_usage_is_one_sentence_before_anybody_is_asked(words: list[str], a
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-async def test_a_closed_terminal_ends_the_broker_and_nothing_else_that_hangs_up(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_closed_terminal_ends_the_broker_and_nothing_else_that_hangs_up(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: terminal, raising=False)
     stop = asyncio.Event()
     hang_up(stop)

@@ -35,18 +35,43 @@ def test_what_may_not_be_looked_at_is_not_there(closed: Path, tmp_path: Path) ->
     assert not is_there(tmp_path / ("x" * 300))
 
 
-def test_a_page_in_a_closed_folder_is_refused(closed: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pipeline", "trace-report", "--to", str(closed / "page.html"), "-n", "here:1"]) == 1
+def test_a_page_in_a_closed_folder_is_refused(
+    closed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        main(["pipeline", "trace-report", "--to", str(closed / "page.html"), "-n", "here:1"]) == 1
+    )
     assert capsys.readouterr().err == f"ogive: --to {closed}: this user may not write in {closed}\n"
-    assert main(["pipeline", "trace-report", "--to", str(closed / "below" / "page.html"), "-n", "here:1"]) == 1
-    assert capsys.readouterr().err == f"ogive: --to {closed / 'below'}: this user may not write in {closed}\n"
+    assert (
+        main(
+            [
+                "pipeline",
+                "trace-report",
+                "--to",
+                str(closed / "below" / "page.html"),
+                "-n",
+                "here:1",
+            ]
+        )
+        == 1
+    )
+    assert (
+        capsys.readouterr().err
+        == f"ogive: --to {closed / 'below'}: this user may not write in {closed}\n"
+    )
 
 
 def test_a_context_may_name_a_file_that_cannot_be_seen(
-    closed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    closed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
-    assert main(["context", "add", "prod", "-n", "prod:9876", "--credentials", str(closed / "c.yml")]) == 0
+    assert (
+        main(["context", "add", "prod", "-n", "prod:9876", "--credentials", str(closed / "c.yml")])
+        == 0
+    )
     assert f"no file {closed / 'c.yml'} yet" in capsys.readouterr().err
 
 

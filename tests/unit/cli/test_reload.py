@@ -17,13 +17,23 @@ def write(path: Path, text: str = "") -> None:
 
 
 def test_the_applications_files_count_and_no_others(tmp_path: Path) -> None:
-    for name in ("app.py", "shop/listeners.py", "notes.txt", ".hidden/a.py", "shop/__pycache__/b.py", "venv/lib/c.py", "node_modules/d.py"):
+    for name in (
+        "app.py",
+        "shop/listeners.py",
+        "notes.txt",
+        ".hidden/a.py",
+        "shop/__pycache__/b.py",
+        "venv/lib/c.py",
+        "node_modules/d.py",
+    ):
         write(tmp_path / name)
     write(tmp_path / "venv" / "pyvenv.cfg")
     assert set(reload.snapshot(tmp_path)) == {"app.py", str(Path("shop", "listeners.py"))}
 
 
-def test_a_folder_that_holds_more_than_an_application_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_holds_more_than_an_application_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reload, "MAX_FILES", 2)
     for number in range(3):
         write(tmp_path / f"m{number}.py")
@@ -31,7 +41,9 @@ def test_a_folder_that_holds_more_than_an_application_is_refused(tmp_path: Path,
         reload.snapshot(tmp_path)
 
 
-async def test_a_change_counts_when_the_files_have_come_to_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_change_counts_when_the_files_have_come_to_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, two = {"a.py": (1, 1)}, {"a.py": (2, 2)}
     looks = iter([one, two, {"a.py": (3, 3)}, {"a.py": (3, 3)}])
     monkeypatch.setattr(reload, "snapshot", lambda _: next(looks))
@@ -39,7 +51,9 @@ async def test_a_change_counts_when_the_files_have_come_to_rest(tmp_path: Path, 
     assert await reload.changed(tmp_path, one) == ({"a.py": (3, 3)}, ["a.py"])
 
 
-async def test_many_changes_are_named_shortly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_changes_are_named_shortly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reload, "POLL_S", 0)
     write(tmp_path / "gone.py")
     before = reload.snapshot(tmp_path)
@@ -74,13 +88,22 @@ def test_what_is_started_has_the_same_options() -> None:
     ]
     options = build_parser().parse_args([*words, "--reload"])
     again = build_parser().parse_args(reload.command(options)[5:])
-    assert vars(again) | {"reload": True, "command_parser": None} == vars(options) | {"command_parser": None}
+    assert vars(again) | {"reload": True, "command_parser": None} == vars(options) | {
+        "command_parser": None
+    }
 
 
-async def test_a_process_that_does_not_end_is_killed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_process_that_does_not_end_is_killed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reload, "GRACE_S", 0)
-    deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", deaf, stdout=asyncio.subprocess.PIPE)
+    deaf = (
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); "
+        "signal.pause()"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", deaf, stdout=asyncio.subprocess.PIPE
+    )
     assert process.stdout is not None
     await process.stdout.readline()
     await reload._end(process, 0)

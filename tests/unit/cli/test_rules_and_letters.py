@@ -26,11 +26,25 @@ class Cluster:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         return None
 
     async def access_rules(self) -> list[Any]:
-        return [SimpleNamespace(user="billing", resource="Topic:Pay", actions=("Pub",), allowed=True, source_ips=(), default=False)]
+        return [
+            SimpleNamespace(
+                user="billing",
+                resource="Topic:Pay",
+                actions=("Pub",),
+                allowed=True,
+                source_ips=(),
+                default=False,
+            )
+        ]
 
     async def forget_rules(self, user: str, resource: str | None = None) -> None:
         self.done.append((user, resource))
@@ -41,7 +55,10 @@ class Cluster:
         self.done.append(words)
 
     async def users(self) -> list[Any]:
-        return [SimpleNamespace(name=name, super_user=False, enabled=True) for name in ("billing", "guest")]
+        return [
+            SimpleNamespace(name=name, super_user=False, enabled=True)
+            for name in ("billing", "guest")
+        ]
 
     async def create_user(self, name: str, *_: Any, **__: Any) -> None:
         self.done.append((name,))
@@ -50,13 +67,19 @@ class Cluster:
         self.done.append((name,))
 
     async def dead_letters(self, group: str, **_: Any) -> list[Any]:
-        return [SimpleNamespace(id=name, stored_at=datetime(2026, 11, day, tzinfo=UTC)) for name, day in (("p1", 16), ("p2", 23))]
+        return [
+            SimpleNamespace(id=name, stored_at=datetime(2026, 11, day, tzinfo=UTC))
+            for name, day in (("p1", 16), ("p2", 23))
+        ]
 
     async def reset_offsets(self, *_: Any, **__: Any) -> None:
         raise GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group biling not exist!")
 
     async def group(self, name: str) -> None:
-        raise GroupNotExist(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no broker knows it. Similar groups: billing.")
+        raise GroupNotExist(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+            "no broker knows it. Similar groups: billing.",
+        )
 
     async def send_again(self, group: str, letter: Any) -> None:
         self.done.append((group, letter.id))
@@ -74,17 +97,31 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Cluster:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["acl", "delete", "billing", "Topic:Pya"], "user billing has no rule for Topic:Pya. Similar: Topic:Pay (ogive acl list billing)"),
+        (
+            ["acl", "delete", "billing", "Topic:Pya"],
+            "user billing has no rule for Topic:Pya. Similar: Topic:Pay (ogive acl list billing)",
+        ),
         (["acl", "delete", "biling"], "no rules for user biling"),
-        (["acl", "delete", "billing"], "delete all rules for user billing: Topic:Pay? There is nobody to ask here: add --yes"),
-        (["acl", "allow", "biling", "Topic:Pay", "Sub"], "there is no user biling (ogive user list)"),
+        (
+            ["acl", "delete", "billing"],
+            "delete all rules for user billing: Topic:Pay? There is nobody to ask here: add --yes",
+        ),
+        (
+            ["acl", "allow", "biling", "Topic:Pay", "Sub"],
+            "there is no user biling (ogive user list)",
+        ),
         (["acl", "list", "biling"], "there is no user biling (ogive user list)"),
         (["user", "update", "biling", "--disable"], "there is no user biling (ogive user list)"),
         (["user", "delete", "biling", "--yes"], "there is no user biling (ogive user list)"),
-        (["dead-letter", "send", "payd", "--all"], "give 2 dead letters, the oldest of 2026-11-16, to payd again?"),
+        (
+            ["dead-letter", "send", "payd", "--all"],
+            "give 2 dead letters, the oldest of 2026-11-16, to payd again?",
+        ),
     ],
 )
-def test_nothing_is_done_that_was_not_meant(words: list[str], said: str, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_is_done_that_was_not_meant(
+    words: list[str], said: str, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*words, "-n", "h:1"]) == 1
     assert said in capsys.readouterr().err
     assert not cluster.done
@@ -102,13 +139,17 @@ def test_nothing_is_done_that_was_not_meant(words: list[str], said: str, cluster
         (["dead-letter", "send", "payd", "p1", "--json", "p2"], [("payd", "p1"), ("payd", "p2")]),
     ],
 )
-def test_what_was_meant_is_done(words: list[str], done: list[tuple[Any, ...]], cluster: Cluster) -> None:
+def test_what_was_meant_is_done(
+    words: list[str], done: list[tuple[Any, ...]], cluster: Cluster
+) -> None:
     assert main([*words, "-n", "h:1"]) == 0
     assert cluster.done == done
 
 
 @pytest.mark.parametrize("resource", ["Topic:Pay", "topic:Pay"])
-def test_a_new_rule_says_what_it_took_the_place_of(resource: str, cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_rule_says_what_it_took_the_place_of(
+    resource: str, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["acl", "allow", "billing", resource, "Sub", "-n", "h:1"]) == 0
     assert capsys.readouterr().out == f"user billing may Sub on {resource} (before: Pub)\n"
 
@@ -120,7 +161,10 @@ def test_a_new_rule_says_what_it_took_the_place_of(resource: str, cluster: Clust
             ["acl", "allow", "billing", "Topic:Pay", "Sub"],
             {"user": "billing", "resource": "Topic:Pay", "actions": ["Sub"], "allowed": True},
         ),
-        (["acl", "delete", "billing", "Topic:Pay"], {"user": "billing", "resource": "Topic:Pay", "deleted": True}),
+        (
+            ["acl", "delete", "billing", "Topic:Pay"],
+            {"user": "billing", "resource": "Topic:Pay", "deleted": True},
+        ),
         (["dead-letter", "send", "payd", "p2"], {"group": "payd", "sent": 1}),
     ],
 )
@@ -131,19 +175,27 @@ def test_programs_are_told_what_was_done(
     assert json.loads(capsys.readouterr().out) == record
 
 
-def test_a_reset_of_an_unknown_group_names_those_spelt_alike(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_reset_of_an_unknown_group_names_those_spelt_alike(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["group", "reset", "biling", "Pay", "--to", "earliest", "-n", "h:1"]) == 1
     assert "Similar groups: billing." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("word", "meant"), [("consume", "tail or run"), ("produce", "send"), ("publish", "send")])
-def test_words_of_other_tools_lead_to_the_command(word: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("word", "meant"), [("consume", "tail or run"), ("produce", "send"), ("publish", "send")]
+)
+def test_words_of_other_tools_lead_to_the_command(
+    word: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
         main([word, "Orders"])
     assert f"did you mean {meant}?" in capsys.readouterr().err
 
 
-def test_a_misspelt_context_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_context_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("NAMESRV_ADDR", raising=False)
     monkeypatch.setenv("OGIVE_CONTEXT", "nope")
     assert main(["topic", "list"]) == 1
@@ -152,7 +204,9 @@ def test_a_misspelt_context_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch,
     assert said.count("\n") == 1
 
 
-def test_who_may_do_nothing_has_an_empty_list(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_may_do_nothing_has_an_empty_list(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["acl", "list", "guest", "-n", "h:1"]) == 0
     assert capsys.readouterr().out.split() == ["USER", "RULE", "RESOURCE", "ACTIONS", "FROM"]
 
@@ -162,15 +216,24 @@ def test_a_user_that_exists_is_not_made_again(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("secret\n"))
     assert main(["user", "create", "billing", "-n", "h:1"]) == 1
-    assert "user billing exists already: `ogive user update billing` changes it" in capsys.readouterr().err
+    assert (
+        "user billing exists already: `ogive user update billing` changes it"
+        in capsys.readouterr().err
+    )
     assert not cluster.done
 
 
 def test_a_dead_letter_that_lacks_properties_says_which_and_where_they_are(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    properties = {"RETRY_TOPIC": "Orders", "OGIVE_REMOVED_PROPERTIES": "baggage", "ORIGIN_MESSAGE_ID": "AB" * 16}
-    letter = dataclasses.replace(message("%DLQ%billing", b"x"), properties=properties, reconsume_times=3)
+    properties = {
+        "RETRY_TOPIC": "Orders",
+        "OGIVE_REMOVED_PROPERTIES": "baggage",
+        "ORIGIN_MESSAGE_ID": "AB" * 16,
+    }
+    letter = dataclasses.replace(
+        message("%DLQ%billing", b"x"), properties=properties, reconsume_times=3
+    )
 
     async def dead_letters(*_: Any, **__: Any) -> list[Any]:
         return [letter]
@@ -178,12 +241,18 @@ def test_a_dead_letter_that_lacks_properties_says_which_and_where_they_are(
     monkeypatch.setattr(cluster, "dead_letters", dead_letters)
     assert main(["dead-letter", "list", "billing", "-n", "h:1"]) == 0
     shown = capsys.readouterr().out
-    assert f"from Orders after 3 tries (without its properties baggage; whole: `ogive message {'AB' * 16}`) x" in shown
+    assert (
+        "from Orders after 3 tries (without its properties baggage; whole: `ogive message "
+        f"{'AB' * 16}`) x" in shown
+    )
 
 
 PLAN = [OffsetReset(MessageQueue("Orders", "broker-a", 0), 7, 3)]
 TABLE = "BROKER    QUEUE  BEFORE  AFTER  MESSAGES\nbroker-a      0  7           3  4 again\n"
-RECORD = '{"topic": "Orders", "broker": "broker-a", "queue": 0, "before": 7, "after": 3, "dry_run": false}\n'
+RECORD = (
+    '{"topic": "Orders", "broker": "broker-a", "queue": 0, "before": 7, "after": 3, '
+    '"dry_run": false}\n'
+)
 QUESTION = "deliver 4 messages of Orders to group billing again? [y/N] "
 
 
@@ -216,6 +285,9 @@ def test_a_move_is_shown_once_before_the_question(
     monkeypatch.setattr(cluster, "reset_offsets", reset_offsets)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", agree)
-    assert main(["group", "reset", "billing", "Orders", "--to", "earliest", "-n", "h:1", *options]) == 0
+    assert (
+        main(["group", "reset", "billing", "Orders", "--to", "earliest", "-n", "h:1", *options])
+        == 0
+    )
     assert seen == [before]
     assert capsys.readouterr() == after

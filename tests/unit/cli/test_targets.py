@@ -32,13 +32,21 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A working directory with modules in it, as a user has it."""
     (tmp_path / "ogive_shop.py").write_text(SHOP)
     (tmp_path / "ogive_empty.py").write_text("x = 1\n")
-    (tmp_path / "ogive_broken.py").write_text("def at_import():\n    raise KeyError('PASSWORD')\nat_import()\n")
+    (tmp_path / "ogive_broken.py").write_text(
+        "def at_import():\n    raise KeyError('PASSWORD')\nat_import()\n"
+    )
     (tmp_path / "ogive_needs.py").write_text("import no_such_library\n")
-    (tmp_path / "ogive_needs_main.py").write_text(f"{SHOP}\nogive.run(bill, name_server='127.0.0.1:1')\n")
+    (tmp_path / "ogive_needs_main.py").write_text(
+        f"{SHOP}\nogive.run(bill, name_server='127.0.0.1:1')\n"
+    )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
     yield
-    for name in [name for name in sys.modules if name.startswith(("ogive_shop", "ogive_empty", "ogive_broken", "ogive_needs"))]:
+    for name in [
+        name
+        for name in sys.modules
+        if name.startswith(("ogive_shop", "ogive_empty", "ogive_broken", "ogive_needs"))
+    ]:
         del sys.modules[name]
 
 
@@ -59,8 +67,15 @@ def test_a_module_alone_stands_for_all_of_its_listeners_and_each_runs_once() -> 
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("ogive_shop:bil", "ogive_shop has no 'bil'. Its listeners are: ogive_shop:bill, ogive_shop:ship"),
-        ("ogive_shop:helper", "'helper' is a function, not a listener. Its listeners are: ogive_shop:bill, ogive_shop:ship"),
+        (
+            "ogive_shop:bil",
+            "ogive_shop has no 'bil'. Its listeners are: ogive_shop:bill, ogive_shop:ship",
+        ),
+        (
+            "ogive_shop:helper",
+            "'helper' is a function, not a listener. Its listeners are: ogive_shop:bill, "
+            "ogive_shop:ship",
+        ),
         ("ogive_shop:", "ogive_shop has no ''"),
         ("ogive_empty:bill", "It has none; a function becomes one with @ogive.listener"),
         ("ogive_empty", "ogive_empty has no listener"),
@@ -89,7 +104,10 @@ def test_a_module_that_fails_at_import_shows_where(capsys: pytest.CaptureFixture
 
 def test_a_module_with_a_syntax_error_is_shown_in_words(tmp_path: Path) -> None:
     (tmp_path / "ogive_broken.py").write_text("def f(:\n")
-    with pytest.raises(InvalidOption, match=r"cannot be imported: SyntaxError: invalid syntax \(ogive_broken.py, line 1\)$"):
+    with pytest.raises(
+        InvalidOption,
+        match=r"cannot be imported: SyntaxError: invalid syntax \(ogive_broken.py, line 1\)$",
+    ):
         load_listeners(["ogive_broken:bill"])
 
 
@@ -98,7 +116,9 @@ def test_a_library_that_a_module_misses_is_not_taken_for_the_module() -> None:
         load_listeners(["ogive_needs:bill"])
 
 
-def test_what_stops_the_command_before_it_begins_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_stops_the_command_before_it_begins_is_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["run", "ogive_shop:bil"]) == 1
     said = capsys.readouterr()
     assert said.out == ""
@@ -106,8 +126,12 @@ def test_what_stops_the_command_before_it_begins_is_one_line(capsys: pytest.Capt
     assert said.err.count("\n") == 1
 
 
-def test_a_module_that_runs_its_listeners_itself_is_told_where_the_call_belongs(capsys: pytest.CaptureFixture[str]) -> None:
-    """As the first program of the README does: the import would not end, and every listener would run twice after Ctrl-C."""
+def test_a_module_that_runs_its_listeners_itself_is_told_where_the_call_belongs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As the first program of the README does: the import would not end, and every listener would
+    run twice after Ctrl-C.
+    """
     assert main(["run", "ogive_needs_main:bill", "-n", "127.0.0.1:1"]) == 1
     err = capsys.readouterr().err
     assert "no name server" not in err

@@ -9,7 +9,14 @@ from ogive.errors import InvalidOption
 
 def at(broker: str, reads: int, writes: int) -> BrokerTopic:
     return BrokerTopic(
-        broker=broker, cluster="c", address="h:1", read_queues=reads, write_queues=writes, perm="rw", order=False, attributes={}
+        broker=broker,
+        cluster="c",
+        address="h:1",
+        read_queues=reads,
+        write_queues=writes,
+        perm="rw",
+        order=False,
+        attributes={},
     )
 
 

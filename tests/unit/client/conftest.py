@@ -10,7 +10,10 @@ from ogive.testing.fake_broker import FakeBroker
 
 @pytest.fixture
 async def brokers() -> AsyncIterator[tuple[FakeBroker, FakeBroker]]:
-    async with FakeBroker({"Orders": 1}) as first, FakeBroker({"Orders": 1}, name="broker-b") as second:
+    async with (
+        FakeBroker({"Orders": 1}) as first,
+        FakeBroker({"Orders": 1}, name="broker-b") as second,
+    ):
         first.peers.append(second)
         yield first, second
 

@@ -11,18 +11,33 @@ import pytest
 
 from ogive.aio import Admin
 from ogive.client.admin import OffsetReset, ResetTarget
-from ogive.errors import BrokerInternalError, ConnectError, GroupNotExist, InvalidOption, NoRoute, NotSupported, QueryNotFound, ResponseCode
+from ogive.errors import (
+    BrokerInternalError,
+    ConnectError,
+    GroupNotExist,
+    InvalidOption,
+    NoRoute,
+    NotSupported,
+    QueryNotFound,
+    ResponseCode,
+)
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
 from ogive.wire import headers as h
 from ogive.wire.codes import RequestCode, SysFlag
-from ogive.wire.message import decode_properties, encode_host, encode_properties, encode_stored, offset_message_id
+from ogive.wire.message import (
+    decode_properties,
+    encode_host,
+    encode_properties,
+    encode_stored,
+    offset_message_id,
+)
 from tests.unit.client.test_admin_groups import OTHER, QUEUE, connect
 
 AT = datetime(2026, 11, 1, tzinfo=UTC)
 
 
-# --- offsets ---------------------------------------------------------------------------------------------------------
+# --- offsets --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -37,7 +52,9 @@ def positions(brokers: tuple[FakeBroker, FakeBroker]) -> tuple[FakeBroker, FakeB
     return brokers
 
 
-@pytest.mark.parametrize(("to", "place"), [("earliest", 0), ("latest", 5), (AT, 2), ({QUEUE: 1, OTHER: 1}, 1)])
+@pytest.mark.parametrize(
+    ("to", "place"), [("earliest", 0), ("latest", 5), (AT, 2), ({QUEUE: 1, OTHER: 1}, 1)]
+)
 async def test_a_group_without_members_is_put_elsewhere_by_its_offsets(
     admin: Admin, positions: tuple[FakeBroker, FakeBroker], to: ResetTarget, place: int
 ) -> None:
@@ -48,7 +65,9 @@ async def test_a_group_without_members_is_put_elsewhere_by_its_offsets(
     assert [broker.offsets["billing", "Orders", 0] for broker in positions] == [place, place]
 
 
-async def test_a_broker_that_can_puts_a_group_elsewhere_whoever_is_online(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
+async def test_a_broker_that_can_puts_a_group_elsewhere_whoever_is_online(
+    admin: Admin, positions: tuple[FakeBroker, FakeBroker]
+) -> None:
     """What is written is lost on one that keeps an earlier reset for members that are not back."""
     first, second = positions
     first.on(RequestCode.GET_BROKER_CONFIG, ok(body=b"useServerSideResetOffset=true\n"))
@@ -59,7 +78,9 @@ async def test_a_broker_that_can_puts_a_group_elsewhere_whoever_is_online(admin:
     assert [[len(broker.of(code)) for code in codes] for broker in positions] == [[1, 0], [0, 1]]
 
 
-async def test_a_group_with_members_is_put_elsewhere_by_a_broker_that_can(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
+async def test_a_group_with_members_is_put_elsewhere_by_a_broker_that_can(
+    admin: Admin, positions: tuple[FakeBroker, FakeBroker]
+) -> None:
     for broker in positions:
         connect(broker, "c1")
         broker.on(RequestCode.GET_BROKER_CONFIG, ok(body=b"useServerSideResetOffset=true\n"))
@@ -71,13 +92,16 @@ async def test_a_group_with_members_is_put_elsewhere_by_a_broker_that_can(admin:
     assert positions[0].of(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET) == []
 
 
-async def test_members_at_an_older_broker_can_be_told_a_time_only(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
+async def test_members_at_an_older_broker_can_be_told_a_time_only(
+    admin: Admin, positions: tuple[FakeBroker, FakeBroker]
+) -> None:
     first, second = positions
     first.on(RequestCode.GET_BROKER_CONFIG, ok(body=b"brokerName=broker-a\n"))
     connect(first, "c1")
     with pytest.raises(InvalidOption, match="stop the members, or reset to"):
         await admin.reset_offsets("billing", "Orders", {QUEUE: 1, OTHER: 1})
-    assert all(broker.of(RequestCode.UPDATE_CONSUMER_OFFSET) == [] for broker in positions)  # nothing is done by halves
+    # nothing is done by halves
+    assert all(broker.of(RequestCode.UPDATE_CONSUMER_OFFSET) == [] for broker in positions)
     first.on(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, ok(body=b'{"offsetTable":{}}'))
     targets: list[ResetTarget] = ["earliest", "latest", AT]
     for to in targets:
@@ -88,13 +112,20 @@ async def test_members_at_an_older_broker_can_be_told_a_time_only(admin: Admin, 
     assert len(second.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 3
 
 
-async def test_an_older_broker_that_misses_progress_is_explained(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
+async def test_an_older_broker_that_misses_progress_is_explained(
+    admin: Admin, positions: tuple[FakeBroker, FakeBroker]
+) -> None:
     """4.9 takes a group without progress in one of the queues for one that does not exist."""
     first, _ = positions
     first.on(RequestCode.GET_BROKER_CONFIG, ok(body=b"brokerName=broker-a\n"))
     connect(first, "c1")
-    first.on(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, error(ResponseCode.SYSTEM_ERROR, "THe consumer group <billing> not exist"))
-    with pytest.raises(BrokerInternalError, match="a queue of Orders has no progress yet: try again"):
+    first.on(
+        RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+        error(ResponseCode.SYSTEM_ERROR, "THe consumer group <billing> not exist"),
+    )
+    with pytest.raises(
+        BrokerInternalError, match="a queue of Orders has no progress yet: try again"
+    ):
         await admin.reset_offsets("billing", "Orders", "earliest")
 
 
@@ -107,13 +138,17 @@ async def test_an_older_broker_that_misses_progress_is_explained(admin: Admin, p
         ({MessageQueue("Orders", "broker-a", 7): 0}, "is no queue of Orders, which has 2"),
     ],
 )
-async def test_a_place_that_is_none_is_refused(admin: Admin, positions: tuple[FakeBroker, FakeBroker], to: Any, words: str) -> None:
+async def test_a_place_that_is_none_is_refused(
+    admin: Admin, positions: tuple[FakeBroker, FakeBroker], to: Any, words: str
+) -> None:
     with pytest.raises(InvalidOption, match=words):
         await admin.reset_offsets("billing", "Orders", to)
     assert all(broker.of(RequestCode.UPDATE_CONSUMER_OFFSET) == [] for broker in positions)
 
 
-async def test_a_clone_takes_the_positions_that_there_are(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
+async def test_a_clone_takes_the_positions_that_there_are(
+    admin: Admin, positions: tuple[FakeBroker, FakeBroker]
+) -> None:
     assert await admin.clone_offsets("billing", "audit", "Orders") == [OffsetReset(QUEUE, None, 3)]
     assert await admin.positions("audit", "Orders") == {QUEUE: 3, OTHER: None}
     assert await admin.offsets_at("Orders", AT) == {QUEUE: 2, OTHER: 2}
@@ -122,29 +157,41 @@ async def test_a_clone_takes_the_positions_that_there_are(admin: Admin, position
 
 
 async def test_the_first_offset_of_a_new_group_goes_alone() -> None:
-    """Of several at once Apache's broker may keep one: each makes the group's table for the topic."""
+    """Of several at once Apache's broker may keep one: each makes the group's table for the
+    topic.
+    """
     async with FakeBroker({"Orders": 3}) as broker, Admin(broker.address) as admin:
         connect(broker)
         broker.hold(RequestCode.UPDATE_CONSUMER_OFFSET)
         resetting = asyncio.create_task(admin.reset_offsets("billing", "Orders", "earliest"))
         await broker.received(RequestCode.UPDATE_CONSUMER_OFFSET)
-        await admin.positions("billing", "Orders")  # whatever was sent beside the first has come before this
+        # whatever was sent beside the first has come before this
+        await admin.positions("billing", "Orders")
         assert len(broker.of(RequestCode.UPDATE_CONSUMER_OFFSET)) == 1
         broker.release(RequestCode.UPDATE_CONSUMER_OFFSET)
         assert len(await resetting) == 3
         assert sorted(queue_id for _, _, queue_id in broker.offsets) == [0, 1, 2]
 
 
-async def test_a_group_that_a_broker_refuses_is_to_be_created_first(admin: Admin, positions: tuple[FakeBroker, FakeBroker]) -> None:
-    positions[1].on(RequestCode.UPDATE_CONSUMER_OFFSET, error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no such group"))
-    with pytest.raises(GroupNotExist, match=r"no such group; create it first, with .* `ogive group create billing`"):
+async def test_a_group_that_a_broker_refuses_is_to_be_created_first(
+    admin: Admin, positions: tuple[FakeBroker, FakeBroker]
+) -> None:
+    positions[1].on(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        error(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no such group"),
+    )
+    with pytest.raises(
+        GroupNotExist, match=r"no such group; create it first, with .* `ogive group create billing`"
+    ):
         await admin.reset_offsets("billing", "Orders", "latest")
 
 
-# --- messages --------------------------------------------------------------------------------------------------------
+# --- messages -------------------------------------------------------------------------------------
 
 
-async def test_an_id_s_address_is_asked_only_if_it_is_a_broker_of_the_cluster(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+async def test_an_id_s_address_is_asked_only_if_it_is_a_broker_of_the_cluster(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
     stored = brokers[1].put("Orders", b"here")
     brokers[1].on(RequestCode.VIEW_MESSAGE_BY_ID, ok(body=encode_stored(stored)))
     found = await admin.message(offset_message_id(stored.store_host, stored.commitlog_offset))
@@ -160,15 +207,23 @@ async def test_an_id_s_address_is_asked_only_if_it_is_a_broker_of_the_cluster(ad
 async def test_a_broker_that_is_listed_by_a_name_finds_the_ids_of_its_messages(
     admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
 ) -> None:
-    """The id holds the address that the broker's machine has for the name; others may have another."""
+    """The id holds the address that the broker's machine has for the name; others may have
+    another.
+    """
     table = {
-        broker.name: {"brokerAddrs": {"0": f"broker.internal.invalid:{broker.port}"}, "brokerName": broker.name, "cluster": "C"}
+        broker.name: {
+            "brokerAddrs": {"0": f"broker.internal.invalid:{broker.port}"},
+            "brokerName": broker.name,
+            "cluster": "C",
+        }
         for broker in brokers
     }
     table["broker-a"]["brokerAddrs"] = {"0": f"localhost:{brokers[0].port}"}
     cluster = {"brokerAddrTable": table, "clusterAddrTable": {"C": list(table)}}
     brokers[0].on(RequestCode.GET_BROKER_CLUSTER_INFO, ok(body=json.dumps(cluster).encode()))
-    stored = replace(brokers[0].put("Orders", b"here"), store_host=encode_host("10.1.2.3", brokers[0].port))
+    stored = replace(
+        brokers[0].put("Orders", b"here"), store_host=encode_host("10.1.2.3", brokers[0].port)
+    )
     brokers[0].on(RequestCode.VIEW_MESSAGE_BY_ID, ok(body=encode_stored(stored)))
     found = await admin.message(offset_message_id(stored.store_host, stored.commitlog_offset))
     assert (found.body, found.queue) == (b"here", QUEUE)
@@ -182,7 +237,9 @@ async def test_a_broker_that_is_listed_by_a_name_finds_the_ids_of_its_messages(
         await admin.message(offset_message_id(encode_host("10.1.2.3", brokers[1].port), 0))
 
 
-async def test_a_unique_key_is_not_taken_for_the_id_of_a_broker(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+async def test_a_unique_key_is_not_taken_for_the_id_of_a_broker(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
     key = "7F000001FFFF6E92AEAE8C533FF70001"
     wanted = brokers[0].put("Orders", b"1", properties=encode_properties({"UNIQ_KEY": key}))
     brokers[0].on(RequestCode.QUERY_MESSAGE, ok(body=encode_stored(wanted)))
@@ -204,25 +261,38 @@ async def test_an_id_whose_offset_no_broker_can_have_is_not_taken_for_the_id_of_
 async def test_an_ipv6_address_of_a_broker_may_be_listed_as_java_writes_it(
     admin: Admin, brokers: tuple[FakeBroker, FakeBroker], host: str
 ) -> None:
-    table = {"broker-a": {"brokerAddrs": {"0": f"{host}:{brokers[0].port}"}, "brokerName": "broker-a", "cluster": "C"}}
+    table = {
+        "broker-a": {
+            "brokerAddrs": {"0": f"{host}:{brokers[0].port}"},
+            "brokerName": "broker-a",
+            "cluster": "C",
+        }
+    }
     cluster = {"brokerAddrTable": table, "clusterAddrTable": {"C": ["broker-a"]}}
     brokers[0].on(RequestCode.GET_BROKER_CLUSTER_INFO, ok(body=json.dumps(cluster).encode()))
     # it listens on 127.0.0.1 only: that it was dialled is seen from the failure
-    with pytest.raises(ConnectError, match=rf"no connection to \[?{host.strip('[]')}\]?:{brokers[0].port}"):
+    with pytest.raises(
+        ConnectError, match=rf"no connection to \[?{host.strip('[]')}\]?:{brokers[0].port}"
+    ):
         await admin.message(offset_message_id(encode_host("::1", brokers[0].port), 0))
 
 
 async def test_what_the_index_has_under_another_key_with_the_same_hash_is_left_out(
     admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
 ) -> None:
-    wanted = brokers[0].put("Orders", b"1", properties=encode_properties({"KEYS": "4711 x", "UNIQ_KEY": "A1"}))
-    other = brokers[0].put("Orders", b"2", properties=encode_properties({"KEYS": "4712", "UNIQ_KEY": "A2"}))
+    wanted = brokers[0].put(
+        "Orders", b"1", properties=encode_properties({"KEYS": "4711 x", "UNIQ_KEY": "A1"})
+    )
+    other = brokers[0].put(
+        "Orders", b"2", properties=encode_properties({"KEYS": "4712", "UNIQ_KEY": "A2"})
+    )
     brokers[0].on(RequestCode.QUERY_MESSAGE, ok(body=encode_stored(other) + encode_stored(wanted)))
     brokers[1].on(RequestCode.QUERY_MESSAGE, error(ResponseCode.QUERY_NOT_FOUND))
     assert [message.body for message in await admin.messages("Orders", key="4711")] == [b"1"]
     assert (await admin.message("A2", topic="Orders")).body == b"2"
     for request in brokers[0].of(RequestCode.QUERY_MESSAGE):
-        assert "_UNIQUE_KEY_QUERY" not in request.ext_fields  # brokers of 4.9 and of 5.x want it signed differently
+        # brokers of 4.9 and of 5.x want it signed differently
+        assert "_UNIQUE_KEY_QUERY" not in request.ext_fields
     late = datetime.fromtimestamp(wanted.store_timestamp_ms / 1000 + 60, UTC)
     assert await admin.messages("Orders", key="4711", start=late) == []
     brokers[1].on(RequestCode.QUERY_MESSAGE, error(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
@@ -232,10 +302,15 @@ async def test_what_the_index_has_under_another_key_with_the_same_hash_is_left_o
         await admin.messages("Orders", limit=0)
 
 
-async def test_messages_found_by_key_are_inflated_up_to_a_bound(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+async def test_messages_found_by_key_are_inflated_up_to_a_bound(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
     properties = encode_properties({"KEYS": "4711"})
     packed = zlib.compress(bytes(1024 * 1024))
-    stored = [brokers[0].put("Orders", packed, properties=properties, sys_flag=SysFlag.COMPRESSED) for _ in range(36)]
+    stored = [
+        brokers[0].put("Orders", packed, properties=properties, sys_flag=SysFlag.COMPRESSED)
+        for _ in range(36)
+    ]
     brokers[0].on(RequestCode.QUERY_MESSAGE, ok(body=b"".join(map(encode_stored, stored))))
     brokers[1].on(RequestCode.QUERY_MESSAGE, error(ResponseCode.QUERY_NOT_FOUND))
     found = await admin.messages("Orders", key="4711")
@@ -243,51 +318,89 @@ async def test_messages_found_by_key_are_inflated_up_to_a_bound(admin: Admin, br
     assert {message.body for message in found[33:]} == {packed}
 
 
-async def test_messages_of_a_time_are_read_until_it_is_over(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+async def test_messages_of_a_time_are_read_until_it_is_over(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
     stored = [brokers[0].put("Orders", b"%d" % i) for i in range(100)]
     for broker in brokers:
         broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ok(h.OffsetResponse(offset=0)))
     end = datetime.fromtimestamp(stored[40].store_timestamp_ms / 1000, UTC)
     found = await admin.messages("Orders", end=end, limit=1000)
     assert [message.body for message in found] == [b"%d" % i for i in range(40)]
-    assert len(brokers[0].of(RequestCode.PULL_MESSAGE)) == 2  # the second shows that the time is over
+    # the second shows that the time is over
+    assert len(brokers[0].of(RequestCode.PULL_MESSAGE)) == 2
     assert [m.queue_offset for m in await admin.messages("Orders", limit=5)] == list(range(5))
 
 
-async def test_a_trace_is_put_together_from_all_brokers(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+async def test_a_trace_is_put_together_from_all_brokers(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
     with pytest.raises(NoRoute, match="no client has written a trace yet"):
         await admin.trace("A1")
 
     def record(*fields: str) -> bytes:
         return "\x01".join(fields).encode() + b"\x02"
 
-    sent = record("Pub", "10", "r", "g", "Orders", "A1") + record("Pub", "10", "r", "g", "Orders", "A2")
-    for broker, body in zip(brokers, (record("SubBefore", "20", "r", "g", "R", "A1", "0", "k"), sent), strict=True):
+    sent = record("Pub", "10", "r", "g", "Orders", "A1") + record(
+        "Pub", "10", "r", "g", "Orders", "A2"
+    )
+    for broker, body in zip(
+        brokers, (record("SubBefore", "20", "r", "g", "R", "A1", "0", "k"), sent), strict=True
+    ):
         broker.topics["RMQ_SYS_TRACE_TOPIC"] = 1
-        broker.on(RequestCode.QUERY_MESSAGE, ok(body=encode_stored(broker.put("RMQ_SYS_TRACE_TOPIC", body))))
-    assert [(step.step, step.at_ms, step.message_id) for step in await admin.trace("A1")] == [("sent", 10, "A1"), ("delivered", 20, "A1")]
+        broker.on(
+            RequestCode.QUERY_MESSAGE,
+            ok(body=encode_stored(broker.put("RMQ_SYS_TRACE_TOPIC", body))),
+        )
+    assert [(step.step, step.at_ms, step.message_id) for step in await admin.trace("A1")] == [
+        ("sent", 10, "A1"),
+        ("delivered", 20, "A1"),
+    ]
     assert [step.step for step in await admin.trace("k")] == ["delivered"]
 
 
-async def test_only_a_dead_letter_of_the_group_is_given_to_it_again(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+async def test_only_a_dead_letter_of_the_group_is_given_to_it_again(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
     brokers[0].topics |= {"%DLQ%billing": 1, "%RETRY%billing": 1}
-    properties = {"UNIQ_KEY": "A1", "RETRY_TOPIC": "Orders", "DELAY": "0", "MAX_RECONSUME_TIMES": "3", "colour": "red"}
+    properties = {
+        "UNIQ_KEY": "A1",
+        "RETRY_TOPIC": "Orders",
+        "DELAY": "0",
+        "MAX_RECONSUME_TIMES": "3",
+        "colour": "red",
+    }
     brokers[0].put("%DLQ%billing", b"poison", properties=encode_properties(properties))
     dead = await admin.message_at(MessageQueue("%DLQ%billing", "broker-a", 0), 0)
     with pytest.raises(InvalidOption, match="no queue of the dead letters"):
         await admin.send_again("audit", dead)
-    assert (await admin.send_again("billing", dead)).queue == MessageQueue("%RETRY%billing", "broker-a", 0)
+    assert (await admin.send_again("billing", dead)).queue == MessageQueue(
+        "%RETRY%billing", "broker-a", 0
+    )
     (again,) = brokers[0].stored["%RETRY%billing", 0]
     kept = decode_properties(again.properties)
-    assert (again.body, kept["RETRY_TOPIC"], kept["colour"], kept["UNIQ_KEY"]) == (b"poison", "Orders", "red", "A1")
+    assert (again.body, kept["RETRY_TOPIC"], kept["colour"], kept["UNIQ_KEY"]) == (
+        b"poison",
+        "Orders",
+        "red",
+        "A1",
+    )
     assert not kept.keys() & {"DELAY", "MAX_RECONSUME_TIMES"}
 
 
-async def test_a_dead_letter_that_its_broker_puts_back_at_once_is_an_error(admin: Admin, brokers: tuple[FakeBroker, FakeBroker]) -> None:
+async def test_a_dead_letter_that_its_broker_puts_back_at_once_is_an_error(
+    admin: Admin, brokers: tuple[FakeBroker, FakeBroker]
+) -> None:
     """As brokers do for groups that hold locks of queues, without a word."""
     brokers[0].topics |= {"%DLQ%billing": 1, "%RETRY%billing": 1}
-    stored = brokers[0].put("%DLQ%billing", b"poison", properties=encode_properties({"UNIQ_KEY": "A1", "RETRY_TOPIC": "Orders"}))
+    stored = brokers[0].put(
+        "%DLQ%billing",
+        b"poison",
+        properties=encode_properties({"UNIQ_KEY": "A1", "RETRY_TOPIC": "Orders"}),
+    )
     dead = await admin.message_at(MessageQueue("%DLQ%billing", "broker-a", 0), 0)
     brokers[0].on(RequestCode.VIEW_MESSAGE_BY_ID, ok(body=encode_stored(stored)))
-    with pytest.raises(InvalidOption, match=r'group "billing" has orderly members online: .* Stop the members'):
+    with pytest.raises(
+        InvalidOption, match=r'group "billing" has orderly members online: .* Stop the members'
+    ):
         await admin.send_again("billing", dead)

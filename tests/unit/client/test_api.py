@@ -68,7 +68,9 @@ def pull_header(offset: int = 0, *, suspend_ms: int = 0) -> h.PullMessageRequest
 
 
 @pytest.mark.feature(177)
-async def test_a_route_is_read_and_a_missing_one_is_an_error(broker: FakeBroker, pool: ConnectionPool) -> None:
+async def test_a_route_is_read_and_a_missing_one_is_an_error(
+    broker: FakeBroker, pool: ConnectionPool
+) -> None:
     route = await api.get_route(pool, broker.address, "Orders")
     assert [(row.broker_name, row.write_queues) for row in route.queues] == [("broker-a", 2)]
     with pytest.raises(TopicNotExist):
@@ -76,37 +78,73 @@ async def test_a_route_is_read_and_a_missing_one_is_an_error(broker: FakeBroker,
 
 
 async def test_cluster_and_topics_are_listed(broker: FakeBroker, pool: ConnectionPool) -> None:
-    assert (await api.get_cluster_info(pool, broker.address)).brokers["broker-a"].addresses == {0: broker.address}
+    assert (await api.get_cluster_info(pool, broker.address)).brokers["broker-a"].addresses == {
+        0: broker.address
+    }
     assert await api.topic_list(pool, broker.address) == ["Orders"]
 
 
-async def test_topics_and_groups_are_created_and_deleted(broker: FakeBroker, pool: ConnectionPool) -> None:
-    await api.create_topic(pool, broker.address, TopicConfig(name="New", write_queues=3, attributes={"a": "b"}))
+async def test_topics_and_groups_are_created_and_deleted(
+    broker: FakeBroker, pool: ConnectionPool
+) -> None:
+    await api.create_topic(
+        pool, broker.address, TopicConfig(name="New", write_queues=3, attributes={"a": "b"})
+    )
     assert broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)[0].ext_fields["attributes"] == "+a=b"
-    for code in (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_TOPIC_IN_NAMESRV, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP):
+    for code in (
+        RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.DELETE_TOPIC_IN_NAMESRV,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    ):
         broker.on(code, ok())
     await api.delete_topic(pool, broker.address, "New")
     await api.delete_topic_in_name_server(pool, broker.address, "New")
-    await api.create_group(pool, broker.address, SubscriptionGroupConfig(name="billing", retry_max_times=3))
-    assert b'"retryMaxTimes":3' in broker.of(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)[0].body
+    await api.create_group(
+        pool, broker.address, SubscriptionGroupConfig(name="billing", retry_max_times=3)
+    )
+    assert (
+        b'"retryMaxTimes":3' in broker.of(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)[0].body
+    )
 
 
-async def test_a_send_says_where_the_message_stands(broker: FakeBroker, pool: ConnectionPool) -> None:
-    header = h.SendMessageRequestV2(producer_group="g", topic="Orders", queue_id=1, born_timestamp=0, properties="TAGS\x01a\x02")
-    sent = await api.send_message(pool, broker.address, header, b"x", broker_name="broker-a", message_id="K")
-    assert (sent.status, sent.id, sent.queue, sent.queue_offset) == (SendStatus.SEND_OK, "K", QUEUE, 0)
+async def test_a_send_says_where_the_message_stands(
+    broker: FakeBroker, pool: ConnectionPool
+) -> None:
+    header = h.SendMessageRequestV2(
+        producer_group="g", topic="Orders", queue_id=1, born_timestamp=0, properties="TAGS\x01a\x02"
+    )
+    sent = await api.send_message(
+        pool, broker.address, header, b"x", broker_name="broker-a", message_id="K"
+    )
+    assert (sent.status, sent.id, sent.queue, sent.queue_offset) == (
+        SendStatus.SEND_OK,
+        "K",
+        QUEUE,
+        0,
+    )
     broker.script(RequestCode.SEND_MESSAGE_V2, error(ResponseCode.SYSTEM_ERROR, "disk"))
     with pytest.raises(BrokerInternalError, match="disk"):
         await api.send_message(pool, broker.address, header, b"x", broker_name="broker-a")
 
 
-async def test_a_pull_brings_decoded_messages_or_their_bytes(broker: FakeBroker, pool: ConnectionPool) -> None:
-    stored = [broker.put("Orders", body, queue_id=1, properties=b"TAGS\x01a\x02") for body in (b"1", b"2")]
+async def test_a_pull_brings_decoded_messages_or_their_bytes(
+    broker: FakeBroker, pool: ConnectionPool
+) -> None:
+    stored = [
+        broker.put("Orders", body, queue_id=1, properties=b"TAGS\x01a\x02") for body in (b"1", b"2")
+    ]
     found = await api.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
     assert (found.status, found.next_offset, found.max_offset) == (PullStatus.FOUND, 2, 2)
-    assert [(m.body, m.tag, m.queue, m.queue_offset) for m in found.messages] == [(b"1", "a", QUEUE, 0), (b"2", "a", QUEUE, 1)]
+    assert [(m.body, m.tag, m.queue, m.queue_offset) for m in found.messages] == [
+        (b"1", "a", QUEUE, 0),
+        (b"2", "a", QUEUE, 1),
+    ]
     raw = await api.pull_raw(pool, broker.address, pull_header(1))
-    assert (raw.status, raw.next_offset, raw.body) == (PullStatus.FOUND, 2, encode_stored(stored[1]))
+    assert (raw.status, raw.next_offset, raw.body) == (
+        PullStatus.FOUND,
+        2,
+        encode_stored(stored[1]),
+    )
 
 
 @pytest.mark.feature(177)
@@ -124,7 +162,13 @@ async def test_a_pull_without_messages_still_says_where_to_go_on(
     ext = {"nextBeginOffset": "7", "minOffset": "5", "maxOffset": "9", "suggestWhichBrokerId": "1"}
     broker.script(RequestCode.PULL_MESSAGE, RemotingCommand(code, ext))
     result = await api.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
-    assert (result.status, result.next_offset, result.min_offset, result.max_offset, result.suggested_broker_id) == (status, 7, 5, 9, 1)
+    assert (
+        result.status,
+        result.next_offset,
+        result.min_offset,
+        result.max_offset,
+        result.suggested_broker_id,
+    ) == (status, 7, 5, 9, 1)
     assert result.messages == ()
 
 
@@ -134,10 +178,16 @@ async def test_a_refused_pull_is_an_error(broker: FakeBroker, pool: ConnectionPo
         await api.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
 
 
-async def test_only_the_brokers_word_makes_an_offset_unknown(broker: FakeBroker, pool: ConnectionPool) -> None:
+async def test_only_the_brokers_word_makes_an_offset_unknown(
+    broker: FakeBroker, pool: ConnectionPool
+) -> None:
     """A failed query must never pass for "no offset": the group would begin anew."""
     assert await api.query_consumer_offset(pool, broker.address, "billing", QUEUE) is None
-    for answer, expected in ((error(ResponseCode.SYSTEM_ERROR), BrokerInternalError), (SILENT, RequestTimeout), (HANG_UP, Exception)):
+    for answer, expected in (
+        (error(ResponseCode.SYSTEM_ERROR), BrokerInternalError),
+        (SILENT, RequestTimeout),
+        (HANG_UP, Exception),
+    ):
         broker.script(RequestCode.QUERY_CONSUMER_OFFSET, answer)
         with pytest.raises(expected):
             await api.query_consumer_offset(pool, broker.address, "billing", QUEUE, timeout_s=0.2)
@@ -147,16 +197,26 @@ async def test_only_the_brokers_word_makes_an_offset_unknown(broker: FakeBroker,
 
 
 @pytest.mark.feature(164)
-async def test_offsets_are_stored_and_the_answer_is_awaited(broker: FakeBroker, pool: ConnectionPool) -> None:
+async def test_offsets_are_stored_and_the_answer_is_awaited(
+    broker: FakeBroker, pool: ConnectionPool
+) -> None:
     await api.update_consumer_offset(pool, broker.address, "billing", QUEUE, 4)
-    assert await api.query_consumer_offset(pool, broker.address, "billing", QUEUE, zero_if_young=False) == 4
+    assert (
+        await api.query_consumer_offset(pool, broker.address, "billing", QUEUE, zero_if_young=False)
+        == 4
+    )
     await api.update_consumer_offset(pool, broker.address, "billing", QUEUE, 5)
     assert await api.query_consumer_offset(pool, broker.address, "billing", QUEUE) == 5
-    assert [request.is_oneway for request in broker.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == [False, False]
+    assert [request.is_oneway for request in broker.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == [
+        False,
+        False,
+    ]
     broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, error(ResponseCode.SYSTEM_ERROR))
     with pytest.raises(BrokerInternalError):
         await api.update_consumer_offset(pool, broker.address, "billing", QUEUE, 6)
-    assert [r.ext_fields.get("setZeroIfNotFound") for r in broker.of(RequestCode.QUERY_CONSUMER_OFFSET)] == ["false", None]
+    assert [
+        r.ext_fields.get("setZeroIfNotFound") for r in broker.of(RequestCode.QUERY_CONSUMER_OFFSET)
+    ] == ["false", None]
 
 
 async def test_positions_in_a_queue_are_asked_for(broker: FakeBroker, pool: ConnectionPool) -> None:
@@ -166,13 +226,21 @@ async def test_positions_in_a_queue_are_asked_for(broker: FakeBroker, pool: Conn
     assert await api.min_offset(pool, broker.address, QUEUE) == 0
     assert await api.search_offset(pool, broker.address, QUEUE, 17) == 8
     assert await api.search_offset(pool, broker.address, QUEUE, 17, upper=True) == 8
-    assert [r.ext_fields["boundaryType"] for r in broker.of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)] == ["LOWER", "UPPER"]
-    broker.script(RequestCode.GET_EARLIEST_MSG_STORETIME, ok(h.TimestampResponse(timestamp=-1)), ok(h.TimestampResponse(timestamp=5)))
+    assert [
+        r.ext_fields["boundaryType"] for r in broker.of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
+    ] == ["LOWER", "UPPER"]
+    broker.script(
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        ok(h.TimestampResponse(timestamp=-1)),
+        ok(h.TimestampResponse(timestamp=5)),
+    )
     assert await api.earliest_store_time(pool, broker.address, QUEUE) is None
     assert await api.earliest_store_time(pool, broker.address, QUEUE) == 5
 
 
-async def test_one_message_is_viewed_by_its_place_in_the_log(broker: FakeBroker, pool: ConnectionPool) -> None:
+async def test_one_message_is_viewed_by_its_place_in_the_log(
+    broker: FakeBroker, pool: ConnectionPool
+) -> None:
     stored = encode_stored(broker.put("Orders", b"1", queue_id=1))
     broker.script(RequestCode.VIEW_MESSAGE_BY_ID, ok(body=stored), ok(body=stored + stored))
     assert (await api.view_message(pool, broker.address, 0, "Orders")).body == b"1"
@@ -182,23 +250,34 @@ async def test_one_message_is_viewed_by_its_place_in_the_log(broker: FakeBroker,
 
 @pytest.mark.feature(177)
 async def test_a_client_says_hello_and_goodbye(broker: FakeBroker, pool: ConnectionPool) -> None:
-    answer = await api.heartbeat(pool, broker.address, HeartbeatData(client_id="me", producers=("sellers",)))
+    answer = await api.heartbeat(
+        pool, broker.address, HeartbeatData(client_id="me", producers=("sellers",))
+    )
     assert (answer.supports_v2, answer.subscription_changed) == (None, None)
     await api.unregister(pool, broker.address, "me", producer_group="sellers")
-    assert broker.of(RequestCode.UNREGISTER_CLIENT)[0].ext_fields == {"clientID": "me", "producerGroup": "sellers"}
+    assert broker.of(RequestCode.UNREGISTER_CLIENT)[0].ext_fields == {
+        "clientID": "me",
+        "producerGroup": "sellers",
+    }
 
 
 async def test_members_of_a_group_are_listed(broker: FakeBroker, pool: ConnectionPool) -> None:
     with pytest.raises(BrokerInternalError, match="no consumer for this group"):
         await api.consumer_ids(pool, broker.address, "billing")
     body = ConsumerConnection(
-        connections=(Connection(client_id="me", address="127.0.0.1:1", language="PYTHON", version=479),),
+        connections=(
+            Connection(client_id="me", address="127.0.0.1:1", language="PYTHON", version=479),
+        ),
         subscriptions={},
         consume_type="CONSUME_PASSIVELY",
         message_model="CLUSTERING",
         consume_from_where="CONSUME_FROM_LAST_OFFSET",
     )
-    broker.script(RequestCode.GET_CONSUMER_CONNECTION_LIST, ok(body=body.encode()), error(ResponseCode.CONSUMER_NOT_ONLINE))
+    broker.script(
+        RequestCode.GET_CONSUMER_CONNECTION_LIST,
+        ok(body=body.encode()),
+        error(ResponseCode.CONSUMER_NOT_ONLINE),
+    )
     assert await api.consumer_connections(pool, broker.address, "billing") == body
     with pytest.raises(ConsumerNotOnline):
         await api.consumer_connections(pool, broker.address, "billing")
@@ -211,14 +290,22 @@ async def test_queues_are_locked_and_unlocked(broker: FakeBroker, pool: Connecti
     await api.unlock_queues(pool, broker.address, "billing", "me", [QUEUE], oneway=True)
     requests = await broker.received(RequestCode.UNLOCK_BATCH_MQ, 2)
     assert [request.is_oneway for request in requests] == [False, True]
-    assert LockBatchBody.decode(requests[0].body) == LockBatchBody(group="billing", client_id="me", queues=(QUEUE,))
+    assert LockBatchBody.decode(requests[0].body) == LockBatchBody(
+        group="billing", client_id="me", queues=(QUEUE,)
+    )
 
 
 @pytest.mark.feature(147)
-async def test_a_message_is_sent_back_by_its_place_in_the_log(broker: FakeBroker, pool: ConnectionPool) -> None:
+async def test_a_message_is_sent_back_by_its_place_in_the_log(
+    broker: FakeBroker, pool: ConnectionPool
+) -> None:
     broker.put("Orders", b"1", queue_id=1)
-    [message] = (await api.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")).messages
-    await api.send_back(pool, broker.address, message, "billing", delay_level=2, max_reconsume_times=16)
+    [message] = (
+        await api.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
+    ).messages
+    await api.send_back(
+        pool, broker.address, message, "billing", delay_level=2, max_reconsume_times=16
+    )
     assert broker.of(RequestCode.CONSUMER_SEND_MSG_BACK)[0].ext_fields == {
         "offset": "0",
         "group": "billing",
@@ -250,10 +337,19 @@ async def test_nobody_there_is_a_connect_error(pool: ConnectionPool) -> None:
         await api.topic_list(pool, address)
 
 
-async def test_a_broker_that_is_asked_as_a_name_server_is_named_as_what_it_is(broker: FakeBroker, pool: ConnectionPool) -> None:
-    for code in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO, RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER):
+async def test_a_broker_that_is_asked_as_a_name_server_is_named_as_what_it_is(
+    broker: FakeBroker, pool: ConnectionPool
+) -> None:
+    for code in (
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+    ):
         broker.on(code, error(ResponseCode.REQUEST_CODE_NOT_SUPPORTED))
-    says = f"{broker.address} is not a name server but, it seems, a broker: give the name server's address"
+    says = (
+        f"{broker.address} is not a name server but, it seems, a broker: give the name server's "
+        "address"
+    )
     for asked in (
         api.get_route(pool, broker.address, "Orders"),
         api.get_cluster_info(pool, broker.address),
@@ -264,22 +360,33 @@ async def test_a_broker_that_is_asked_as_a_name_server_is_named_as_what_it_is(br
 
 
 def test_an_error_names_who_answered_and_does_not_speak_of_a_peer_where_nobody_was_asked() -> None:
-    assert str(BrokerError(13, "too long", "10.0.0.1:10911")) == "10.0.0.1:10911 answered 13 MESSAGE_ILLEGAL: too long"
+    assert (
+        str(BrokerError(13, "too long", "10.0.0.1:10911"))
+        == "10.0.0.1:10911 answered 13 MESSAGE_ILLEGAL: too long"
+    )
     assert str(BrokerError(13, "too long")) == "too long (13 MESSAGE_ILLEGAL)"
 
 
 @pytest.mark.parametrize(
     ("code", "remark", "way_out"),
     [
-        (16, "subscription group no permission, ledger", "the group is disabled: `ogive group update ledger --enable`"),
+        (
+            16,
+            "subscription group no permission, ledger",
+            "the group is disabled: `ogive group update ledger --enable`",
+        ),
         (
             13,
-            "timer message illegal, the delay time should not be bigger than the max delay 604800000ms; or if set del msg, ...",
-            "7 days; `ogive up --max-timer-delay SECONDS`, or Apache's timerMaxDelaySec, allows more",
+            "timer message illegal, the delay time should not be bigger than the max delay "
+            "604800000ms; or if set del msg, ...",
+            "7 days; `ogive up --max-timer-delay SECONDS`, or Apache's timerMaxDelaySec, allows "
+            "more",
         ),
     ],
 )
-def test_a_remark_that_does_not_say_how_to_go_on_gets_a_way_out(code: int, remark: str, way_out: str) -> None:
+def test_a_remark_that_does_not_say_how_to_go_on_gets_a_way_out(
+    code: int, remark: str, way_out: str
+) -> None:
     """Apache's brokers and ours say it in the same words."""
     error = broker_error(code, remark, "h:1")
     assert str(error).endswith(f"{remark} ({way_out})")

@@ -29,10 +29,14 @@ async def test_running_info_is_answered_for_the_group_that_is_asked_for() -> Non
         client.register_consumer(Member())
         await client.heartbeat_now()
         ask = {"consumerGroup": "billing", "clientId": client.client_id}
-        answer = await broker.ask("billing", client.client_id, RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ask))
+        answer = await broker.ask(
+            "billing", client.client_id, RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ask)
+        )
         assert (answer.code, answer.body) == (ResponseCode.SUCCESS, b'{"properties":{}}')
         ask["consumerGroup"] = "nobody"
-        answer = await broker.ask("billing", client.client_id, RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ask))
+        answer = await broker.ask(
+            "billing", client.client_id, RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ask)
+        )
         assert answer.code == ResponseCode.SYSTEM_ERROR
 
 
@@ -45,7 +49,9 @@ async def test_an_unknown_request_of_a_broker_is_refused_at_once() -> None:
         assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
 
 
-async def test_a_handler_that_breaks_tells_the_broker_and_leaves_the_client_whole(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_handler_that_breaks_tells_the_broker_and_leaves_the_client_whole(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def broken(*_: object) -> RemotingCommand:
         raise LookupError("odd")
 
@@ -54,7 +60,9 @@ async def test_a_handler_that_breaks_tells_the_broker_and_leaves_the_client_whol
         await client.routes.find("Orders")
         client.register_consumer(Member())
         await client.heartbeat_now()
-        answer = await broker.ask("billing", client.client_id, RemotingCommand(RequestCode.CONSUME_MESSAGE_DIRECTLY))
+        answer = await broker.ask(
+            "billing", client.client_id, RemotingCommand(RequestCode.CONSUME_MESSAGE_DIRECTLY)
+        )
         assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "LookupError: odd")
         assert client.running
     assert "request 309" in caplog.text

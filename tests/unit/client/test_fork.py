@@ -92,17 +92,24 @@ def program(loop: str, parent: str, rest: str) -> str:
 @pytest.mark.parametrize("child", CHILDREN)
 @pytest.mark.parametrize("parent", PARENTS)
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_forked_child_ends_in_good_order(broker: FakeBroker, loop: str, parent: str, child: str) -> None:
+def test_a_forked_child_ends_in_good_order(
+    broker: FakeBroker, loop: str, parent: str, child: str
+) -> None:
     body = textwrap.indent(textwrap.dedent(CHILDREN[child]).strip() or "pass", "    ")
     code = program(
-        loop, parent, f"pid = os.fork()\nif pid == 0:\n{body}\nelse:\n    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+        loop,
+        parent,
+        f"pid = os.fork()\nif pid == 0:\n{body}\nelse:\n    "
+        "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n",
     )
     assert run(code, broker.address) == (0, "0\n", "")
 
 
 @pytest.mark.parametrize("parent", ["address", "name"])
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_forked_process_of_multiprocessing_ends_in_good_order(broker: FakeBroker, loop: str, parent: str) -> None:
+def test_a_forked_process_of_multiprocessing_ends_in_good_order(
+    broker: FakeBroker, loop: str, parent: str
+) -> None:
     rest = """
         def work():
             with ogive.Producer(address) as own:

@@ -31,7 +31,10 @@ class Member:
         self.version = 1
 
     def consumer_data(self) -> ConsumerData:
-        return ConsumerData(group=self.group, subscriptions=(SubscriptionData.of_tags("Orders", self.expression, self.version),))
+        return ConsumerData(
+            group=self.group,
+            subscriptions=(SubscriptionData.of_tags("Orders", self.expression, self.version),),
+        )
 
     def on_consumer_ids_changed(self) -> None:
         pass
@@ -59,7 +62,9 @@ async def member() -> Member:
 @pytest.fixture
 async def client(broker: FakeBroker, member: Member) -> AsyncIterator[ClientInstance]:
     """Its member has been announced in full."""
-    async with ClientInstance(ClientConfig(name_server=broker.address, heartbeat_period_s=0.02)) as made:
+    async with ClientInstance(
+        ClientConfig(name_server=broker.address, heartbeat_period_s=0.02)
+    ) as made:
         await made.routes.find("Orders")
         made.register_consumer(member)
         await made.heartbeat_now()
@@ -82,22 +87,33 @@ async def short_one(broker: FakeBroker, beyond: int = 0) -> None:
         await broker.until(lambda: any(not is_full(beat) for beat in beats(broker)[beyond:]))
 
 
-async def test_what_a_broker_knows_is_not_told_again(broker: FakeBroker, client: ClientInstance) -> None:
+async def test_what_a_broker_knows_is_not_told_again(
+    broker: FakeBroker, client: ClientInstance
+) -> None:
     await broker.received(HEART_BEAT, 4)
     first, *others = beats(broker)
     assert is_full(first)
     await short_one(broker)
-    known = {(beat.client_id, beat.fingerprint, next(consumer.group for consumer in beat.consumers)) for beat in (first, *others)}
+    known = {
+        (beat.client_id, beat.fingerprint, next(consumer.group for consumer in beat.consumers))
+        for beat in (first, *others)
+    }
     assert known == {(client.client_id, first.fingerprint, "billing")}
     assert first.fingerprint > 0
 
 
-@pytest.mark.parametrize("answer", [ok(), ok(HeartbeatResponse(supports_v2=False)), ok(CHANGED)], ids=["4.9", "off", "asks for more"])
+@pytest.mark.parametrize(
+    "answer",
+    [ok(), ok(HeartbeatResponse(supports_v2=False)), ok(CHANGED)],
+    ids=["4.9", "off", "asks for more"],
+)
 async def test_a_broker_that_does_not_say_that_it_knows_gets_everything(
     broker: FakeBroker, member: Member, answer: RemotingCommand
 ) -> None:
     broker.on(HEART_BEAT, answer)
-    async with ClientInstance(ClientConfig(name_server=broker.address, heartbeat_period_s=0.02)) as client:
+    async with ClientInstance(
+        ClientConfig(name_server=broker.address, heartbeat_period_s=0.02)
+    ) as client:
         await client.routes.find("Orders")
         client.register_consumer(member)
         await broker.received(HEART_BEAT, 5)
@@ -105,18 +121,27 @@ async def test_a_broker_that_does_not_say_that_it_knows_gets_everything(
 
 
 @pytest.mark.parametrize("change", ["expression", "version"])
-async def test_a_changed_subscription_is_told_in_full(broker: FakeBroker, client: ClientInstance, member: Member, change: str) -> None:
-    """A new version alone as well: a pull that names it is refused by a broker that knows the old one."""
+async def test_a_changed_subscription_is_told_in_full(
+    broker: FakeBroker, client: ClientInstance, member: Member, change: str
+) -> None:
+    """A new version alone as well: a pull that names it is refused by a broker that knows the old
+    one.
+    """
     await short_one(broker)
     sent = len(beats(broker))
     member.expression, member.version = ("paid", 1) if change == "expression" else ("*", 2)
-    await short_one(broker, beyond=sent + 1)  # one may have been on its way
+    # one may have been on its way
+    await short_one(broker, beyond=sent + 1)
     told = [beat.consumers[0].subscriptions[0] for beat in beats(broker)[sent:] if is_full(beat)]
     assert [(row.expression, row.version) for row in told] == [(member.expression, member.version)]
 
 
-async def test_a_broker_that_asks_for_the_subscriptions_gets_them_at_once(broker: FakeBroker, client: ClientInstance) -> None:
-    """And with the heartbeat after that, until it says that it knows them: members of a group may differ for good."""
+async def test_a_broker_that_asks_for_the_subscriptions_gets_them_at_once(
+    broker: FakeBroker, client: ClientInstance
+) -> None:
+    """And with the heartbeat after that, until it says that it knows them: members of a group may
+    differ for good.
+    """
     await short_one(broker)
     asked = 0
 
@@ -129,7 +154,12 @@ async def test_a_broker_that_asks_for_the_subscriptions_gets_them_at_once(broker
 
     broker.on(HEART_BEAT, ask_once)
     await broker.until(lambda: bool(asked) and len(beats(broker)) >= asked + 3)
-    assert [is_full(beat) for beat in beats(broker)[asked - 1 : asked + 3]] == [False, True, True, False]
+    assert [is_full(beat) for beat in beats(broker)[asked - 1 : asked + 3]] == [
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 async def test_a_new_connection_gets_everything(broker: FakeBroker, client: ClientInstance) -> None:
@@ -143,7 +173,9 @@ async def test_a_new_connection_gets_everything(broker: FakeBroker, client: Clie
     assert [is_full(beat) for beat in beats(broker)[sent:]].count(True) == 1
 
 
-async def test_so_does_one_that_another_request_has_made(broker: FakeBroker, member: Member) -> None:
+async def test_so_does_one_that_another_request_has_made(
+    broker: FakeBroker, member: Member
+) -> None:
     async with ClientInstance(ClientConfig(name_server=broker.address)) as client:
         await client.routes.find("Orders")
         client.register_consumer(member)
@@ -156,21 +188,31 @@ async def test_so_does_one_that_another_request_has_made(broker: FakeBroker, mem
         assert all(map(is_full, beats(broker)))
 
 
-async def test_a_heartbeat_that_is_to_mend_something_is_full(broker: FakeBroker, client: ClientInstance) -> None:
+async def test_a_heartbeat_that_is_to_mend_something_is_full(
+    broker: FakeBroker, client: ClientInstance
+) -> None:
     await short_one(broker)
     sent = len(beats(broker))
     await client.heartbeat_now()
     assert any(map(is_full, beats(broker)[sent:]))
 
 
-async def test_a_client_of_more_groups_than_a_heartbeat_may_name_sends_several(broker: FakeBroker) -> None:
+async def test_a_client_of_more_groups_than_a_heartbeat_may_name_sends_several(
+    broker: FakeBroker,
+) -> None:
     """Ours refuses more than 256, Apache's keeps groups that one heartbeat does not name."""
 
     def refuse_many(request: RemotingCommand) -> RemotingCommand:
-        return ok(KNOWN) if len(HeartbeatData.decode(request.body).consumers) <= 256 else error(ResponseCode.INVALID_PARAMETER)
+        return (
+            ok(KNOWN)
+            if len(HeartbeatData.decode(request.body).consumers) <= 256
+            else error(ResponseCode.INVALID_PARAMETER)
+        )
 
     broker.on(HEART_BEAT, refuse_many)
-    async with ClientInstance(ClientConfig(name_server=broker.address, heartbeat_period_s=0.02)) as client:
+    async with ClientInstance(
+        ClientConfig(name_server=broker.address, heartbeat_period_s=0.02)
+    ) as client:
         await client.routes.find("Orders")
         groups = {f"group-{number}" for number in range(600)}
         for group in groups:
@@ -193,10 +235,17 @@ async def test_groups_with_many_long_names_are_in_several_heartbeats(broker: Fak
     class Large(Member):
         def consumer_data(self) -> ConsumerData:
             topics = [f"{self.group}-{number:03}-".ljust(120, "x") for number in range(100)]
-            return ConsumerData(group=self.group, subscriptions=tuple(SubscriptionData.of_tags(topic, "paid || late") for topic in topics))
+            return ConsumerData(
+                group=self.group,
+                subscriptions=tuple(
+                    SubscriptionData.of_tags(topic, "paid || late") for topic in topics
+                ),
+            )
 
     def refuse_large(request: RemotingCommand) -> RemotingCommand:
-        return ok(KNOWN) if len(request.body) <= 1024 * 1024 else error(ResponseCode.INVALID_PARAMETER)
+        return (
+            ok(KNOWN) if len(request.body) <= 1024 * 1024 else error(ResponseCode.INVALID_PARAMETER)
+        )
 
     broker.on(HEART_BEAT, refuse_large)
     async with ClientInstance(ClientConfig(name_server=broker.address)) as client:
@@ -212,7 +261,9 @@ async def test_groups_with_many_long_names_are_in_several_heartbeats(broker: Fak
     assert len(first) <= 4
 
 
-async def test_a_heartbeat_that_is_refused_does_not_hold_up_the_other_groups(broker: FakeBroker) -> None:
+async def test_a_heartbeat_that_is_refused_does_not_hold_up_the_other_groups(
+    broker: FakeBroker,
+) -> None:
     def refuse_the_first(request: RemotingCommand) -> RemotingCommand:
         named = {consumer.group for consumer in HeartbeatData.decode(request.body).consumers}
         return error(ResponseCode.INVALID_PARAMETER, "refused") if "group-0" in named else ok(KNOWN)
@@ -226,14 +277,29 @@ async def test_a_heartbeat_that_is_refused_does_not_hold_up_the_other_groups(bro
             client.register_consumer(member)
         with pytest.raises(MessageIllegal, match="refused"):
             await client.announce()
-    assert {consumer.group for beat in beats(broker) for consumer in beat.consumers} >= {f"group-{number}" for number in range(300)}
+    assert {consumer.group for beat in beats(broker) for consumer in beat.consumers} >= {
+        f"group-{number}" for number in range(300)
+    }
 
 
 def test_members_that_run_the_same_have_the_same_fingerprint() -> None:
-    def data(client_id: str = "c1", expression: str = "paid", version: int = 1, group: str = "billing") -> HeartbeatData:
-        consumer = ConsumerData(group=group, subscriptions=(SubscriptionData.of_tags("Orders", expression, version),))
+    def data(
+        client_id: str = "c1", expression: str = "paid", version: int = 1, group: str = "billing"
+    ) -> HeartbeatData:
+        consumer = ConsumerData(
+            group=group, subscriptions=(SubscriptionData.of_tags("Orders", expression, version),)
+        )
         return HeartbeatData(client_id=client_id, consumers=(consumer,))
 
     assert fingerprint(data()) == fingerprint(data(client_id="c2", version=2))
-    assert len({fingerprint(data()), fingerprint(data(expression="*")), fingerprint(data(group="screens"))}) == 3
+    assert (
+        len(
+            {
+                fingerprint(data()),
+                fingerprint(data(expression="*")),
+                fingerprint(data(group="screens")),
+            }
+        )
+        == 3
+    )
     assert fingerprint(HeartbeatData(client_id="c1", producers=("sellers",))) == 0

@@ -39,18 +39,35 @@ class Notes:
 
     def before_send(self, message: Message) -> Message | None:
         self.before.append(message.body)
-        return replace(message, properties={**message.properties, "path": message.properties.get("path", "") + self.name})
+        return replace(
+            message,
+            properties={
+                **message.properties,
+                "path": message.properties.get("path", "") + self.name,
+            },
+        )
 
-    def after_send(self, message: Message, result: SendResult | None, error: BaseException | None) -> None:
+    def after_send(
+        self, message: Message, result: SendResult | None, error: BaseException | None
+    ) -> None:
         assert message.properties["path"]
         self.after.append((message.body, result, error))
 
 
 def producer(broker: FakeBroker, *hooks: ogive.SendHook, **settings: float) -> Producer:
-    return Producer(broker.address, config=ProducerConfig(hooks=hooks, send_timeout_s=WAIT_S, **settings))  # type: ignore[arg-type]
+    return Producer(
+        broker.address,
+        config=ProducerConfig(
+            hooks=hooks,
+            send_timeout_s=WAIT_S,
+            **settings,  # type: ignore[arg-type]
+        ),
+    )
 
 
-async def test_a_hook_sees_each_message_before_and_after_and_may_add_to_it(broker: FakeBroker) -> None:
+async def test_a_hook_sees_each_message_before_and_after_and_may_add_to_it(
+    broker: FakeBroker,
+) -> None:
     notes = Notes()
     async with producer(broker, notes) as sending:
         first = await sending.send("Orders", b"1", tag="paid", properties={"size": "XL"})
@@ -64,7 +81,9 @@ async def test_a_hook_sees_each_message_before_and_after_and_may_add_to_it(broke
 
 async def test_a_hook_gets_the_handle_that_takes_the_message_back(broker: FakeBroker) -> None:
     notes = Notes()
-    place = SendMessageResponse(msg_id="7F" * 16, queue_id=0, queue_offset=0, recall_handle="aGFuZGxl")
+    place = SendMessageResponse(
+        msg_id="7F" * 16, queue_id=0, queue_offset=0, recall_handle="aGFuZGxl"
+    )
     broker.script(SEND, ok(place))
     async with producer(broker, notes) as sending:
         sent = await sending.send("Orders", b"1", delay_s=60.0)
@@ -76,7 +95,9 @@ async def test_the_first_hook_is_the_outermost(broker: FakeBroker) -> None:
     order: list[str] = []
 
     class Ordered(Notes):
-        def after_send(self, message: Message, result: SendResult | None, error: BaseException | None) -> None:
+        def after_send(
+            self, message: Message, result: SendResult | None, error: BaseException | None
+        ) -> None:
             order.append(self.name)
 
     async with producer(broker, Ordered("a"), Ordered("b")) as sending:
@@ -102,7 +123,9 @@ async def test_a_failed_send_is_heard_of_with_its_error(broker: FakeBroker) -> N
         result = await waiting
     bodies = [b"refused by the broker", b"nowhere", b"refused here", b"no room", b"first"]
     outcomes = [refused.value, lost.value, long.value, crowded.value, result]
-    assert [(body, result or error) for body, result, error in notes.after] == list(zip(bodies, outcomes, strict=True))
+    assert [(body, result or error) for body, result, error in notes.after] == list(
+        zip(bodies, outcomes, strict=True)
+    )
 
 
 async def test_a_batch_is_seen_message_by_message(broker: FakeBroker) -> None:
@@ -112,14 +135,18 @@ async def test_a_batch_is_seen_message_by_message(broker: FakeBroker) -> None:
         assert notes.after == [(b"%d" % (i + 1), result, None) for i, result in enumerate(results)]
         assert [result.queue_offset for result in results] == [0, 1, 2]
         [request] = broker.of(BATCH)
-        assert [decode_properties(item.properties)["path"] for item in decode_batch(request.body)] == ["a"] * 3
+        assert [
+            decode_properties(item.properties)["path"] for item in decode_batch(request.body)
+        ] == ["a"] * 3
         broker.script(BATCH, error(ResponseCode.MESSAGE_ILLEGAL, "no"))
         with pytest.raises(MessageIllegal) as refused:
             await sending.send_batch("Orders", [b"4", b"5"])
         assert notes.after[3:] == [(b"4", None, refused.value), (b"5", None, refused.value)]
 
 
-async def test_a_one_way_message_has_neither_result_nor_error_unless_it_never_left(broker: FakeBroker) -> None:
+async def test_a_one_way_message_has_neither_result_nor_error_unless_it_never_left(
+    broker: FakeBroker,
+) -> None:
     notes = Notes()
     async with producer(broker, notes) as sending:
         await sending.send_oneway("Orders", b"1")
@@ -128,12 +155,16 @@ async def test_a_one_way_message_has_neither_result_nor_error_unless_it_never_le
     assert notes.after == [(b"1", None, None), (b"2", None, lost.value)]
 
 
-async def test_a_hook_that_raises_or_returns_nonsense_breaks_nothing(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_hook_that_raises_or_returns_nonsense_breaks_nothing(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken:
         def before_send(self, message: Message) -> Message | None:
             raise ValueError("before")
 
-        def after_send(self, message: Message, result: SendResult | None, error: BaseException | None) -> None:
+        def after_send(
+            self, message: Message, result: SendResult | None, error: BaseException | None
+        ) -> None:
             raise SystemExit("after")
 
     class Odd(Notes):
@@ -159,10 +190,15 @@ def test_a_blocking_send_runs_before_send_in_the_callers_thread_and_context() ->
             seen.append((request_id.get(), threading.get_ident() == here))
             return None
 
-        def after_send(self, message: Message, result: SendResult | None, error: BaseException | None) -> None:
+        def after_send(
+            self, message: Message, result: SendResult | None, error: BaseException | None
+        ) -> None:
             seen.append(("after", threading.get_ident() != here))
 
-    with on_a_thread() as fake, ogive.Producer(fake.address, config=ProducerConfig(hooks=(Context(),))) as sending:
+    with (
+        on_a_thread() as fake,
+        ogive.Producer(fake.address, config=ProducerConfig(hooks=(Context(),))) as sending,
+    ):
         request_id.set("r-1")
         sending.send("Orders", b"1")
     assert seen == [("r-1", True), ("after", True)]
@@ -176,7 +212,9 @@ def test_what_after_send_or_a_callback_sets_in_the_context_is_gone_for_the_next_
         def before_send(self, message: Message) -> Message | None:
             return None
 
-        def after_send(self, message: Message, result: SendResult | None, error: BaseException | None) -> None:
+        def after_send(
+            self, message: Message, result: SendResult | None, error: BaseException | None
+        ) -> None:
             seen.append(left.get())
             left.set("by after_send")
 
@@ -184,7 +222,10 @@ def test_what_after_send_or_a_callback_sets_in_the_context_is_gone_for_the_next_
         seen.append(left.get())
         left.set("by a callback")
 
-    with on_a_thread() as fake, ogive.Producer(fake.address, config=ProducerConfig(hooks=(Setting(),))) as sending:
+    with (
+        on_a_thread() as fake,
+        ogive.Producer(fake.address, config=ProducerConfig(hooks=(Setting(),))) as sending,
+    ):
         for body in (b"1", b"2"):
             future = sending.submit("Orders", body)
             future.add_done_callback(called)

@@ -1,4 +1,6 @@
-"""What producers and consumers of one client share: its life, name servers, groups and heartbeats."""
+"""What producers and consumers of one client share: its life, name servers, groups and
+heartbeats.
+"""
 
 import asyncio
 import logging
@@ -47,7 +49,10 @@ class Member:
 
 
 def client_of(
-    *brokers: FakeBroker, request_timeout_s: float = 3.0, heartbeat_period_s: float = 30.0, route_period_s: float = 30.0
+    *brokers: FakeBroker,
+    request_timeout_s: float = 3.0,
+    heartbeat_period_s: float = 30.0,
+    route_period_s: float = 30.0,
 ) -> ClientInstance:
     return ClientInstance(
         ClientConfig(
@@ -73,26 +78,42 @@ async def test_a_cancelled_close_still_closes_everything() -> None:
         with pytest.raises(asyncio.CancelledError):
             await closing
         assert client.pool.addresses() == []
-        assert {task for task in asyncio.all_tasks() - before if task.get_name().endswith(client.client_id)} == set()
+        assert {
+            task
+            for task in asyncio.all_tasks() - before
+            if task.get_name().endswith(client.client_id)
+        } == set()
 
 
 @pytest.mark.feature(6)
 async def test_heartbeats_name_every_group_and_reach_every_broker() -> None:
-    async with FakeBroker({"Orders": 1}) as broker, FakeBroker({"Orders": 1}, name="broker-b") as other, client_of(broker) as client:
+    async with (
+        FakeBroker({"Orders": 1}) as broker,
+        FakeBroker({"Orders": 1}, name="broker-b") as other,
+        client_of(broker) as client,
+    ):
         broker.peers.append(other)
         await client.routes.find("Orders")
-        assert await client.heartbeat_now() == 0  # nobody to speak for
+        # nobody to speak for
+        assert await client.heartbeat_now() == 0
         client.register_producer("sellers")
         client.register_consumer(Member())
         assert await client.heartbeat_now() == 2
         for peer in (broker, other):
             data = HeartbeatData.decode(peer.of(HEART_BEAT)[0].body)
-            assert (data.client_id, data.producers, [c.group for c in data.consumers]) == (client.client_id, ("sellers",), ["billing"])
+            assert (data.client_id, data.producers, [c.group for c in data.consumers]) == (
+                client.client_id,
+                ("sellers",),
+                ["billing"],
+            )
 
 
 @pytest.mark.feature(178)
 async def test_heartbeats_go_on_by_themselves() -> None:
-    async with FakeBroker({"Orders": 1}) as broker, client_of(broker, heartbeat_period_s=0.02) as client:
+    async with (
+        FakeBroker({"Orders": 1}) as broker,
+        client_of(broker, heartbeat_period_s=0.02) as client,
+    ):
         await client.routes.find("Orders")
         client.register_consumer(Member())
         await broker.received(HEART_BEAT, 3)
@@ -110,7 +131,11 @@ async def test_a_broker_that_restarts_gets_a_heartbeat_with_the_first_new_connec
 
 
 async def test_a_dead_broker_is_reported_once_per_outage(caplog: pytest.LogCaptureFixture) -> None:
-    async with FakeBroker({"Orders": 1}) as broker, FakeBroker({"Orders": 1}, name="broker-b") as other, client_of(broker) as client:
+    async with (
+        FakeBroker({"Orders": 1}) as broker,
+        FakeBroker({"Orders": 1}, name="broker-b") as other,
+        client_of(broker) as client,
+    ):
         broker.peers.append(other)
         await client.routes.find("Orders")
         client.register_consumer(Member())
@@ -136,7 +161,8 @@ async def test_one_heartbeat_is_on_its_way_at_a_time() -> None:
         # These say what has changed since the first left, and one heartbeat says it for all of
         # them.
         beating = [first, *(asyncio.create_task(client.heartbeat_now()) for _ in range(5))]
-        await client.routes.refresh("Orders")  # an answer that comes later than further heartbeats would have come
+        # an answer that comes later than further heartbeats would have come
+        await client.routes.refresh("Orders")
         assert len(broker.of(HEART_BEAT)) == 1
         broker.release(HEART_BEAT)
         assert await asyncio.gather(*beating) == [1] * 6
@@ -145,7 +171,9 @@ async def test_one_heartbeat_is_on_its_way_at_a_time() -> None:
 
 @pytest.mark.feature(182)
 async def test_a_group_is_left_behind_the_last_heartbeat_that_names_it() -> None:
-    """Brokers hand the two to different threads: a heartbeat that is overtaken would bring the member back."""
+    """Brokers hand the two to different threads: a heartbeat that is overtaken would bring the
+    member back.
+    """
     async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
         await client.routes.find("Orders")
         member = Member()
@@ -155,7 +183,8 @@ async def test_a_group_is_left_behind_the_last_heartbeat_that_names_it() -> None
         beating = asyncio.create_task(client.heartbeat_now())
         await broker.received(HEART_BEAT)
         leaving = asyncio.create_task(client.unregister_consumer(member))
-        await client.routes.refresh("Orders")  # an answer that comes later than a leave would have come
+        # an answer that comes later than a leave would have come
+        await client.routes.refresh("Orders")
         assert not broker.of(RequestCode.UNREGISTER_CLIENT)
         broker.release(HEART_BEAT)
         await asyncio.gather(beating, leaving)
@@ -193,7 +222,10 @@ async def test_leaving_tells_the_brokers() -> None:
             client.register_consumer(Member())
             await client.heartbeat_now()
             assert list(broker.members["billing"]) == [client.client_id]
-        left = [(r.ext_fields.get("producerGroup"), r.ext_fields.get("consumerGroup")) for r in broker.of(RequestCode.UNREGISTER_CLIENT)]
+        left = [
+            (r.ext_fields.get("producerGroup"), r.ext_fields.get("consumerGroup"))
+            for r in broker.of(RequestCode.UNREGISTER_CLIENT)
+        ]
         assert left == [("sellers", None), (None, "billing")]
         assert not broker.members["billing"]
 
@@ -206,7 +238,9 @@ async def test_a_broker_that_refuses_heartbeats_is_asked_again() -> None:
         assert [await client.heartbeat_now(), await client.heartbeat_now()] == [0, 1]
 
 
-async def test_a_background_task_with_a_bug_stops_the_client_loudly(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_background_task_with_a_bug_stops_the_client_loudly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def bug() -> None:
         raise ZeroDivisionError
 
@@ -236,7 +270,9 @@ async def test_a_client_says_what_is_wrong_with_its_use() -> None:
 
 
 @pytest.mark.feature(3)
-@pytest.mark.parametrize("text", ["", ";", "host:port", "host:0", ":1", "a:1,b:1", "rocketmq://a:1"])
+@pytest.mark.parametrize(
+    "text", ["", ";", "host:port", "host:0", ":1", "a:1,b:1", "rocketmq://a:1"]
+)
 def test_a_name_server_address_that_cannot_work_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption, match="name server"):
         ClientConfig(name_server=text)

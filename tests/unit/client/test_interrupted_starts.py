@@ -34,14 +34,18 @@ def check(message: MessageExt) -> None:
 
 BLOCKING: dict[str, Callable[[str], Any]] = {
     "PushConsumer": lambda address: ogive.PushConsumer(bill, name_server=address),
-    "PullConsumer": lambda address: ogive.PullConsumer("Orders", group="interrupted", name_server=address),
+    "PullConsumer": lambda address: ogive.PullConsumer(
+        "Orders", group="interrupted", name_server=address
+    ),
     "Producer": ogive.Producer,
     "transactions": lambda address: ogive.Producer(address, group="ordering", check=check),
     "Admin": ogive.Admin,
 }
 ASYNC: dict[str, Callable[[str], Any]] = {
     "PushConsumer": lambda address: aio.PushConsumer(bill, name_server=address),
-    "PullConsumer": lambda address: aio.PullConsumer("Orders", group="interrupted", name_server=address),
+    "PullConsumer": lambda address: aio.PullConsumer(
+        "Orders", group="interrupted", name_server=address
+    ),
     "Producer": lambda address: aio.Producer(address, group="ordering", check=check),
     "Admin": aio.Admin,
 }
@@ -63,7 +67,9 @@ def until(condition: Callable[[], object], what: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("make", BLOCKING.values(), ids=BLOCKING)
-def test_control_c_at_any_moment_of_entering_the_block_leaves_nothing(broker: FakeBroker, make: Callable[[str], Any]) -> None:
+def test_control_c_at_any_moment_of_entering_the_block_leaves_nothing(
+    broker: FakeBroker, make: Callable[[str], Any]
+) -> None:
     loop = portal().loop
     threads = {thread for thread in threading.enumerate() if thread.name.startswith("interrupted")}
 
@@ -79,15 +85,22 @@ def test_control_c_at_any_moment_of_entering_the_block_leaves_nothing(broker: Fa
     while not entered:
         with contextlib.suppress(KeyboardInterrupt):
             signalled_at(moment, partial(enter, make(broker.address)), press)
-        until(lambda: not asyncio.all_tasks(loop), f"the end of tasks after an interrupt at {moment}: {asyncio.all_tasks(loop)}")
+        until(
+            lambda: not asyncio.all_tasks(loop),
+            f"the end of tasks after an interrupt at {moment}: {asyncio.all_tasks(loop)}",
+        )
         assert not broker.members["interrupted"]
         moment += STEP
     assert moment > 50
-    assert {thread for thread in threading.enumerate() if thread.name.startswith("interrupted")} == threads
+    assert {
+        thread for thread in threading.enumerate() if thread.name.startswith("interrupted")
+    } == threads
 
 
 @pytest.mark.parametrize("make", ASYNC.values(), ids=ASYNC)
-async def test_a_cancelled_entry_of_an_async_block_leaves_nothing(make: Callable[[str], Any]) -> None:
+async def test_a_cancelled_entry_of_an_async_block_leaves_nothing(
+    make: Callable[[str], Any],
+) -> None:
     """Cancelled after each number of turns of the loop in turn."""
     async with FakeBroker({"Orders": 1}) as broker:
         before, turns, entered = asyncio.all_tasks(), 0, False
@@ -104,7 +117,9 @@ async def test_a_cancelled_entry_of_an_async_block_leaves_nothing(make: Callable
             entering.cancel()
             await asyncio.wait({entering})
             async with asyncio.timeout(WAIT_S):
-                while {task for task in asyncio.all_tasks() - before if "FakeBroker" not in repr(task)} or broker.members["interrupted"]:
+                while {
+                    task for task in asyncio.all_tasks() - before if "FakeBroker" not in repr(task)
+                } or broker.members["interrupted"]:
                     await asyncio.sleep(0)
             turns += 1
         assert turns > 1

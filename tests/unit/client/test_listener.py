@@ -23,10 +23,14 @@ def test_a_listener_is_still_the_function() -> None:
 
 
 @pytest.mark.parametrize(
-    ("expression", "tags"), [("*", ()), (" * ", ()), ("paid", ("paid",)), ("paid||refunded || paid", ("paid", "refunded"))]
+    ("expression", "tags"),
+    [("*", ()), (" * ", ()), ("paid", ("paid",)), ("paid||refunded || paid", ("paid", "refunded"))],
 )
 def test_tags_that_a_listener_may_name(expression: str, tags: tuple[str, ...]) -> None:
-    assert listener("Orders", group="billing", tags=expression)(print).config.subscription(0).tags == tags
+    assert (
+        listener("Orders", group="billing", tags=expression)(print).config.subscription(0).tags
+        == tags
+    )
 
 
 def test_async_functions_are_recognised() -> None:
@@ -44,7 +48,12 @@ def test_async_functions_are_recognised() -> None:
 
 @pytest.mark.parametrize(
     ("settings", "retries"),
-    [({}, 16), ({"max_retries": 0}, 0), ({"orderly": True}, UNLIMITED_RETRIES), ({"orderly": True, "max_retries": 3}, 3)],
+    [
+        ({}, 16),
+        ({"max_retries": 0}, 0),
+        ({"orderly": True}, UNLIMITED_RETRIES),
+        ({"orderly": True, "max_retries": 3}, 3),
+    ],
 )
 def test_how_often_a_message_comes_again(settings: dict[str, Any], retries: int) -> None:
     assert listener("Orders", group="billing", **settings)(print).config.retries == retries
@@ -106,19 +115,32 @@ class Service:
         ({}, _nothing, "too many positional arguments.*called with the message"),
         ({}, _two, "missing a required argument: 'more'"),
         ({}, Service.handle, r"Service.handle\(self, message.*service.method"),
-        ({"as_": dict}, _three, "missing a required argument: 'more'.*with the value, and the message"),
+        (
+            {"as_": dict},
+            _three,
+            "missing a required argument: 'more'.*with the value, and the message",
+        ),
         ({}, _yields, "_yields yields"),
         ({}, _yields_later, "yields"),
         ({}, "bill", "'bill' is none"),
     ],
 )
-def test_a_function_that_could_not_be_called_is_refused_at_once(settings: dict[str, Any], function: Any, says: str) -> None:
+def test_a_function_that_could_not_be_called_is_refused_at_once(
+    settings: dict[str, Any], function: Any, says: str
+) -> None:
     with pytest.raises(InvalidOption, match=says):
         listener("Orders", group="billing", **settings)(function)
 
 
 @pytest.mark.parametrize(
-    "function", [Service().handle, lambda *messages: None, lambda message, times=1: None, functools.partial(_two, more=1), int]
+    "function",
+    [
+        Service().handle,
+        lambda *messages: None,
+        lambda message, times=1: None,
+        functools.partial(_two, more=1),
+        int,
+    ],
 )
 def test_whatever_takes_a_message_may_listen(function: Any) -> None:
     assert listener("Orders", group="billing")(function).function is function
@@ -140,10 +162,17 @@ def test_settings_of_a_wrong_type_are_named(settings: dict[str, Any]) -> None:
 
 
 def test_a_start_time_needs_its_zone() -> None:
-    assert listener("Orders", group="billing", start=datetime(2026, 1, 1, tzinfo=UTC))(print).config.start
+    assert listener("Orders", group="billing", start=datetime(2026, 1, 1, tzinfo=UTC))(
+        print
+    ).config.start
 
 
 def test_results_that_cannot_be() -> None:
-    for make in (lambda: Later(-2), lambda: Later(done=-1), lambda: Suspend(-1.0), lambda: Suspend(float("nan"))):
+    for make in (
+        lambda: Later(-2),
+        lambda: Later(done=-1),
+        lambda: Suspend(-1.0),
+        lambda: Suspend(float("nan")),
+    ):
         with pytest.raises(InvalidOption):
             make()

@@ -57,7 +57,9 @@ async def test_each_server_gets_its_share_of_the_budget() -> None:
         shares.append(timeout_s)
         raise ConnectError("refused", address)
 
-    with pytest.raises(NoNameServer, match=r"at a:1;b:2;c:3 within 0\.. s; tried \d+ times, at last: refused"):
+    with pytest.raises(
+        NoNameServer, match=r"at a:1;b:2;c:3 within 0\.. s; tried \d+ times, at last: refused"
+    ):
         await NameServers(["a:1", "b:2", "c:3"]).ask(call, 0.3)
     first, second, third = shares[:3]
     assert 0.05 < first <= 0.1
@@ -76,8 +78,17 @@ async def test_an_answer_that_says_no_is_an_answer() -> None:
     assert asked == ["a:1"]
 
 
-@pytest.mark.parametrize("refusal", [BrokerBusy(2, "busy"), BrokerInternalError(1, "not ready"), ProtocolError("body is no JSON object")])
-async def test_a_server_that_cannot_say_is_passed_over_and_believed_only_when_no_other_can(refusal: OgiveError) -> None:
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        BrokerBusy(2, "busy"),
+        BrokerInternalError(1, "not ready"),
+        ProtocolError("body is no JSON object"),
+    ],
+)
+async def test_a_server_that_cannot_say_is_passed_over_and_believed_only_when_no_other_can(
+    refusal: OgiveError,
+) -> None:
     asked: list[str] = []
     able = {"b:2"}
 
@@ -95,7 +106,9 @@ async def test_a_server_that_cannot_say_is_passed_over_and_believed_only_when_no
     assert asked == ["a:1", "b:2", "b:2", "b:2", "a:1"]
 
 
-async def test_what_is_no_name_server_is_passed_over_and_said_at_once_where_there_is_no_other() -> None:
+async def test_what_is_no_name_server_is_passed_over_and_said_at_once_where_there_is_no_other() -> (
+    None
+):
     asked: list[str] = []
 
     async def call(address: str, timeout_s: float) -> str:
@@ -133,7 +146,8 @@ async def test_another_question_s_answer_does_not_make_one_ask_the_same_server_t
     async def call(address: str, timeout_s: float) -> str:
         asked.append(address)
         if address == "a:1":
-            assert await servers.ask(other, 1.0) == "b:2"  # which is asked first from now on
+            # which is asked first from now on
+            assert await servers.ask(other, 1.0) == "b:2"
             raise ConnectError("refused", address)
         return address
 
@@ -142,7 +156,9 @@ async def test_another_question_s_answer_does_not_make_one_ask_the_same_server_t
     assert asked == ["a:1", "b:2"]
 
 
-async def test_a_list_that_is_read_again_during_a_question_does_not_mix_up_who_is_asked_first() -> None:
+async def test_a_list_that_is_read_again_during_a_question_does_not_mix_up_who_is_asked_first() -> (
+    None
+):
     async def call(address: str, timeout_s: float) -> str:
         servers.addresses = ["c:3"]
         if address == "a:1":
@@ -153,7 +169,9 @@ async def test_a_list_that_is_read_again_during_a_question_does_not_mix_up_who_i
     assert [await servers.ask(call, 1.0) for _ in range(2)] == ["b:2", "c:3"]
 
 
-async def test_a_doubt_is_of_one_question_and_the_others_go_on_with_the_server_that_answers() -> None:
+async def test_a_doubt_is_of_one_question_and_the_others_go_on_with_the_server_that_answers() -> (
+    None
+):
     asked: list[str] = []
 
     async def other(address: str, timeout_s: float) -> str:
@@ -163,7 +181,8 @@ async def test_a_doubt_is_of_one_question_and_the_others_go_on_with_the_server_t
     async def call(address: str, timeout_s: float) -> str:
         asked.append(address)
         if address == "b:2":
-            await servers.ask(other, 1.0)  # while the doubted one waits for a server that is dead
+            # while the doubted one waits for a server that is dead
+            await servers.ask(other, 1.0)
             raise ConnectError("refused", address)
         return address
 
@@ -180,7 +199,11 @@ async def test_who_answers_a_doubted_question_is_asked_first_from_then_on() -> N
         return address
 
     servers = NameServers(["a:1", "b:2", "c:3"])
-    assert [await servers.ask(call, 1.0, doubted=doubted) for doubted in (False, True, False)] == ["a:1", "b:2", "b:2"]
+    assert [await servers.ask(call, 1.0, doubted=doubted) for doubted in (False, True, False)] == [
+        "a:1",
+        "b:2",
+        "b:2",
+    ]
     assert await NameServers(["a:1"]).ask(call, 1.0, doubted=True) == "a:1"
 
 
@@ -232,20 +255,24 @@ def address_server() -> Iterator[AddressServer]:
 
 
 @pytest.mark.feature(31)
-async def test_name_servers_are_found_by_http_and_looked_up_again(address_server: AddressServer) -> None:
+async def test_name_servers_are_found_by_http_and_looked_up_again(
+    address_server: AddressServer,
+) -> None:
     async with FakeBroker({"Orders": 1}) as first, FakeBroker({"Orders": 2}) as second:
         address_server.text = f"{first.address}\n"
         config = ClientConfig(name_server=address_server.url, name_server_period_s=0.02)
         assert config.name_servers == ()
         async with ClientInstance(config) as client:
-            assert address_server.asked == []  # nothing happens before the first use
+            # nothing happens before the first use
+            assert address_server.asked == []
             assert len(await client.routes.publish_queues("Orders")) == 1
             assert address_server.asked[0] == "/rocketmq/nsaddr"
             address_server.text = second.address
             await until(lambda: client.name_servers.addresses == [second.address])
             assert len((await client.routes.refresh("Orders")).queues) == 1
             assert second.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)
-            address_server.status = 500  # what is known stays
+            # what is known stays
+            address_server.status = 500
             asked = len(address_server.asked)
             await until(lambda: len(address_server.asked) > asked + 1)
             assert client.name_servers.addresses == [second.address]
@@ -253,10 +280,16 @@ async def test_name_servers_are_found_by_http_and_looked_up_again(address_server
 
 @pytest.mark.parametrize(
     ("text", "status", "said"),
-    [("", 200, "no name server is given"), ("<html>", 200, "and '<html>' came"), ("", 404, "HTTP Error 404")],
+    [
+        ("", 200, "no name server is given"),
+        ("<html>", 200, "and '<html>' came"),
+        ("", 404, "HTTP Error 404"),
+    ],
     ids=["empty", "no list", "not found"],
 )
-async def test_a_list_that_is_none_is_said_with_its_url(address_server: AddressServer, text: str, status: int, said: str) -> None:
+async def test_a_list_that_is_none_is_said_with_its_url(
+    address_server: AddressServer, text: str, status: int, said: str
+) -> None:
     address_server.text, address_server.status = text, status
     servers = NameServers([], address_server.url)
 
@@ -272,7 +305,10 @@ async def test_a_list_that_is_none_is_said_with_its_url(address_server: AddressS
 
 def test_a_url_without_a_path_is_an_address_as_in_java() -> None:
     assert ClientConfig(name_server="http://ns:9876").name_servers == ("ns:9876",)
-    assert ClientConfig(name_server="http://config:8080/rocketmq/nsaddr").name_server_source == "http://config:8080/rocketmq/nsaddr"
+    assert (
+        ClientConfig(name_server="http://config:8080/rocketmq/nsaddr").name_server_source
+        == "http://config:8080/rocketmq/nsaddr"
+    )
     with pytest.raises(InvalidOption, match="names no host"):
         ClientConfig(name_server="http:///nsaddr")
 

@@ -41,7 +41,8 @@ def shop(broker: FakeBroker) -> ClientConfig:
     ("name", "on_wire"),
     [
         ("Orders", "shop%Orders"),
-        ("shop%Orders", "shop%Orders"),  # exactly one prefix, however often
+        # exactly one prefix, however often
+        ("shop%Orders", "shop%Orders"),
         ("%RETRY%billing", "%RETRY%shop%billing"),
         ("%DLQ%billing", "%DLQ%shop%billing"),
         ("%RETRY%shop%billing", "%RETRY%shop%billing"),
@@ -75,33 +76,49 @@ async def test_what_is_sent_again_has_one_prefix_still(broker: FakeBroker) -> No
         assert sent.queue == ORDERS
         await producer.send("Orders", b"4711", queue=sent.queue)
         await producer.send_oneway("Orders", b"4711")
-        assert [result.queue for result in await producer.send_batch("Orders", [b"1", Message("Orders", b"2")])] == [ORDERS] * 2
+        assert [
+            result.queue
+            for result in await producer.send_batch("Orders", [b"1", Message("Orders", b"2")])
+        ] == [ORDERS] * 2
         await broker.received(RequestCode.SEND_BATCH_MESSAGE)
         assert producer.config.group == "sellers"
         await producer.client.heartbeat_now()
     sends = [*broker.of(SEND), *broker.of(RequestCode.SEND_BATCH_MESSAGE)]
-    assert {(request.ext_fields["a"], request.ext_fields["b"]) for request in sends} == {("shop%sellers", "shop%Orders")}
+    assert {(request.ext_fields["a"], request.ext_fields["b"]) for request in sends} == {
+        ("shop%sellers", "shop%Orders")
+    }
     assert len(sends) == 5
     assert HeartbeatData.decode(broker.of(HEARTBEAT)[-1].body).producers == ("shop%sellers",)
 
 
 @pytest.mark.feature(5)
 @pytest.mark.parametrize("batch", [1, 2])
-async def test_a_listener_sees_no_namespace_and_the_broker_nothing_else(broker: FakeBroker, batch: int) -> None:
+async def test_a_listener_sees_no_namespace_and_the_broker_nothing_else(
+    broker: FakeBroker, batch: int
+) -> None:
     seen, changes = Seen(), list[MessageQueue]()
     broker.put("shop%Orders", b"new")
-    broker.put("%RETRY%shop%billing", b"again", properties=encode_properties({"RETRY_TOPIC": "shop%Orders"}))
+    broker.put(
+        "%RETRY%shop%billing",
+        b"again",
+        properties=encode_properties({"RETRY_TOPIC": "shop%Orders"}),
+    )
 
     def take(got: MessageExt | list[MessageExt]) -> None:
         for message in got if isinstance(got, list) else [got]:
             seen(message)
 
     async with aio.PushConsumer(
-        to(take, batch=batch), client=shop(broker), config=QUICK, on_change=lambda taken, _: changes.extend(taken)
+        to(take, batch=batch),
+        client=shop(broker),
+        config=QUICK,
+        on_change=lambda taken, _: changes.extend(taken),
     ) as consumer:
         await seen.wait(2)
         await broker.until(lambda: broker.offsets.get(("shop%billing", "shop%Orders", 0)) == 1)
-        await broker.until(lambda: broker.offsets.get(("shop%billing", "%RETRY%shop%billing", 0)) == 1)
+        await broker.until(
+            lambda: broker.offsets.get(("shop%billing", "%RETRY%shop%billing", 0)) == 1
+        )
         retry = MessageQueue("%RETRY%billing", "broker-a", 0)
         assert consumer.assignment == {"billing": [retry, ORDERS]}
         assert await consumer.lag() == {ORDERS: 0}
@@ -117,7 +134,9 @@ async def test_a_listener_sees_no_namespace_and_the_broker_nothing_else(broker: 
 
 async def test_messages_that_are_iterated_over_have_none_either(broker: FakeBroker) -> None:
     broker.put("shop%Orders", b"new")
-    async with aio.PushConsumer("Orders", group="billing", start="earliest", client=shop(broker), config=QUICK) as consumer:
+    async with aio.PushConsumer(
+        "Orders", group="billing", start="earliest", client=shop(broker), config=QUICK
+    ) as consumer:
         async for message in consumer:
             async with message.process():
                 assert (message.topic, message.queue) == ("Orders", ORDERS)
@@ -133,15 +152,22 @@ async def test_listeners_come_and_go_by_their_own_names(broker: FakeBroker) -> N
         with pytest.raises(InvalidOption, match="no listener of News in group billing"):
             await consumer.unsubscribe(other)
         await consumer.unsubscribe(prices)
-    topics = {one.topic for one in HeartbeatData.decode(broker.of(HEARTBEAT)[-1].body).consumers[0].subscriptions}
+    topics = {
+        one.topic
+        for one in HeartbeatData.decode(broker.of(HEARTBEAT)[-1].body).consumers[0].subscriptions
+    }
     assert topics == {"shop%Orders", "%RETRY%shop%billing"}
 
 
 async def test_who_pulls_speaks_of_bare_queues(broker: FakeBroker) -> None:
     for body in (b"0", b"1", b"2"):
         broker.put("shop%Orders", body)
-    async with aio.PullConsumer("Orders", group="billing", start="earliest", client=shop(broker), config=QUICK) as consumer:
-        assert [(m.topic, m.queue, m.body) for m in await collect(consumer, 1)] == [("Orders", ORDERS, b"0")]
+    async with aio.PullConsumer(
+        "Orders", group="billing", start="earliest", client=shop(broker), config=QUICK
+    ) as consumer:
+        assert [(m.topic, m.queue, m.body) for m in await collect(consumer, 1)] == [
+            ("Orders", ORDERS, b"0")
+        ]
         assert consumer.assignment == await consumer.queues("Orders") == [ORDERS]
         await consumer.seek(ORDERS, 2)
         assert [m.body for m in await collect(consumer, 1)] == [b"2"]
@@ -151,7 +177,10 @@ async def test_who_pulls_speaks_of_bare_queues(broker: FakeBroker) -> None:
         await consumer.commit({ORDERS: 1})
         assert await consumer.committed(ORDERS) == 1
         assert await consumer.lag() == {ORDERS: 0}
-        assert (await consumer.beginning_offset(ORDERS), await consumer.end_offset(ORDERS)) == (0, 3)
+        assert (await consumer.beginning_offset(ORDERS), await consumer.end_offset(ORDERS)) == (
+            0,
+            3,
+        )
         (message,) = (await consumer.pull(ORDERS, 1, max_messages=1)).messages
         assert (message.topic, message.queue) == ("Orders", ORDERS)
     assert {request.ext_fields["topic"] for request in broker.of(PULL)} == {"shop%Orders"}
@@ -167,7 +196,9 @@ async def test_two_namespaces_share_a_process(broker: FakeBroker) -> None:
         aio.Producer(client=ClientConfig(name_server=broker.address, namespace="desk")) as two,
     ):
         await asyncio.gather(one.send("Orders", b"1"), two.send("Orders", b"2"))
-    assert {topic: [m.body for m in rows] for (topic, _), rows in broker.stored.items() if rows} == {
+    assert {
+        topic: [m.body for m in rows] for (topic, _), rows in broker.stored.items() if rows
+    } == {
         "shop%Orders": [b"1"],
         "desk%Orders": [b"2"],
     }
@@ -189,4 +220,7 @@ async def test_in_5_every_request_names_the_namespace_in_its_header() -> None:
             await broker.until(lambda: broker.offsets.get(("billing", "Orders", 0)) == 4)
         assert {message.topic for message in seen.messages} == {"Orders"}
         assert len(broker.requests) > 10
-        assert {(request.ext_fields.get("ns"), request.ext_fields.get("nsd")) for request in broker.requests} == {("shop", "true")}
+        assert {
+            (request.ext_fields.get("ns"), request.ext_fields.get("nsd"))
+            for request in broker.requests
+        } == {("shop", "true")}

@@ -1,4 +1,6 @@
-"""Sending: what goes over the wire, where it goes, in which order, and what a caller learns when something fails."""
+"""Sending: what goes over the wire, where it goes, in which order, and what a caller learns when
+something fails.
+"""
 
 import asyncio
 import itertools
@@ -55,7 +57,10 @@ async def producing(
     *topics: str, queues: int = 1, brokers: int = 1, config: ProducerConfig = CONFIG
 ) -> AsyncIterator[tuple[Producer, list[FakeBroker]]]:
     """A producer, and brokers that all hold *topics* (and TBW102 if it is among them)."""
-    fakes = [FakeBroker(dict.fromkeys(topics, queues), name=f"broker-{chr(ord('a') + i)}") for i in range(brokers)]
+    fakes = [
+        FakeBroker(dict.fromkeys(topics, queues), name=f"broker-{chr(ord('a') + i)}")
+        for i in range(brokers)
+    ]
     try:
         for fake in fakes:
             await fake.start()
@@ -83,43 +88,82 @@ def properties_of(request: RemotingCommand) -> dict[str, str]:
     return decode_properties((header_of(request).properties or "").encode())
 
 
-# --- on the wire -----------------------------------------------------------------------------------------------------
+# --- on the wire ----------------------------------------------------------------------------------
 
 
 async def test_a_message_arrives_with_everything_that_describes_it() -> None:
     async with producing("Orders") as (producer, [broker]):
         sent = await producer.send(
-            "Orders", b"4711: 2 x espresso", tag="paid", keys=["4711", "x"], properties={"size": "XL"}, sharding_key="7", delay_level=3
+            "Orders",
+            b"4711: 2 x espresso",
+            tag="paid",
+            keys=["4711", "x"],
+            properties={"size": "XL"},
+            sharding_key="7",
+            delay_level=3,
         )
         [request] = broker.of(SEND)
     header = header_of(request)
     assert (request.body, request.serialize_type) == (b"4711: 2 x espresso", SerializeType.ROCKETMQ)
-    assert (header.producer_group, header.topic, header.queue_id, header.sys_flag, header.flag) == ("ogive-producer", "Orders", 0, 0, 0)
-    assert (header.default_topic, header.default_topic_queue_nums, header.broker_name) == ("TBW102", 4, "broker-a")
+    assert (header.producer_group, header.topic, header.queue_id, header.sys_flag, header.flag) == (
+        "ogive-producer",
+        "Orders",
+        0,
+        0,
+        0,
+    )
+    assert (header.default_topic, header.default_topic_queue_nums, header.broker_name) == (
+        "TBW102",
+        4,
+        "broker-a",
+    )
     assert properties_of(request) == {
-        "UNIQ_KEY": sent.id, "TAGS": "paid", "KEYS": "4711 x", "size": "XL", "__SHARDINGKEY": "7", "DELAY": "3"
-    }  # fmt: skip
-    assert (sent.status, sent.queue, sent.queue_offset) == (SendStatus.SEND_OK, MessageQueue("Orders", "broker-a", 0), 0)
+        "UNIQ_KEY": sent.id,
+        "TAGS": "paid",
+        "KEYS": "4711 x",
+        "size": "XL",
+        "__SHARDINGKEY": "7",
+        "DELAY": "3",
+    }
+    assert (sent.status, sent.queue, sent.queue_offset) == (
+        SendStatus.SEND_OK,
+        MessageQueue("Orders", "broker-a", 0),
+        0,
+    )
     assert (len(sent.id), len(sent.offset_id)) == (32, 32)
 
 
 async def test_a_message_object_and_arguments_say_the_same() -> None:
     async with producing("Orders") as (producer, [broker]):
-        await producer.send(Message("Orders", b"a", tag="paid", keys=("1",), sharding_key="7", delay_level=1))
+        await producer.send(
+            Message("Orders", b"a", tag="paid", keys=("1",), sharding_key="7", delay_level=1)
+        )
         await producer.send("Orders", b"a", tag="paid", keys="1", sharding_key="7", delay_level=1)
         first, second = (properties_of(request) for request in broker.of(SEND))
         assert first.pop("UNIQ_KEY") != second.pop("UNIQ_KEY")
         assert first == second
         await producer.send(Message("Orders", b"a", flag=9, wait_store_ok=False))
-        assert (header_of(broker.of(SEND)[2]).flag, properties_of(broker.of(SEND)[2])["WAIT"]) == (9, "false")
+        assert (header_of(broker.of(SEND)[2]).flag, properties_of(broker.of(SEND)[2])["WAIT"]) == (
+            9,
+            "false",
+        )
 
 
 @pytest.mark.feature(141)
 async def test_weaker_guarantees_are_results_and_no_errors() -> None:
     async with producing("Orders") as (producer, [broker]):
-        broker.script(SEND, RemotingCommand(ResponseCode.FLUSH_DISK_TIMEOUT, {"msgId": "M", "queueId": "0", "queueOffset": "5"}))
+        broker.script(
+            SEND,
+            RemotingCommand(
+                ResponseCode.FLUSH_DISK_TIMEOUT, {"msgId": "M", "queueId": "0", "queueOffset": "5"}
+            ),
+        )
         sent = await producer.send("Orders", b"a")
-        assert (sent.status, sent.queue_offset, len(broker.of(SEND))) == (SendStatus.FLUSH_DISK_TIMEOUT, 5, 1)
+        assert (sent.status, sent.queue_offset, len(broker.of(SEND))) == (
+            SendStatus.FLUSH_DISK_TIMEOUT,
+            5,
+            1,
+        )
 
 
 async def test_long_bodies_are_compressed_where_that_makes_them_shorter() -> None:
@@ -132,18 +176,30 @@ async def test_long_bodies_are_compressed_where_that_makes_them_shorter() -> Non
     assert header_of(long).sys_flag == SysFlag.COMPRESSED | SysFlag.ZLIB
     assert decompress(long.body, header_of(long).sys_flag) == b"x" * 4096
     assert (header_of(short).sys_flag, short.body) == (0, b"x" * 4095)
-    assert decompress(odd.body, header_of(odd).sys_flag) == noise[::-1] if header_of(odd).sys_flag else odd.body == noise[::-1]
+    assert (
+        decompress(odd.body, header_of(odd).sys_flag) == noise[::-1]
+        if header_of(odd).sys_flag
+        else odd.body == noise[::-1]
+    )
 
 
-@pytest.mark.parametrize(("flag", "expected"), [("9", TypeError), (2**31, InvalidOption), (-(2**31) - 1, InvalidOption)])
-def test_a_flag_that_no_batch_can_carry_is_refused_at_once(flag: object, expected: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("flag", "expected"), [("9", TypeError), (2**31, InvalidOption), (-(2**31) - 1, InvalidOption)]
+)
+def test_a_flag_that_no_batch_can_carry_is_refused_at_once(
+    flag: object, expected: type[Exception]
+) -> None:
     """On its way it would cost the messages beside it their outcome."""
     with pytest.raises(expected, match="flag"):
         Message("Orders", b"", flag=flag)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("kind", "flag"), [("zlib", SysFlag.ZLIB), ("lz4", SysFlag.LZ4), ("zstd", SysFlag.ZSTD)])
-async def test_bodies_are_compressed_in_the_way_that_is_wished(kind: CompressionType, flag: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "flag"), [("zlib", SysFlag.ZLIB), ("lz4", SysFlag.LZ4), ("zstd", SysFlag.ZSTD)]
+)
+async def test_bodies_are_compressed_in_the_way_that_is_wished(
+    kind: CompressionType, flag: int
+) -> None:
     async with producing("Orders", config=ProducerConfig(compression=kind)) as (producer, [broker]):
         await producer.send("Orders", b"x" * 5000)
         (request,) = broker.of(SEND)
@@ -159,7 +215,11 @@ async def test_bodies_are_compressed_in_the_way_that_is_wished(kind: Compression
         ("Orders", {"body": 1}, TypeError),
         (None, {"body": b""}, TypeError),
         ("Orders", {"body": b"", "tag": 1}, TypeError),
-        ("Orders", {"body": b"", "tag": 1, "keys": "4711", "sharding_key": "a", "delay_level": 1}, TypeError),
+        (
+            "Orders",
+            {"body": b"", "tag": 1, "keys": "4711", "sharding_key": "a", "delay_level": 1},
+            TypeError,
+        ),
         ("Orders", {"body": b"", "keys": 4711}, TypeError),
         ("Orders", {"body": b"", "keys": ["4711", None]}, TypeError),
         ("Orders", {"body": b"", "sharding_key": 4711}, TypeError),
@@ -187,26 +247,40 @@ async def test_a_message_that_no_broker_would_take_is_refused_before_it_leaves(
     async with producing("Orders") as (producer, [broker]):
         with pytest.raises(expected) as caught:
             await producer.submit(topic, **arguments)  # type: ignore[arg-type]
-        assert expected is not TypeError or " must be " in str(caught.value) or "is missing" in str(caught.value)  # and not an operator's
+        # and not an operator's
+        assert (
+            expected is not TypeError
+            or " must be " in str(caught.value)
+            or "is missing" in str(caught.value)
+        )
         assert (producer.in_flight, broker.requests) == (0, [])
 
 
-# --- where it goes ---------------------------------------------------------------------------------------------------
+# --- where it goes --------------------------------------------------------------------------------
 
 
 @pytest.mark.feature(161)
 async def test_messages_go_round_all_queues_of_all_brokers() -> None:
     async with producing("Orders", queues=2, brokers=2) as (producer, _):
         sent = [await producer.send("Orders", b"") for _ in range(8)]
-        counts = [sum(result.queue == queue for result in sent) for queue in {result.queue for result in sent}]
+        counts = [
+            sum(result.queue == queue for result in sent)
+            for queue in {result.queue for result in sent}
+        ]
         assert counts == [2, 2, 2, 2]
 
 
 async def test_equal_sharding_keys_share_the_queue_that_javas_hash_names() -> None:
     async with producing("Orders", queues=2, brokers=2) as (producer, _):
-        order = [MessageQueue("Orders", name, i) for name in ("broker-a", "broker-b") for i in (0, 1)]
+        order = [
+            MessageQueue("Orders", name, i) for name in ("broker-a", "broker-b") for i in (0, 1)
+        ]
         for key in ("N14228", "N24211", "", "中文", "polygenelubricants"):
-            sent = {(await producer.send("Orders", b"", sharding_key=key)).queue for _ in range(3)} if key else set()
+            sent = (
+                {(await producer.send("Orders", b"", sharding_key=key)).queue for _ in range(3)}
+                if key
+                else set()
+            )
             assert sent == ({order[abs(java_hash(key)) % 4]} if key else set())
 
 
@@ -214,10 +288,20 @@ async def test_equal_sharding_keys_share_the_queue_that_javas_hash_names() -> No
 async def test_a_named_queue_is_kept_and_an_impossible_one_refused() -> None:
     async with producing("Orders", queues=3) as (producer, _):
         queue = MessageQueue("Orders", "broker-a", 2)
-        assert {(await producer.send("Orders", b"", queue=queue)).queue for _ in range(3)} == {queue}
-        with pytest.raises(NoRoute, match="Orders/broker-a/3 is none that Orders may be written to; there are 0 to 2 on broker-a"):
+        assert {(await producer.send("Orders", b"", queue=queue)).queue for _ in range(3)} == {
+            queue
+        }
+        with pytest.raises(
+            NoRoute,
+            match="Orders/broker-a/3 is none that Orders may be written to; there are 0 to 2 on "
+            "broker-a",
+        ):
             await producer.send("Orders", b"", queue=replace(queue, queue_id=3))
-        with pytest.raises(TypeError, match=r"queue must be an ogive.MessageQueue \(sent.queue, or MessageQueue\('Orders', .*, not int"):
+        with pytest.raises(
+            TypeError,
+            match=r"queue must be an ogive.MessageQueue \(sent.queue, or MessageQueue\('Orders', "
+            r".*, not int",
+        ):
             await producer.send("Orders", b"", queue=1)  # type: ignore[arg-type]
 
 
@@ -226,10 +310,15 @@ async def test_a_named_queue_is_kept_and_an_impossible_one_refused() -> None:
     [
         ({"tag": "a || b"}, "no consumer could select it; a message has one tag"),
         ({"tag": " a"}, "no consumer could select it; a message has one tag"),
-        ({"sharding_key": "a", "queue": MessageQueue("Orders", "broker-a", 0)}, "only one of them can choose the queue"),
+        (
+            {"sharding_key": "a", "queue": MessageQueue("Orders", "broker-a", 0)},
+            "only one of them can choose the queue",
+        ),
     ],
 )
-async def test_arguments_of_which_one_would_do_nothing_are_refused(arguments: dict[str, Any], said: str) -> None:
+async def test_arguments_of_which_one_would_do_nothing_are_refused(
+    arguments: dict[str, Any], said: str
+) -> None:
     async with producing("Orders") as (producer, _):
         with pytest.raises(InvalidOption, match=re.escape(said)):
             await producer.send("Orders", b"", **arguments)
@@ -252,10 +341,17 @@ async def test_a_topic_that_brokers_create_on_first_use_needs_no_route() -> None
 
 
 async def test_a_topic_that_may_not_be_written_to_is_not_taken_for_a_new_one() -> None:
-    """Its queues would be made up after TBW102, and brokers do not look at the permission of a topic."""
-    read_only = TopicRouteData(queues=(QueueData(broker_name="broker-a", read_queues=1, write_queues=1, perm=PERM_READ),), brokers=())
+    """Its queues would be made up after TBW102, and brokers do not look at the permission of a
+    topic.
+    """
+    read_only = TopicRouteData(
+        queues=(QueueData(broker_name="broker-a", read_queues=1, write_queues=1, perm=PERM_READ),),
+        brokers=(),
+    )
     async with producing("Orders", "TBW102") as (producer, [broker]):
-        broker.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, *[ok(body=dumps(read_only.to_json()))] * 2)
+        broker.script(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, *[ok(body=dumps(read_only.to_json()))] * 2
+        )
         with pytest.raises(NoRoute, match='"Orders" may not be written to'):
             await producer.send("Orders", b"")
         assert broker.of(RequestCode.SEND_MESSAGE_V2) == []
@@ -263,7 +359,11 @@ async def test_a_topic_that_may_not_be_written_to_is_not_taken_for_a_new_one() -
 
 async def test_a_missing_topic_is_explained() -> None:
     async with producing("Orders") as (producer, [broker]):
-        with pytest.raises(NoRoute, match=rf'"Ordres" has no route on {broker.address}\. Similar topics: Orders\. Create it with'):
+        with pytest.raises(
+            NoRoute,
+            match=rf'"Ordres" has no route on {broker.address}\. Similar topics: Orders\. Create '
+            r"it with",
+        ):
             await producer.send("Ordres", b"")
         broker.topics["Ordres"] = 1
         assert (await producer.send("Ordres", b"")).queue_offset == 0
@@ -280,24 +380,36 @@ async def test_a_broker_that_moved_is_found_by_its_new_route() -> None:
             assert second.bodies("Orders") == {0: [b"2"]}
 
 
-# --- order -----------------------------------------------------------------------------------------------------------
+# --- order ----------------------------------------------------------------------------------------
 
 
 async def test_messages_of_a_key_keep_their_order_from_the_first_one_on() -> None:
-    """Before the route is known, before the connection stands, with little room, and from many tasks at once."""
-    async with producing("Orders", "Prices", queues=4, config=ProducerConfig(max_in_flight=7)) as (producer, [broker]):
+    """Before the route is known, before the connection stands, with little room, and from many
+    tasks at once.
+    """
+    async with producing("Orders", "Prices", queues=4, config=ProducerConfig(max_in_flight=7)) as (
+        producer,
+        [broker],
+    ):
         names = [b"%d" % i for i in range(500)]
-        futures = await asyncio.gather(*(producer.submit("Orders", name, sharding_key="N14228") for name in names))
+        futures = await asyncio.gather(
+            *(producer.submit("Orders", name, sharding_key="N14228") for name in names)
+        )
         await asyncio.gather(*futures)
         assert list(broker.bodies("Orders").values()) == [names]
 
 
-async def test_messages_of_a_queue_have_one_request_on_its_way_and_the_next_carries_what_came_meanwhile() -> None:
-    """Brokers may carry out two requests of one connection at the same time: only one at a time keeps the order."""
+async def test_messages_of_a_queue_have_one_request_on_its_way_and_the_next_has_what_came() -> None:
+    """Brokers may carry out two requests of one connection at the same time: only one at a time
+    keeps the order.
+    """
     async with producing("Orders", queues=1) as (producer, [broker]):
         await producer.send("Orders", b"the way is open", sharding_key="a")
         broker.hold(SEND)
-        futures = [await producer.submit("Orders", b"%d" % i, sharding_key=f"key {i}", tag="t") for i in range(50)]
+        futures = [
+            await producer.submit("Orders", b"%d" % i, sharding_key=f"key {i}", tag="t")
+            for i in range(50)
+        ]
         await broker.received(SEND, 2)
         assert (len(broker.of(SEND)), len(broker.of(BATCH))) == (2, 0)
         broker.release(SEND)
@@ -305,7 +417,9 @@ async def test_messages_of_a_queue_have_one_request_on_its_way_and_the_next_carr
         assert (len(broker.of(SEND)), len(broker.of(BATCH))) == (2, 1)
         items = decode_batch(broker.of(BATCH)[0].body)
     assert [item.body for item in items] == [b"%d" % i for i in range(1, 50)]
-    assert [decode_properties(item.properties)["UNIQ_KEY"] for item in items] == [result.id for result in results[1:]]
+    assert [decode_properties(item.properties)["UNIQ_KEY"] for item in items] == [
+        result.id for result in results[1:]
+    ]
     assert [result.queue_offset for result in results] == list(range(1, 51))
     assert len({result.offset_id for result in results}) == 50
 
@@ -316,12 +430,17 @@ async def test_a_run_ends_before_a_message_that_cannot_stand_in_a_batch() -> Non
         await producer.send("Orders", b"the way is open", sharding_key="a")
         broker.hold(SEND)
         bodies = [b"0", b"1", b"2", b"z" * 5000, b"3", b"4", bytes(3000), b"5", bytes(3000)]
-        futures = [await producer.submit("Orders", body, sharding_key="a", delay_level=int(body == b"3")) for body in bodies]
+        futures = [
+            await producer.submit("Orders", body, sharding_key="a", delay_level=int(body == b"3"))
+            for body in bodies
+        ]
         await broker.received(SEND, 2)
         broker.release(SEND)
         await asyncio.gather(*futures)
         requests = [request for request in broker.requests if request.code in (SEND, BATCH)]
-    counts = [len(decode_batch(request.body)) if request.code == BATCH else 1 for request in requests]
+    counts = [
+        len(decode_batch(request.body)) if request.code == BATCH else 1 for request in requests
+    ]
     assert counts == [1, 1, 2, 1, 1, 2, 2]
 
 
@@ -341,7 +460,13 @@ async def test_a_refused_batch_goes_message_by_message_and_only_the_culprit_fail
         broker.on(SEND, lambda request: refused if request.body == b"3" else None)
         futures = [await producer.submit("Orders", b"%d" % i, sharding_key="a") for i in range(5)]
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
-        assert [isinstance(outcome, MessageIllegal) for outcome in outcomes] == [False, False, False, True, False]
+        assert [isinstance(outcome, MessageIllegal) for outcome in outcomes] == [
+            False,
+            False,
+            False,
+            True,
+            False,
+        ]
         assert broker.bodies("Orders") == {0: [b"0", b"1", b"2", b"4"]}
 
 
@@ -354,13 +479,19 @@ async def test_each_message_of_a_run_keeps_its_own_deadline() -> None:
         patient = await producer.submit("Orders", b"3", sharding_key="a")
         with pytest.raises(SendTimeout, match="after 1 try on 1 broker"):
             await on_its_way
-        with pytest.raises(SendFailed, match=r"was not sent within 0\.\d s: messages before it on Orders/broker-a/0 took all of it"):
+        with pytest.raises(
+            SendFailed,
+            match=r"was not sent within 0\.\d s: messages before it on Orders/broker-a/0 took all "
+            r"of it",
+        ):
             await waiting
         await patient
         assert broker.bodies("Orders") == {0: [b"0", b"3"]}
 
 
-async def test_a_queue_that_leaves_the_route_and_comes_back_keeps_the_order_of_its_messages() -> None:
+async def test_a_queue_that_leaves_the_route_and_comes_back_keeps_the_order_of_its_messages() -> (
+    None
+):
     async with producing("Orders", queues=2) as (producer, [broker]):
         queue = MessageQueue("Orders", "broker-a", 1)
         await producer.send("Orders", b"0", queue=queue)
@@ -372,19 +503,27 @@ async def test_a_queue_that_leaves_the_route_and_comes_back_keeps_the_order_of_i
             await producer.client.routes.refresh("Orders")
         third = await producer.submit("Orders", b"3", queue=queue)
         await broker.received(SEND, 2)
-        await producer.client.routes.refresh("Orders")  # nothing that was sent before it is missing now
+        # nothing that was sent before it is missing now
+        await producer.client.routes.refresh("Orders")
         assert [request.body for request in broker.of(SEND)] == [b"0", b"1"]
         broker.release(SEND)
         await asyncio.gather(first, second, third)
         assert broker.bodies("Orders") == {1: [b"0", b"1", b"2", b"3"]}
 
 
-async def test_messages_of_a_queue_that_left_the_route_end_in_time_and_nothing_goes_on_trying() -> None:
-    async with producing("Orders") as (producer, [broker]), FakeBroker({"Orders": 1}, name="broker-b") as leaving:
+async def test_messages_of_a_queue_that_left_the_route_end_in_time_and_nothing_goes_on_trying() -> (
+    None
+):
+    async with (
+        producing("Orders") as (producer, [broker]),
+        FakeBroker({"Orders": 1}, name="broker-b") as leaving,
+    ):
         broker.peers.append(leaving)
         await producer.client.routes.refresh("Orders")
         await leaving.stop()
-        future = await producer.submit("Orders", b"1", queue=MessageQueue("Orders", "broker-b", 0), timeout_s=0.3)
+        future = await producer.submit(
+            "Orders", b"1", queue=MessageQueue("Orders", "broker-b", 0), timeout_s=0.3
+        )
         broker.peers.clear()
         await producer.send("Orders", b"", queue=MessageQueue("Orders", "broker-a", 0))
         await producer.client.routes.refresh("Orders")
@@ -395,7 +534,7 @@ async def test_messages_of_a_queue_that_left_the_route_end_in_time_and_nothing_g
                 await asyncio.sleep(0.01)
 
 
-# --- failures --------------------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature(136, 140)
@@ -404,7 +543,9 @@ async def test_a_busy_broker_is_passed_over_and_the_retry_names_the_other_broker
         brokers[0].on(SEND, BUSY)
         for _ in range(4):
             assert (await producer.send("Orders", b"x")).queue.broker_name == "broker-b"
-        keys = [properties_of(request)["UNIQ_KEY"] for broker in brokers for request in broker.of(SEND)]
+        keys = [
+            properties_of(request)["UNIQ_KEY"] for broker in brokers for request in broker.of(SEND)
+        ]
         assert len(set(keys)) == 4 < len(keys)
         assert {header_of(request).broker_name for request in brokers[1].of(SEND)} == {"broker-b"}
 
@@ -414,7 +555,9 @@ async def test_the_number_of_tries_is_what_was_configured() -> None:
     async with producing("Orders", config=ProducerConfig(retries=1)) as (producer, [broker]):
         broker.on(SEND, error(ResponseCode.SYSTEM_ERROR))
         with pytest.raises(
-            SendFailed, match=r"was not stored after 2 tries on 1 broker within .* at last: .* SYSTEM_ERROR: scripted"
+            SendFailed,
+            match=r"was not stored after 2 tries on 1 broker within .* at last: .* SYSTEM_ERROR: "
+            r"scripted",
         ) as failed:
             await producer.send("Orders", b"")
         assert isinstance(failed.value.__cause__, BrokerInternalError)
@@ -428,8 +571,11 @@ async def test_a_busy_broker_is_asked_again_as_long_as_the_budget_lasts(key: str
         assert (await producer.send("Orders", b"", sharding_key=key)).queue_offset == 0
         assert len(broker.of(SEND)) == 5
         broker.on(SEND, BUSY)
-        with pytest.raises(SendFailed, match=r"tries on 1 broker within 0\.\d s; at last: .* SYSTEM_BUSY"):
-            await producer.send("Orders", b"", sharding_key=key, timeout_s=0.5)  # tries after 0, 0.1 and 0.3 s: none is under way then
+        with pytest.raises(
+            SendFailed, match=r"tries on 1 broker within 0\.\d s; at last: .* SYSTEM_BUSY"
+        ):
+            # tries after 0, 0.1 and 0.3 s: none is under way then
+            await producer.send("Orders", b"", sharding_key=key, timeout_s=0.5)
 
 
 async def test_without_retries_a_busy_broker_is_not_asked_again() -> None:
@@ -444,11 +590,15 @@ async def test_without_retries_a_busy_broker_is_not_asked_again() -> None:
 @pytest.mark.parametrize("wished", [True, False])
 async def test_a_weaker_guarantee_is_tried_elsewhere_where_that_is_wished(wished: bool) -> None:
     """All brokers alike, it is still no error: the message is stored."""
-    async with producing("Orders", brokers=2, config=ProducerConfig(retry_when_not_stored_ok=wished)) as (producer, brokers):
+    async with producing(
+        "Orders", brokers=2, config=ProducerConfig(retry_when_not_stored_ok=wished)
+    ) as (producer, brokers):
         for broker in brokers:
             broker.script(SEND, stored(ResponseCode.FLUSH_DISK_TIMEOUT))
         sent = [await producer.send("Orders", b"x") for _ in range(2)]
-        assert [one.status for one in sent] == [SendStatus.SEND_OK if wished else SendStatus.FLUSH_DISK_TIMEOUT] * 2
+        assert [one.status for one in sent] == [
+            SendStatus.SEND_OK if wished else SendStatus.FLUSH_DISK_TIMEOUT
+        ] * 2
         for broker in brokers:
             broker.on(SEND, stored(ResponseCode.SLAVE_NOT_AVAILABLE))
         assert (await producer.send("Orders", b"x")).status is SendStatus.SLAVE_NOT_AVAILABLE
@@ -457,19 +607,29 @@ async def test_a_weaker_guarantee_is_tried_elsewhere_where_that_is_wished(wished
 
 @pytest.mark.feature(139)
 @pytest.mark.parametrize("watched", [True, False])
-async def test_a_broker_that_failed_is_avoided_for_a_while_where_that_is_wished(watched: bool) -> None:
-    async with producing("Orders", brokers=2, config=ProducerConfig(avoid_slow_brokers=watched)) as (producer, brokers):
+async def test_a_broker_that_failed_is_avoided_for_a_while_where_that_is_wished(
+    watched: bool,
+) -> None:
+    async with producing(
+        "Orders", brokers=2, config=ProducerConfig(avoid_slow_brokers=watched)
+    ) as (producer, brokers):
         brokers[0].script(SEND, BUSY)
         for _ in range(10):
             await producer.send("Orders", b"x")
         assert len(brokers[0].of(SEND)) in ([1] if watched else [5, 6])
         brokers[1].on(SEND, BUSY)
-        assert (await producer.send("Orders", b"x")).queue.broker_name == "broker-a"  # all are avoided: none is
+        # all are avoided: none is
+        assert (await producer.send("Orders", b"x")).queue.broker_name == "broker-a"
 
 
 @pytest.mark.feature(139)
-@pytest.mark.parametrize(("latency_s", "pause_s"), [(0.0, 0), (0.549, 0), (0.55, 2), (1.8, 5), (3.0, 6), (FAILED_S, 10), (60.0, 30)])
-def test_the_slower_an_answer_the_longer_its_broker_is_avoided(latency_s: float, pause_s: float) -> None:
+@pytest.mark.parametrize(
+    ("latency_s", "pause_s"),
+    [(0.0, 0), (0.549, 0), (0.55, 2), (1.8, 5), (3.0, 6), (FAILED_S, 10), (60.0, 30)],
+)
+def test_the_slower_an_answer_the_longer_its_broker_is_avoided(
+    latency_s: float, pause_s: float
+) -> None:
     lane = Lane("broker-a")
     lane.note(latency_s, 100.0)
     assert lane.avoid_until == (100.0 + pause_s if pause_s else 0.0)
@@ -520,23 +680,31 @@ async def test_a_lost_connection_without_retries_says_that_nobody_knows() -> Non
 async def test_a_silent_broker_costs_the_whole_budget_and_not_more() -> None:
     async with producing("Orders", brokers=2) as (producer, brokers):
         for _ in brokers:
-            await producer.send("Orders", b"")  # connecting is no part of what follows
+            # connecting is no part of what follows
+            await producer.send("Orders", b"")
         for broker in brokers:
             broker.on(SEND, SILENT)
         loop = asyncio.get_running_loop()
         started = loop.time()
-        with pytest.raises(SendTimeout, match=r"no answer from broker-. \(127.* within 0\.\d s after 1 try on 1 broker"):
+        with pytest.raises(
+            SendTimeout,
+            match=r"no answer from broker-. \(127.* within 0\.\d s after 1 try on 1 broker",
+        ):
             await producer.send("Orders", b"1", timeout_s=0.2)
         assert loop.time() - started < WAIT_S
         assert sum(len(broker.of(SEND)) for broker in brokers) == 1 + len(brokers)
 
 
 @pytest.mark.parametrize("key", [None, "a"])
-async def test_a_name_server_that_refuses_or_talks_nonsense_stops_neither_the_message_nor_the_client(key: str | None) -> None:
+async def test_a_name_server_that_refuses_or_talks_nonsense_stops_neither_message_nor_client(
+    key: str | None,
+) -> None:
     """A retry asks for a fresh route, but the old one may still be good."""
     async with producing("Orders") as (producer, [broker]):
         await producer.send("Orders", b"0")
-        broker.script(RequestCode.GET_ROUTEINFO_BY_TOPIC, error(ResponseCode.SYSTEM_BUSY), ok(body=b"[]"))
+        broker.script(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, error(ResponseCode.SYSTEM_BUSY), ok(body=b"[]")
+        )
         broker.script(SEND, HANG_UP, HANG_UP)
         await producer.send("Orders", b"1", sharding_key=key)
         assert len(broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)) >= 3
@@ -544,19 +712,27 @@ async def test_a_name_server_that_refuses_or_talks_nonsense_stops_neither_the_me
 
 
 async def test_a_name_server_that_refuses_while_a_broker_is_away_does_not_stop_the_client() -> None:
-    async with producing("Orders") as (producer, [broker]), FakeBroker({"Orders": 1}, name="broker-b") as away:
+    async with (
+        producing("Orders") as (producer, [broker]),
+        FakeBroker({"Orders": 1}, name="broker-b") as away,
+    ):
         broker.peers.append(away)
         await producer.client.routes.refresh("Orders")
         await away.stop()
         broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, error(ResponseCode.SYSTEM_ERROR))
         with pytest.raises(SendFailed, match="no connection"):
-            await producer.send("Orders", b"", queue=MessageQueue("Orders", "broker-b", 0), timeout_s=0.3)
+            await producer.send(
+                "Orders", b"", queue=MessageQueue("Orders", "broker-b", 0), timeout_s=0.3
+            )
         assert producer.client.running
 
 
 async def test_a_patient_message_outlives_the_route_lookup_of_an_impatient_one() -> None:
     """Both wait for the same answer of a name server that is just starting."""
-    async with producing("Orders", config=ProducerConfig(send_timeout_s=WAIT_S)) as (producer, [broker]):
+    async with producing("Orders", config=ProducerConfig(send_timeout_s=WAIT_S)) as (
+        producer,
+        [broker],
+    ):
         broker.hold(RequestCode.GET_ROUTEINFO_BY_TOPIC)
         impatient = await producer.submit("Orders", b"1", timeout_s=0.2)
         patient = await producer.submit("Orders", b"2")
@@ -571,7 +747,9 @@ async def test_a_name_server_is_waited_for_as_long_as_the_message_may_wait() -> 
     """Longer than one request to it may take."""
     async with FakeBroker({"Orders": 1}) as broker:
         client = ClientConfig(name_server=broker.address, request_timeout_s=0.1)
-        async with Producer(client=client, config=ProducerConfig(send_timeout_s=WAIT_S)) as producer:
+        async with Producer(
+            client=client, config=ProducerConfig(send_timeout_s=WAIT_S)
+        ) as producer:
             broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, SILENT)
             future = await producer.submit("Orders", b"1")
             await broker.received(RequestCode.GET_ROUTEINFO_BY_TOPIC, 2)
@@ -608,7 +786,10 @@ async def test_a_broker_that_stays_away_fails_its_messages_as_certainly_not_stor
     async with producing("Orders") as (producer, [broker]):
         await producer.send("Orders", b"0")
         await stop_and_be_noticed(broker, producer)
-        with pytest.raises(SendFailed, match=rf"was not sent within 0\.\d s: no connection to {broker.address}: .*refused"):
+        with pytest.raises(
+            SendFailed,
+            match=rf"was not sent within 0\.\d s: no connection to {broker.address}: .*refused",
+        ):
             await producer.send("Orders", b"1", timeout_s=0.2)
 
 
@@ -625,27 +806,42 @@ async def test_messages_that_may_go_anywhere_leave_a_broker_that_is_gone() -> No
                 await asyncio.sleep(0.01)
 
 
-async def test_an_address_that_swallows_connections_holds_up_only_what_must_go_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No refusal comes, only silence: messages that may go anywhere leave after a third of the usual budget."""
+async def test_an_address_that_swallows_connections_holds_up_only_what_must_go_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No refusal comes, only silence: messages that may go anywhere leave after a third of the
+    usual budget.
+    """
     config = ProducerConfig(send_timeout_s=0.6)
     async with producing("Orders", brokers=2, config=config) as (producer, brokers):
         pool = producer.client.pool
         get = pool.get
 
         async def swallow(address: str) -> Connection:
-            return await (asyncio.Event().wait() if address == brokers[1].address else get(address))  # type: ignore[return-value]
+            if address == brokers[1].address:
+                await asyncio.Event().wait()
+            return await get(address)
 
         monkeypatch.setattr(pool, "get", swallow)
         free = [await producer.submit("Orders", b"free", timeout_s=WAIT_S) for _ in range(10)]
-        bound = await producer.submit("Orders", b"bound", queue=MessageQueue("Orders", "broker-b", 0))
-        await (await producer.submit("Orders", b"good", queue=MessageQueue("Orders", "broker-a", 0)))
+        bound = await producer.submit(
+            "Orders", b"bound", queue=MessageQueue("Orders", "broker-b", 0)
+        )
+        await (
+            await producer.submit("Orders", b"good", queue=MessageQueue("Orders", "broker-a", 0))
+        )
         assert not bound.done()
         assert {result.queue.broker_name for result in await asyncio.gather(*free)} == {"broker-a"}
-        with pytest.raises(SendFailed, match=rf"was not sent within \d\.\d s: no connection to {brokers[1].address} yet"):
+        with pytest.raises(
+            SendFailed,
+            match=rf"was not sent within \d\.\d s: no connection to {brokers[1].address} yet",
+        ):
             await bound
 
 
-async def test_a_message_whose_time_is_up_before_there_is_a_connection_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_message_whose_time_is_up_before_there_is_a_connection_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with producing("Orders") as (producer, [broker]):
         pool = producer.client.pool
         await producer.client.routes.find("Orders")
@@ -654,22 +850,31 @@ async def test_a_message_whose_time_is_up_before_there_is_a_connection_says_so(m
             return await asyncio.Event().wait()  # type: ignore[return-value]
 
         monkeypatch.setattr(pool, "get", swallow)
-        with pytest.raises(SendFailed, match=rf"was not sent within \d\.\d s: no connection to {broker.address} yet"):
+        with pytest.raises(
+            SendFailed,
+            match=rf"was not sent within \d\.\d s: no connection to {broker.address} yet",
+        ):
             await producer.send("Orders", b"", timeout_s=0.05)
 
 
 async def test_an_answer_without_a_position_is_a_protocol_error() -> None:
     async with producing("Orders") as (producer, [broker]):
         broker.script(SEND, ok())
-        with pytest.raises(ProtocolError, match="stored the message, but its answer cannot be read"):
+        with pytest.raises(
+            ProtocolError, match="stored the message, but its answer cannot be read"
+        ):
             await producer.send("Orders", b"")
 
 
-# --- room ------------------------------------------------------------------------------------------------------------
+# --- room -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("config", [ProducerConfig(max_in_flight=2), ProducerConfig(max_in_flight_bytes=3_000)])
-async def test_submit_waits_while_too_much_is_in_flight_and_serves_waiters_in_their_order(config: ProducerConfig) -> None:
+@pytest.mark.parametrize(
+    "config", [ProducerConfig(max_in_flight=2), ProducerConfig(max_in_flight_bytes=3_000)]
+)
+async def test_submit_waits_while_too_much_is_in_flight_and_serves_waiters_in_their_order(
+    config: ProducerConfig,
+) -> None:
     async with producing("Orders", config=config) as (producer, [broker]):
         broker.hold(SEND)
         names = [b"%03d" % i + bytes(500) for i in range(6)]
@@ -685,7 +890,9 @@ async def test_waiting_for_room_is_part_of_the_budget() -> None:
     async with producing("Orders", config=ProducerConfig(max_in_flight=1)) as (producer, [broker]):
         broker.hold(SEND)
         first = await producer.submit("Orders", b"1")
-        with pytest.raises(SendFailed, match=r"not sent: 1 messages of \d+ bytes were in flight for 0\.1 s"):
+        with pytest.raises(
+            SendFailed, match=r"not sent: 1 messages of \d+ bytes were in flight for 0\.1 s"
+        ):
             await producer.submit("Orders", b"2", timeout_s=0.1)
         await broker.received(SEND)
         broker.release(SEND)
@@ -698,7 +905,9 @@ async def test_a_cancelled_wait_sends_nothing_and_leaves_its_room_to_the_next() 
     async with producing("Orders", config=ProducerConfig(max_in_flight=1)) as (producer, [broker]):
         broker.hold(SEND)
         await producer.submit("Orders", b"1")
-        cancelled, next_one = (asyncio.create_task(producer.send("Orders", name)) for name in (b"2", b"3"))
+        cancelled, next_one = (
+            asyncio.create_task(producer.send("Orders", name)) for name in (b"2", b"3")
+        )
         await broker.received(SEND)
         cancelled.cancel()
         broker.release(SEND)
@@ -707,7 +916,9 @@ async def test_a_cancelled_wait_sends_nothing_and_leaves_its_room_to_the_next() 
 
 
 async def test_a_message_larger_than_all_room_still_goes_alone() -> None:
-    async with producing("Orders", config=ProducerConfig(max_in_flight_bytes=100, compress_over_bytes=None)) as (producer, _):
+    async with producing(
+        "Orders", config=ProducerConfig(max_in_flight_bytes=100, compress_over_bytes=None)
+    ) as (producer, _):
         assert (await producer.send("Orders", bytes(10_000))).queue_offset == 0
 
 
@@ -722,18 +933,22 @@ async def test_a_cancelled_send_ignores_its_answer() -> None:
         assert producer.in_flight == 0
 
 
-# --- batches and one-way ---------------------------------------------------------------------------------------------
+# --- batches and one-way --------------------------------------------------------------------------
 
 
 async def test_a_batch_gives_each_message_its_own_result() -> None:
     async with producing("Orders", queues=2) as (producer, [broker]):
-        results = await producer.send_batch("Orders", [b"1", b"2", Message("Orders", b"3", tag="paid", flag=4)], tag="new")
+        results = await producer.send_batch(
+            "Orders", [b"1", b"2", Message("Orders", b"3", tag="paid", flag=4)], tag="new"
+        )
         [request] = broker.of(BATCH)
         items = decode_batch(request.body)
     assert [item.body for item in items] == [b"1", b"2", b"3"]
     assert [item.flag for item in items] == [0, 0, 4]
     assert [decode_properties(item.properties)["TAGS"] for item in items] == ["new", "new", "paid"]
-    assert [decode_properties(item.properties)["UNIQ_KEY"] for item in items] == [result.id for result in results]
+    assert [decode_properties(item.properties)["UNIQ_KEY"] for item in items] == [
+        result.id for result in results
+    ]
     assert [result.queue_offset for result in results] == [0, 1, 2]
     assert len({result.offset_id for result in results}) == 3
     assert len({result.queue for result in results}) == 1
@@ -742,36 +957,62 @@ async def test_a_batch_gives_each_message_its_own_result() -> None:
 
 async def test_a_batch_that_is_to_stay_whole_has_a_key_of_its_own() -> None:
     """Only where that is asked for: brokers of 4.9 give it to every message of the batch."""
-    async with producing("Orders", queues=2, config=ProducerConfig(whole_batches=True)) as (producer, [broker]):
+    async with producing("Orders", queues=2, config=ProducerConfig(whole_batches=True)) as (
+        producer,
+        [broker],
+    ):
         results = await producer.send_batch("Orders", [b"1", b"2"])
         [request] = broker.of(BATCH)
     own = decode_properties(request.ext_fields["i"].encode())
-    assert (own["WAIT"], own["UNIQ_KEY"] in {result.id for result in results}, len(own["UNIQ_KEY"])) == ("true", False, 32)
+    assert (
+        own["WAIT"],
+        own["UNIQ_KEY"] in {result.id for result in results},
+        len(own["UNIQ_KEY"]),
+    ) == ("true", False, 32)
 
 
 async def test_messages_that_share_a_request_by_chance_are_no_batch() -> None:
     """A topic of batches would keep them as one record, which one filter passes or does not."""
-    async with producing("Orders", queues=1, config=ProducerConfig(max_requests=1)) as (producer, [broker]):
+    async with producing("Orders", queues=1, config=ProducerConfig(max_requests=1)) as (
+        producer,
+        [broker],
+    ):
         await asyncio.gather(*[producer.send("Orders", b"%d" % n) for n in range(40)])
         assert {request.ext_fields["i"] for request in broker.of(BATCH)} == {"WAIT\x01true\x02"}
 
 
 async def test_a_batch_is_split_by_size() -> None:
-    async with producing("Orders", queues=4, config=ProducerConfig(max_batch_bytes=1024)) as (producer, [broker]):
+    async with producing("Orders", queues=4, config=ProducerConfig(max_batch_bytes=1024)) as (
+        producer,
+        [broker],
+    ):
         bodies = [bytes([i]) * 300 for i in range(10)]
         results = await producer.send_batch("Orders", bodies)
         assert [len(decode_batch(request.body)) for request in broker.of(BATCH)] == [2, 2, 2, 2, 2]
-        found = {(r.queue.queue_id, r.queue_offset): body for r, body in zip(results, bodies, strict=True)}
-        assert found == {(q, i): body for q, rows in broker.bodies("Orders").items() for i, body in enumerate(rows)}
+        found = {
+            (r.queue.queue_id, r.queue_offset): body
+            for r, body in zip(results, bodies, strict=True)
+        }
+        assert found == {
+            (q, i): body
+            for q, rows in broker.bodies("Orders").items()
+            for i, body in enumerate(rows)
+        }
 
 
 async def test_a_batch_keeps_each_keys_messages_on_their_queue_and_in_order() -> None:
     async with producing("Orders", queues=4) as (producer, [broker]):
-        messages = [Message("Orders", b"%s%d" % (key.encode(), i), sharding_key=key) for i in range(5) for key in "abcd"]
+        messages = [
+            Message("Orders", b"%s%d" % (key.encode(), i), sharding_key=key)
+            for i in range(5)
+            for key in "abcd"
+        ]
         await producer.send_batch("Orders", messages)
         rows = broker.bodies("Orders").values()
         for key in "abcd":
-            assert [b"%s%d" % (key.encode(), i) for i in range(5)] in [[b for b in row if b.startswith(key.encode())] for row in rows]
+            assert [b"%s%d" % (key.encode(), i) for i in range(5)] in [
+                [b for b in row if b.startswith(key.encode())] for row in rows
+            ]
 
 
 async def test_what_cannot_stand_in_a_batch_is_refused() -> None:
@@ -781,7 +1022,11 @@ async def test_what_cannot_stand_in_a_batch_is_refused() -> None:
         with pytest.raises(InvalidOption, match="Prices"):
             await producer.send_batch("Orders", [Message("Prices", b"")])
         for single in (b"body", "body"):
-            with pytest.raises(TypeError, match=r"a batch is a list of bodies or Messages, not (bytes|str): send_batch\(topic, \[body\]\)"):
+            with pytest.raises(
+                TypeError,
+                match=r"a batch is a list of bodies or Messages, not (bytes|str): "
+                r"send_batch\(topic, \[body\]\)",
+            ):
                 await producer.send_batch("Orders", single)  # type: ignore[arg-type]
         assert await producer.send_batch("Orders", []) == []
         assert broker.of(BATCH) == []
@@ -807,7 +1052,7 @@ async def test_one_way_asks_for_no_answer() -> None:
         assert sorted(header_of(request).queue_id for request in requests) == [0, 0, 1, 1]
 
 
-# --- life ------------------------------------------------------------------------------------------------------------
+# --- life -----------------------------------------------------------------------------------------
 
 
 async def test_leaving_the_block_waits_for_what_was_submitted() -> None:
@@ -815,7 +1060,9 @@ async def test_leaving_the_block_waits_for_what_was_submitted() -> None:
         async with Producer(broker.address) as producer:
             futures = [await producer.submit("Orders", b"%d" % i) for i in range(50)]
         assert [future.result().queue_offset for future in futures] == list(range(50))
-        assert [r.ext_fields["producerGroup"] for r in broker.of(RequestCode.UNREGISTER_CLIENT)] == ["ogive-producer"]
+        assert [
+            r.ext_fields["producerGroup"] for r in broker.of(RequestCode.UNREGISTER_CLIENT)
+        ] == ["ogive-producer"]
 
 
 async def test_flush_waits_for_what_came_before_it_only() -> None:
@@ -851,20 +1098,31 @@ async def test_a_producer_says_what_is_wrong_with_its_use() -> None:
 
 @pytest.mark.feature(6)
 async def test_a_shared_client_outlives_its_producers() -> None:
-    async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address)) as client:
+    async with (
+        FakeBroker({"Orders": 1}) as broker,
+        ClientInstance(ClientConfig(name_server=broker.address)) as client,
+    ):
         listening = list(client.routes.on_change)
         for _ in range(2):
-            async with Producer(client=client, group="sellers") as one, Producer(client=client, group="buyers") as other:
+            async with (
+                Producer(client=client, group="sellers") as one,
+                Producer(client=client, group="buyers") as other,
+            ):
                 await one.send("Orders", b"")
                 await other.send("Orders", b"")
         assert client.running
-        left = [request.ext_fields["producerGroup"] for request in broker.of(RequestCode.UNREGISTER_CLIENT)]
+        left = [
+            request.ext_fields["producerGroup"]
+            for request in broker.of(RequestCode.UNREGISTER_CLIENT)
+        ]
         assert left == ["buyers", "sellers"] * 2
         assert client.routes.on_change == listening
 
 
 async def test_a_second_close_waits_for_the_first() -> None:
-    """A signal handler may close while the block ends: whoever is second must not end the program under the first."""
+    """A signal handler may close while the block ends: whoever is second must not end the program
+    under the first.
+    """
     async with FakeBroker({"Orders": 1}) as broker:
         producer = Producer(broker.address)
         await producer.start()
@@ -883,13 +1141,18 @@ async def test_a_second_close_waits_for_the_first() -> None:
 
 async def test_a_closed_producer_leaves_nothing_behind_on_a_shared_client() -> None:
     """Its broker is away, and stays away."""
-    async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address)) as client:
+    async with (
+        FakeBroker({"Orders": 1}) as broker,
+        ClientInstance(ClientConfig(name_server=broker.address)) as client,
+    ):
         async with FakeBroker({"Orders": 1}, name="broker-b") as away:
             broker.peers.append(away)
             await client.routes.find("Orders")
         async with Producer(client=client) as producer:
             with pytest.raises(SendFailed):
-                await producer.send("Orders", b"", queue=MessageQueue("Orders", "broker-b", 0), timeout_s=0.2)
+                await producer.send(
+                    "Orders", b"", queue=MessageQueue("Orders", "broker-b", 0), timeout_s=0.2
+                )
         async with asyncio.timeout(WAIT_S):
             while any("connection to broker-b" in task.get_name() for task in asyncio.all_tasks()):
                 await asyncio.sleep(0.01)
@@ -897,23 +1160,34 @@ async def test_a_closed_producer_leaves_nothing_behind_on_a_shared_client() -> N
 
 async def test_a_message_that_reaches_the_engine_of_a_closed_producer_is_refused() -> None:
     """Another thread may have looked up the engine just before."""
-    async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address)) as client:
+    async with (
+        FakeBroker({"Orders": 1}) as broker,
+        ClientInstance(ClientConfig(name_server=broker.address)) as client,
+    ):
         async with Producer(client=client) as producer:
             await producer.send("Orders", b"")
-            publisher, late = producer.publisher, producer.intake.message("Orders", b"late", None, (), None, None, None, 0)
+            publisher, late = (
+                producer.publisher,
+                producer.intake.message("Orders", b"late", None, (), None, None, None, 0),
+            )
         with pytest.raises(IllegalStateError, match="closed"):
             await publisher.accept(late, 1.0)
         assert (publisher.in_flight, broker.bodies("Orders")) == (0, {0: [b""]})
 
 
-async def test_closing_a_shared_client_under_a_producer_ends_its_messages(caplog: pytest.LogCaptureFixture) -> None:
+async def test_closing_a_shared_client_under_a_producer_ends_its_messages(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with FakeBroker({"Orders": 1}) as broker:
         client = ClientInstance(ClientConfig(name_server=broker.address))
         await client.start()
         async with Producer(client=client) as producer:
             await producer.send("Orders", b"")
             broker.hold(SEND)
-            futures = [await producer.submit("Orders", b"", sharding_key=key, timeout_s=0.5) for key in (None, "a")]
+            futures = [
+                await producer.submit("Orders", b"", sharding_key=key, timeout_s=0.5)
+                for key in (None, "a")
+            ]
             await broker.received(SEND, 3)
             await client.close()
             outcomes = await asyncio.gather(*futures, return_exceptions=True)
@@ -933,7 +1207,10 @@ async def test_a_time_budget_that_cannot_work_is_refused(timeout_s: float) -> No
             with pytest.raises(InvalidOption, match="timeout_s"):
                 await call
         assert (producer.in_flight, broker.of(SEND)) == (0, [])
-    for make in (lambda: ProducerConfig(send_timeout_s=timeout_s), lambda: ClientConfig(request_timeout_s=timeout_s)):
+    for make in (
+        lambda: ProducerConfig(send_timeout_s=timeout_s),
+        lambda: ClientConfig(request_timeout_s=timeout_s),
+    ):
         with pytest.raises(InvalidOption):
             make()
 
@@ -959,7 +1236,15 @@ async def test_many_clients_come_and_go_without_leaving_tasks_behind() -> None:
             while len(asyncio.all_tasks()) > before:
                 await asyncio.sleep(0.01)
         assert broker.bodies("Orders") == {0: [b""] * 20}
-        assert len({request.ext_fields["clientID"] for request in broker.of(RequestCode.UNREGISTER_CLIENT)}) == 20
+        assert (
+            len(
+                {
+                    request.ext_fields["clientID"]
+                    for request in broker.of(RequestCode.UNREGISTER_CLIENT)
+                }
+            )
+            == 20
+        )
 
 
 @pytest.mark.parametrize(
@@ -981,12 +1266,17 @@ def test_options_that_cannot_work_are_refused(options: dict[str, int]) -> None:
 
 
 def test_the_group_argument_wins_over_the_configuration() -> None:
-    names = itertools.starmap(lambda group, config: Producer(group=group, config=config).config.group, [("a", CONFIG), (None, CONFIG)])
+    names = itertools.starmap(
+        lambda group, config: Producer(group=group, config=config).config.group,
+        [("a", CONFIG), (None, CONFIG)],
+    )
     assert list(names) == ["a", "ogive-producer"]
 
 
 async def test_a_refused_message_gives_its_room_back() -> None:
-    """Its properties are too long, which shows when it is accepted; else the producer would stand still after enough of them."""
+    """Its properties are too long, which shows when it is accepted; else the producer would stand
+    still after enough of them.
+    """
     async with producing("Orders", config=replace(CONFIG, max_in_flight=2)) as (producer, [broker]):
         for _ in range(3):
             with pytest.raises(MessageIllegal, match="bytes of properties"):
@@ -996,7 +1286,9 @@ async def test_a_refused_message_gives_its_room_back() -> None:
 
 
 @pytest.mark.parametrize("sharding_key", [None, "7"], ids=["anywhere", "in order"])
-async def test_a_message_that_a_leaving_broker_refused_goes_out_again_on_a_new_connection(sharding_key: str | None) -> None:
+async def test_a_message_that_a_leaving_broker_refused_goes_out_again_on_a_new_connection(
+    sharding_key: str | None,
+) -> None:
     async with producing("Orders") as (producer, [broker]):
         await producer.send("Orders", b"first")
         left = producer.client.pool.existing(broker.address)

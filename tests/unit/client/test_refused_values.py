@@ -27,10 +27,25 @@ REFUSED_DELAYS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"delay_level": None}, TypeError, "delay_level must be int, not NoneType"),
     ({"delay_level": -1}, InvalidOption, "delay level -1 is below 0"),
     ({"delay_s": True}, TypeError, "delay_s must be a number of seconds, not bool"),
-    ({"deliver_at": "2030-01-01"}, TypeError, "deliver_at must be a datetime with a time zone, not str"),
-    ({"deliver_at": date(2030, 1, 1)}, TypeError, "deliver_at must be a datetime with a time zone, not date"),
+    (
+        {"deliver_at": "2030-01-01"},
+        TypeError,
+        "deliver_at must be a datetime with a time zone, not str",
+    ),
+    (
+        {"deliver_at": date(2030, 1, 1)},
+        TypeError,
+        "deliver_at must be a datetime with a time zone, not date",
+    ),
 ]
-OFFSETS = [(True, TypeError), (1.0, TypeError), ("1", TypeError), (None, TypeError), (-1, InvalidOption), (2**63, InvalidOption)]
+OFFSETS = [
+    (True, TypeError),
+    (1.0, TypeError),
+    ("1", TypeError),
+    (None, TypeError),
+    (-1, InvalidOption),
+    (2**63, InvalidOption),
+]
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +57,13 @@ def producer() -> Iterator[ogive.Producer[bytes]]:
 
 @pytest.mark.parametrize(("given", "error", "words"), REFUSED + REFUSED_DELAYS)
 @pytest.mark.parametrize("way", ["send", "submit", "Message"])
-def test_of_a_message(producer: ogive.Producer[bytes], way: str, given: dict[str, Any], error: type[Exception], words: str) -> None:
+def test_of_a_message(
+    producer: ogive.Producer[bytes],
+    way: str,
+    given: dict[str, Any],
+    error: type[Exception],
+    words: str,
+) -> None:
     call: Callable[..., Any] = ogive.Message if way == "Message" else getattr(producer, way)
     with pytest.raises(error, match=words):
         call("Orders", b"x", **given)
@@ -51,15 +72,24 @@ def test_of_a_message(producer: ogive.Producer[bytes], way: str, given: dict[str
 @pytest.mark.parametrize(("given", "error", "words"), REFUSED)
 @pytest.mark.parametrize("way", ["send_oneway", "request", "transaction", "Reply"])
 def test_of_a_message_that_cannot_wait(
-    producer: ogive.Producer[bytes], way: str, given: dict[str, Any], error: type[Exception], words: str
+    producer: ogive.Producer[bytes],
+    way: str,
+    given: dict[str, Any],
+    error: type[Exception],
+    words: str,
 ) -> None:
-    call = partial(ogive.Reply, b"x") if way == "Reply" else partial(getattr(producer, way), "Orders", b"x")
+    call = (
+        partial(ogive.Reply, b"x")
+        if way == "Reply"
+        else partial(getattr(producer, way), "Orders", b"x")
+    )
     with pytest.raises(error, match=words):
         call(**given)
 
 
 @pytest.mark.parametrize(
-    ("level", "error"), [(True, TypeError), (1.5, TypeError), ("3", TypeError), (None, TypeError), (-2, InvalidOption)]
+    ("level", "error"),
+    [(True, TypeError), (1.5, TypeError), ("3", TypeError), (None, TypeError), (-2, InvalidOption)],
 )
 def test_of_a_listeners_answer(level: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="delay"):
@@ -96,7 +126,9 @@ def test_of_a_listeners_pause(given: dict[str, Any]) -> None:
 
 def test_of_a_recall_handle(producer: ogive.Producer[bytes]) -> None:
     """A message that was sent without a delay has None there."""
-    with pytest.raises(TypeError, match="not NoneType: only a message sent with delay_s= or deliver_at= has one"):
+    with pytest.raises(
+        TypeError, match="not NoneType: only a message sent with delay_s= or deliver_at= has one"
+    ):
         producer.recall("Orders", None)  # type: ignore[arg-type]
 
 
@@ -106,10 +138,25 @@ def test_of_a_pull_consumers_arguments() -> None:
             ("timeout_s must be a number of seconds or None, not str", consumer.poll, ("5",), {}),
             ("max_messages must be int, not str", consumer.poll, (), {"max_messages": "5"}),
             ("max_messages must be int, not str", consumer.pull, (QUEUE, 0), {"max_messages": "5"}),
-            ("suspend_s must be a number of seconds, not str", consumer.pull, (QUEUE, 0), {"suspend_s": "5"}),
-            ("queue must be an ogive.MessageQueue.* not tuple", consumer.seek, (("Orders", 0), 5), {}),
+            (
+                "suspend_s must be a number of seconds, not str",
+                consumer.pull,
+                (QUEUE, 0),
+                {"suspend_s": "5"},
+            ),
+            (
+                "queue must be an ogive.MessageQueue.* not tuple",
+                consumer.seek,
+                (("Orders", 0), 5),
+                {},
+            ),
             ("queue must be an ogive.MessageQueue.* not str", consumer.assign, ("Orders",), {}),
-            ("queues must be several ogive.MessageQueue, not MessageQueue", consumer.assign, (QUEUE,), {}),
+            (
+                "queues must be several ogive.MessageQueue, not MessageQueue",
+                consumer.assign,
+                (QUEUE,),
+                {},
+            ),
             ("queue must be an ogive.MessageQueue.* not int", consumer.pause, (0,), {}),
             ("topic must be str, not list", consumer.queues, (["Orders"],), {}),
         ]
@@ -121,11 +168,31 @@ def test_of_a_pull_consumers_arguments() -> None:
 def test_of_an_admins_arguments() -> None:
     with ogive.Admin("127.0.0.1:1") as admin:
         calls: list[tuple[str, Callable[..., Any], tuple[Any, ...], dict[str, Any]]] = [
-            ("queues must be int or None, not str", admin.create_topic, ("Orders",), {"queues": "8"}),
-            ("max_retries must be int or None, not str", admin.create_group, ("billing",), {"max_retries": "3"}),
-            ("retry_queues must be int or None, not float", admin.update_group, ("billing",), {"retry_queues": 1.5}),
+            (
+                "queues must be int or None, not str",
+                admin.create_topic,
+                ("Orders",),
+                {"queues": "8"},
+            ),
+            (
+                "max_retries must be int or None, not str",
+                admin.create_group,
+                ("billing",),
+                {"max_retries": "3"},
+            ),
+            (
+                "retry_queues must be int or None, not float",
+                admin.update_group,
+                ("billing",),
+                {"retry_queues": 1.5},
+            ),
             ("message_id must be str, not NoneType", admin.message, (None,), {}),
-            ("message must be one of dead_letters.group., not str", admin.send_again, ("billing", "7F00"), {}),
+            (
+                "message must be one of dead_letters.group., not str",
+                admin.send_again,
+                ("billing", "7F00"),
+                {},
+            ),
             ("queue must be an ogive.MessageQueue, not str", admin.message_at, ("Orders", 0), {}),
         ]
         for words, call, arguments, others in calls:
@@ -143,7 +210,10 @@ def test_of_properties_and_of_a_message_made_for_a_test() -> None:
 @pytest.mark.parametrize(("offset", "error"), OFFSETS)
 def test_of_an_offset(offset: Any, error: type[Exception]) -> None:
     with ogive.PullConsumer(name_server="127.0.0.1:1", group="refused") as consumer:
-        for call in (lambda: consumer.pull(QUEUE, offset), lambda: consumer.commit({QUEUE: offset})):
+        for call in (
+            lambda: consumer.pull(QUEUE, offset),
+            lambda: consumer.commit({QUEUE: offset}),
+        ):
             with pytest.raises(error, match="offset"):
                 call()
     with ogive.Admin("127.0.0.1:1") as admin, pytest.raises(error, match="offset"):

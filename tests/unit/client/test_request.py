@@ -1,4 +1,6 @@
-"""Requests: what goes over the wire, how the reply finds its way, and how each request ends within its time."""
+"""Requests: what goes over the wire, how the reply finds its way, and how each request ends within
+its time.
+"""
 
 import asyncio
 import gc
@@ -14,7 +16,16 @@ from ogive.client import replies as replies_module
 from ogive.client.config import ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
 from ogive.client.producer import Producer
-from ogive.errors import IllegalStateError, MessageIllegal, NoRoute, ProtocolError, ReplyTimeout, ResponseCode, SendFailed, TooManyRequests
+from ogive.errors import (
+    IllegalStateError,
+    MessageIllegal,
+    NoRoute,
+    ProtocolError,
+    ReplyTimeout,
+    ResponseCode,
+    SendFailed,
+    TooManyRequests,
+)
 from ogive.model import Message
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error
 from ogive.transport.connection import Connection
@@ -22,7 +33,12 @@ from ogive.wire.bodies import HeartbeatData
 from ogive.wire.codes import RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.compression import compress
-from ogive.wire.headers import PushReplyMessageRequest, SendMessageRequestV2, decode_header, encode_header
+from ogive.wire.headers import (
+    PushReplyMessageRequest,
+    SendMessageRequestV2,
+    decode_header,
+    encode_header,
+)
 from ogive.wire.message import decode_properties
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -46,9 +62,14 @@ class ReplyingBroker(FakeBroker):
         """The properties of the requests, once there are *count*."""
         return [properties_of(request) for request in await self.received(SEND, count)]
 
-    async def push(self, properties: dict[str, str], body: bytes = b"2.20", *, sys_flag: int = 0, **own: str) -> RemotingCommand:
+    async def push(
+        self, properties: dict[str, str], body: bytes = b"2.20", *, sys_flag: int = 0, **own: str
+    ) -> RemotingCommand:
         """Bring a reply to the request with *properties*; returns the client's answer."""
-        text = "".join(f"{name}\x01{value}\x02" for name, value in (properties | {"MSG_TYPE": "reply"} | own).items())
+        text = "".join(
+            f"{name}\x01{value}\x02"
+            for name, value in (properties | {"MSG_TYPE": "reply"} | own).items()
+        )
         header = PushReplyMessageRequest(
             producer_group="CLIENT_INNER_PRODUCER",
             topic=REPLY_TOPIC,
@@ -64,11 +85,15 @@ class ReplyingBroker(FakeBroker):
             store_timestamp=1_700_000_000_001,
         )
         connection = self.clients[properties["REPLY_TO_CLIENT"]]
-        return await connection.call(RemotingCommand(header.code, encode_header(header), body), WAIT_S)
+        return await connection.call(
+            RemotingCommand(header.code, encode_header(header), body), WAIT_S
+        )
 
 
 def properties_of(request: RemotingCommand) -> dict[str, str]:
-    return decode_properties((decode_header(SendMessageRequestV2, request.ext_fields).properties or "").encode())
+    return decode_properties(
+        (decode_header(SendMessageRequestV2, request.ext_fields).properties or "").encode()
+    )
 
 
 @pytest.fixture
@@ -79,23 +104,39 @@ async def broker() -> AsyncIterator[ReplyingBroker]:
 
 @asynccontextmanager
 async def asking(broker: FakeBroker, **settings: Any) -> AsyncIterator[Producer]:
-    async with Producer(broker.address, config=ProducerConfig(send_timeout_s=WAIT_S, **settings)) as producer:
+    async with Producer(
+        broker.address, config=ProducerConfig(send_timeout_s=WAIT_S, **settings)
+    ) as producer:
         yield producer
 
 
-async def test_a_request_is_a_message_with_three_properties_and_gets_its_reply(broker: ReplyingBroker) -> None:
+async def test_a_request_is_a_message_with_three_properties_and_gets_its_reply(
+    broker: ReplyingBroker,
+) -> None:
     async with asking(broker) as producer:
-        request = asyncio.create_task(producer.request("Prices", b"espresso", tag="menu", keys="k", properties={"size": "XL"}, timeout_s=4))
+        request = asyncio.create_task(
+            producer.request(
+                "Prices", b"espresso", tag="menu", keys="k", properties={"size": "XL"}, timeout_s=4
+            )
+        )
         [properties] = await broker.asked()
         assert not request.done()
         answer = await broker.push(properties, tag="x", UNIQ_KEY="AB12", currency="EUR")
         reply = await request
         assert (properties["TAGS"], properties["KEYS"], properties["size"]) == ("menu", "k", "XL")
-        assert re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}", properties["CORRELATION_ID"])
+        assert re.fullmatch(
+            r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}",
+            properties["CORRELATION_ID"],
+        )
         assert properties["REPLY_TO_CLIENT"] == producer.client.client_id
         assert 3000 < int(properties["TTL"]) <= 4000  # milliseconds
         assert answer.code == ResponseCode.SUCCESS
-        assert (reply.topic, reply.body, reply.id, reply.properties["currency"]) == (REPLY_TOPIC, b"2.20", "AB12", "EUR")
+        assert (reply.topic, reply.body, reply.id, reply.properties["currency"]) == (
+            REPLY_TOPIC,
+            b"2.20",
+            "AB12",
+            "EUR",
+        )
         assert reply.properties["CORRELATION_ID"] == properties["CORRELATION_ID"]
         assert int(reply.properties["ARRIVE_TIME"]) > 1_700_000_000_000
         assert len(producer.client.requests.replies) == 0
@@ -103,13 +144,21 @@ async def test_a_request_is_a_message_with_three_properties_and_gets_its_reply(b
 
 async def test_a_message_object_may_be_a_request(broker: ReplyingBroker) -> None:
     async with asking(broker) as producer:
-        request = asyncio.create_task(producer.request(Message("Prices", b"espresso", tag="menu", sharding_key="7")))
+        request = asyncio.create_task(
+            producer.request(Message("Prices", b"espresso", tag="menu", sharding_key="7"))
+        )
         [properties] = await broker.asked()
         await broker.push(properties)
-        assert ((await request).body, properties["TAGS"], properties["__SHARDINGKEY"]) == (b"2.20", "menu", "7")
+        assert ((await request).body, properties["TAGS"], properties["__SHARDINGKEY"]) == (
+            b"2.20",
+            "menu",
+            "7",
+        )
 
 
-async def test_the_brokers_that_replies_may_come_from_know_the_client_before_it_asks(broker: ReplyingBroker) -> None:
+async def test_the_brokers_that_replies_may_come_from_know_the_client_before_it_asks(
+    broker: ReplyingBroker,
+) -> None:
     """The topic lives on one broker only, the cluster's reply topic on two."""
     async with ReplyingBroker({REPLY_TOPIC: 1}, name="broker-b") as other:
         broker.peers.append(other)
@@ -118,17 +167,27 @@ async def test_the_brokers_that_replies_may_come_from_know_the_client_before_it_
             [properties] = await broker.asked()
             order = [r.code for r in broker.requests if r.code in (HEARTBEAT, SEND)]
             assert (order[0], len(other.of(HEARTBEAT)) > 0) == (HEARTBEAT, True)
-            assert HeartbeatData.decode(other.of(HEARTBEAT)[0].body).producers == ("ogive-producer",)
+            assert HeartbeatData.decode(other.of(HEARTBEAT)[0].body).producers == (
+                "ogive-producer",
+            )
             await other.push(properties)
             assert (await request).body == b"2.20"
-            beats, routes = len(broker.of(HEARTBEAT)), len(broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC))
+            beats, routes = (
+                len(broker.of(HEARTBEAT)),
+                len(broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)),
+            )
             again = asyncio.create_task(producer.request("Prices", b"latte"))
             await broker.push((await broker.asked(2))[1])
             await again
-            assert (len(broker.of(HEARTBEAT)), len(broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC))) == (beats, routes)
+            assert (
+                len(broker.of(HEARTBEAT)),
+                len(broker.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)),
+            ) == (beats, routes)
 
 
-async def test_a_broker_that_hangs_does_not_hold_up_a_request_to_another(broker: ReplyingBroker) -> None:
+async def test_a_broker_that_hangs_does_not_hold_up_a_request_to_another(
+    broker: ReplyingBroker,
+) -> None:
     async with ReplyingBroker({REPLY_TOPIC: 1}, name="broker-b") as other:
         other.on(HEARTBEAT, SILENT)
         broker.peers.append(other)
@@ -159,21 +218,32 @@ async def test_replies_find_their_requests_in_any_order(broker: ReplyingBroker) 
     async with asking(broker) as producer:
         requests = [asyncio.create_task(producer.request("Prices", b"%d" % i)) for i in range(400)]
         await broker.received(SEND, 400)
-        questions = {properties_of(request)["CORRELATION_ID"]: request for request in broker.of(SEND)}
-        pushes = [broker.push(properties_of(request), b"re " + request.body) for request in reversed(questions.values())]
+        questions = {
+            properties_of(request)["CORRELATION_ID"]: request for request in broker.of(SEND)
+        }
+        pushes = [
+            broker.push(properties_of(request), b"re " + request.body)
+            for request in reversed(questions.values())
+        ]
         assert {answer.code for answer in await asyncio.gather(*pushes)} == {ResponseCode.SUCCESS}
         assert [(await request).body for request in requests] == [b"re %d" % i for i in range(400)]
 
 
-async def test_requests_with_a_sharding_key_do_not_travel_in_batches(broker: ReplyingBroker) -> None:
+async def test_requests_with_a_sharding_key_do_not_travel_in_batches(
+    broker: ReplyingBroker,
+) -> None:
     """Batched messages do not carry the cluster's name, and nobody could answer them."""
     async with asking(broker) as producer:
         first = asyncio.create_task(producer.request("Prices", b"0", sharding_key="7"))
         await broker.push((await broker.asked())[0])
         await first
         broker.hold(SEND)
-        requests = [asyncio.create_task(producer.request("Prices", b"%d" % i, sharding_key="7")) for i in range(1, 6)]
-        await broker.received(SEND, 2)  # and the others wait behind it
+        requests = [
+            asyncio.create_task(producer.request("Prices", b"%d" % i, sharding_key="7"))
+            for i in range(1, 6)
+        ]
+        # and the others wait behind it
+        await broker.received(SEND, 2)
         broker.release(SEND)
         for properties in (await broker.asked(6))[1:]:
             await broker.push(properties)
@@ -190,13 +260,16 @@ async def test_no_reply_in_time_is_an_error_that_names_the_request(broker: Reply
         assert caught.value.outcome_unknown
         key = properties["UNIQ_KEY"]
         assert str(caught.value) == (
-            f"no reply to request {properties['CORRELATION_ID']} to Prices within 1.0 s: it is stored (id {key}), "
+            f"no reply to request {properties['CORRELATION_ID']} to Prices within 1.0 s: it is "
+            f"stored (id {key}), "
             "and it may or may not be carried out"
         )
         assert len(producer.client.requests.replies) == 0
 
 
-async def test_a_late_reply_is_dropped_and_the_broker_is_satisfied(broker: ReplyingBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_late_reply_is_dropped_and_the_broker_is_satisfied(
+    broker: ReplyingBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     async with asking(broker) as producer:
         with pytest.raises(ReplyTimeout):
             await producer.request("Prices", b"espresso", timeout_s=0.5)
@@ -206,13 +279,18 @@ async def test_a_late_reply_is_dropped_and_the_broker_is_satisfied(broker: Reply
     assert f"nobody waits for the reply to request {properties['CORRELATION_ID']}" in caplog.text
 
 
-async def test_a_send_without_an_answer_is_waited_for_and_then_of_unknown_fate(broker: ReplyingBroker) -> None:
+async def test_a_send_without_an_answer_is_waited_for_and_then_of_unknown_fate(
+    broker: ReplyingBroker,
+) -> None:
     broker.on(SEND, SILENT)
     async with asking(broker, retries=0) as producer:
-        with pytest.raises(ReplyTimeout, match="did not confirm it, so it may or may not be stored"):
+        with pytest.raises(
+            ReplyTimeout, match="did not confirm it, so it may or may not be stored"
+        ):
             await producer.request("Prices", b"espresso", timeout_s=0.5)
         request = asyncio.create_task(producer.request("Prices", b"latte"))
-        await broker.push((await broker.asked(2))[1])  # its broker stored it, and the consumer was quicker than the answer
+        # its broker stored it, and the consumer was quicker than the answer
+        await broker.push((await broker.asked(2))[1])
         assert (await request).body == b"2.20"
         broker.on(SEND, None)
 
@@ -229,7 +307,10 @@ async def test_a_request_that_is_not_stored_fails_at_once(broker: ReplyingBroker
 
 async def test_closing_the_producer_ends_its_requests_and_no_others(broker: ReplyingBroker) -> None:
     async with ClientInstance(ClientConfig(name_server=broker.address)) as client:
-        first, second = Producer(client=client, group="first"), Producer(client=client, group="second")
+        first, second = (
+            Producer(client=client, group="first"),
+            Producer(client=client, group="second"),
+        )
         await first.start()
         await second.start()
         ended = asyncio.create_task(first.request("Prices", b"1", timeout_s=WAIT_S))
@@ -238,7 +319,9 @@ async def test_closing_the_producer_ends_its_requests_and_no_others(broker: Repl
         await first.close()
         with pytest.raises(IllegalStateError, match="closed before the reply came"):
             await ended
-        await broker.push(next(properties_of(request) for request in broker.of(SEND) if request.body == b"2"))
+        await broker.push(
+            next(properties_of(request) for request in broker.of(SEND) if request.body == b"2")
+        )
         assert (await goes_on).body == b"2.20"
         await second.close()
 
@@ -250,10 +333,15 @@ async def test_a_cancelled_request_leaves_nothing_behind(broker: ReplyingBroker)
         request.cancel()
         with pytest.raises(asyncio.CancelledError):
             await request
-        assert (len(producer.client.requests.replies), (await broker.push(properties)).code) == (0, ResponseCode.SUCCESS)
+        assert (len(producer.client.requests.replies), (await broker.push(properties)).code) == (
+            0,
+            ResponseCode.SUCCESS,
+        )
 
 
-async def test_waiting_requests_are_bounded(broker: ReplyingBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiting_requests_are_bounded(
+    broker: ReplyingBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(replies_module, "MAX_WAITING", 1)
     async with asking(broker) as producer:
         request = asyncio.create_task(producer.request("Prices", b"1"))
@@ -273,17 +361,27 @@ async def test_a_compressed_reply_is_inflated(broker: ReplyingBroker) -> None:
     assert (reply.body, reply.is_compressed) == (b"espresso " * 1000, False)
 
 
-async def test_a_reply_that_cannot_be_read_ends_its_request_and_the_broker_hears_of_it(broker: ReplyingBroker) -> None:
+async def test_a_reply_that_cannot_be_read_ends_its_request_and_the_broker_hears_of_it(
+    broker: ReplyingBroker,
+) -> None:
     async with asking(broker) as producer:
         request = asyncio.create_task(producer.request("Prices", b"menu"))
         [properties] = await broker.asked()
         answer = await broker.push(properties, b"no zlib", sys_flag=SysFlag.COMPRESSED)
-        with pytest.raises(ProtocolError, match=f"the reply to request {properties['CORRELATION_ID']} cannot be read"):
+        with pytest.raises(
+            ProtocolError,
+            match=f"the reply to request {properties['CORRELATION_ID']} cannot be read",
+        ):
             await request
         assert answer.code == ResponseCode.SYSTEM_ERROR
         connection = broker.clients[properties["REPLY_TO_CLIENT"]]
-        empty = await connection.call(RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT), WAIT_S)
-        assert (empty.code, "producerGroup" in (empty.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+        empty = await connection.call(
+            RemotingCommand(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT), WAIT_S
+        )
+        assert (empty.code, "producerGroup" in (empty.remark or "")) == (
+            ResponseCode.SYSTEM_ERROR,
+            True,
+        )
 
 
 async def test_a_request_that_waits_for_room_ends_with_one_error_when_the_producer_is_closed(

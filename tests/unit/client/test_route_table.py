@@ -20,7 +20,10 @@ ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 async def test_one_question_serves_all_callers_of_a_topic_and_its_answer_is_kept() -> None:
     async with FakeBroker({"Orders": 2}) as broker, client_of(broker) as client:
         expected = (MessageQueue("Orders", "broker-a", 0), MessageQueue("Orders", "broker-a", 1))
-        assert await asyncio.gather(*(client.routes.publish_queues("Orders") for _ in range(10))) == [expected] * 10
+        assert (
+            await asyncio.gather(*(client.routes.publish_queues("Orders") for _ in range(10)))
+            == [expected] * 10
+        )
         assert await client.routes.subscribe_queues("Orders") == expected
         assert client.routes.broker_address("broker-a") == broker.address
         assert len(broker.of(ROUTE)) == 1
@@ -38,19 +41,32 @@ async def test_a_dead_name_server_is_passed_over_within_the_same_call() -> None:
 
 
 async def test_a_silent_name_server_costs_its_share_of_the_budget_only() -> None:
-    async with FakeBroker() as silent, FakeBroker({"Orders": 1}) as broker, client_of(silent, broker, request_timeout_s=0.4) as client:
+    async with (
+        FakeBroker() as silent,
+        FakeBroker({"Orders": 1}) as broker,
+        client_of(silent, broker, request_timeout_s=0.4) as client,
+    ):
         silent.on(ROUTE, SILENT)
         assert len(await client.routes.publish_queues("Orders")) == 1
 
 
-@pytest.mark.parametrize("doubtful", [error(ResponseCode.TOPIC_NOT_EXIST), SILENT], ids=["restarted", "silent"])
-async def test_a_doubted_route_is_not_lost_to_a_server_that_cannot_say(doubtful: RemotingCommand | Silent) -> None:
-    async with FakeBroker({"Orders": 1}) as good, FakeBroker() as bad, client_of(good, bad, request_timeout_s=2.0) as client:
+@pytest.mark.parametrize(
+    "doubtful", [error(ResponseCode.TOPIC_NOT_EXIST), SILENT], ids=["restarted", "silent"]
+)
+async def test_a_doubted_route_is_not_lost_to_a_server_that_cannot_say(
+    doubtful: RemotingCommand | Silent,
+) -> None:
+    async with (
+        FakeBroker({"Orders": 1}) as good,
+        FakeBroker() as bad,
+        client_of(good, bad, request_timeout_s=2.0) as client,
+    ):
         bad.on(ROUTE, doubtful)
         await client.routes.find("Orders")
         assert len((await client.routes.refresh("Orders", doubted=True)).queues) == 1
         assert len(bad.of(ROUTE)) == 1
-        await client.routes.refresh("Orders")  # what nobody doubts goes to the one that answers
+        # what nobody doubts goes to the one that answers
+        await client.routes.refresh("Orders")
         assert len(bad.of(ROUTE)) == 1
 
 
@@ -59,7 +75,10 @@ async def test_no_name_server_says_where_how_long_and_why() -> None:
     gone = FakeBroker()
     await gone.start()
     await gone.stop()
-    said = rf"no name server answered at {gone.address} within 0\.[2-9] s(; tried \d times, at last)?: no conn.*refused"
+    said = (
+        rf"no name server answered at {gone.address} within 0\.[2-9] s(; tried \d times, at "
+        r"last)?: no conn.*refused"
+    )
     async with client_of(gone, request_timeout_s=0.25) as client:
         with pytest.raises(NoNameServer, match=said):
             await client.routes.find("Orders")
@@ -78,12 +97,33 @@ async def test_a_name_server_that_is_just_starting_is_waited_for() -> None:
 
 
 @pytest.mark.kills("hostile server: routes without limit")
-async def test_a_route_with_20_000_brokers_is_refused_and_the_known_one_stays(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_route_with_20_000_brokers_is_refused_and_the_known_one_stays(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Else the client would open a connection to each of them, and send it heartbeats."""
-    brokers = [{"brokerName": f"b{i}", "cluster": "c", "brokerAddrs": {"0": f"127.1.{i >> 8}.{i & 255}:1"}} for i in range(20_000)]
-    rows = [{"brokerName": f"b{i}", "perm": 6, "readQueueNums": 1, "writeQueueNums": 1, "topicSysFlag": 0} for i in range(20_000)]
-    flood = ok(body=json.dumps({"brokerDatas": brokers, "queueDatas": rows, "filterServerTable": {}}).encode())
-    async with FakeBroker({"Orders": 1}) as broker, client_of(broker, route_period_s=0.02) as client:
+    brokers = [
+        {"brokerName": f"b{i}", "cluster": "c", "brokerAddrs": {"0": f"127.1.{i >> 8}.{i & 255}:1"}}
+        for i in range(20_000)
+    ]
+    rows = [
+        {
+            "brokerName": f"b{i}",
+            "perm": 6,
+            "readQueueNums": 1,
+            "writeQueueNums": 1,
+            "topicSysFlag": 0,
+        }
+        for i in range(20_000)
+    ]
+    flood = ok(
+        body=json.dumps(
+            {"brokerDatas": brokers, "queueDatas": rows, "filterServerTable": {}}
+        ).encode()
+    )
+    async with (
+        FakeBroker({"Orders": 1}) as broker,
+        client_of(broker, route_period_s=0.02) as client,
+    ):
         client.register_producer("shop")
         await client.routes.find("Orders")
         broker.on(ROUTE, flood)
@@ -92,11 +132,17 @@ async def test_a_route_with_20_000_brokers_is_refused_and_the_known_one_stays(ca
         assert client.heartbeat_addresses() == [broker.address]
         assert await client.heartbeat_now() == 1
         assert len(await client.routes.publish_queues("Orders")) == 1
-    assert "route of Orders: a name server's answer holds 20000 brokers: 4096 are the limit" in caplog.text
+    assert (
+        "route of Orders: a name server's answer holds 20000 brokers: 4096 are the limit"
+        in caplog.text
+    )
 
 
 async def test_a_callers_own_timeout_holds_and_does_not_end_the_question_for_others() -> None:
-    async with FakeBroker({"Orders": 1}) as broker, client_of(broker, request_timeout_s=5.0) as client:
+    async with (
+        FakeBroker({"Orders": 1}) as broker,
+        client_of(broker, request_timeout_s=5.0) as client,
+    ):
         broker.hold(ROUTE)
         other = asyncio.create_task(client.routes.publish_queues("Orders"))
         with pytest.raises(NoNameServer, match=r"within 0\.1 s"):
@@ -107,12 +153,16 @@ async def test_a_callers_own_timeout_holds_and_does_not_end_the_question_for_oth
 
 
 async def test_a_missing_topic_gets_advice_with_names_like_it() -> None:
-    async with FakeBroker({"Orders": 1, "Prices": 1, "%RETRY%Ordres": 1}) as broker, client_of(broker) as client:
+    async with (
+        FakeBroker({"Orders": 1, "Prices": 1, "%RETRY%Ordres": 1}) as broker,
+        client_of(broker) as client,
+    ):
         with pytest.raises(NoRoute) as caught:
             await client.routes.find("Ordres")
     assert str(caught.value) == (
         f'topic "Ordres" has no route on {broker.address}. Similar topics: Orders. '
-        "Create it with `ogive topic create Ordres`; where auto-create is on, the first message does."
+        "Create it with `ogive topic create Ordres`; where auto-create is on, the first message "
+        "does."
     )
 
 
@@ -121,7 +171,9 @@ async def test_a_topic_whose_brokers_are_gone_is_not_taken_for_a_misspelt_one() 
     async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
         broker.on(ROUTE, error(ResponseCode.TOPIC_NOT_EXIST))
         with pytest.raises(
-            NoRoute, match=r"has no route on .*: the name server knows the topic, but at present no broker that holds it"
+            NoRoute,
+            match=r"has no route on .*: the name server knows the topic, but at present no broker "
+            r"that holds it",
         ) as caught:
             await client.routes.find("Orders")
     assert "Create it" not in str(caught.value)
@@ -144,7 +196,10 @@ async def test_a_changed_route_wakes_the_consumers_of_the_topic() -> None:
 
 @pytest.mark.feature(178)
 async def test_new_queues_are_found_without_a_restart() -> None:
-    async with FakeBroker({"Orders": 1}) as broker, ClientInstance(ClientConfig(name_server=broker.address, route_period_s=0.02)) as client:
+    async with (
+        FakeBroker({"Orders": 1}) as broker,
+        ClientInstance(ClientConfig(name_server=broker.address, route_period_s=0.02)) as client,
+    ):
         changed = asyncio.Event()
         await client.routes.find("Orders")
         client.routes.on_change.append(lambda _: changed.set())
@@ -158,9 +213,27 @@ async def test_a_route_without_a_master_is_asked_for_again_by_who_wants_to_send(
     """Not with the next round of all routes, half a minute later."""
 
     def without_master(request: RemotingCommand) -> RemotingCommand:
-        rows = [{"brokerName": "broker-a", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicSysFlag": 0}]
-        brokers = [{"cluster": "DefaultCluster", "brokerName": "broker-a", "brokerAddrs": {"1": "127.0.0.1:1"}}]
-        return ok(body=json.dumps({"queueDatas": rows, "brokerDatas": brokers, "filterServerTable": {}}).encode())
+        rows = [
+            {
+                "brokerName": "broker-a",
+                "readQueueNums": 1,
+                "writeQueueNums": 1,
+                "perm": 6,
+                "topicSysFlag": 0,
+            }
+        ]
+        brokers = [
+            {
+                "cluster": "DefaultCluster",
+                "brokerName": "broker-a",
+                "brokerAddrs": {"1": "127.0.0.1:1"},
+            }
+        ]
+        return ok(
+            body=json.dumps(
+                {"queueDatas": rows, "brokerDatas": brokers, "filterServerTable": {}}
+            ).encode()
+        )
 
     async with FakeBroker({"Orders": 1}) as broker, client_of(broker) as client:
         broker.on(ROUTE, without_master)
@@ -180,7 +253,9 @@ async def test_a_topic_that_vanishes_keeps_its_last_route() -> None:
         assert len(await client.routes.publish_queues("Orders")) == 1
 
 
-async def test_a_broker_that_moved_is_found_although_a_vanished_topic_still_names_its_old_address() -> None:
+async def test_a_broker_that_moved_is_found_although_a_vanished_topic_names_its_old_address() -> (
+    None
+):
     """The last answer counts, whichever topic was asked for first."""
     async with FakeBroker({"Orders": 1, "Old": 1}) as broker, client_of(broker) as client:
         await client.routes.find("Orders")
@@ -194,11 +269,22 @@ async def test_a_broker_that_moved_is_found_although_a_vanished_topic_still_name
             assert client.routes.broker_address("broker-a") == moved.address
 
 
-async def test_one_topic_with_an_odd_answer_does_not_keep_the_others_from_being_read_again() -> None:
-    async with FakeBroker({"Orders": 1, "Odd": 1}) as broker, client_of(broker, route_period_s=0.05) as client:
+async def test_one_topic_with_an_odd_answer_does_not_keep_the_others_from_being_read_again() -> (
+    None
+):
+    async with (
+        FakeBroker({"Orders": 1, "Odd": 1}) as broker,
+        client_of(broker, route_period_s=0.05) as client,
+    ):
         await client.routes.find("Odd")
         await client.routes.find("Orders")
-        broker.on(ROUTE, lambda request: ok(body=b"[]") if request.ext_fields["topic"] == "Odd" else None)
+        broker.on(
+            ROUTE, lambda request: ok(body=b"[]") if request.ext_fields["topic"] == "Odd" else None
+        )
         broker.topics["Orders"] = 3
-        await broker.until(lambda: [request.ext_fields["topic"] for request in broker.of(ROUTE)].count("Orders") > 2)
+        await broker.until(
+            lambda: (
+                [request.ext_fields["topic"] for request in broker.of(ROUTE)].count("Orders") > 2
+            )
+        )
         assert len(await client.routes.publish_queues("Orders")) == 3

@@ -64,7 +64,13 @@ ORDER = Order(
     placed_at=datetime(2026, 11, 22, 12, tzinfo=UTC),
     lines=[Line("espresso", Decimal("2.20"))],
     weights={"kg": 0.5},
-    parent=Order(id=UUID(int=6), placed_at=datetime(2026, 11, 21, tzinfo=UTC), lines=[], kind="shop", note="äöü"),
+    parent=Order(
+        id=UUID(int=6),
+        placed_at=datetime(2026, 11, 21, tzinfo=UTC),
+        lines=[],
+        kind="shop",
+        note="äöü",
+    ),
     tags=("a", "b"),
 )
 
@@ -75,7 +81,11 @@ async def broker() -> AsyncIterator[FakeBroker]:
         yield broker
 
 
-@pytest.mark.parametrize("value", [ORDER, Model(id="1", amount=2), Struct(id="1", amount=2)], ids=["dataclass", "pydantic", "msgspec"])
+@pytest.mark.parametrize(
+    "value",
+    [ORDER, Model(id="1", amount=2), Struct(id="1", amount=2)],
+    ids=["dataclass", "pydantic", "msgspec"],
+)
 def test_what_was_written_is_read_again(value: Any) -> None:
     assert reader(type(value))(to_json(value)) == value
 
@@ -140,15 +150,28 @@ def test_sets_are_written_in_an_order_of_their_own() -> None:
 
 def test_sets_of_sets_are_written_in_the_same_order_by_every_process() -> None:
     words = [chr(ord("a") + n) * 3 for n in range(20)]
-    assert to_json({frozenset({word}) for word in words}) == json.dumps([[word] for word in words], separators=(",", ":")).encode()
+    assert (
+        to_json({frozenset({word}) for word in words})
+        == json.dumps([[word] for word in words], separators=(",", ":")).encode()
+    )
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize(
-    "wrap", [lambda x: x, lambda x: [x], lambda x: Order(UUID(int=1), ORDER.placed_at, [], weights={"kg": x}), lambda x: {x}]
+    "wrap",
+    [
+        lambda x: x,
+        lambda x: [x],
+        lambda x: Order(UUID(int=1), ORDER.placed_at, [], weights={"kg": x}),
+        lambda x: {x},
+    ],
 )
-def test_numbers_that_json_does_not_have_are_refused(number: float, wrap: Callable[[float], Any]) -> None:
-    with pytest.raises(ValueError, match=r"has no form in JSON.*: replace NaN and infinity by None or a text"):
+def test_numbers_that_json_does_not_have_are_refused(
+    number: float, wrap: Callable[[float], Any]
+) -> None:
+    with pytest.raises(
+        ValueError, match=r"has no form in JSON.*: replace NaN and infinity by None or a text"
+    ):
         to_json(wrap(number))
 
 
@@ -167,30 +190,50 @@ def test_models_and_structs_may_be_inside_of_other_values() -> None:
         {"id": "2", "amount": 3},
     ]
     assert reader(list[Model])(to_json([Model(id="1", amount=2)])) == [Model(id="1", amount=2)]
-    assert reader(dict[str, Struct])(to_json({"a": Struct(id="1", amount=2)})) == {"a": Struct(id="1", amount=2)}
+    assert reader(dict[str, Struct])(to_json({"a": Struct(id="1", amount=2)})) == {
+        "a": Struct(id="1", amount=2)
+    }
     with pytest.raises(BodyUnreadable, match="amount"):
         reader(list[Model])(b'[{"id":"1","amount":"x"}]')
 
 
 def test_bodies_are_plain_json() -> None:
-    assert json.loads(to_json(Line("espresso", Decimal("2.20")))) == {"article": "espresso", "price": "2.20", "currency": "EUR"}
+    assert json.loads(to_json(Line("espresso", Decimal("2.20")))) == {
+        "article": "espresso",
+        "price": "2.20",
+        "currency": "EUR",
+    }
     assert to_json({"a": [1, None]}) == b'{"a":[1,null]}'
     with pytest.raises(TypeError, match="a object has no form in JSON"):
         to_json(object())
-    with pytest.raises(TypeError, match=r"a bytes has no form in JSON: a body that is bytes already goes as ogive\.Message"):
+    with pytest.raises(
+        TypeError,
+        match=r"a bytes has no form in JSON: a body that is bytes already goes as ogive\.Message",
+    ):
         to_json(b"ready")
 
 
 def test_what_a_newer_sender_adds_is_ignored_and_what_has_a_default_may_be_missing() -> None:
-    body = b'{"id":"00000000-0000-0000-0000-000000000007","placed_at":"2026-11-22T12:00:00+00:00","lines":[],"colour":"red"}'
+    body = (
+        b'{"id":"00000000-0000-0000-0000-000000000007","placed_at":"2026-11-22T12:00:00+00:00",'
+        b'"lines":[],"colour":"red"}'
+    )
     assert reader(Order)(body) == Order(id=UUID(int=7), placed_at=ORDER.placed_at, lines=[])
 
 
 @pytest.mark.parametrize(
     ("as_", "body", "said"),
     [
-        (Line, b'{"article":1,"price":"2"}', "a body of 25 bytes is no Line: ValueError: article: str is expected, and 1 came"),
-        (Line, b'{"article":"a","price":"2","currency":"USD"}', "currency: 'USD' is not a valid Currency"),
+        (
+            Line,
+            b'{"article":1,"price":"2"}',
+            "a body of 25 bytes is no Line: ValueError: article: str is expected, and 1 came",
+        ),
+        (
+            Line,
+            b'{"article":"a","price":"2","currency":"USD"}',
+            "currency: 'USD' is not a valid Currency",
+        ),
         (Line, b'{"article":"a"}', "missing 1 required positional argument: 'price'"),
         (Line, b"[]", "dict is expected"),
         (Line, b"\xff", "is no Line: UnicodeDecodeError"),
@@ -259,9 +302,13 @@ def test_a_listener_is_called_with_a_value_in_a_unit_test() -> None:
     assert seen == [(good, None)]
 
 
-async def test_a_producer_writes_values_everywhere_and_messages_as_they_are(broker: FakeBroker) -> None:
+async def test_a_producer_writes_values_everywhere_and_messages_as_they_are(
+    broker: FakeBroker,
+) -> None:
     line = Line("espresso", Decimal("2.20"))
-    producer: aio.Producer[Line] = aio.Producer(broker.address, group="shop", check=lambda message: None, serializer=to_json)
+    producer: aio.Producer[Line] = aio.Producer(
+        broker.address, group="shop", check=lambda message: None, serializer=to_json
+    )
     async with producer:
         await producer.send("Orders", line)
         await (await producer.submit("Orders", line, keys="k"))
@@ -294,5 +341,8 @@ class Holder:
 
 
 def test_a_field_that_cannot_be_read_is_named() -> None:
-    with pytest.raises(InvalidOption, match=r"Holder\.held: Held\.lock: bodies cannot be read as <class 'asyncio\.locks\.Lock'>"):
+    with pytest.raises(
+        InvalidOption,
+        match=r"Holder\.held: Held\.lock: bodies cannot be read as <class 'asyncio\.locks\.Lock'>",
+    ):
         reader(Holder)

@@ -28,7 +28,9 @@ WAITS: dict[str, Wait] = {
     "result with a timeout": lambda future: future.result(WAIT_S),
     "exception": lambda future: future.exception(),
     "add_done_callback": lambda future: future.add_done_callback(lambda _: None),
-    "done": lambda future: future.done() or future.running() or future.cancelled() or future.cancel(),
+    "done": lambda future: (
+        future.done() or future.running() or future.cancelled() or future.cancel()
+    ),
     "wait": lambda future: concurrent.futures.wait([future], WAIT_S),
     "as_completed": lambda future: list(concurrent.futures.as_completed([future], WAIT_S)),
 }
@@ -70,7 +72,9 @@ def submissions(broker: FakeBroker) -> Iterator[Submissions]:
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-def test_control_c_at_any_moment_of_waiting_for_a_future_leaves_the_loop_to_the_others(submissions: Submissions, wait: Wait) -> None:
+def test_control_c_at_any_moment_of_waiting_for_a_future_leaves_the_loop_to_the_others(
+    submissions: Submissions, wait: Wait
+) -> None:
     def press() -> None:
         raise KeyboardInterrupt
 
@@ -86,7 +90,9 @@ def test_control_c_at_any_moment_of_waiting_for_a_future_leaves_the_loop_to_the_
 
 
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
-def test_a_signal_handler_may_make_a_blocking_call_at_any_moment_of_waiting_for_a_future(submissions: Submissions, wait: Wait) -> None:
+def test_a_signal_handler_may_make_a_blocking_call_at_any_moment_of_waiting_for_a_future(
+    submissions: Submissions, wait: Wait
+) -> None:
     moment, struck = 1, True
     while struck:
         future = submissions.submit()
@@ -110,7 +116,9 @@ def test_all_ways_to_wait_for_futures_see_outcomes_that_come_meanwhile(broker: F
             assert done == {first}
 
 
-def test_outcomes_come_also_where_the_system_starts_no_more_threads(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outcomes_come_also_where_the_system_starts_no_more_threads(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start = threading.Thread.start
 
     def limited(thread: threading.Thread) -> None:

@@ -1,4 +1,6 @@
-"""The blocking facade: same words, one loop per process, and what happens around threads, forks, interrupts and the end of the program."""
+"""The blocking facade: same words, one loop per process, and what happens around threads, forks,
+interrupts and the end of the program.
+"""
 
 import asyncio
 import concurrent.futures
@@ -41,10 +43,12 @@ PAIRS = [
     (ogive.PushConsumer, aio.PushConsumer),
     (ogive.PullConsumer, aio.PullConsumer),
 ]
-ONLY_ASYNC = {"client", "publisher", "budget_s", "close_for", "unsubscribe_for", "take_back"}  # reaches into the loop
+# reaches into the loop
+ONLY_ASYNC = {"client", "publisher", "budget_s", "close_for", "unsubscribe_for", "take_back"}
 RETURN = dis.opmap["RETURN_VALUE"]
 ONLY_BLOCKING = {"close_at_exit"}
-OTHER_RESULT = {"submit", "transaction", "batches"}  # a future, an iterator: each of its own world
+# a future, an iterator: each of its own world
+OTHER_RESULT = {"submit", "transaction", "batches"}
 
 
 def test_testing_is_there_after_import_ogive_alone() -> None:
@@ -70,10 +74,12 @@ def test_the_client_works_without_what_windows_lacks(broker: FakeBroker) -> None
         @ogive.listener("Orders", group="billing", start="earliest")
         def bill(message):
             came.set()
-        with ogive.Producer(sys.argv[1]) as producer, ogive.PushConsumer(bill, name_server=sys.argv[1]):
+        server = sys.argv[1]
+        with ogive.Producer(server) as producer, ogive.PushConsumer(bill, name_server=server):
             producer.send("Orders", b"")
             print(came.wait(20))
-        with ogive.PullConsumer("Orders", group="pulling", start="earliest", name_server=sys.argv[1]) as consumer:
+        pulling = {"group": "pulling", "start": "earliest", "name_server": server}
+        with ogive.PullConsumer("Orders", **pulling) as consumer:
             print(len(consumer.poll(20)))
         with ogive.Admin(sys.argv[1]) as admin:
             print(*admin.cluster_info().brokers)
@@ -99,14 +105,25 @@ def test_the_client_works_without_what_windows_lacks(broker: FakeBroker) -> None
 
 
 @pytest.mark.parametrize(("blocking", "awaited"), PAIRS)
-async def test_the_wrong_kind_of_with_says_where_the_right_one_is(blocking: Any, awaited: Any) -> None:
+async def test_the_wrong_kind_of_with_says_where_the_right_one_is(
+    blocking: Any, awaited: Any
+) -> None:
     """Both classes of a pair have one name."""
-    arguments = [ogive.listener("Orders", group="billing")(print)] if blocking is ogive.PushConsumer else []
+    arguments = (
+        [ogive.listener("Orders", group="billing")(print)] if blocking is ogive.PushConsumer else []
+    )
     blocks: Any = blocking(*arguments)
-    with pytest.raises(TypeError, match=f"this {blocking.__name__} blocks and takes `with`; the one for `async with` is in ogive.aio"):
+    with pytest.raises(
+        TypeError,
+        match=f"this {blocking.__name__} blocks and takes `with`; the one for `async with` is in "
+        "ogive.aio",
+    ):
         async with blocks:
             pass
-    text = f"this {awaited.__name__} is for asyncio and takes `async with`; the one that blocks is in ogive, not ogive.aio"
+    text = (
+        f"this {awaited.__name__} is for asyncio and takes `async with`; the one that blocks is "
+        "in ogive, not ogive.aio"
+    )
     with pytest.raises(TypeError, match=text), awaited(*arguments):
         pass
 
@@ -118,18 +135,34 @@ def broker() -> Iterator[FakeBroker]:
 
 
 def run_python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter: what is under test is the process itself. From 3.12 on it warns where threads run and somebody forks."""
-    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", textwrap.dedent(code), *arguments]
+    """A fresh interpreter: what is under test is the process itself.
+
+    From 3.12 on it warns where threads run and somebody forks.
+    """
+    command = [
+        sys.executable,
+        "-W",
+        "ignore:This process:DeprecationWarning",
+        "-c",
+        textwrap.dedent(code),
+        *arguments,
+    ]
     return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
 
-# --- the same words --------------------------------------------------------------------------------------------------
+# --- the same words -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("blocking", "awaited"), PAIRS)
-def test_signatures_and_docstrings_are_those_of_the_asyncio_class(blocking: type, awaited: type) -> None:
+def test_signatures_and_docstrings_are_those_of_the_asyncio_class(
+    blocking: type, awaited: type
+) -> None:
     def public(cls: type) -> dict[str, Callable[..., object]]:
-        return {name: getattr(cls, name) for name in dir(cls) if not name.startswith("_") and name not in ONLY_ASYNC | ONLY_BLOCKING}
+        return {
+            name: getattr(cls, name)
+            for name in dir(cls)
+            if not name.startswith("_") and name not in ONLY_ASYNC | ONLY_BLOCKING
+        }
 
     ours, theirs = public(blocking), public(awaited)
     assert ours.keys() == theirs.keys()
@@ -150,7 +183,10 @@ def test_every_public_name_can_be_had() -> None:
     assert set(ogive.__all__) <= set(dir(ogive))
     with pytest.raises(AttributeError, match="Produzer"):
         _ = ogive.Produzer  # type: ignore[attr-defined]  # the point
-    with pytest.raises(AttributeError, match=r"has no attribute 'TooManyRequests': use ogive\.errors\.TooManyRequests"):
+    with pytest.raises(
+        AttributeError,
+        match=r"has no attribute 'TooManyRequests': use ogive\.errors\.TooManyRequests",
+    ):
         _ = ogive.TooManyRequests  # type: ignore[attr-defined]
 
 
@@ -160,9 +196,20 @@ def test_a_traceback_suggests_the_name_that_was_meant() -> None:
 
 
 def test_common_errors_are_those_of_ogive_errors() -> None:
-    classes = {name: error for name, error in vars(ogive.errors).items() if isinstance(error, type) and issubclass(error, OgiveError)}
+    classes = {
+        name: error
+        for name, error in vars(ogive.errors).items()
+        if isinstance(error, type) and issubclass(error, OgiveError)
+    }
     common = classes.keys() & set(ogive.__all__)
-    assert {"OgiveError", "SendTimeout", "SendFailed", "BrokerError", "NoRoute", "MessageIllegal"} <= common
+    assert {
+        "OgiveError",
+        "SendTimeout",
+        "SendFailed",
+        "BrokerError",
+        "NoRoute",
+        "MessageIllegal",
+    } <= common
     assert all(getattr(ogive, name) is classes[name] for name in common)
 
 
@@ -173,19 +220,23 @@ def test_importing_ogive_starts_and_loads_nothing() -> None:
         before = set(sys.modules)
         import ogive
         assert threading.active_count() == 1
-        print(sorted(name for name in set(sys.modules) - before if name.startswith(("ogive", "asyncio", "socket", "logging"))))
+        ours = ("ogive", "asyncio", "socket", "logging")
+        print(sorted(name for name in set(sys.modules) - before if name.startswith(ours)))
         """
     )
     assert (result.stdout.strip(), result.stderr) == ("['ogive', 'ogive.version']", "")
 
 
-# --- sending ---------------------------------------------------------------------------------------------------------
+# --- sending --------------------------------------------------------------------------------------
 
 
 def test_messages_go_out_one_by_one_in_batches_and_in_a_pipeline(broker: FakeBroker) -> None:
     with ogive.Producer(broker.address) as producer:
         assert producer.send("Orders", b"0", tag="paid").queue_offset == 0
-        assert [result.queue_offset for result in producer.send_batch("Orders", [b"1", b"2"])] == [1, 2]
+        assert [result.queue_offset for result in producer.send_batch("Orders", [b"1", b"2"])] == [
+            1,
+            2,
+        ]
         futures = [producer.submit("Orders", b"%d" % i) for i in range(3, 1000)]
         producer.flush()
         assert [future.result(0).queue_offset for future in futures] == list(range(3, 1000))
@@ -206,7 +257,9 @@ def test_submit_blocks_while_there_is_no_room_and_keeps_the_order(broker: FakeBr
     assert broker.bodies("Orders")[0][:300] == names[:300]
 
 
-def test_what_is_submitted_while_the_loop_is_busy_keeps_within_max_in_flight(broker: FakeBroker) -> None:
+def test_what_is_submitted_while_the_loop_is_busy_keeps_within_max_in_flight(
+    broker: FakeBroker,
+) -> None:
     busy, go_on = threading.Event(), threading.Event()
 
     def keep_busy(_: object) -> None:
@@ -234,8 +287,12 @@ def test_what_is_submitted_while_the_loop_is_busy_keeps_within_max_in_flight(bro
     assert in_flight == 3
 
 
-def test_messages_of_a_thread_keep_their_order_while_another_thread_is_held_up(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread that is to wake the loop for what was posted can be suspended just before it does."""
+def test_messages_of_a_thread_keep_their_order_while_another_thread_is_held_up(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that is to wake the loop for what was posted can be suspended just before it
+    does.
+    """
     held_up, go_on = threading.Event(), threading.Event()
 
     class Loop:
@@ -251,8 +308,12 @@ def test_messages_of_a_thread_keep_their_order_while_another_thread_is_held_up(b
         def __getattr__(self, name: str) -> Any:
             return getattr(self.loop, name)
 
-    with ogive.Producer(broker.address, config=ProducerConfig(compress_over_bytes=None)) as producer:
-        other = threading.Thread(target=producer.submit, args=("Orders", b"other"), kwargs={"sharding_key": "a"})
+    with ogive.Producer(
+        broker.address, config=ProducerConfig(compress_over_bytes=None)
+    ) as producer:
+        other = threading.Thread(
+            target=producer.submit, args=("Orders", b"other"), kwargs={"sharding_key": "a"}
+        )
         monkeypatch.setattr(portals.portal(), "loop", Loop(portals.portal().loop))
         other.start()
         assert held_up.wait(WAIT_S)
@@ -268,7 +329,10 @@ def test_messages_of_a_thread_keep_their_order_while_another_thread_is_held_up(b
 
 
 def test_many_threads_share_a_producer(broker: FakeBroker) -> None:
-    with ogive.Producer(broker.address) as producer, concurrent.futures.ThreadPoolExecutor(8) as threads:
+    with (
+        ogive.Producer(broker.address) as producer,
+        concurrent.futures.ThreadPoolExecutor(8) as threads,
+    ):
         sent = list(threads.map(lambda i: producer.send("Orders", b"%d" % i), range(200)))
     assert sorted(result.queue_offset for result in sent) == list(range(200))
     assert len({result.id for result in sent}) == 200
@@ -303,7 +367,9 @@ def test_the_error_of_a_blocking_send_is_gone_when_its_catcher_is_done() -> None
             gc.enable()
 
 
-def test_a_failure_that_nobody_looks_at_is_logged(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_that_nobody_looks_at_is_logged(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     with ogive.Producer(broker.address) as producer:
         producer.submit("Ordres", b"")
         seen = producer.submit("Ordres", b"")
@@ -313,12 +379,14 @@ def test_a_failure_that_nobody_looks_at_is_logged(broker: FakeBroker, caplog: py
             del seen
             gc.collect()
     assert [record.message for record in caplog.records if "nobody looked" in record.message] == [
-        f'a submitted message failed and nobody looked at its future: topic "Ordres" has no route on {broker.address}. '
-        "Similar topics: Orders. Create it with `ogive topic create Ordres`; where auto-create is on, the first message does."
+        'a submitted message failed and nobody looked at its future: topic "Ordres" has no route '
+        f"on {broker.address}. "
+        "Similar topics: Orders. Create it with `ogive topic create Ordres`; where auto-create is "
+        "on, the first message does."
     ]
 
 
-# --- pulling ---------------------------------------------------------------------------------------------------------
+# --- pulling --------------------------------------------------------------------------------------
 
 
 def fill(broker: FakeBroker, count: int) -> None:
@@ -327,7 +395,11 @@ def fill(broker: FakeBroker, count: int) -> None:
 
 
 def pull_consumer(broker: FakeBroker, **settings: object) -> ogive.PullConsumer:
-    return ogive.PullConsumer("Orders", **{"group": "replay", "start": "earliest", "name_server": broker.address, **settings})  # type: ignore[arg-type]
+    return ogive.PullConsumer(
+        "Orders",
+        name_server=broker.address,
+        **{"group": "replay", "start": "earliest", **settings},  # type: ignore[arg-type]
+    )
 
 
 @pytest.mark.feature(115)
@@ -341,14 +413,22 @@ def test_batches_are_pulled_sought_and_committed(broker: FakeBroker) -> None:
             if len(seen) == 10:
                 break
         (queue,) = consumer.assignment
-        assert (consumer.committed(queue), consumer.position(queue), consumer.lag()) == (10, 10, {queue: 0})
+        assert (consumer.committed(queue), consumer.position(queue), consumer.lag()) == (
+            10,
+            10,
+            {queue: 0},
+        )
         consumer.seek(queue, 7)
         assert [message.body for message in consumer.poll(max_messages=1)] == [b"7"]
         consumer.pause(queue)
         assert consumer.poll(0) == []
         consumer.resume(queue)
         assert consumer.pull(queue, 3, max_messages=1).messages[0].body == b"3"
-        assert (consumer.beginning_offset(queue), consumer.end_offset(queue), consumer.queues("Orders")) == (0, 10, [queue])
+        assert (
+            consumer.beginning_offset(queue),
+            consumer.end_offset(queue),
+            consumer.queues("Orders"),
+        ) == (0, 10, [queue])
         assert consumer.offset_at(queue, datetime.fromtimestamp(0, UTC)) == 0
     assert seen == [b"%d" % i for i in range(10)]
 
@@ -364,7 +444,9 @@ def test_a_function_that_learns_of_queues_may_use_its_consumer(broker: FakeBroke
         assert consumer.poll()[0].body == b"8"
 
 
-def test_a_blocking_block_that_fails_has_not_finished_what_it_had_in_hand(broker: FakeBroker) -> None:
+def test_a_blocking_block_that_fails_has_not_finished_what_it_had_in_hand(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 10)
 
     def fail() -> None:
@@ -378,13 +460,16 @@ def test_a_blocking_block_that_fails_has_not_finished_what_it_had_in_hand(broker
     assert broker.offsets["replay", "Orders", 0] == 3
 
 
-def test_a_program_that_ends_without_closing_has_not_finished_what_it_had_in_hand(broker: FakeBroker) -> None:
+def test_a_program_that_ends_without_closing_has_not_finished_what_it_had_in_hand(
+    broker: FakeBroker,
+) -> None:
     """Nobody can tell whether it ended well; its consumer leaves the group at once."""
     fill(broker, 10)
     result = run_python(
         """
         import sys, ogive
-        consumer = ogive.PullConsumer("Orders", group="replay", start="earliest", name_server=sys.argv[1])
+        replay = {"group": "replay", "start": "earliest", "name_server": sys.argv[1]}
+        consumer = ogive.PullConsumer("Orders", **replay)
         consumer.start()
         print(len(consumer.poll(max_messages=3)), len(consumer.poll(max_messages=4)))
         """,
@@ -395,7 +480,7 @@ def test_a_program_that_ends_without_closing_has_not_finished_what_it_had_in_han
     assert not broker.members["replay"]
 
 
-# --- life ------------------------------------------------------------------------------------------------------------
+# --- life -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature(128)
@@ -413,9 +498,15 @@ def test_all_objects_of_a_process_share_one_thread(broker: FakeBroker) -> None:
 
 def test_use_outside_the_lifetime_is_explained() -> None:
     producer, admin = ogive.Producer(), ogive.Admin()
-    calls: list[Callable[[], object]] = [producer.flush, lambda: producer.send("Orders", b""), admin.topics]
+    calls: list[Callable[[], object]] = [
+        producer.flush,
+        lambda: producer.send("Orders", b""),
+        admin.topics,
+    ]
     for call in calls:
-        with pytest.raises(IllegalStateError, match="is not started: start it, or use it in a `with` block"):
+        with pytest.raises(
+            IllegalStateError, match="is not started: start it, or use it in a `with` block"
+        ):
             call()
     for one in (producer, admin):
         one.close()
@@ -436,7 +527,10 @@ def test_a_blocking_call_on_the_loop_itself_is_refused(broker: FakeBroker) -> No
     async def listener(producer: ogive.Producer) -> None:
         producer.send("Orders", b"")
 
-    with ogive.Producer(broker.address) as producer, pytest.raises(IllegalStateError, match=r"use ogive\.aio"):
+    with (
+        ogive.Producer(broker.address) as producer,
+        pytest.raises(IllegalStateError, match=r"use ogive\.aio"),
+    ):
         portals.portal().call(listener(producer))
 
 
@@ -453,16 +547,21 @@ def test_an_address_among_listeners_is_explained() -> None:
 def test_settings_of_another_kind_are_refused_at_once() -> None:
     makers: list[Any] = [ogive.Producer, partial(ogive.PullConsumer, "Orders", group="billing")]
     for make in makers:
-        with pytest.raises(TypeError, match=r"config must be an ogive\.(Producer|Consumer)Config, not ClientConfig"):
+        with pytest.raises(
+            TypeError, match=r"config must be an ogive\.(Producer|Consumer)Config, not ClientConfig"
+        ):
             make(config=ogive.ClientConfig())
 
 
 def test_without_a_name_server_a_blocking_send_fails_in_time() -> None:
-    with ogive.Producer("127.0.0.1:1") as producer, pytest.raises(NoNameServer, match=r"127\.0\.0\.1:1"):
+    with (
+        ogive.Producer("127.0.0.1:1") as producer,
+        pytest.raises(NoNameServer, match=r"127\.0\.0\.1:1"),
+    ):
         producer.send("Orders", b"", timeout_s=1.0)
 
 
-# --- processes -------------------------------------------------------------------------------------------------------
+# --- processes ------------------------------------------------------------------------------------
 
 
 def test_a_forked_child_gets_a_clear_error_and_can_make_its_own(broker: FakeBroker) -> None:
@@ -483,15 +582,21 @@ def test_a_forked_child_gets_a_clear_error_and_can_make_its_own(broker: FakeBrok
             sys.stdout.flush()
             sys.exit(0)
         status = os.waitpid(pid, 0)[1]
-        print("parent:", os.waitstatus_to_exitcode(status), producer.send("Orders", b"parent again").queue_offset)
+        code = os.waitstatus_to_exitcode(status)
+        print("parent:", code, producer.send("Orders", b"parent again").queue_offset)
         producer.close()
         """,
         broker.address,
     )
-    assert (result.stdout.split("\n"), result.stderr) == (["child: True", "child: 1", "parent: 0 2", ""], "")
+    assert (result.stdout.split("\n"), result.stderr) == (
+        ["child: True", "child: 1", "parent: 0 2", ""],
+        "",
+    )
 
 
-def test_a_program_that_forgets_to_close_still_sends_what_it_submitted_and_ends(broker: FakeBroker) -> None:
+def test_a_program_that_forgets_to_close_still_sends_what_it_submitted_and_ends(
+    broker: FakeBroker,
+) -> None:
     result = run_python(
         """
         import sys, ogive
@@ -507,7 +612,9 @@ def test_a_program_that_forgets_to_close_still_sends_what_it_submitted_and_ends(
     assert len(broker.of(RequestCode.UNREGISTER_CLIENT)) == 1
 
 
-def test_messages_of_a_producer_that_went_out_of_scope_are_sent_before_the_program_ends(broker: FakeBroker) -> None:
+def test_messages_of_a_producer_that_went_out_of_scope_are_sent_before_the_program_ends(
+    broker: FakeBroker,
+) -> None:
     result = run_python(
         """
         import sys, ogive
@@ -524,7 +631,9 @@ def test_messages_of_a_producer_that_went_out_of_scope_are_sent_before_the_progr
     assert broker.bodies("Orders") == {0: [b"%d" % i for i in range(100)]}
 
 
-def test_a_forked_child_that_leaves_the_block_of_its_parent_leaves_the_parents_producer_alone(broker: FakeBroker) -> None:
+def test_a_forked_child_that_leaves_the_block_of_its_parent_leaves_the_parents_producer_alone(
+    broker: FakeBroker,
+) -> None:
     result = run_python(
         """
         import os, sys, ogive
@@ -533,14 +642,17 @@ def test_a_forked_child_that_leaves_the_block_of_its_parent_leaves_the_parents_p
             pid = os.fork()
             if pid == 0:
                 sys.exit(3)
-            print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), producer.send("Orders", b"parent again").queue_offset)
+            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+            print(code, producer.send("Orders", b"parent again").queue_offset)
         """,
         broker.address,
     )
     assert (result.stdout, result.stderr) == ("3 1\n", "")
 
 
-def test_use_after_the_end_of_the_program_is_explained_and_closing_again_harmless(broker: FakeBroker) -> None:
+def test_use_after_the_end_of_the_program_is_explained_and_closing_again_harmless(
+    broker: FakeBroker,
+) -> None:
     result = run_python(
         """
         import atexit, sys, ogive
@@ -558,7 +670,9 @@ def test_use_after_the_end_of_the_program_is_explained_and_closing_again_harmles
         """,
         broker.address,
     )
-    text = "the program is ending, and ogive's loop has stopped: nothing can be sent or asked any more"
+    text = (
+        "the program is ending, and ogive's loop has stopped: nothing can be sent or asked any more"
+    )
     assert (result.stdout, result.stderr) == (f"{text}\n{text}\n", "")
 
 
@@ -596,7 +710,9 @@ def test_what_still_runs_at_the_end_of_the_program_is_cancelled_in_good_order() 
 
 
 def test_code_on_the_loop_that_exits_does_not_take_the_loop_with_it(broker: FakeBroker) -> None:
-    """An async listener that calls sys.exit() must not leave every blocking call of the program waiting for ever."""
+    """An async listener that calls sys.exit() must not leave every blocking call of the program
+    waiting for ever.
+    """
     result = run_python(
         """
         import sys, ogive
@@ -621,7 +737,9 @@ def test_code_on_the_loop_that_exits_does_not_take_the_loop_with_it(broker: Fake
 def test_whatever_goes_wrong_on_the_loop_reaches_the_caller_and_nobody_else(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, exception: BaseException
 ) -> None:
-    """Many messages share one wake-up of the loop: what one of them breaks must not leave the others waiting."""
+    """Many messages share one wake-up of the loop: what one of them breaks must not leave the
+    others waiting.
+    """
     place = publish.Publisher.place
 
     def fail_at_times(publisher: publish.Publisher, outgoing: Outgoing) -> None:
@@ -631,7 +749,8 @@ def test_whatever_goes_wrong_on_the_loop_reaches_the_caller_and_nobody_else(
 
     monkeypatch.setattr(publish.Publisher, "place", fail_at_times)
     with ogive.Producer(broker.address, config=ProducerConfig(max_in_flight=4)) as producer:
-        for _ in range(3):  # beyond the bound on what is in flight, were the room not given back
+        # beyond the bound on what is in flight, were the room not given back
+        for _ in range(3):
             going_wrong = [producer.submit("Orders", b"breaks") for _ in range(2)]
             producer.submit("Orders", b"goes").result(WAIT_S)
             assert [future.exception(WAIT_S) for future in going_wrong] == [exception] * 2
@@ -643,7 +762,9 @@ def test_whatever_goes_wrong_on_the_loop_reaches_the_caller_and_nobody_else(
 def test_a_callback_that_exits_takes_nothing_from_the_messages_that_went_with_its_own(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The outcomes of a batch are told one after another: the first must not be the last, nor the way to the broker stay taken."""
+    """The outcomes of a batch are told one after another: the first must not be the last, nor the
+    way to the broker stay taken.
+    """
     with ogive.Producer(broker.address, config=ProducerConfig(max_requests=1)) as producer:
         producer.send("Orders", b"")
         broker.hold(SEND)
@@ -653,12 +774,15 @@ def test_a_callback_that_exits_takes_nothing_from_the_messages_that_went_with_it
         broker.release(SEND)
         assert len({future.result(WAIT_S) for future in futures}) == 20
         producer.send("Orders", b"")
-        with pytest.raises(SystemExit):  # what is done already is told in the thread that asks
+        # what is done already is told in the thread that asks
+        with pytest.raises(SystemExit):
             futures[0].add_done_callback(lambda _: sys.exit(3))
     assert sum("the callback" in record.message for record in caplog.records) == 20
 
 
-def test_a_signal_handler_may_send_whatever_it_interrupts(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_handler_may_send_whatever_it_interrupts(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also in the moment in which the thread it runs in is about to wake the loop."""
     with ogive.Producer(broker.address) as producer:
         producer.send("Orders", b"before")
@@ -671,7 +795,10 @@ def test_a_signal_handler_may_send_whatever_it_interrupts(broker: FakeBroker, mo
                 signal.raise_signal(signal.SIGUSR1)
             return wake(*arguments)
 
-        before = signal.signal(signal.SIGUSR1, lambda *_: sent.append(producer.submit("Orders", b"handler").result(WAIT_S)))
+        before = signal.signal(
+            signal.SIGUSR1,
+            lambda *_: sent.append(producer.submit("Orders", b"handler").result(WAIT_S)),
+        )
         try:
             monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
             producer.submit("Orders", b"interrupted").result(WAIT_S)
@@ -680,7 +807,9 @@ def test_a_signal_handler_may_send_whatever_it_interrupts(broker: FakeBroker, mo
     assert len(sent) == 2
 
 
-def test_at_the_end_of_a_program_consumers_close_before_what_their_listeners_use(broker: FakeBroker) -> None:
+def test_at_the_end_of_a_program_consumers_close_before_what_their_listeners_use(
+    broker: FakeBroker,
+) -> None:
     """A listener that runs at that moment can still send."""
     broker.topics["Bills"] = 1
     fill(broker, 1)
@@ -706,14 +835,17 @@ def test_at_the_end_of_a_program_consumers_close_before_what_their_listeners_use
     assert sum(map(len, broker.bodies("Bills").values())) == 20
 
 
-def test_what_is_posted_runs_whatever_became_of_that_before_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_posted_runs_whatever_became_of_that_before_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     ran = threading.Event()
     loop = portals.portal()
 
     def exits() -> None:
         raise SystemExit
 
-    async def post_both() -> None:  # on the loop, so that one round takes them
+    # on the loop, so that one round takes them
+    async def post_both() -> None:
         loop.post(exits)
         loop.post(ran.set)
 
@@ -722,7 +854,9 @@ def test_what_is_posted_runs_whatever_became_of_that_before_it(caplog: pytest.Lo
     assert [record.exc_info is not None for record in caplog.records] == [True]
 
 
-def test_what_comes_after_a_control_c_in_the_middle_of_a_send_is_sent(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_after_a_control_c_in_the_middle_of_a_send_is_sent(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As in a notebook, where the next cell goes on with the same producer."""
     with ogive.Producer(broker.address) as producer:
         producer.send("Orders", b"before")
@@ -740,7 +874,9 @@ def test_what_comes_after_a_control_c_in_the_middle_of_a_send_is_sent(broker: Fa
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> None:
-    """At each instruction in turn that the waiting thread carries out, in ogive's code and below it."""
+    """At each instruction in turn that the waiting thread carries out, in ogive's code and below
+    it.
+    """
     loop = portals.Portal()
     loop.ensure_running()
 
@@ -757,17 +893,21 @@ def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> No
 
         def trace(frame: FrameType, event: str, _: object) -> Any:
             nonlocal left
-            if frame.f_code.co_filename.endswith("_weakrefset.py"):  # called by the interpreter, which tells its errors and goes on
+            # called by the interpreter, which tells its errors and goes on
+            if frame.f_code.co_filename.endswith("_weakrefset.py"):
                 return None
-            frame.f_trace, frame.f_trace_opcodes = trace, True  # in this order: 3.13 looks for the function when it is switched on
-            left -= event == "opcode" and frame.f_code.co_code[frame.f_lasti] != RETURN  # where the interpreter looks for no signals
+            # in this order: 3.13 looks for the function when it is switched on
+            frame.f_trace, frame.f_trace_opcodes = trace, True
+            # where the interpreter looks for no signals
+            left -= event == "opcode" and frame.f_code.co_code[frame.f_lasti] != RETURN
             if left == 0:
                 left = -1
                 raise KeyboardInterrupt
             return trace
 
         working = work()
-        sys._getframe().f_trace_opcodes = True  # 3.12: what settrace() goes by
+        # 3.12: what settrace() goes by
+        sys._getframe().f_trace_opcodes = True
         sys.settrace(trace)
         try:
             kept.append(loop.call(working, kept.append))
@@ -777,7 +917,8 @@ def test_control_c_at_any_moment_of_a_call_leaves_the_loop_to_the_others() -> No
             sys.settrace(None)
         return False
 
-    gc.disable()  # what is collected is finalized by the interpreter, which swallows an interrupt there, too
+    # what is collected is finalized by the interpreter, which swallows an interrupt there, too
+    gc.disable()
     try:
         moment = 1
         while interrupted_at(moment):
@@ -797,14 +938,19 @@ def test_control_c_ends_a_blocking_call(broker: FakeBroker) -> None:
     broker.hold(SEND)
     code = """
         import sys, ogive
-        with ogive.Producer(sys.argv[1], config=ogive.ProducerConfig(send_timeout_s=20)) as producer:
+        config = ogive.ProducerConfig(send_timeout_s=20)
+        with ogive.Producer(sys.argv[1], config=config) as producer:
             try:
                 producer.send("Orders", b"")
             except KeyboardInterrupt:
                 print("interrupted", flush=True)
                 raise SystemExit(3)
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(code), broker.address], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), broker.address],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         for _ in range(1000):
             if broker.of(SEND) or process.poll() is not None:

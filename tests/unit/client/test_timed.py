@@ -83,7 +83,9 @@ def test_a_time_that_makes_no_sense_is_refused(how: dict[str, Any], said: str) -
 
 async def test_what_waits_is_taken_back_at_its_broker(broker: FakeBroker) -> None:
     given = handle("Orders")
-    stored = SendMessageResponse(msg_id="7F00000100002A9F0000000000000000", queue_id=0, queue_offset=0, recall_handle=given)
+    stored = SendMessageResponse(
+        msg_id="7F00000100002A9F0000000000000000", queue_id=0, queue_offset=0, recall_handle=given
+    )
     broker.on(SEND, ok(stored))
     broker.on(RECALL, ok(RecallMessageResponse(msg_id="KEY")))
     async with aio.Producer(broker.address, group="sellers") as producer:
@@ -98,7 +100,16 @@ async def test_what_waits_is_taken_back_at_its_broker(broker: FakeBroker) -> Non
         with pytest.raises(BrokerError, match="timestamp invalid"):
             await producer.recall("Orders", given)
     fields = broker.of(RECALL)[0].ext_fields
-    assert fields | {"topic": "Orders", "recallHandle": given, "producerGroup": "sellers", "bname": "broker-a"} == fields
+    assert (
+        fields
+        | {
+            "topic": "Orders",
+            "recallHandle": given,
+            "producerGroup": "sellers",
+            "bname": "broker-a",
+        }
+        == fields
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,7 +124,9 @@ async def test_what_waits_is_taken_back_at_its_broker(broker: FakeBroker) -> Non
         lambda result: {"KEY": 1}[result] == 1,
     ],
 )
-def test_the_result_of_a_recall_still_works_as_text_with_a_warning(use: Callable[[RecallResult], bool]) -> None:
+def test_the_result_of_a_recall_still_works_as_text_with_a_warning(
+    use: Callable[[RecallResult], bool],
+) -> None:
     with pytest.warns(DeprecationWarning, match="take its id"):
         assert use(RecallResult("KEY", recalled=True))
 
@@ -127,8 +140,12 @@ def test_the_result_of_a_recall_is_a_value() -> None:
     assert type(result.id) is str
 
 
-@pytest.mark.parametrize("text", ["", "x", "!!", "djI=", base64.urlsafe_b64encode(b"v2 a b c d").decode(), "ä"])
-async def test_a_handle_that_no_broker_gave_is_refused_before_one_is_asked(broker: FakeBroker, text: str) -> None:
+@pytest.mark.parametrize(
+    "text", ["", "x", "!!", "djI=", base64.urlsafe_b64encode(b"v2 a b c d").decode(), "ä"]
+)
+async def test_a_handle_that_no_broker_gave_is_refused_before_one_is_asked(
+    broker: FakeBroker, text: str
+) -> None:
     async with aio.Producer(broker.address) as producer:
         with pytest.raises(InvalidOption, match="is no recall handle"):
             await producer.recall("Orders", text)

@@ -36,29 +36,46 @@ async def broker() -> AsyncIterator[FakeBroker]:
 
 
 def producer(broker: FakeBroker, **settings: Any) -> Producer:
-    return Producer(broker.address, config=ProducerConfig(trace=True, send_timeout_s=WAIT_S, **settings))
+    return Producer(
+        broker.address, config=ProducerConfig(trace=True, send_timeout_s=WAIT_S, **settings)
+    )
 
 
 def traces(broker: FakeBroker) -> list[list[str]]:
     """The fields of every record that the broker holds."""
     bodies = broker.bodies(TRACE_TOPIC).get(0, [])
-    return [record.split("\x01") for body in bodies for record in body.decode().split("\x02") if record]
+    return [
+        record.split("\x01") for body in bodies for record in body.decode().split("\x02") if record
+    ]
 
 
-# --- the form --------------------------------------------------------------------------------------------------------
+# --- the form -------------------------------------------------------------------------------------
 
 
 def test_what_was_sent_in_apaches_form() -> None:
-    result = SendResult(SendStatus.SEND_OK, "AB12", "7F00", MessageQueue("Orders", "broker-a", 0), 5)
+    result = SendResult(
+        SendStatus.SEND_OK, "AB12", "7F00", MessageQueue("Orders", "broker-a", 0), 5
+    )
     fields: dict[str, Any] = {
-        "timestamp_ms": 1_700_000_000_000, "region": "DefaultRegion", "group": "shop", "broker": "127.0.0.1:10911", "body_bytes": 19,
-        "cost_ms": 3, "kind": MessageKind.DELAY,
-    }  # fmt: skip
+        "timestamp_ms": 1_700_000_000_000,
+        "region": "DefaultRegion",
+        "group": "shop",
+        "broker": "127.0.0.1:10911",
+        "body_bytes": 19,
+        "cost_ms": 3,
+        "kind": MessageKind.DELAY,
+    }
     record = trace_record.sent(**fields, tags="paid", keys=("k1", "k2"), result=result)
-    text = "Pub|1700000000000|DefaultRegion|shop|Orders|AB12|paid|k1 k2|127.0.0.1:10911|19|3|3|7F00|true"
+    text = (
+        "Pub|1700000000000|DefaultRegion|shop|Orders|AB12|paid|k1 "
+        "k2|127.0.0.1:10911|19|3|3|7F00|true"
+    )
     assert record == TraceRecord(("AB12", "k1", "k2"), text.replace("|", "\x01") + "\x02")
     bare = trace_record.sent(
-        **fields, tags=None, keys=(), result=SendResult(SendStatus.FLUSH_DISK_TIMEOUT, "AB12", "7F00", result.queue, 5)
+        **fields,
+        tags=None,
+        keys=(),
+        result=SendResult(SendStatus.FLUSH_DISK_TIMEOUT, "AB12", "7F00", result.queue, 5),
     )
     assert bare.text.split("\x01")[6:8] == ["null", "null"]
     assert bare.text.endswith("\x01false\x02")
@@ -66,12 +83,26 @@ def test_what_was_sent_in_apaches_form() -> None:
 
 def test_what_was_consumed_in_apaches_form() -> None:
     one = message(0)
-    before = trace_record.begun(one, timestamp_ms=1_700_000_000_000, group="billing", request_id="R1")
-    after = trace_record.ended(
-        one, timestamp_ms=1_700_000_000_009, group="billing", request_id="R1", cost_ms=9, success=False, end=CallEnd.EXCEPTION
+    before = trace_record.begun(
+        one, timestamp_ms=1_700_000_000_000, group="billing", request_id="R1"
     )
-    assert before.text.replace("\x01", "|") == f"SubBefore|1700000000000|null|billing|R1|{one.id}|0|null\x02"
-    assert after.text.replace("\x01", "|") == f"SubAfter|R1|{one.id}|9|false|null|2|1700000000009|billing\x02"
+    after = trace_record.ended(
+        one,
+        timestamp_ms=1_700_000_000_009,
+        group="billing",
+        request_id="R1",
+        cost_ms=9,
+        success=False,
+        end=CallEnd.EXCEPTION,
+    )
+    assert (
+        before.text.replace("\x01", "|")
+        == f"SubBefore|1700000000000|null|billing|R1|{one.id}|0|null\x02"
+    )
+    assert (
+        after.text.replace("\x01", "|")
+        == f"SubAfter|R1|{one.id}|9|false|null|2|1700000000009|billing\x02"
+    )
 
 
 def test_records_are_packed_into_few_messages_within_the_limits() -> None:
@@ -80,14 +111,16 @@ def test_records_are_packed_into_few_messages_within_the_limits() -> None:
     assert b"".join(body for _, body in messages) == b"x" * 300_000
     assert max(len(body) for _, body in messages) <= trace_record.MAX_BODY_BYTES
     assert [keys.count("shared") for keys, _ in messages] == [1] * len(messages)
-    assert sorted(key for keys, _ in messages for key in keys if key != "shared") == sorted(f"id{i}" for i in range(300))
+    assert sorted(key for keys, _ in messages for key in keys if key != "shared") == sorted(
+        f"id{i}" for i in range(300)
+    )
     many_keys = list(packed([TraceRecord(("k" * 3000 + str(i),), "x") for i in range(4)]))
     assert [len(keys) for keys, _ in many_keys] == [2, 2]
     assert list(packed([])) == []
     assert len(list(packed([TraceRecord(("k",), "x" * 200_000)] * 2))) == 2
 
 
-# --- the producer's side ---------------------------------------------------------------------------------------------
+# --- the producer's side --------------------------------------------------------------------------
 
 
 async def test_sent_messages_are_recorded_at_the_latest_at_the_close(broker: FakeBroker) -> None:
@@ -105,22 +138,38 @@ async def test_sent_messages_are_recorded_at_the_latest_at_the_close(broker: Fak
         ("DefaultRegion", "null", "null", broker.address, "1", "0", "true"),
         ("DefaultRegion", "null", "null", broker.address, "2", "0", "true"),
     ]
-    [request] = [r for r in broker.of(SEND) if decode_header(SendMessageRequestV2, r.ext_fields).topic == TRACE_TOPIC]
+    [request] = [
+        r
+        for r in broker.of(SEND)
+        if decode_header(SendMessageRequestV2, r.ext_fields).topic == TRACE_TOPIC
+    ]
     header = decode_header(SendMessageRequestV2, request.ext_fields)
     keys = decode_properties((header.properties or "").encode())["KEYS"].split()
     assert set(keys) == {first.id, "k1", second.id, *(result.id for result in batch)}
     assert header.producer_group.startswith("_INNER_TRACE_PRODUCER-shop-PRODUCE-")
 
 
-async def test_what_was_not_stored_or_is_not_to_be_traced_leaves_no_record(broker: FakeBroker) -> None:
+async def test_what_was_not_stored_or_is_not_to_be_traced_leaves_no_record(
+    broker: FakeBroker,
+) -> None:
     async with producer(broker) as sending:
         broker.script(SEND, error(ResponseCode.MESSAGE_ILLEGAL, "no"))
         with pytest.raises(MessageIllegal):
             await sending.send("Orders", b"refused")
         await sending.send_oneway("Orders", b"one-way")
         await broker.received(SEND, 2)
-        untraced = {"msgId": "0" * 32, "queueId": "0", "queueOffset": "0", "MSG_REGION": "r", "TRACE_ON": "false"}
-        broker.script(SEND, replaced(untraced), replaced({k: v for k, v in untraced.items() if k not in ("MSG_REGION", "TRACE_ON")}))
+        untraced = {
+            "msgId": "0" * 32,
+            "queueId": "0",
+            "queueOffset": "0",
+            "MSG_REGION": "r",
+            "TRACE_ON": "false",
+        }
+        broker.script(
+            SEND,
+            replaced(untraced),
+            replaced({k: v for k, v in untraced.items() if k not in ("MSG_REGION", "TRACE_ON")}),
+        )
         await sending.send("Orders", b"not traced by the broker")
         await sending.send("Orders", b"from a broker that does not say")
         await sending.send(TRACE_TOPIC, b"a trace by hand")
@@ -140,19 +189,25 @@ async def test_traces_that_cannot_be_sent_are_lost_with_one_line_and_hold_up_not
     async with producer(broker, retries=0) as sending:
         await sending.send("Orders", b"1")
         broker.on(SEND, SILENT)
-    assert [record.levelname for record in caplog.records if "trace" in record.message] == ["WARNING", "WARNING"]
+    assert [record.levelname for record in caplog.records if "trace" in record.message] == [
+        "WARNING",
+        "WARNING",
+    ]
     assert "traces of ogive-producer are not all sent" in caplog.text
     assert "traces of ogive-producer are lost: the producer was closed" in caplog.text
 
 
-async def test_records_that_wait_are_bounded_and_sent_when_enough_are_there(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_records_that_wait_are_bounded_and_sent_when_enough_are_there(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     async with ClientInstance(ClientConfig(name_server=broker.address)) as client:
         tracer = Tracer(client, "shop", "PRODUCE", flush_s=3600.0)
         for i in range(tracing.MAX_RECORDS + 7):
             tracer.add(TraceRecord((f"id{i}",), f"r{i}\x02"))
         assert tracer.dropped == 7
         with caplog.at_level(logging.WARNING):
-            await eventually(lambda: len(traces(broker)) == tracing.MAX_RECORDS)  # without waiting for the time to come
+            # without waiting for the time to come
+            await eventually(lambda: len(traces(broker)) == tracing.MAX_RECORDS)
         assert "7 trace records of shop were dropped" in caplog.text
         tracer.add(TraceRecord(("late",), "late\x02"))
         await tracer.close()
@@ -167,13 +222,21 @@ async def test_few_records_are_sent_when_their_time_has_come(broker: FakeBroker)
         await tracer.close()
 
 
-# --- the consumer's side ---------------------------------------------------------------------------------------------
+# --- the consumer's side --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "orderly"])
-async def test_each_call_of_a_listener_is_recorded_before_and_after(broker: FakeBroker, kind: str) -> None:
-    broker.put("Orders", b"good", properties=encode_properties({"UNIQ_KEY": "ID1", "KEYS": "k1", "MSG_REGION": "r1"}))
-    broker.put("Orders", b"hidden", properties=encode_properties({"UNIQ_KEY": "ID2", "TRACE_ON": "false"}))
+async def test_each_call_of_a_listener_is_recorded_before_and_after(
+    broker: FakeBroker, kind: str
+) -> None:
+    broker.put(
+        "Orders",
+        b"good",
+        properties=encode_properties({"UNIQ_KEY": "ID1", "KEYS": "k1", "MSG_REGION": "r1"}),
+    )
+    broker.put(
+        "Orders", b"hidden", properties=encode_properties({"UNIQ_KEY": "ID2", "TRACE_ON": "false"})
+    )
     seen: list[bytes] = []
 
     def bill(message: MessageExt) -> None:
@@ -182,12 +245,23 @@ async def test_each_call_of_a_listener_is_recorded_before_and_after(broker: Fake
     async def bill_later(message: MessageExt) -> None:
         bill(message)
 
-    one = listener("Orders", group="billing", start="earliest", orderly=kind == "orderly")(bill_later if kind == "async" else bill)
+    one = listener("Orders", group="billing", start="earliest", orderly=kind == "orderly")(
+        bill_later if kind == "async" else bill
+    )
     async with PushConsumer(one, name_server=broker.address, config=traced()):
         await eventually(lambda: len(seen) == 2)
     before, after = traces(broker)
-    assert (before[0], before[2:4], before[5:]) == ("SubBefore", ["r1", "billing"], ["ID1", "0", "k1"])
-    assert (after[0], after[1:3], after[4:7], after[8]) == ("SubAfter", [before[4], "ID1"], ["true", "k1", "0"], "billing")
+    assert (before[0], before[2:4], before[5:]) == (
+        "SubBefore",
+        ["r1", "billing"],
+        ["ID1", "0", "k1"],
+    )
+    assert (after[0], after[1:3], after[4:7], after[8]) == (
+        "SubAfter",
+        [before[4], "ID1"],
+        ["true", "k1", "0"],
+        "billing",
+    )
     assert int(after[3]) >= 0
 
 
@@ -197,7 +271,12 @@ def traced() -> Any:
 
 @pytest.mark.feature(78)
 async def test_the_record_says_how_a_call_ended(broker: FakeBroker) -> None:
-    answers: dict[bytes, Any] = {b"later": LATER, b"nonsense": 7, b"reply": Reply(b"2.20"), b"good": None}
+    answers: dict[bytes, Any] = {
+        b"later": LATER,
+        b"nonsense": 7,
+        b"reply": Reply(b"2.20"),
+        b"good": None,
+    }
     seen: list[bytes] = []
 
     def bill(message: MessageExt) -> Any:
@@ -213,20 +292,28 @@ async def test_the_record_says_how_a_call_ended(broker: FakeBroker) -> None:
         await eventually(lambda: len(seen) == 5)
     ends = {row[2]: (row[4], row[6]) for row in traces(broker) if row[0] == "SubAfter"}
     assert ends == {
-        "later": ("false", "4"), "nonsense": ("false", "3"), "reply": ("true", "0"), "good": ("true", "0"), "raises": ("false", "2")
-    }  # fmt: skip
+        "later": ("false", "4"),
+        "nonsense": ("false", "3"),
+        "reply": ("true", "0"),
+        "good": ("true", "0"),
+        "raises": ("false", "2"),
+    }
 
 
 @pytest.mark.feature(78)
-async def test_a_call_that_outlasts_the_consume_timeout_is_recorded_as_such(broker: FakeBroker) -> None:
+async def test_a_call_that_outlasts_the_consume_timeout_is_recorded_as_such(
+    broker: FakeBroker,
+) -> None:
     broker.put("Orders", b"slow", properties=encode_properties({"UNIQ_KEY": "ID1"}))
     done = asyncio.Event()
     loop, timeout_s = asyncio.get_running_loop(), 0.05
 
     async def bill(_: MessageExt) -> None:
         begun = loop.time()
-        await broker.received(RequestCode.CONSUMER_SEND_MSG_BACK)  # its time is over
-        while loop.time() < begun + timeout_s:  # also by the clock of the record, which begins a little later than that of the worker
+        # its time is over
+        await broker.received(RequestCode.CONSUMER_SEND_MSG_BACK)
+        # also by the clock of the record, which begins a little later than that of the worker
+        while loop.time() < begun + timeout_s:
             await asyncio.sleep(timeout_s)
         done.set()
 
@@ -240,7 +327,9 @@ async def test_a_call_that_outlasts_the_consume_timeout_is_recorded_as_such(brok
 async def test_messages_that_are_iterated_over_are_recorded(broker: FakeBroker) -> None:
     for name in ("ID1", "ID2"):
         broker.put("Orders", b"x", properties=encode_properties({"UNIQ_KEY": name}))
-    async with PushConsumer("Orders", group="billing", start="earliest", name_server=broker.address, config=traced()) as consumer:
+    async with PushConsumer(
+        "Orders", group="billing", start="earliest", name_server=broker.address, config=traced()
+    ) as consumer:
         async for incoming in consumer:
             if incoming.id == "ID1":
                 incoming.done()
@@ -248,5 +337,6 @@ async def test_messages_that_are_iterated_over_are_recorded(broker: FakeBroker) 
                 incoming.later()
                 break
     assert [(row[0], row[2], row[4], row[6]) for row in traces(broker) if row[0] == "SubAfter"] == [
-        ("SubAfter", "ID1", "true", "0"), ("SubAfter", "ID2", "false", "4")
-    ]  # fmt: skip
+        ("SubAfter", "ID1", "true", "0"),
+        ("SubAfter", "ID2", "false", "4"),
+    ]

@@ -14,7 +14,14 @@ from ogive import aio
 from ogive.client import transaction
 from ogive.client.config import ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
-from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, ResponseCode, SendFailed, SendTimeout
+from ogive.errors import (
+    IllegalStateError,
+    InvalidOption,
+    MessageIllegal,
+    ResponseCode,
+    SendFailed,
+    SendTimeout,
+)
 from ogive.model import HALF_TOPIC, Message, MessageExt
 from ogive.testing.fake_broker import HANG_UP, SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.wire import headers as h
@@ -38,7 +45,9 @@ async def broker() -> AsyncIterator[FakeBroker]:
 @pytest.fixture
 async def producer(broker: FakeBroker) -> AsyncIterator[aio.Producer]:
     config = ProducerConfig(send_timeout_s=2.0)
-    async with aio.Producer(broker.address, group="shop", check=lambda message: None, config=config) as producer:
+    async with aio.Producer(
+        broker.address, group="shop", check=lambda message: None, config=config
+    ) as producer:
         yield producer
 
 
@@ -50,20 +59,31 @@ def decisions(broker: FakeBroker) -> list[int]:
     return [end_of(request).commit_or_rollback for request in broker.of(END)]
 
 
-# --- the block -------------------------------------------------------------------------------------------------------
+# --- the block ------------------------------------------------------------------------------------
 
 
-async def test_leaving_the_block_commits_the_half_message_that_entering_stored(broker: FakeBroker, producer: aio.Producer) -> None:
-    async with producer.transaction("Orders", b"4711", tag="paid", keys="4711", properties={"a": "b"}) as transaction:
+async def test_leaving_the_block_commits_the_half_message_that_entering_stored(
+    broker: FakeBroker, producer: aio.Producer
+) -> None:
+    async with producer.transaction(
+        "Orders", b"4711", tag="paid", keys="4711", properties={"a": "b"}
+    ) as transaction:
         [half] = broker.of(SEND)
         assert broker.of(END) == []
         assert not transaction.confirmed
     header = decode_header(h.SendMessageRequestV2, half.ext_fields)
     assert header.sys_flag == SysFlag.TRANSACTION_PREPARED
-    properties = dict(entry.split("\x01") for entry in (header.properties or "").split("\x02") if entry)
+    properties = dict(
+        entry.split("\x01") for entry in (header.properties or "").split("\x02") if entry
+    )
     assert properties == {
-        "UNIQ_KEY": transaction.id, "TAGS": "paid", "KEYS": "4711", "a": "b", "TRAN_MSG": "true", "PGROUP": "shop",
-    }  # fmt: skip
+        "UNIQ_KEY": transaction.id,
+        "TAGS": "paid",
+        "KEYS": "4711",
+        "a": "b",
+        "TRAN_MSG": "true",
+        "PGROUP": "shop",
+    }
     [stored] = broker.stored["Orders", 0]
     assert end_of(broker.of(END)[0]) == h.EndTransactionRequest(
         producer_group="shop",
@@ -78,20 +98,26 @@ async def test_leaving_the_block_commits_the_half_message_that_entering_stored(b
     assert transaction.confirmed
 
 
-async def test_an_exception_rolls_back_and_goes_on(broker: FakeBroker, producer: aio.Producer) -> None:
+async def test_an_exception_rolls_back_and_goes_on(
+    broker: FakeBroker, producer: aio.Producer
+) -> None:
     with pytest.raises(KeyError, match="no such order"):
         async with producer.transaction("Orders", b"x"):
             raise KeyError("no such order")
     assert decisions(broker) == [Decision.ROLLBACK]
 
 
-async def test_a_block_can_roll_back_without_an_exception(broker: FakeBroker, producer: aio.Producer) -> None:
+async def test_a_block_can_roll_back_without_an_exception(
+    broker: FakeBroker, producer: aio.Producer
+) -> None:
     async with producer.transaction("Orders", b"x") as transaction:
         transaction.rollback()
     assert decisions(broker) == [Decision.ROLLBACK]
 
 
-async def test_a_block_that_does_not_know_decides_nothing(broker: FakeBroker, producer: aio.Producer) -> None:
+async def test_a_block_that_does_not_know_decides_nothing(
+    broker: FakeBroker, producer: aio.Producer
+) -> None:
     async with producer.transaction("Orders", b"x") as transaction:
         transaction.leave_open()
     assert not transaction.confirmed
@@ -106,7 +132,9 @@ async def test_a_block_that_does_not_know_decides_nothing(broker: FakeBroker, pr
     assert broker.of(END) == []
 
 
-async def test_a_cancelled_block_decides_nothing(broker: FakeBroker, producer: aio.Producer) -> None:
+async def test_a_cancelled_block_decides_nothing(
+    broker: FakeBroker, producer: aio.Producer
+) -> None:
     entered = asyncio.Event()
 
     async def work() -> None:
@@ -131,15 +159,22 @@ async def test_an_end_that_nobody_confirms_is_left_to_the_check(
         pass
     assert not transaction.confirmed
     assert decisions(broker) == [Decision.COMMIT]
-    assert f"commit of transaction {transaction.id} is not confirmed, the broker asks group shop about it" in caplog.text
+    assert (
+        f"commit of transaction {transaction.id} is not confirmed, the broker asks group shop "
+        "about it" in caplog.text
+    )
 
 
 @pytest.mark.parametrize("answer", [HANG_UP, SILENT])
-async def test_a_half_message_whose_fate_is_unknown_is_not_sent_again(broker: FakeBroker, producer: aio.Producer, answer: Any) -> None:
+async def test_a_half_message_whose_fate_is_unknown_is_not_sent_again(
+    broker: FakeBroker, producer: aio.Producer, answer: Any
+) -> None:
     """Two half messages would both be committed by the check."""
     broker.script(SEND, answer)
     entered = False
-    with pytest.raises(SendTimeout, match=r"may or may not be stored.*nobody gets it unless the check"):
+    with pytest.raises(
+        SendTimeout, match=r"may or may not be stored.*nobody gets it unless the check"
+    ):
         async with producer.transaction("Orders", b"x", timeout_s=0.3):
             entered = True
     assert not entered
@@ -147,7 +182,9 @@ async def test_a_half_message_whose_fate_is_unknown_is_not_sent_again(broker: Fa
     assert broker.of(END) == []
 
 
-async def test_a_half_message_that_a_busy_broker_refused_is_sent_again(broker: FakeBroker, producer: aio.Producer) -> None:
+async def test_a_half_message_that_a_busy_broker_refused_is_sent_again(
+    broker: FakeBroker, producer: aio.Producer
+) -> None:
     broker.script(SEND, error(ResponseCode.SYSTEM_BUSY), error(ResponseCode.SYSTEM_BUSY))
     async with producer.transaction("Orders", b"x"):
         pass
@@ -155,25 +192,48 @@ async def test_a_half_message_that_a_busy_broker_refused_is_sent_again(broker: F
     assert decisions(broker) == [Decision.COMMIT]
 
 
-@pytest.mark.parametrize("code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, ResponseCode.FLUSH_SLAVE_TIMEOUT])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    ],
+)
 @pytest.mark.parametrize("retried", [False, True])
-async def test_a_half_message_that_is_not_held_safely_is_rolled_back(broker: FakeBroker, code: ResponseCode, retried: bool) -> None:
-    """Also where other messages are tried again: a second half message would be committed by the check, beside the first."""
-    answer = h.SendMessageResponse(msg_id="7F00000100002A9F0000000000000007", queue_id=0, queue_offset=3)
+async def test_a_half_message_that_is_not_held_safely_is_rolled_back(
+    broker: FakeBroker, code: ResponseCode, retried: bool
+) -> None:
+    """Also where other messages are tried again: a second half message would be committed by the
+    check, beside the first.
+    """
+    answer = h.SendMessageResponse(
+        msg_id="7F00000100002A9F0000000000000007", queue_id=0, queue_offset=3
+    )
     broker.script(SEND, RemotingCommand(code, encode_header(answer)))
     entered = False
     config = ProducerConfig(send_timeout_s=2.0, retry_when_not_stored_ok=retried)
-    async with aio.Producer(broker.address, group="shop", check=lambda message: None, config=config) as producer:
-        with pytest.raises(SendFailed, match=f"is rolled back: the broker does not hold it safely .{code.name}"):
+    async with aio.Producer(
+        broker.address, group="shop", check=lambda message: None, config=config
+    ) as producer:
+        with pytest.raises(
+            SendFailed, match=f"is rolled back: the broker does not hold it safely .{code.name}"
+        ):
             async with producer.transaction("Orders", b"x"):
                 entered = True
     assert not entered
     assert len(broker.of(SEND)) == 1
     [end] = [end_of(request) for request in broker.of(END)]
-    assert (end.commit_or_rollback, end.commit_log_offset, end.tran_state_table_offset) == (Decision.ROLLBACK, 7, 3)
+    assert (end.commit_or_rollback, end.commit_log_offset, end.tran_state_table_offset) == (
+        Decision.ROLLBACK,
+        7,
+        3,
+    )
 
 
-async def test_messages_with_a_sharding_key_go_alone(broker: FakeBroker, producer: aio.Producer) -> None:
+async def test_messages_with_a_sharding_key_go_alone(
+    broker: FakeBroker, producer: aio.Producer
+) -> None:
     broker.hold(SEND)
     block = producer.transaction("Orders", b"half", sharding_key="a")
     first = asyncio.create_task(producer.send("Orders", b"1", sharding_key="a"))
@@ -186,11 +246,15 @@ async def test_messages_with_a_sharding_key_go_alone(broker: FakeBroker, produce
     await asyncio.gather(first, entering, second)
     await block.__aexit__(None, None, None)
     assert broker.bodies("Orders") == {0: [b"1", b"half", b"2"]}
-    assert [decode_header(h.SendMessageRequestV2, one.ext_fields).sys_flag for one in broker.of(SEND)] == [0, 4, 0]
+    assert [
+        decode_header(h.SendMessageRequestV2, one.ext_fields).sys_flag for one in broker.of(SEND)
+    ] == [0, 4, 0]
     assert broker.of(RequestCode.SEND_BATCH_MESSAGE) == []
 
 
-async def test_what_cannot_be_is_refused_before_anything_is_sent(broker: FakeBroker, producer: aio.Producer) -> None:
+async def test_what_cannot_be_is_refused_before_anything_is_sent(
+    broker: FakeBroker, producer: aio.Producer
+) -> None:
     with pytest.raises(InvalidOption, match="transactional or delayed"):
         producer.transaction(Message("Orders", b"x", delay_level=3))
     with pytest.raises(MessageIllegal):
@@ -206,12 +270,27 @@ async def test_what_cannot_be_is_refused_before_anything_is_sent(broker: FakeBro
         await block.__aenter__()
 
 
-# --- questions -------------------------------------------------------------------------------------------------------
+# --- questions ------------------------------------------------------------------------------------
 
 
-def ask(broker: FakeBroker, group: str = "shop", body: bytes = b"half", *, place: int = 5, sent_to: str | None = None) -> None:
-    """A question about a half message of *group*, over the connection that *sent_to* (another group) has."""
-    stored = broker.put("Orders", body, properties=f"UNIQ_KEY\x01{body.decode()}\x02PGROUP\x01{group}\x02TRAN_MSG\x01true\x02".encode())
+def ask(
+    broker: FakeBroker,
+    group: str = "shop",
+    body: bytes = b"half",
+    *,
+    place: int = 5,
+    sent_to: str | None = None,
+) -> None:
+    """A question about a half message of *group*, over the connection that *sent_to* (another
+    group) has.
+    """
+    stored = broker.put(
+        "Orders",
+        body,
+        properties=(
+            f"UNIQ_KEY\x01{body.decode()}\x02PGROUP\x01{group}\x02TRAN_MSG\x01true\x02".encode()
+        ),
+    )
     header = h.CheckTransactionStateRequest(
         tran_state_table_offset=place,
         commit_log_offset=1000 + place,
@@ -221,7 +300,9 @@ def ask(broker: FakeBroker, group: str = "shop", body: bytes = b"half", *, place
         topic=HALF_TOPIC,
         broker_name="broker-a",
     )
-    broker.producers[sent_to or group].send_nowait(RemotingCommand(header.code, encode_header(header), encode_stored(stored)))
+    broker.producers[sent_to or group].send_nowait(
+        RemotingCommand(header.code, encode_header(header), encode_stored(stored))
+    )
 
 
 async def met(broker: FakeBroker, *groups: str) -> None:
@@ -232,7 +313,9 @@ async def test_a_producer_that_has_sent_nothing_can_be_asked(broker: FakeBroker)
     """It may have been started to take the place of one that died."""
     async with aio.Producer(broker.address, group="shop", check=lambda message: True):
         await met(broker, "shop")
-        beats = [HeartbeatData.decode(request.body) for request in broker.of(RequestCode.HEART_BEAT)]
+        beats = [
+            HeartbeatData.decode(request.body) for request in broker.of(RequestCode.HEART_BEAT)
+        ]
         assert all(beat.producers == ("shop",) for beat in beats)
 
 
@@ -243,14 +326,23 @@ async def test_a_producer_that_has_sent_nothing_can_be_asked(broker: FakeBroker)
         (True, Decision.COMMIT, ""),
         (False, Decision.ROLLBACK, ""),
         (None, Decision.UNKNOWN, ""),
-        ("yes", Decision.UNKNOWN, "answered 'yes' for transaction half: True, False or None is expected"),
+        (
+            "yes",
+            Decision.UNKNOWN,
+            "answered 'yes' for transaction half: True, False or None is expected",
+        ),
         (1, Decision.UNKNOWN, "answered 1 for"),
         (ValueError("no database"), Decision.UNKNOWN, "no database"),
         (asyncio.CancelledError(), Decision.UNKNOWN, "failed for transaction half: not known"),
     ],
 )
 async def test_the_checks_answer_is_told_to_the_broker(
-    broker: FakeBroker, is_async: bool, answer: Any, decision: Decision, text: str, caplog: pytest.LogCaptureFixture
+    broker: FakeBroker,
+    is_async: bool,
+    answer: Any,
+    decision: Decision,
+    text: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen: list[MessageExt] = []
 
@@ -270,9 +362,20 @@ async def test_the_checks_answer_is_told_to_the_broker(
         [request] = await broker.received(END)
     assert request.is_oneway
     end = end_of(request)
-    assert (end.producer_group, end.tran_state_table_offset, end.commit_log_offset) == ("shop", 5, 1005)
-    assert (end.commit_or_rollback, end.from_transaction_check, end.msg_id, end.transaction_id) == (decision, True, "half", "half")
-    assert [(message.topic, message.body, message.queue.broker_name) for message in seen] == [("Orders", b"half", "broker-a")]
+    assert (end.producer_group, end.tran_state_table_offset, end.commit_log_offset) == (
+        "shop",
+        5,
+        1005,
+    )
+    assert (end.commit_or_rollback, end.from_transaction_check, end.msg_id, end.transaction_id) == (
+        decision,
+        True,
+        "half",
+        "half",
+    )
+    assert [(message.topic, message.body, message.queue.broker_name) for message in seen] == [
+        ("Orders", b"half", "broker-a")
+    ]
     assert text in caplog.text
     assert bool(text) == any(record.levelno >= logging.ERROR for record in caplog.records)
 
@@ -284,14 +387,18 @@ class AsyncCheck:
 
 async def test_an_object_that_is_awaited_may_be_the_check(broker: FakeBroker) -> None:
     """Bound to its settings, too: what a listener may be, a check may be."""
-    async with aio.Producer(broker.address, group="shop", check=functools.partial(AsyncCheck(), answer=True)):
+    async with aio.Producer(
+        broker.address, group="shop", check=functools.partial(AsyncCheck(), answer=True)
+    ):
         await met(broker, "shop")
         ask(broker)
         [request] = await broker.received(END)
     assert end_of(request).commit_or_rollback == Decision.COMMIT
 
 
-async def test_plain_checks_run_in_threads_and_no_more_than_allowed_at_a_time(broker: FakeBroker) -> None:
+async def test_plain_checks_run_in_threads_and_no_more_than_allowed_at_a_time(
+    broker: FakeBroker,
+) -> None:
     started, go = threading.Semaphore(0), threading.Event()
     threads: set[int] = set()
     running: list[bytes] = []
@@ -322,11 +429,14 @@ async def test_plain_checks_run_in_threads_and_no_more_than_allowed_at_a_time(br
         go.set()
         ended = await broker.received(END, 3)
     assert most == 2
-    assert sorted(end_of(one).msg_id for one in ended) == ["h0", "h1", "h2"]  # the broker asks again about the others
+    # the broker asks again about the others
+    assert sorted(end_of(one).msg_id for one in ended) == ["h0", "h1", "h2"]
     assert threading.get_ident() not in threads
 
 
-async def test_questions_that_wait_are_bounded_in_bytes(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_questions_that_wait_are_bounded_in_bytes(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The broker asks again about the others."""
     monkeypatch.setattr(transaction, "MAX_CHECKED_BYTES", 1)
     go, asked = threading.Event(), []
@@ -348,7 +458,9 @@ async def test_questions_that_wait_are_bounded_in_bytes(broker: FakeBroker, monk
     assert asked == [b"h0", b"h3"]
 
 
-async def test_several_groups_of_one_client_are_asked_about_their_own(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_several_groups_of_one_client_are_asked_about_their_own(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     asked: list[tuple[str, str]] = []
 
     def checker(group: str) -> Callable[[MessageExt], bool]:
@@ -370,20 +482,35 @@ async def test_several_groups_of_one_client_are_asked_about_their_own(broker: Fa
         await broker.received(END, 2)
     assert sorted(asked) == [("market", "m"), ("shop", "s")]
     ends = {end_of(one).msg_id: end_of(one) for one in broker.of(END)}
-    assert {(key, end.producer_group, end.commit_or_rollback) for key, end in ends.items()} == {("m", "market", 12), ("s", "shop", 8)}
-    assert "asks about transaction o, and group other has no check here: its message is not delivered until" in caplog.text
+    assert {(key, end.producer_group, end.commit_or_rollback) for key, end in ends.items()} == {
+        ("m", "market", 12),
+        ("s", "shop", 8),
+    }
+    assert (
+        "asks about transaction o, and group other has no check here: its message is not delivered "
+        "until" in caplog.text
+    )
 
 
 @pytest.mark.parametrize("group", [None, "shop"])
-async def test_a_transaction_needs_somebody_who_can_answer_for_it(broker: FakeBroker, group: str | None) -> None:
-    """Else a process that dies behind its database's commit leaves a message that nobody ever gets."""
+async def test_a_transaction_needs_somebody_who_can_answer_for_it(
+    broker: FakeBroker, group: str | None
+) -> None:
+    """Else a process that dies behind its database's commit leaves a message that nobody ever
+    gets.
+    """
     async with aio.Producer(broker.address, group=group) as producer:
-        with pytest.raises(InvalidOption, match=r"a transaction needs Producer\(group=..., check=...\): the check answers for it"):
+        with pytest.raises(
+            InvalidOption,
+            match=r"a transaction needs Producer\(group=..., check=...\): the check answers for it",
+        ):
             producer.transaction("Orders", b"x")
 
 
 async def test_a_check_needs_a_group_of_its_own(broker: FakeBroker) -> None:
-    """Producers of other programs with the default group would be asked about transactions that they never saw."""
+    """Producers of other programs with the default group would be asked about transactions that
+    they never saw.
+    """
     with pytest.raises(InvalidOption, match="a producer group of its own"):
         aio.Producer(broker.address, check=lambda message: True)
 
@@ -422,7 +549,7 @@ async def test_checks_that_exit_leave_a_check_for_the_next_question(broker: Fake
     assert decisions(broker) == [Decision.UNKNOWN] * 3 + [Decision.COMMIT]
 
 
-# --- blocking --------------------------------------------------------------------------------------------------------
+# --- blocking -------------------------------------------------------------------------------------
 
 
 def test_the_blocking_transaction_has_the_same_words() -> None:

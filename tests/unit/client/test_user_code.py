@@ -37,7 +37,9 @@ async def test_what_a_listener_binds_is_gone_with_its_call(kind: str, orderly: b
     async with FakeBroker({"Orders": 1}) as broker:
         for i in range(20):
             broker.put("Orders", b"%d" % i)
-        async with consumer(broker, to(bill if kind == "async" else work, orderly=orderly, threads=1)):
+        async with consumer(
+            broker, to(bill if kind == "async" else work, orderly=orderly, threads=1)
+        ):
             await broker.until(lambda: progress(broker) == 20)
     assert before == [None] * 20
     assert all(within)
@@ -78,7 +80,9 @@ async def test_what_a_transaction_check_binds_is_gone_with_its_call(kind: str) -
     check: Any = answer_async if kind == "async" else answer
     async with FakeBroker({"Orders": 1}) as broker:
         broker.on(END, ok())
-        async with aio.Producer(broker.address, group="shop", check=check, config=ProducerConfig(check_threads=1)):
+        async with aio.Producer(
+            broker.address, group="shop", check=check, config=ProducerConfig(check_threads=1)
+        ):
             await met(broker, "shop")
             for place in range(5):
                 ask(broker, place=place)
@@ -97,7 +101,10 @@ async def test_what_a_listener_binds_is_gone_when_a_tool_calls_it(kind: str) -> 
     async def bill_async(message: MessageExt) -> None:
         bill(message)
 
-    async with FakeBroker({"Orders": 1}) as broker, consumer(broker, to(bill_async if kind == "async" else bill, threads=1)) as running:
+    async with (
+        FakeBroker({"Orders": 1}) as broker,
+        consumer(broker, to(bill_async if kind == "async" else bill, threads=1)) as running,
+    ):
         for _ in range(5):
             assert (await consume(broker, running))["consumeResult"] == "CR_SUCCESS"
     assert before == [None] * 5

@@ -1,4 +1,6 @@
-"""What type checkers must understand: this file is checked by mypy --strict with all others, and run by nobody."""
+"""What type checkers must understand: this file is checked by mypy --strict with all others, and
+run by nobody.
+"""
 
 from dataclasses import dataclass
 from typing import assert_type
@@ -44,7 +46,8 @@ def archive(message: ogive.MessageExt) -> ogive.Reply:
     return ogive.Reply(message.body)
 
 
-@ogive.listener("Orders", group="wrong")  # type: ignore[type-var]  # the point: it would count as failed
+# the point: it would count as failed
+@ogive.listener("Orders", group="wrong")  # type: ignore[type-var]
 def confirmed(message: ogive.MessageExt) -> bool:
     return bool(message.body)
 

@@ -8,7 +8,8 @@ import pytest
 
 from ogive.testing.fake_broker import FakeBroker
 
-# The extra `console` is installed wherever tools/setup was; without it these tests cannot be read. In CI that is a failure.
+# The extra `console` is installed wherever tools/setup was; without it these tests cannot be read.
+# In CI that is a failure.
 if importlib.util.find_spec("starlette") is None and os.environ.get("CI") != "true":
     collect_ignore_glob = ["test_*.py"]
 else:

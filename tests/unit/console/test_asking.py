@@ -9,7 +9,14 @@ from ogive.client import api
 from ogive.client.config import ClientConfig
 from ogive.console import asking as module
 from ogive.console.asking import AVOID_S, KEEP_S, Asking, reason, settle
-from ogive.errors import BrokerError, ConnectError, NoNameServer, NoRoute, OgiveError, RequestTimeout
+from ogive.errors import (
+    BrokerError,
+    ConnectError,
+    NoNameServer,
+    NoRoute,
+    OgiveError,
+    RequestTimeout,
+)
 from ogive.testing.fake_broker import FakeBroker
 from ogive.wire.codes import RequestCode
 
@@ -34,7 +41,9 @@ async def asking(fake: FakeBroker, clock: Clock) -> AsyncIterator[Asking]:
     await asking.close()
 
 
-async def test_pages_share_an_answer_for_a_moment(asking: Asking, fake: FakeBroker, clock: Clock) -> None:
+async def test_pages_share_an_answer_for_a_moment(
+    asking: Asking, fake: FakeBroker, clock: Clock
+) -> None:
     async def topics() -> list[str]:
         return await asking.once("topics", lambda: asking.name_server(api.topic_list))
 
@@ -47,9 +56,14 @@ async def test_pages_share_an_answer_for_a_moment(asking: Asking, fake: FakeBrok
     assert len(fake.of(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)) == 2
 
 
-async def test_a_reader_who_goes_away_takes_the_answer_from_nobody(asking: Asking, fake: FakeBroker) -> None:
+async def test_a_reader_who_goes_away_takes_the_answer_from_nobody(
+    asking: Asking, fake: FakeBroker
+) -> None:
     fake.hold(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-    first, second = (asyncio.create_task(asking.once("t", lambda: asking.name_server(api.topic_list))) for _ in range(2))
+    first, second = (
+        asyncio.create_task(asking.once("t", lambda: asking.name_server(api.topic_list)))
+        for _ in range(2)
+    )
     await fake.until(lambda: fake.of(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) != [])
     first.cancel()
     fake.release(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
@@ -88,7 +102,9 @@ async def test_who_does_not_answer_is_not_asked_again_at_once(
     assert len(fake.of(RequestCode.GET_BROKER_RUNTIME_INFO)) == 2
 
 
-async def test_the_silence_of_a_client_is_not_its_brokers(asking: Asking, fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_silence_of_a_client_is_not_its_brokers(
+    asking: Asking, fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "CALL_S", 0.05)
     fake.hold(RequestCode.GET_CONSUMER_RUNNING_INFO)
     with pytest.raises(RequestTimeout):
@@ -98,9 +114,14 @@ async def test_the_silence_of_a_client_is_not_its_brokers(asking: Asking, fake: 
     fake.release(RequestCode.GET_CONSUMER_RUNNING_INFO)
 
 
-async def test_no_more_than_a_bounded_number_is_on_its_way(asking: Asking, fake: FakeBroker) -> None:
+async def test_no_more_than_a_bounded_number_is_on_its_way(
+    asking: Asking, fake: FakeBroker
+) -> None:
     fake.hold(RequestCode.GET_BROKER_RUNTIME_INFO)
-    asked = [asyncio.create_task(asking.server(fake.address, api.broker_runtime_info)) for _ in range(100)]
+    asked = [
+        asyncio.create_task(asking.server(fake.address, api.broker_runtime_info))
+        for _ in range(100)
+    ]
     await fake.until(lambda: len(fake.of(RequestCode.GET_BROKER_RUNTIME_INFO)) >= module.AT_ONCE)
     for _ in range(20):
         await asyncio.sleep(0)
@@ -110,7 +131,9 @@ async def test_no_more_than_a_bounded_number_is_on_its_way(asking: Asking, fake:
     assert all(isinstance(answer, BrokerError) for answer in answers)
 
 
-async def test_name_servers_that_are_away_are_asked_once(fake: FakeBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_name_servers_that_are_away_are_asked_once(
+    fake: FakeBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "CALL_S", 0.05)
     asking = Asking(ClientConfig(name_server=fake.address), clock=clock)
     await asking.start()
@@ -140,7 +163,10 @@ async def test_one_failure_takes_nothing_from_the_rest() -> None:
         return number * 10
 
     told, troubles = await settle([1, 2, 3], ask)
-    assert (told, {key: str(error) for key, error in troubles.items()}) == ({1: 10, 3: 30}, {2: "refused"})
+    assert (told, {key: str(error) for key, error in troubles.items()}) == (
+        {1: 10, 3: 30},
+        {2: "refused"},
+    )
 
 
 async def test_a_bug_is_no_trouble_of_the_cluster() -> None:

@@ -15,7 +15,9 @@ def test_json_is_shown_with_indents_and_can_be_read_as_it_is() -> None:
     assert body_of(b'{"a":1}', "hex").shown.startswith("00000000  7b 22 61")
 
 
-@pytest.mark.parametrize("raw", [b"plain", b"12", b"{", b"[" * 30_000, b'{"a": ' + b"9" * 5000 + b"}", b""])
+@pytest.mark.parametrize(
+    "raw", [b"plain", b"12", b"{", b"[" * 30_000, b'{"a": ' + b"9" * 5000 + b"}", b""]
+)
 def test_what_is_no_json_is_text(raw: bytes) -> None:
     assert body_of(raw).form == "text"
     assert body_of(raw, "json").form == "text"
@@ -31,7 +33,8 @@ def test_a_large_body_is_cut_and_says_so() -> None:
     raw = "ü".encode() * MAX_SHOWN_BYTES
     body = body_of(b"x" + raw)
     assert (body.size, body.cut, body.form) == (2 * MAX_SHOWN_BYTES + 1, True, "text")
-    assert body.shown == "x" + "ü" * (MAX_SHOWN_BYTES // 2 - 1)  # the cut goes through a character, which is left out
+    # the cut goes through a character, which is left out
+    assert body.shown == "x" + "ü" * (MAX_SHOWN_BYTES // 2 - 1)
 
 
 def test_json_whose_indents_would_fill_the_page_is_shown_as_it_is() -> None:

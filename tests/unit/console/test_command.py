@@ -36,26 +36,54 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
-def test_a_console_goes_to_the_cluster_that_commands_go_to(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_console_goes_to_the_cluster_that_commands_go_to(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = of_cluster(options("console"))
-    assert (plain.client.name_server, plain.host, plain.port, plain.credentials) == ("127.0.0.1:9876", "127.0.0.1", 8090, None)
-    assert main(["context", "add", "prod", "--name-server", "10.0.0.1:9876", "--credentials", root, "--use"]) == 0
+    assert (plain.client.name_server, plain.host, plain.port, plain.credentials) == (
+        "127.0.0.1:9876",
+        "127.0.0.1",
+        8090,
+        None,
+    )
+    assert (
+        main(
+            [
+                "context",
+                "add",
+                "prod",
+                "--name-server",
+                "10.0.0.1:9876",
+                "--credentials",
+                root,
+                "--use",
+            ]
+        )
+        == 0
+    )
     prod = of_cluster(options("console", "--port", "0"))
     assert (prod.client.name_server, prod.client.credentials) == ("10.0.0.1:9876", ROOT)
-    assert prod.credentials == ROOT  # who may ask the cluster may look
+    # who may ask the cluster may look
+    assert prod.credentials == ROOT
     assert of_cluster(options("console", "-n", "10.0.0.2:9876")).credentials is None
 
 
 def test_browsers_can_be_asked_for_something_else(root: str, tmp_path: Path) -> None:
     (tmp_path / "viewers.yml").write_text("accessKey: viewer\nsecretKey: other\n")
-    found = of_cluster(options("console", "--credentials", root, "--console-credentials", str(tmp_path / "viewers.yml")))
+    found = of_cluster(
+        options(
+            "console", "--credentials", root, "--console-credentials", str(tmp_path / "viewers.yml")
+        )
+    )
     assert found.client.credentials == ROOT
     assert found.credentials == Credentials(access_key="viewer", secret_key="other")
 
 
 def test_beside_a_broker_its_own_credentials_are_asked_for_where_it_asks(root: str) -> None:
     internal = Credentials(access_key="*internal", secret_key="x")
-    beside = beside_broker(options("up", "--acl", "--credentials", root, "--console-port", "8090"), internal, None)
+    beside = beside_broker(
+        options("up", "--acl", "--credentials", root, "--console-port", "8090"), internal, None
+    )
     assert (beside.client.credentials, beside.credentials) == (internal, ROOT)
     with pytest.raises(InvalidOption, match="--console-credentials FILE"):
         beside_broker(options("up", "--acl", "--console-port", "8090"), internal, None)
@@ -63,7 +91,9 @@ def test_beside_a_broker_its_own_credentials_are_asked_for_where_it_asks(root: s
 
 
 def test_a_broker_that_wants_certificates_cannot_have_a_console_beside_it(tmp_path: Path) -> None:
-    tls = TlsConfig(cert=tmp_path / "c", key=tmp_path / "k", client_ca=tmp_path / "ca", client_auth="required")
+    tls = TlsConfig(
+        cert=tmp_path / "c", key=tmp_path / "k", client_ca=tmp_path / "ca", client_auth="required"
+    )
     with pytest.raises(InvalidOption, match="--tls-client-auth optional"):
         beside_broker(options("up", "--console-port", "0"), None, tls)
 
@@ -78,17 +108,27 @@ def up_at(root: Path) -> list[str]:
     [
         (["console", "--port", "70000"], "--port 70000: 0 to 65535 is needed"),
         (["console", "--tls-cert", "x"], "HTTPS needs both --tls-cert and --tls-key"),
-        (["console", "--console-host", "0.0.0.0"], "are needed (--console-host IP, --console-credentials FILE)"),
+        (
+            ["console", "--console-host", "0.0.0.0"],
+            "are needed (--console-host IP, --console-credentials FILE)",
+        ),
         (["up", "--console-port", "70000"], "--console-port 70000: 0 to 65535 is needed"),
-        (["up", "--console-port", "0", "--console-host", "0.0.0.0"], "are needed (--console-host IP, --console-credentials FILE)"),
+        (
+            ["up", "--console-port", "0", "--console-host", "0.0.0.0"],
+            "are needed (--console-host IP, --console-credentials FILE)",
+        ),
     ],
 )
-def test_what_cannot_work_is_said(words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_work_is_said(
+    words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main([*words, *(up_at(tmp_path) if words[0] == "up" else [])]) == 1
     assert said in capsys.readouterr().err
 
 
-def test_without_the_extra_the_way_out_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_the_extra_the_way_out_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     for words in (["console"], ["up", "--console-port", "0", *up_at(tmp_path)]):
         assert main(words) == 1
@@ -104,7 +144,10 @@ def test_a_setting_of_the_file_has_the_same_name(tmp_path: Path) -> None:
     assert found == {"console_port": 8090, "console_name": "console.example"}
 
 
-@pytest.mark.parametrize("statement", ["import ogive", "import ogive.cli.up, ogive.cli.parser; ogive.cli.parser.build_parser()"])
+@pytest.mark.parametrize(
+    "statement",
+    ["import ogive", "import ogive.cli.up, ogive.cli.parser; ogive.cli.parser.build_parser()"],
+)
 def test_who_does_not_ask_for_a_console_loads_nothing_of_it(statement: str) -> None:
     loaded = "{'starlette', 'uvicorn', 'jinja2', 'ogive.console'} & set(sys.modules)"
     command = [sys.executable, "-c", f"{statement}; import sys; print({loaded})"]

@@ -17,15 +17,28 @@ def test_nothing_but_looking_is_possible(alone: Browser, method: str) -> None:
 def test_head_is_get_without_the_page(alone: Browser) -> None:
     whole, head = alone.get("/messages"), alone.get("/messages", method="HEAD")
     assert (head.status, head.text) == (200, "")
-    assert abs(int(head.headers["content-length"]) - len(whole.text.encode())) < 10  # the time on it
+    # the time on it
+    assert abs(int(head.headers["content-length"]) - len(whole.text.encode())) < 10
 
 
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8090", "127.0.0.1:8090", "[::1]:8090", "192.0.2.7"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:8090", "127.0.0.1:8090", "[::1]:8090", "192.0.2.7"]
+)
 def test_addresses_and_localhost_are_the_consoles_names(alone: Browser, host: str) -> None:
     assert alone.get("/messages", headers={"Host": host}).status == 200
 
 
-@pytest.mark.parametrize("host", ["rebound.example", "127.0.0.1.rebound.example:8090", "localhost.rebound.example", "", "[::1", "a@b:c"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "rebound.example",
+        "127.0.0.1.rebound.example:8090",
+        "localhost.rebound.example",
+        "",
+        "[::1",
+        "a@b:c",
+    ],
+)
 def test_a_name_that_was_pointed_here_is_refused(alone: Browser, host: str) -> None:
     """DNS rebinding: a page of another site would read this one."""
     assert alone.get("/messages", headers={"Host": host}).status == 421
@@ -44,9 +57,14 @@ def test_every_answer_forbids_what_no_page_needs(alone: Browser, path: str) -> N
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
     assert "frame-ancestors 'none'" in policy
-    assert (headers["x-content-type-options"], headers["referrer-policy"]) == ("nosniff", "no-referrer")
+    assert (headers["x-content-type-options"], headers["referrer-policy"]) == (
+        "nosniff",
+        "no-referrer",
+    )
     assert "server" not in headers
-    assert headers["cache-control"] == ("max-age=86400" if path.startswith("/static") else "no-store")
+    assert headers["cache-control"] == (
+        "max-age=86400" if path.startswith("/static") else "no-store"
+    )
 
 
 def test_pages_hold_neither_scripts_nor_styles_of_their_own(alone: Browser) -> None:
@@ -62,7 +80,10 @@ def test_credentials_are_asked_for() -> None:
         stranger = Browser(browser.address)
         for path in ("/messages", "/static/console.js"):
             refused = stranger.get(path)
-            assert (refused.status, refused.headers["www-authenticate"].split()[0]) == (401, "Basic")
+            assert (refused.status, refused.headers["www-authenticate"].split()[0]) == (
+                401,
+                "Basic",
+            )
         assert browser.get("/messages").status == 200
 
 

@@ -43,13 +43,18 @@ async def look(browser: Browser, path: str) -> Answer:
 
 def groups_are(broker: FakeBroker, *names: str) -> None:
     table = {name: SubscriptionGroupConfig(name=name).to_json() for name in names}
-    broker.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, ok(body=dumps({"subscriptionGroupTable": table})))
+    broker.on(
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        ok(body=dumps({"subscriptionGroupTable": table})),
+    )
 
 
 def stands_at(broker: FakeBroker, **rows: tuple[int, int]) -> None:
     """For every group: topic=(consumer's offset, end)."""
     table = {
-        MessageQueue(topic, broker.name, 0): OffsetWrapper(broker_offset=end, consumer_offset=at, last_timestamp=1_700_000_000_000)
+        MessageQueue(topic, broker.name, 0): OffsetWrapper(
+            broker_offset=end, consumer_offset=at, last_timestamp=1_700_000_000_000
+        )
         for topic, (at, end) in rows.items()
     }
     broker.on(RequestCode.GET_CONSUME_STATS, ok(body=consume_stats_dumps(table, 2.5)))
@@ -68,12 +73,18 @@ def holds(broker: FakeBroker, topic: str, *, queue_id: int = 0) -> None:
     broker.on(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, ok(body=group_list_dumps([])))
 
 
-# --- hostile ---------------------------------------------------------------------------------------------------------
+# --- hostile --------------------------------------------------------------------------------------
 
 
-async def test_names_that_would_be_scripts_are_text_on_every_page(fake: FakeBroker, page: Browser) -> None:
+async def test_names_that_would_be_scripts_are_text_on_every_page(
+    fake: FakeBroker, page: Browser
+) -> None:
     fake.topics = {HOSTILE: 1}
-    fake.put(HOSTILE, HOSTILE.encode(), properties=f"KEYS\x01{HOSTILE}\x02TAGS\x01{HOSTILE}\x02{HOSTILE}\x01{HOSTILE}\x02".encode())
+    fake.put(
+        HOSTILE,
+        HOSTILE.encode(),
+        properties=f"KEYS\x01{HOSTILE}\x02TAGS\x01{HOSTILE}\x02{HOSTILE}\x01{HOSTILE}\x02".encode(),
+    )
     holds(fake, HOSTILE)
     groups_are(fake, HOSTILE)
     stands_at(fake, **{HOSTILE: (0, 3)})
@@ -86,13 +97,21 @@ async def test_names_that_would_be_scripts_are_text_on_every_page(fake: FakeBrok
         assert answer.status == 200, (path, answer.words)
         assert answer.text.count("<script") == 1, path
         assert "alert(1)</script>" not in answer.text, path
-        found = [link.replace("&amp;", "&") for link in re.findall(r'href="(/[^"#]*)"', answer.text)]
+        found = [
+            link.replace("&amp;", "&") for link in re.findall(r'href="(/[^"#]*)"', answer.text)
+        ]
         links += [
-            link for link in found if link not in seen and link not in links and not link.startswith(("/static", "/dead", "/messages?"))
+            link
+            for link in found
+            if link not in seen
+            and link not in links
+            and not link.startswith(("/static", "/dead", "/messages?"))
         ]
     kinds = {path.split("?")[0].split("/")[1] for path in seen}
     assert kinds >= {"", "topics", "groups", "message"}
-    assert any(HOSTILE in answer.words for path, answer in seen.items() if path.startswith("/message?"))
+    assert any(
+        HOSTILE in answer.words for path, answer in seen.items() if path.startswith("/message?")
+    )
 
 
 async def test_a_command_is_quoted_for_a_shell(fake: FakeBroker, page: Browser) -> None:
@@ -125,7 +144,9 @@ async def test_a_field_has_a_bounded_length(page: Browser) -> None:
         ("/topics?q=%ff%fe", 200),
     ],
 )
-async def test_nonsense_in_an_address_is_no_fault(fake: FakeBroker, page: Browser, path: str, status: int) -> None:
+async def test_nonsense_in_an_address_is_no_fault(
+    fake: FakeBroker, page: Browser, path: str, status: int
+) -> None:
     groups_are(fake)
     assert (await look(page, path)).status == status
 
@@ -133,8 +154,14 @@ async def test_nonsense_in_an_address_is_no_fault(fake: FakeBroker, page: Browse
 @pytest.mark.parametrize(
     ("path", "reason"),
     [
-        ("/message?topic=Orders&broker=broker-a&queue=0&offset=99999999999999999999", "offset 99999999999999999999: an offset must be"),
-        ("/messages?topic=Orders&from=2027-01-01T00:00&to=2026-01-01T00:00", "the period ends before it begins"),
+        (
+            "/message?topic=Orders&broker=broker-a&queue=0&offset=99999999999999999999",
+            "offset 99999999999999999999: an offset must be",
+        ),
+        (
+            "/messages?topic=Orders&from=2027-01-01T00:00&to=2026-01-01T00:00",
+            "the period ends before it begins",
+        ),
         ("/topics?page=x", "page 'x' is not a whole number"),
     ],
 )
@@ -143,18 +170,31 @@ async def test_a_refused_address_says_why(page: Browser, path: str, reason: str)
 
 
 @pytest.mark.parametrize(
-    "path", ["/topics/%ff%00", "/groups/%ED%A0%80", "/brokers/none", "/topics/..%2f..%2fetc%2fpasswd", "/static/..%2fapp.py", "/x"]
+    "path",
+    [
+        "/topics/%ff%00",
+        "/groups/%ED%A0%80",
+        "/brokers/none",
+        "/topics/..%2f..%2fetc%2fpasswd",
+        "/static/..%2fapp.py",
+        "/x",
+    ],
 )
 async def test_what_is_not_there_is_not_found(fake: FakeBroker, page: Browser, path: str) -> None:
     groups_are(fake)
     assert (await look(page, path)).status == 404
 
 
-async def test_figures_are_fetched_anew_and_messages_stay_as_they_were_found(fake: FakeBroker, page: Browser) -> None:
+async def test_figures_are_fetched_anew_and_messages_stay_as_they_were_found(
+    fake: FakeBroker, page: Browser
+) -> None:
     fake.put("Orders", b"espresso")
     holds(fake, "Orders")
     found = ["/messages?topic=Orders", "/message?topic=Orders&broker=broker-a&queue=0&offset=0"]
-    live = ["data-live" in (await look(page, path)).text for path in ("/topics/Orders", "/nowhere", *found)]
+    live = [
+        "data-live" in (await look(page, path)).text
+        for path in ("/topics/Orders", "/nowhere", *found)
+    ]
     assert live == [True, True, False, False]
 
 
@@ -164,7 +204,7 @@ async def test_a_time_that_is_none_is_said_beside_the_form(page: Browser) -> Non
     assert "By id" in answer.words
 
 
-# --- down and slow ---------------------------------------------------------------------------------------------------
+# --- down and slow --------------------------------------------------------------------------------
 
 
 async def test_a_broker_that_is_down_is_shown_with_the_reason_and_the_rest_goes_on(
@@ -173,7 +213,10 @@ async def test_a_broker_that_is_down_is_shown_with_the_reason_and_the_rest_goes_
     monkeypatch.setattr(asking, "KEEP_S", 0.0)
     async with FakeBroker({"Orders": 1}, name="broker-b") as other:
         fake.peers.append(other)
-        fake.on(RequestCode.GET_BROKER_RUNTIME_INFO, ok(body=kv_table_dumps({"brokerVersionDesc": "V5_5_0", "putTps": "1.5 0 0"})))
+        fake.on(
+            RequestCode.GET_BROKER_RUNTIME_INFO,
+            ok(body=kv_table_dumps({"brokerVersionDesc": "V5_5_0", "putTps": "1.5 0 0"})),
+        )
         for broker in (fake, other):
             groups_are(broker, "billing")
             stands_at(broker, Orders=(1, 3))
@@ -186,13 +229,21 @@ async def test_a_broker_that_is_down_is_shown_with_the_reason_and_the_rest_goes_
         assert re.search(r"broker-b master down \S+ .*refused", overview.words)
         assert "broker-a master up" in overview.words
         assert "5.5.0" in overview.words
-        for path in ("/topics", "/topics/Orders", "/groups", "/groups/billing", "/messages?topic=Orders"):
+        for path in (
+            "/topics",
+            "/topics/Orders",
+            "/groups",
+            "/groups/billing",
+            "/messages?topic=Orders",
+        ):
             answer = await look(page, path)
             assert answer.status == 200, path
             assert "refused" in answer.words, path
 
 
-async def test_a_broker_that_left_the_name_servers_is_still_shown(fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_left_the_name_servers_is_still_shown(
+    fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(asking, "KEEP_S", 0.0)
     async with FakeBroker(name="broker-b") as other:
         fake.peers.append(other)
@@ -200,22 +251,28 @@ async def test_a_broker_that_left_the_name_servers_is_still_shown(fake: FakeBrok
         groups_are(other)
         await look(page, "/")
         fake.peers.clear()
-        assert re.search(r"broker-b master down \S+ no name server has known it", (await look(page, "/")).words)
+        assert re.search(
+            r"broker-b master down \S+ no name server has known it", (await look(page, "/")).words
+        )
 
 
-async def test_a_silent_broker_costs_a_page_a_bounded_time_once(fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_silent_broker_costs_a_page_a_bounded_time_once(
+    fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(asking, "CALL_S", 0.1)
     groups_are(fake, *(f"g{number}" for number in range(60)))
     fake.hold(RequestCode.GET_CONSUME_STATS)
     answer = await look(page, "/groups")
     assert answer.status == 200
-    assert "g49 0 – – – 16 broker-a: no answer from" in answer.words  # neither a lag nor an age that nobody told
+    # neither a lag nor an age that nobody told
+    assert "g49 0 – – – 16 broker-a: no answer from" in answer.words
     assert len(fake.of(RequestCode.GET_CONSUME_STATS)) <= asking.AT_ONCE
     fake.release(RequestCode.GET_CONSUME_STATS)
 
 
 async def test_without_a_name_server_the_page_says_so(fake: FakeBroker) -> None:
-    await fake.stop()  # before the console starts, which asks at once and shows what it was told for a moment
+    # before the console starts, which asks at once and shows what it was told for a moment
+    await fake.stop()
     with console_of(fake.address) as page:
         for path in ("/", "/topics", "/groups", "/topics/Orders"):
             answer = await look(page, path)
@@ -223,18 +280,25 @@ async def test_without_a_name_server_the_page_says_so(fake: FakeBroker) -> None:
             assert "no name server answered" in answer.words
 
 
-async def test_a_member_that_does_not_tell_is_still_a_member(fake: FakeBroker, page: Browser) -> None:
+async def test_a_member_that_does_not_tell_is_still_a_member(
+    fake: FakeBroker, page: Browser
+) -> None:
     groups_are(fake, "billing")
     stands_at(fake, Orders=(1, 3))
     online = ConsumerConnection(
-        connections=(Connection(client_id="10.0.0.9@1", address="10.0.0.9:5", language="CPP", version=403),),
+        connections=(
+            Connection(client_id="10.0.0.9@1", address="10.0.0.9:5", language="CPP", version=403),
+        ),
         subscriptions={"Orders": SubscriptionData.of_tags("Orders", "paid || new")},
         consume_type="CONSUME_PASSIVELY",
         message_model="CLUSTERING",
         consume_from_where="CONSUME_FROM_LAST_OFFSET",
     )
     fake.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, ok(body=online.encode()))
-    fake.on(RequestCode.GET_CONSUMER_RUNNING_INFO, error(ResponseCode.SYSTEM_ERROR, "the consumer is silent"))
+    fake.on(
+        RequestCode.GET_CONSUMER_RUNNING_INFO,
+        error(ResponseCode.SYSTEM_ERROR, "the consumer is silent"),
+    )
     words = (await look(page, "/groups/billing")).words
     assert "10.0.0.9@1 10.0.0.9:5 CPP" in words
     assert "the consumer is silent" in words
@@ -245,7 +309,9 @@ async def test_a_broadcasting_group_has_no_lag(fake: FakeBroker, page: Browser) 
     groups_are(fake, "screens")
     stands_at(fake, Prices=(0, 1_000_003))
     online = ConsumerConnection(
-        connections=(Connection(client_id="c", address="10.0.0.9:5", language="JAVA", version=403),),
+        connections=(
+            Connection(client_id="c", address="10.0.0.9:5", language="JAVA", version=403),
+        ),
         subscriptions={},
         consume_type="CONSUME_PASSIVELY",
         message_model="BROADCASTING",
@@ -257,7 +323,7 @@ async def test_a_broadcasting_group_has_no_lag(fake: FakeBroker, page: Browser) 
     assert "No group has messages waiting" in (await look(page, "/")).words
 
 
-# --- large -----------------------------------------------------------------------------------------------------------
+# --- large ----------------------------------------------------------------------------------------
 
 
 async def test_ten_thousand_topics_come_by_pages(fake: FakeBroker, page: Browser) -> None:
@@ -274,7 +340,9 @@ async def test_ten_thousand_topics_come_by_pages(fake: FakeBroker, page: Browser
     assert "10 topics" in found.words
 
 
-async def test_the_worst_of_many_groups_are_found_in_some_looks(fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_worst_of_many_groups_are_found_in_some_looks(
+    fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     names = [f"g{number:04}" for number in range(250)]
     groups_are(fake, *names)
     stands_at(fake)
@@ -300,7 +368,9 @@ async def test_a_long_body_is_cut_in_lists_and_on_its_page(fake: FakeBroker, pag
     assert len(answer.text) < 100_000
 
 
-async def test_progress_without_members_is_a_jobs(fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_progress_without_members_is_a_jobs(
+    fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As a Spark query mirrors it."""
     groups_are(fake, "revenue")
     stands_at(fake, Orders=(10, 30))
@@ -316,7 +386,10 @@ async def test_commands_say_what_else_the_cluster_wants(fake: FakeBroker, page: 
     client = {"credentials": user, "ssl": ssl.create_default_context()}
     with console_of(fake.address, client=client, credentials=user) as browser:
         words = (await look(browser, "/")).words
-    assert "This cluster also wants --credentials FILE and --cafile FILE , in each command or once in a context" in words
+    assert (
+        "This cluster also wants --credentials FILE and --cafile FILE , in each command or once in "
+        "a context" in words
+    )
 
 
 async def test_how_a_group_consumes_is_told_in_plain_words(fake: FakeBroker, page: Browser) -> None:
@@ -334,7 +407,10 @@ async def test_how_a_group_consumes_is_told_in_plain_words(fake: FakeBroker, pag
 
 
 async def test_a_fault_of_the_console_is_a_page_and_a_line_in_the_log(
-    fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    fake: FakeBroker,
+    page: Browser,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     from ogive.console.cluster import Cluster
 

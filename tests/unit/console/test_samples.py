@@ -31,7 +31,10 @@ def test_samples_are_so_many_minutes_old() -> None:
 
 def test_a_time_without_a_look_breaks_the_curve() -> None:
     samples = filled(Clock(), (0, 5), (GAP_S + 1, 7), (10, 8))
-    assert [[value for _, value in piece] for piece in samples.curves(("lag", "billing"))] == [[5], [7, 8]]
+    assert [[value for _, value in piece] for piece in samples.curves(("lag", "billing"))] == [
+        [5],
+        [7, 8],
+    ]
 
 
 def test_looks_at_the_same_moment_are_one_sample_and_old_ones_go() -> None:
@@ -42,7 +45,9 @@ def test_looks_at_the_same_moment_are_one_sample_and_old_ones_go() -> None:
 
 def test_a_rate_is_how_fast_a_total_grows() -> None:
     samples = filled(Clock(), (0, 100), (10, 150), (10, 30), (GAP_S + 1, 1000))
-    assert [[value for _, value in piece] for piece in samples.rates(("lag", "billing"))] == [[5, 0]]
+    assert [[value for _, value in piece] for piece in samples.rates(("lag", "billing"))] == [
+        [5, 0]
+    ]
 
 
 def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,9 @@ def test_a_port_that_is_taken_is_said() -> None:
         other.bind(("127.0.0.1", 0))
         other.listen()
         port = other.getsockname()[1]
-        with pytest.raises(ConnectError, match=f"cannot listen on 127.0.0.1:{port}: address already in use"):
+        with pytest.raises(
+            ConnectError, match=f"cannot listen on 127.0.0.1:{port}: address already in use"
+        ):
             Console(ConsoleConfig(client=NOBODY, port=port)).start()
 
 
@@ -46,7 +48,9 @@ def test_a_console_serves_until_it_is_stopped_and_its_port_is_free_then() -> Non
 async def test_a_page_under_way_does_not_keep_it(fake: FakeBroker) -> None:
     """Also on IPv6, and with a reader who never reads."""
     fake.mute = True
-    console = Console(ConsoleConfig(client=ClientConfig(name_server=fake.address), host="::1", port=0))
+    console = Console(
+        ConsoleConfig(client=ClientConfig(name_server=fake.address), host="::1", port=0)
+    )
     console.start()
     host, _, port = console.address.rpartition(":")
     assert (host, console.url) == ("[::1]", f"http://[::1]:{port}/")
@@ -58,7 +62,9 @@ async def test_a_page_under_way_does_not_keep_it(fake: FakeBroker) -> None:
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_an_address_that_others_reach_needs_credentials(host: str) -> None:
-    with pytest.raises(InvalidOption, match=r"^host \S+ is not loopback.*credentials .* are needed$"):
+    with pytest.raises(
+        InvalidOption, match=r"^host \S+ is not loopback.*credentials .* are needed$"
+    ):
         ConsoleConfig(client=NOBODY, host=host)
     ConsoleConfig(client=NOBODY, host=host, credentials=USER)
 
@@ -77,7 +83,9 @@ def test_a_host_name_is_no_address_to_listen_on() -> None:
 
 def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     require_extra()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "jinja2" else object())
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "jinja2" else object()
+    )
     with pytest.raises(InvalidOption, match=r"needs jinja2: pip install 'ogive\[console\]'"):
         require_extra()
 
@@ -94,7 +102,9 @@ def test_a_console_speaks_https_and_takes_a_new_certificate(tmp_path: Path) -> N
     def look(authority: trustme.CA) -> int:
         context = ssl.create_default_context()
         authority.configure_trust(context)
-        with urllib.request.urlopen(f"{console.url}messages", context=context, timeout=60) as answer:
+        with urllib.request.urlopen(
+            f"{console.url}messages", context=context, timeout=60
+        ) as answer:
             status: int = answer.status
             return status
 
@@ -128,6 +138,9 @@ def test_of_a_chain_only_the_servers_own_certificate_is_trusted(tmp_path: Path) 
 
 def test_what_holds_no_certificate_is_said(tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_text("nonsense")
-    for path, reason in ((tmp_path / "cert.pem", "holds no certificate"), (tmp_path / "none", "cannot be read")):
+    for path, reason in (
+        (tmp_path / "cert.pem", "holds no certificate"),
+        (tmp_path / "none", "cannot be read"),
+    ):
         with pytest.raises(InvalidOption, match=reason):
             only_trusting(path)

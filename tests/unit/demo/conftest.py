@@ -21,11 +21,13 @@ LINES = [
     # cancelled, aircraft known and unknown
     "2013,1,2,NA,1630,NA,NA,1815,NA,EV,4308,N18120,EWR,RDU,NA,416,16,30,2013-01-02T21:00:00Z",
     "2013,1,2,NA,1935,NA,NA,2240,NA,AA,791,NA,LGA,DFW,NA,1389,19,35,2013-01-03T00:00:00Z",
-    # summer, leaves at midnight of the next day (2400 does happen), and diverted: it arrived, but no delay is known
+    # summer, leaves at midnight of the next day (2400 does happen), and diverted: it arrived, but
+    # no delay is known
     "2013,7,4,2400,2300,60,655,559,NA,DL,31,N3759,JFK,IAH,NA,2153,23,0,2013-07-05T03:00:00Z",
     # left and is never reported as arrived
     "2013,7,5,1200,1200,0,NA,1400,NA,DL,32,N3759,JFK,IAH,NA,2153,12,0,2013-07-05T16:00:00Z",
-    # scheduled before the flight above, but leaves after it: the aircraft flies against the order of the schedule
+    # scheduled before the flight above, but leaves after it: the aircraft flies against the order
+    # of the schedule
     "2013,7,5,1230,1150,40,1430,1410,20,DL,33,N3759,JFK,IAH,150,2153,11,50,2013-07-05T15:00:00Z",
 ]
 AIRPORTS = ["faa,name,lat,lon,alt,tz,dst,tzone", "IAH,Houston,30,-95,97,-6,A,America/Chicago"]

@@ -24,7 +24,9 @@ def observed(expected: Truth) -> Observed:
     return Observed(
         sent=dict(expected.kinds),
         in_order=InOrder(received=21, aircraft=4, out_of_order=0, schedule_reversals=1, repeated=7),
-        cancellations=Cancellations(deliveries=4, processed=1, by_reconsume_times={0: 1, 1: 1, 2: 1}),
+        cancellations=Cancellations(
+            deliveries=4, processed=1, by_reconsume_times={0: 1, 1: 1, 2: 1}
+        ),
         dead_letters=DeadLetters(rows=1, flights=1, without_tail=1, airports={"LGA": 1}),
         rows_streamed=21,
         parquet=copy.deepcopy(expected.hours),
@@ -34,7 +36,11 @@ def observed(expected: Truth) -> Observed:
 
 
 def differences(expected: Truth, observed: Observed) -> list[Check]:
-    return [check for check in figures.compare(expected, observed, max_retries=MAX_RETRIES) if not check.ok]
+    return [
+        check
+        for check in figures.compare(expected, observed, max_retries=MAX_RETRIES)
+        if not check.ok
+    ]
 
 
 def test_a_good_run_has_no_difference(expected: Truth, observed: Observed) -> None:
@@ -77,7 +83,9 @@ PLANTED: list[Callable[[Observed], object]] = [
 
 
 @pytest.mark.parametrize("plant", PLANTED)
-def test_one_planted_wrong_figure_is_found(plant: Callable[[Observed], object], expected: Truth, observed: Observed) -> None:
+def test_one_planted_wrong_figure_is_found(
+    plant: Callable[[Observed], object], expected: Truth, observed: Observed
+) -> None:
     plant(observed)
     assert differences(expected, observed)
 
@@ -93,7 +101,9 @@ def test_a_wrong_hour_is_named_with_its_figure(expected: Truth, observed: Observ
     assert found[1].name == "EWR, 2013-01-01 09:00 UTC, scheduled"
 
 
-def test_a_run_without_failing_cancellations_is_compared_too(expected: Truth, observed: Observed) -> None:
+def test_a_run_without_failing_cancellations_is_compared_too(
+    expected: Truth, observed: Observed
+) -> None:
     """A short run may end before the first one."""
     expected.unidentified.clear()
     observed.cancellations = Cancellations(deliveries=2, processed=2)

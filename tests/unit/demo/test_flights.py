@@ -21,7 +21,9 @@ def times(dataset: Dataset, flight_number: str) -> dict[str, str]:
 
 
 def test_a_flight_is_scheduled_departs_and_arrives_in_utc(dataset: Dataset) -> None:
-    """Scheduled an hour ahead; the local clocks are five hours (New York) and six hours (Houston) behind in winter."""
+    """Scheduled an hour ahead; the local clocks are five hours (New York) and six hours (Houston)
+    behind in winter.
+    """
     assert times(dataset, "1545") == {
         "scheduled": "2013-01-01T09:15:00+00:00",
         "departed": "2013-01-01T10:17:00+00:00",
@@ -48,20 +50,32 @@ def test_summer_time_and_2400(dataset: Dataset) -> None:
 
 
 def test_an_arrival_is_read_on_the_changed_clock_when_it_changes_in_the_air() -> None:
-    """Leaving Houston's winter time at 07:30 UTC on March 10; at 08:00 UTC its clocks jump from 02:00 to 03:00."""
+    """Leaving Houston's winter time at 07:30 UTC on March 10; at 08:00 UTC its clocks jump from
+    02:00 to 03:00.
+    """
     houston = Zone(-6, True)
     left = int(datetime(2013, 3, 10, 7, 30, tzinfo=UTC).timestamp()) // 60
-    assert flights._arrival(left, "415", houston) == int(datetime(2013, 3, 10, 9, 15, tzinfo=UTC).timestamp()) // 60
+    assert (
+        flights._arrival(left, "415", houston)
+        == int(datetime(2013, 3, 10, 9, 15, tzinfo=UTC).timestamp()) // 60
+    )
 
 
-def test_a_cancellation_happens_at_the_scheduled_departure_and_may_lack_the_aircraft(dataset: Dataset) -> None:
-    assert times(dataset, "791") == {"scheduled": "2013-01-02T23:35:00+00:00", "cancelled": "2013-01-03T00:35:00+00:00"}
+def test_a_cancellation_happens_at_the_scheduled_departure_and_may_lack_the_aircraft(
+    dataset: Dataset,
+) -> None:
+    assert times(dataset, "791") == {
+        "scheduled": "2013-01-02T23:35:00+00:00",
+        "cancelled": "2013-01-03T00:35:00+00:00",
+    }
     cancelled = [body for body in bodies(dataset) if body["type"] == "cancelled"]
     assert [(body["tail"], body["sequence"]) for body in cancelled] == [("N18120", 2), (None, None)]
 
 
 def test_a_diverted_flight_arrives_without_a_delay(dataset: Dataset) -> None:
-    arrived = {body["flight"]: body["delay"] for body in bodies(dataset) if body["type"] == "arrived"}
+    arrived = {
+        body["flight"]: body["delay"] for body in bodies(dataset) if body["type"] == "arrived"
+    }
     assert arrived["2013-07-04/DL/31/JFK/2300"] is None
     assert arrived["2013-01-01/UA/1545/EWR/0515"] == 11
 
@@ -80,7 +94,11 @@ def test_events_come_in_time_order_with_each_aircraft_counting_up(dataset: Datas
 def test_tag_key_and_sharding_key_agree_with_the_body(dataset: Dataset) -> None:
     for event in flights.EventStream(dataset):
         body = json.loads(event.body)
-        assert (body["type"], body["flight"], body["tail"]) == (event.kind, event.flight, event.tail)
+        assert (body["type"], body["flight"], body["tail"]) == (
+            event.kind,
+            event.flight,
+            event.tail,
+        )
         assert " " not in event.flight
 
 

@@ -28,7 +28,9 @@ def of_aircraft(events: list[dict[str, Any]], tail: str) -> list[int]:
     return [index for index, event in enumerate(events) if event["tail"] == tail]
 
 
-def test_events_in_send_order_are_in_order_and_count_what_the_files_say(stream: list[dict[str, Any]], dataset: Dataset) -> None:
+def test_events_in_send_order_are_in_order_and_count_what_the_files_say(
+    stream: list[dict[str, Any]], dataset: Dataset
+) -> None:
     expected, seen = truth.compute(dataset), watch(stream).seen
     assert (seen.received, seen.aircraft) == (expected.events, len(expected.aircraft))
     assert (seen.out_of_order, seen.repeated) == (0, 0)

@@ -32,7 +32,9 @@ def test_a_line_comes_after_five_seconds_with_what_moved_and_its_rate() -> None:
     assert out.getvalue().splitlines()[1:] == ["  sent 1,000 of 1,000 (500/s)"]
 
 
-def test_what_is_being_done_is_shown_at_once_and_every_five_seconds_also_while_nothing_moves() -> None:
+def test_what_is_being_done_is_shown_at_once_and_every_five_seconds_also_while_nothing_moves() -> (
+    None
+):
     out, clock = io.StringIO(), Clock()
     with PlainProgress(out, clock) as show:
         show.expect("Spark", 1000)

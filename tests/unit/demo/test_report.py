@@ -14,7 +14,13 @@ from ogive.demo.timeline import Timeline
 def run_of(dataset: Dataset, checks: list[Check]) -> Run:
     timeline = Timeline()
     for second in range(4):
-        for name in (names.SENT, names.SENT_CANCELLATIONS, names.IN_ORDER, names.CANCELLATIONS, names.SPARK):
+        for name in (
+            names.SENT,
+            names.SENT_CANCELLATIONS,
+            names.IN_ORDER,
+            names.CANCELLATIONS,
+            names.SPARK,
+        ):
             timeline.record(name, second, 100 * second)
     return Run(
         facts=[Fact("events", "21")],
@@ -34,7 +40,11 @@ class Outside(HTMLParser):
         self.open: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.fetched += [str(value) for name, value in attrs if name in ("src", "href", "xlink:href", "data", "action")]
+        self.fetched += [
+            str(value)
+            for name, value in attrs
+            if name in ("src", "href", "xlink:href", "data", "action")
+        ]
         if tag != "meta":
             self.open.append(tag)
 
@@ -58,10 +68,14 @@ def test_the_page_is_well_formed_and_fetches_nothing(dataset: Dataset) -> None:
 
 def test_the_page_says_that_all_is_right_or_which_figure_is_not(dataset: Dataset) -> None:
     good, bad = Check("sent", "scheduled", 8, 8), Check("dead letters", "rows", 2512, None)
-    assert "2 figures compared with the files: every figure is right" in report.render(run_of(dataset, [good, good]))
+    assert "2 figures compared with the files: every figure is right" in report.render(
+        run_of(dataset, [good, good])
+    )
     page = report.render(run_of(dataset, [good, bad]))
     assert "1 of 2 figures differ" in page
-    assert '<tr class="differs"><td>rows</td><td>2,512</td><td>none</td><td>DIFFERS</td></tr>' in page
+    assert (
+        '<tr class="differs"><td>rows</td><td>2,512</td><td>none</td><td>DIFFERS</td></tr>' in page
+    )
 
 
 def test_hours_are_shown_on_new_yorks_clocks(dataset: Dataset) -> None:
@@ -73,7 +87,9 @@ def test_hours_are_shown_on_new_yorks_clocks(dataset: Dataset) -> None:
 def test_the_page_says_what_was_read_not_what_could_have_been(dataset: Dataset) -> None:
     whole = report.render(run_of(dataset, []))
     assert "from 1 January to 5 July 2013" in whole
-    first = report.render(dataclasses.replace(run_of(dataset, []), hours=truth.compute(dataset, 3).hours))
+    first = report.render(
+        dataclasses.replace(run_of(dataset, []), hours=truth.compute(dataset, 3).hours)
+    )
     assert "on 1 January 2013" in first
     assert "July" not in first
 

@@ -15,7 +15,9 @@ def test_a_report_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         (tmp_path / "no" / "page", "No such file"),
         (tmp_path / "file" / "page", "Not a directory"),
     ):
-        with pytest.raises(InvalidOption, match=f"--report {place}: it cannot be written there: {reason}"):
+        with pytest.raises(
+            InvalidOption, match=f"--report {place}: it cannot be written there: {reason}"
+        ):
             check_report(place)
 
 

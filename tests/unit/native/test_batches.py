@@ -32,24 +32,37 @@ def decoded_by_python(body: bytes, most: int) -> list[BatchItem] | None:
 def batches(draw: st.DrawFn) -> bytes:
     """Items one behind the other, most of them whole, some with a length that is not theirs."""
     parts = []
-    for flag, body, properties in draw(st.lists(st.tuples(numbers, st.binary(max_size=8), st.binary(max_size=8)), max_size=5)):
+    for flag, body, properties in draw(
+        st.lists(st.tuples(numbers, st.binary(max_size=8), st.binary(max_size=8)), max_size=5)
+    ):
         size = draw(st.one_of(st.just(22 + len(body) + len(properties)), numbers))
         body_size = draw(st.one_of(st.just(len(body)), numbers))
         properties_size = draw(st.one_of(st.just(len(properties)), st.integers(0, 0xFFFF)))
-        parts.append(struct.pack(">iIIii", size, 7, 9, flag, body_size) + body + struct.pack(">H", properties_size) + properties)
+        parts.append(
+            struct.pack(">iIIii", size, 7, 9, flag, body_size)
+            + body
+            + struct.pack(">H", properties_size)
+            + properties
+        )
     return b"".join(parts)
 
 
-@given(body=st.one_of(batches(), st.binary(max_size=80)), cut=st.integers(0, 3), most=st.integers(0, 4))
+@given(
+    body=st.one_of(batches(), st.binary(max_size=80)), cut=st.integers(0, 3), most=st.integers(0, 4)
+)
 @example(encode_batch([(1, b"a", b"K\1v"), (-1, b"", b"")]), 0, 4096)
 @example(struct.pack(">iIIiiH", 22, 0, 0, 0, 0, 0), 0, 0)
 @example(struct.pack(">iIIiiH", 22, 0, 0, 0, -1, 0), 0, 9)
 @example(struct.pack(">iIIiiH", -1, 0, 0, 0, 0, 0), 0, 9)
-def test_the_items_are_those_that_python_cuts(compiled: Native, body: bytes, cut: int, most: int) -> None:
+def test_the_items_are_those_that_python_cuts(
+    compiled: Native, body: bytes, cut: int, most: int
+) -> None:
     body = body[: len(body) - cut]
     found = compiled.batch_items(body, most, BatchItem)
     assert found == decoded_by_python(body, most)
-    assert found is None or all(type(item) is BatchItem and [*map(type, item)] == [int, bytes, bytes] for item in found)
+    assert found is None or all(
+        type(item) is BatchItem and [*map(type, item)] == [int, bytes, bytes] for item in found
+    )
 
 
 def test_any_other_byte_and_end_tells_the_same_as_in_python(compiled: Native) -> None:
@@ -58,12 +71,19 @@ def test_any_other_byte_and_end_tells_the_same_as_in_python(compiled: Native) ->
     for at, right in enumerate(whole):
         for byte in {0, 1, 0xFF, right ^ 0x80, (right + 1) & 0xFF, (right - 1) & 0xFF}:
             body = whole[:at] + bytes([byte]) + whole[at + 1 :]
-            assert compiled.batch_items(body, 3, BatchItem) == decoded_by_python(body, 3), (at, byte)
-        assert compiled.batch_items(whole[:at], 3, BatchItem) == decoded_by_python(whole[:at], 3), at
+            assert compiled.batch_items(body, 3, BatchItem) == decoded_by_python(body, 3), (
+                at,
+                byte,
+            )
+        assert compiled.batch_items(whole[:at], 3, BatchItem) == decoded_by_python(whole[:at], 3), (
+            at
+        )
 
 
 @given(st.lists(st.tuples(numbers, st.binary(max_size=8), st.binary(max_size=8)), max_size=5))
-def test_the_body_is_that_of_python(compiled: Native, items: list[tuple[int, bytes, bytes]]) -> None:
+def test_the_body_is_that_of_python(
+    compiled: Native, items: list[tuple[int, bytes, bytes]]
+) -> None:
     with patch.object(message, "native", None):
         assert compiled.batch_body(items) == encode_batch(iter(items))
     assert compiled.batch_items(encode_batch(iter(items)), 9, BatchItem) == items
@@ -94,7 +114,8 @@ def test_the_longest_properties_are_compiled(compiled: Native) -> None:
 
 
 def test_bodies_like_bytes_are_taken_all_the_same() -> None:
-    assert encode_batch([(0, bytearray(b"ab"), b""), (1, memoryview(b"c"), b"")]) == encode_batch([(0, b"ab", b""), (1, b"c", b"")])  # type: ignore[list-item]
+    alike: list[Any] = [(0, bytearray(b"ab"), b""), (1, memoryview(b"c"), b"")]
+    assert encode_batch(alike) == encode_batch([(0, b"ab", b""), (1, b"c", b"")])
 
 
 @pytest.mark.parametrize("most", [-1, 2**70, -(2**70)])
@@ -112,9 +133,20 @@ def test_only_lists_bytes_and_tuple_types_are_taken(compiled: Native) -> None:
 
 
 PROPERTIES = [
-    b"K\1v\2", b"K\1v", b"\2", b"DELAY\x013\2", b"XDELAY\x013\2", b"DELAY\1\2", b"DELAY\2", b"TIMER_DELAY_MS\x015\2", b"TIMER_X\1y\2",
-    b"K\1TIMER_\2", b"TRAN_MSG\1true", b"TIMER", b"v" * 30,
-]  # fmt: skip
+    b"K\1v\2",
+    b"K\1v",
+    b"\2",
+    b"DELAY\x013\2",
+    b"XDELAY\x013\2",
+    b"DELAY\1\2",
+    b"DELAY\2",
+    b"TIMER_DELAY_MS\x015\2",
+    b"TIMER_X\1y\2",
+    b"K\1TIMER_\2",
+    b"TRAN_MSG\1true",
+    b"TIMER",
+    b"v" * 30,
+]
 texts = st.lists(st.sampled_from(PROPERTIES), max_size=3).map(b"".join)
 
 
@@ -127,10 +159,16 @@ def test_no_batch_that_python_refuses_is_plain(compiled: Native, given_texts: li
     except Rejected:
         assert plain is None
     named = [name for text in given_texts for name in text.split(b"\2")]
-    assert plain == (None if any(name.startswith(send_batch.BARRED_STARTS) for name in named) else len(items))
+    assert plain == (
+        None if any(name.startswith(send_batch.BARRED_STARTS) for name in named) else len(items)
+    )
 
 
-@given(body=st.one_of(batches(), st.binary(max_size=80)), cut=st.integers(0, 3), most=st.integers(-1, 4))
+@given(
+    body=st.one_of(batches(), st.binary(max_size=80)),
+    cut=st.integers(0, 3),
+    most=st.integers(-1, 4),
+)
 @example(b"", 0, 4)
 def test_only_what_python_cuts_is_plain(compiled: Native, body: bytes, cut: int, most: int) -> None:
     body = body[: len(body) - cut]
@@ -141,7 +179,10 @@ def test_only_what_python_cuts_is_plain(compiled: Native, body: bytes, cut: int,
 
 def test_properties_that_no_record_has_room_for_are_not_plain(compiled: Native) -> None:
     for size, plain in ((32767, 2), (32768, None)):
-        assert compiled.plain_batch(encode_batch([(0, b"", b""), (0, b"b", b"v" * size)]), (b"A",), 9) == plain
+        assert (
+            compiled.plain_batch(encode_batch([(0, b"", b""), (0, b"b", b"v" * size)]), (b"A",), 9)
+            == plain
+        )
 
 
 @given(
@@ -175,7 +216,9 @@ def test_answers_to_batches_are_those_that_python_writes(
     compiled: Native, region: str, key: str | None, host: bytes, places: list[int], number: int
 ) -> None:
     template = answer_template(region, "%b", keyed=key is not None)
-    found = compiled.batch_answer(template, number, key, host, [PutResult(number, place, 1, 2) for place in places], number)
+    found = compiled.batch_answer(
+        template, number, key, host, [PutResult(number, place, 1, 2) for place in places], number
+    )
     if found is None:
         assert key is not None
         assert not (key.isascii() and key.isalnum())
@@ -191,11 +234,37 @@ def test_answers_of_other_forms_are_left_to_python(compiled: Native) -> None:
     usual: list[Any] = [b"%d%s%b%d%d", 1, "A", HOST, [(7, 8)], 3]
     assert answer(*usual) == framed(b'1"A"7F000001000027100000000000000008' + b"73")
     changes: list[tuple[int, Any]] = [
-        *[(0, template) for template in (b"", b"%d%s%b%d", b"%d%s%b%d%d%d", b"%d%b%s%d%d", b"%d%s%d%d%d", b"%d%s%", b"%d%d%b%d%d")],
-        (0, usual[0] + b"x" * 65536), (1, 2**63), (1, "1"), (2, ""), (2, "ü"), (2, None), (3, bytes(21)), (4, []), (4, [None]), (4, [(1,)]),
-        (4, [(7, -1)]), (4, [(7, 2**63)]), (4, [(7, "8")]), (4, [("7", 8)]), (4, [(2**63, 8)]), (4, [(7, 8), (7, None)]), (5, 2**63),
+        *[
+            (0, template)
+            for template in (
+                b"",
+                b"%d%s%b%d",
+                b"%d%s%b%d%d%d",
+                b"%d%b%s%d%d",
+                b"%d%s%d%d%d",
+                b"%d%s%",
+                b"%d%d%b%d%d",
+            )
+        ],
+        (0, usual[0] + b"x" * 65536),
+        (1, 2**63),
+        (1, "1"),
+        (2, ""),
+        (2, "ü"),
+        (2, None),
+        (3, bytes(21)),
+        (4, []),
+        (4, [None]),
+        (4, [(1,)]),
+        (4, [(7, -1)]),
+        (4, [(7, 2**63)]),
+        (4, [(7, "8")]),
+        (4, [("7", 8)]),
+        (4, [(2**63, 8)]),
+        (4, [(7, 8), (7, None)]),
+        (5, 2**63),
         (5, "3"),
-    ]  # fmt: skip
+    ]
     for at, value in changes:
         assert answer(*usual[:at], value, *usual[at + 1 :]) is None, (at, value)
     for at, value in ((0, "%d"), (2, b"A"), (3, "host"), (4, ())):
@@ -206,7 +275,14 @@ def test_answers_of_other_forms_are_left_to_python(compiled: Native) -> None:
 
 
 def test_only_lists_and_bytes_are_looked_at(compiled: Native) -> None:
-    plain: list[Any] = [([], (b"A",), 9), (b"", [b"A"], 9), (b"", ("A",), 9), (b"", (b"A",), "9"), (b"", (b"A",)), (b"", (b"A",), 9, 9)]
+    plain: list[Any] = [
+        ([], (b"A",), 9),
+        (b"", [b"A"], 9),
+        (b"", ("A",), 9),
+        (b"", (b"A",), "9"),
+        (b"", (b"A",)),
+        (b"", (b"A",), 9, 9),
+    ]
     for arguments in plain:
         with pytest.raises(TypeError, match="body: bytes"):
             compiled.plain_batch(*arguments)

@@ -13,7 +13,9 @@ from ogive.wire.codes import SerializeType
 from ogive.wire.command import MAX_EXT_FIELDS, RemotingCommand, decode_command, encode_command
 from ogive.wire.frame import MAX_HEADER_BYTES, FrameDecoder
 
-lengths = st.one_of(st.integers(0, 12), st.sampled_from([0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFF0]))
+lengths = st.one_of(
+    st.integers(0, 12), st.sampled_from([0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0xFFFFFFF0])
+)
 texts = st.one_of(st.text(max_size=12).map(str.encode), st.binary(max_size=12))
 int16s, int32s = st.integers(-(2**15), 2**15 - 1), st.integers(-(2**31), 2**31 - 1)
 
@@ -34,11 +36,21 @@ def frames(draw: st.DrawFn) -> bytes:
     """Frames with a binary header, the most of which hold what they say."""
     text = draw(st.one_of(fields(), st.binary(max_size=40)))
     remark = draw(st.one_of(st.just(b""), st.just(b""), texts))
-    fixed = struct.pack(">hBhii", draw(int16s), draw(st.integers(0, 20)), draw(int16s), draw(int32s), draw(int32s))
-    remark_size, size = (draw(st.one_of(st.just(len(part)), st.just(len(part)), lengths)) for part in (remark, text))
+    fixed = struct.pack(
+        ">hBhii", draw(int16s), draw(st.integers(0, 20)), draw(int16s), draw(int32s), draw(int32s)
+    )
+    remark_size, size = (
+        draw(st.one_of(st.just(len(part)), st.just(len(part)), lengths)) for part in (remark, text)
+    )
     header = fixed + struct.pack(">I", remark_size) + remark + struct.pack(">I", size) + text
-    word = draw(st.one_of(st.just(len(header)), st.just(len(header)), st.integers(0, len(header) + 9)))
-    return struct.pack(">I", draw(st.sampled_from([1, 1, 1, 0, 2])) << 24 | word) + header + draw(st.binary(max_size=9))
+    word = draw(
+        st.one_of(st.just(len(header)), st.just(len(header)), st.integers(0, len(header) + 9))
+    )
+    return (
+        struct.pack(">I", draw(st.sampled_from([1, 1, 1, 0, 2])) << 24 | word)
+        + header
+        + draw(st.binary(max_size=9))
+    )
 
 
 def by_twin(frame: bytes) -> RemotingCommand | None:
@@ -56,9 +68,12 @@ def one(text: bytes, size: int = -1) -> bytes:
 
 
 @given(st.one_of(frames(), st.binary(max_size=40)))
-@example(one(b"\0\1a\0\0\0\1x\0\1a\0\0\0\1y"))  # the last of a repeated name counts
-@example(one(b"\0\0\0\0\0\1x\0\1b\0\0\0\0"))  # without a name, without a value
-@example(one(b"\0\0\0\0\0\0"))  # the twin finds this one too short
+# the last of a repeated name counts
+@example(one(b"\0\1a\0\0\0\1x\0\1a\0\0\0\1y"))
+# without a name, without a value
+@example(one(b"\0\0\0\0\0\1x\0\1b\0\0\0\0"))
+# the twin finds this one too short
+@example(one(b"\0\0\0\0\0\0"))
 @example(one(b"\0\1\xff\0\0\0\0"))
 @example(one(b"\0\1a\0\0\0\1x", 9))
 @example(one(b"\0\1a\0\0\0\1x", 0xFFFFFFFF & 2**31 - 1))
@@ -72,7 +87,17 @@ def test_commands_are_those_that_python_finds(compiled: Native, frame: bytes) ->
     assert twin is not None
     assert RemotingCommand(*found) == twin
     assert list(found[1]) == list(twin.ext_fields)
-    assert [type(value) for value in found] == [int, dict, bytes, int, int, type(None), int, int, int]
+    assert [type(value) for value in found] == [
+        int,
+        dict,
+        bytes,
+        int,
+        int,
+        type(None),
+        int,
+        int,
+        int,
+    ]
 
 
 def decode_or_error(frame: bytes, *, twin: bool = False) -> object:
@@ -96,7 +121,11 @@ def test_any_other_byte_and_end_tells_the_same_as_in_python(compiled: Native) ->
 
 
 def test_a_field_that_ends_with_its_header_is_compiled(compiled: Native) -> None:
-    for text, fields in ((b"\0\1a\0\0\0\0", {}), (b"\0\1a\0\0\0\1x\0\1b\0\0\0\0", {"a": "x"}), (b"\0\2ab\0\0\0\1x", {"ab": "x"})):
+    for text, fields in (
+        (b"\0\1a\0\0\0\0", {}),
+        (b"\0\1a\0\0\0\1x\0\1b\0\0\0\0", {"a": "x"}),
+        (b"\0\2ab\0\0\0\1x", {"ab": "x"}),
+    ):
         found = compiled.binary_command(one(text))
         assert found is not None
         assert found[1] == fields
@@ -106,7 +135,9 @@ def test_a_field_that_ends_with_its_header_is_compiled(compiled: Native) -> None
     st.builds(
         RemotingCommand,
         code=int16s,
-        ext_fields=st.dictionaries(st.text(min_size=1, max_size=5), st.text(min_size=1, max_size=20), max_size=20),
+        ext_fields=st.dictionaries(
+            st.text(min_size=1, max_size=5), st.text(min_size=1, max_size=20), max_size=20
+        ),
         body=st.binary(max_size=50),
         opaque=int32s,
         flag=int32s,
@@ -135,11 +166,15 @@ def test_what_is_over_a_limit_is_left_to_python(compiled: Native) -> None:
     def many(count: int) -> bytes:
         return one(b"".join([struct.pack(">HHI", 2, n, 1) + b"x" for n in range(count)]))
 
-    assert compiled.binary_command(many(MAX_EXT_FIELDS)) is None  # 0x80 and more begin no letter
+    # 0x80 and more begin no letter
+    assert compiled.binary_command(many(MAX_EXT_FIELDS)) is None
     assert compiled.binary_command(many(100)) is not None
     field = b"\0\1a" + struct.pack(">I", MAX_HEADER_BYTES - 21 - 7)
     assert compiled.binary_command(one(field + b"x" * (MAX_HEADER_BYTES - 21 - 7))) is not None
-    assert compiled.binary_command(one(field + b"x" * (MAX_HEADER_BYTES - 21 - 7) + b"\0\1b\0\0\0\0")) is None
+    assert (
+        compiled.binary_command(one(field + b"x" * (MAX_HEADER_BYTES - 21 - 7) + b"\0\1b\0\0\0\0"))
+        is None
+    )
     named = [f"{n:03}".encode() for n in range(MAX_EXT_FIELDS + 1)]
     texts = [b"\0\3" + name + b"\0\0\0\1x" for name in named]
     assert compiled.binary_command(one(b"".join(texts[:-1]))) is not None
@@ -150,7 +185,9 @@ def test_what_is_over_a_limit_is_left_to_python(compiled: Native) -> None:
 def streams(draw: st.DrawFn) -> list[bytes]:
     """Frames, at times with something else behind them, cut anywhere."""
     bodies = draw(st.lists(st.binary(min_size=4, max_size=30), max_size=6))
-    data = b"".join([struct.pack(">I", len(body)) + body for body in bodies]) + draw(st.one_of(st.just(b""), st.binary(max_size=12)))
+    data = b"".join([struct.pack(">I", len(body)) + body for body in bodies]) + draw(
+        st.one_of(st.just(b""), st.binary(max_size=12))
+    )
     cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=4)))
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
@@ -161,7 +198,9 @@ def streams(draw: st.DrawFn) -> list[bytes]:
 @example([b"\0\0\0\x15" + b"x" * 21], 20)
 @example([b"\0\0\0\x14" + b"x" * 20], 20)
 @example([b"GET / HTTP/1.1"], 1000)
-def test_frames_are_those_that_python_finds(compiled: Native, stream: list[bytes], limit: int) -> None:
+def test_frames_are_those_that_python_finds(
+    compiled: Native, stream: list[bytes], limit: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ogive.wire.frame.native", None)
         twin = fed(stream, limit)

@@ -13,14 +13,22 @@ from ogive.store.indexfile import Sizes
 
 SIZES = Sizes(5, 64)
 BEGIN_MS = 1_700_000_000_123
-FIRST: Keyed = (b"T", b"UNIQ_KEY\x01first\x02", 0, BEGIN_MS)  # the twin's: an empty file begins with its first record
+# the twin's: an empty file begins with its first record
+FIRST: Keyed = (b"T", b"UNIQ_KEY\x01first\x02", 0, BEGIN_MS)
 
 names = st.sampled_from([b"UNIQ_KEY", b"KEYS", b"MYKEYS", b"XUNIQ_KEY", b"KEYS2", b"", b"WAIT"])
-keys = st.one_of(st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=70), st.text(max_size=3)).map(str.encode)
-whole = st.lists(st.tuples(names, keys), max_size=4).map(lambda pairs: b"".join(b"%b\x01%b\x02" % pair for pair in pairs))
-spoiled = st.builds(lambda text, cut: text[:cut] if cut % 2 else text[cut:], whole, st.integers(0, 40))
+keys = st.one_of(
+    st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=70), st.text(max_size=3)
+).map(str.encode)
+whole = st.lists(st.tuples(names, keys), max_size=4).map(
+    lambda pairs: b"".join(b"%b\x01%b\x02" % pair for pair in pairs)
+)
+spoiled = st.builds(
+    lambda text, cut: text[:cut] if cut % 2 else text[cut:], whole, st.integers(0, 40)
+)
 offsets = st.one_of(st.integers(0, 2**31), st.integers(0, 2**63 - 1))
-times = st.one_of(st.integers(BEGIN_MS - 5000, BEGIN_MS + 10**7), st.integers(0, 10**14))  # far ones in seconds are over 2**31
+# far ones in seconds are over 2**31
+times = st.one_of(st.integers(BEGIN_MS - 5000, BEGIN_MS + 10**7), st.integers(0, 10**14))
 topics = st.sampled_from([b"T", b"%RETRY%a_group", b"", b"T" * 127, "ü".encode()])
 records = st.tuples(topics, whole | spoiled, offsets, times)
 
@@ -42,21 +50,26 @@ def built(keyed: list[Keyed], before: list[Keyed]) -> KeyIndex:
 def contents(index: KeyIndex) -> list[object]:
     """All that a file holds and that is told of it."""
     return [
-        {name: getattr(file, name) for name in file.__slots__ if not name.endswith("crc")} | {"head": file.slots and file.take_head()}
+        {name: getattr(file, name) for name in file.__slots__ if not name.endswith("crc")}
+        | {"head": file.slots and file.take_head()}
         for file in index.files
     ]
 
 
 @given(st.lists(records, max_size=6), st.lists(records, max_size=40))
 @example([], [(b"T", b"KEYS\x01 a  b \x02UNIQ_KEY\x01u", 7, BEGIN_MS)])
-@example([], [(b"T", b"UNIQ_KEY\x01\x02UNIQ_KEY\x01second\x02KEYS\x01k\x02", 7, BEGIN_MS)])  # the last of a name counts
+# the last of a name counts
+@example([], [(b"T", b"UNIQ_KEY\x01\x02UNIQ_KEY\x01second\x02KEYS\x01k\x02", 7, BEGIN_MS)])
 @example([], [("订单".encode(), "KEYS\x01ü 订单 😀x \u07ff\u0800\uffff\x02".encode(), 7, BEGIN_MS)])
-@example([], [(b"T", b"UNIQ_KEY\x01k\x02", n, BEGIN_MS) for n in range(62)])  # as many as there is room for
+# as many as there is room for
+@example([], [(b"T", b"UNIQ_KEY\x01k\x02", n, BEGIN_MS) for n in range(62)])
 @example([], [(b"T", b"UNIQ_KEY\x01k\x02", n, BEGIN_MS) for n in range(63)])
 @example([], [(b"", b"KEYS\x01\x15\x06G$`{\x02", 1, BEGIN_MS)])
 @example([], [(b"T", b"UNIQ_KEY\x01k\x02", 1, 2**63 - 1)])
 @example([(b"T", b"UNIQ_KEY\x01k\x02", 1, 0)], [(b"T", b"UNIQ_KEY\x01k\x02", 1, 2**63 - 1)])
-def test_files_are_those_that_python_makes(compiled: Native, before: list[Keyed], keyed: list[Keyed]) -> None:
+def test_files_are_those_that_python_makes(
+    compiled: Native, before: list[Keyed], keyed: list[Keyed]
+) -> None:
     assert contents(built(keyed, [FIRST, *before])) == contents(by_twin(keyed, [FIRST, *before]))
 
 
@@ -68,8 +81,15 @@ def test_the_usual_is_compiled(compiled: Native) -> None:
     """Apache's own example: the slot is far behind, the chain is that of the key before."""
     table = slots(5_000_000)
     record = (b"TopicTest", b"UNIQ_KEY\x017F00000100002A139A55AB9C3C3C0000\x02", 1048576, BEGIN_MS)
-    items = bytes.fromhex("146a08ea00000000001000000000000000000000" + "146a08ea00000000001000000000000000000001")
-    assert compiled.index_items([record, record], table, BEGIN_MS, 1, 9) == (items, 1, 1048576, BEGIN_MS)
+    items = bytes.fromhex(
+        "146a08ea00000000001000000000000000000000" + "146a08ea00000000001000000000000000000001"
+    )
+    assert compiled.index_items([record, record], table, BEGIN_MS, 1, 9) == (
+        items,
+        1,
+        1048576,
+        BEGIN_MS,
+    )
     assert table[0x146A08EA % 5_000_000] == 2
 
 
@@ -98,9 +118,21 @@ def test_what_is_unusual_changes_nothing(compiled: Native, record: Keyed) -> Non
 
 @pytest.mark.parametrize(
     ("begin_ms", "item", "limit"),
-    [(0, 8, 9), (0, 0, 9), (0, 10, 9), (0, -1, 9), (0, 1, 2**31), (2**63, 1, 9), (0, 2**70, 9), (0, 1, 2**70), (0, 1, -(2**70))],
+    [
+        (0, 8, 9),
+        (0, 0, 9),
+        (0, 10, 9),
+        (0, -1, 9),
+        (0, 1, 2**31),
+        (2**63, 1, 9),
+        (0, 2**70, 9),
+        (0, 1, 2**70),
+        (0, 1, -(2**70)),
+    ],
 )
-def test_numbers_that_do_not_fit_are_left_to_python(compiled: Native, begin_ms: int, item: int, limit: int) -> None:
+def test_numbers_that_do_not_fit_are_left_to_python(
+    compiled: Native, begin_ms: int, item: int, limit: int
+) -> None:
     table = slots()
     assert compiled.index_items([FIRST, FIRST], table, begin_ms, item, limit) is None
     assert table == slots()
@@ -121,7 +153,14 @@ def test_slots_of_another_kind_are_left_to_python(compiled: Native, table: "arra
 def test_no_memory_for_so_many_keys_is_an_error(compiled: Native) -> None:
     """At whichever allocation."""
     testcapi = pytest.importorskip("_testcapi")
-    records = [(b"T", b"UNIQ_KEY\x01u\x02KEYS\x01" + b" ".join([b"%d" % n for n in range(200)]), 7, BEGIN_MS)] * 6
+    records = [
+        (
+            b"T",
+            b"UNIQ_KEY\x01u\x02KEYS\x01" + b" ".join([b"%d" % n for n in range(200)]),
+            7,
+            BEGIN_MS,
+        )
+    ] * 6
     place, done = 0, None
     while done is None:
         table = slots()

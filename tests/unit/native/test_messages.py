@@ -12,7 +12,14 @@ from ogive.errors import ProtocolError
 from ogive.model import MessageExt
 from ogive.native import Native
 from ogive.wire import message as wire
-from ogive.wire.message import DamagedMessage, NoRecord, Properties, StoredMessage, decode_some, encode_stored
+from ogive.wire.message import (
+    DamagedMessage,
+    NoRecord,
+    Properties,
+    StoredMessage,
+    decode_some,
+    encode_stored,
+)
 
 V4, V4_TOO, V6 = b"\x7f\0\0\1\0\0\x2a\x9f", b"\x0a\0\0\1\0\0\0\1", bytes(range(20))
 BATCH = wire.encode_batch([(7, b"a", b"TAGS\x01a\x02"), (8, b"", b"")])
@@ -21,7 +28,12 @@ ints = st.integers(-(2**31), 2**31 - 1)
 stored = st.builds(
     StoredMessage,
     topic=st.sampled_from(["T", "T", "U", "主题", "t" * 127, "t" * 128, ""]),
-    body=st.one_of(st.binary(max_size=20), st.just(b"x" * 300), st.just(zlib.compress(b"y" * 50)), st.just(BATCH)),
+    body=st.one_of(
+        st.binary(max_size=20),
+        st.just(b"x" * 300),
+        st.just(zlib.compress(b"y" * 50)),
+        st.just(BATCH),
+    ),
     properties=st.sampled_from([b"", b"TAGS\x01a\x02", b"\xff\x01\x02\x02", b"K\x01" + b"v" * 300]),
     queue_id=st.one_of(st.integers(0, 1), ints),
     flag=ints,
@@ -35,7 +47,16 @@ stored = st.builds(
     reconsume_times=ints,
     prepared_transaction_offset=longs,
 )
-usual = StoredMessage("T", b"body", b"TAGS\x01a\x02", 3, queue_offset=7, commitlog_offset=9, born_host=V4, store_host=V4)
+usual = StoredMessage(
+    "T",
+    b"body",
+    b"TAGS\x01a\x02",
+    3,
+    queue_offset=7,
+    commitlog_offset=9,
+    born_host=V4,
+    store_host=V4,
+)
 
 
 def seen(message: MessageExt) -> list[Any]:
@@ -43,7 +64,11 @@ def seen(message: MessageExt) -> list[Any]:
     fields = [getattr(message, field.name) for field in dataclasses.fields(message)]
     assert type(message) is MessageExt
     assert isinstance(message.properties, Properties)
-    return [*((type(value), value) for value in fields), message.properties.raw, dict(message.properties)]
+    return [
+        *((type(value), value) for value in fields),
+        message.properties.raw,
+        dict(message.properties),
+    ]
 
 
 def decoded(answer: bytes, *, compiled: bool, **options: Any) -> Any:
@@ -54,7 +79,13 @@ def decoded(answer: bytes, *, compiled: bool, **options: Any) -> Any:
         try:
             messages, end = decode_some(answer, "broker-a", **options)
         except (DamagedMessage, NoRecord) as exc:
-            return type(exc), str(exc), [seen(message) for message in exc.intact], getattr(exc, "alone", None), getattr(exc, "read_crc", 0)
+            return (
+                type(exc),
+                str(exc),
+                [seen(message) for message in exc.intact],
+                getattr(exc, "alone", None),
+                getattr(exc, "read_crc", 0),
+            )
     return [seen(message) for message in messages], end
 
 
@@ -70,10 +101,16 @@ def decoded(answer: bytes, *, compiled: bool, **options: Any) -> Any:
 @example([usual, usual], (84, b"\xff\xff\xff\xff"), 0, True, 10**9)
 @example([usual, usual], (84, b"\x7f\xff\xff\xff"), 0, True, 10**9)
 @example([usual, usual], (92, b"\xff"), 0, True, 10**9)
-@example([usual, dataclasses.replace(usual, topic="U")], (84 + 8, b"\1\xff"), 0, True, 10**9)  # a topic that is no UTF-8
+# a topic that is no UTF-8
+@example([usual, dataclasses.replace(usual, topic="U")], (84 + 8, b"\1\xff"), 0, True, 10**9)
 @example([dataclasses.replace(usual, topic="t" * 127), usual], None, 30, True, 10**9)
 def test_messages_are_those_that_python_decodes(
-    compiled: Native, records: list[StoredMessage], spoil: tuple[int, bytes] | None, cut: int, check_crc: bool, most: int
+    compiled: Native,
+    records: list[StoredMessage],
+    spoil: tuple[int, bytes] | None,
+    cut: int,
+    check_crc: bool,
+    most: int,
 ) -> None:
     answer = bytearray().join(map(encode_stored, records))
     if spoil is not None and spoil[0] < len(answer):
@@ -90,39 +127,57 @@ def usual_and(**fields: Any) -> bytes:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"queue_id": 4}, {"topic": "U"}, {"topic": "TT"}, {"topic": "t" * 127}, {"topic": ""}, {"topic": "主题"}, {"born_host": V4_TOO},
-        {"store_host": V4_TOO}, {"store_host": V4[:-1] + b"\1"}, {"body": b""}, {"properties": b""},
+        {"queue_id": 4},
+        {"topic": "U"},
+        {"topic": "TT"},
+        {"topic": "t" * 127},
+        {"topic": ""},
+        {"topic": "主题"},
+        {"born_host": V4_TOO},
+        {"store_host": V4_TOO},
+        {"store_host": V4[:-1] + b"\1"},
+        {"body": b""},
+        {"properties": b""},
         {"topic": "", "body": b"", "properties": b""},
     ],
-)  # fmt: skip
+)
 def test_each_message_has_what_is_its_own(compiled: Native, fields: dict[str, Any]) -> None:
     """Behind one with something else, and before it."""
     answer = usual_and() + usual_and(**fields) + usual_and()
     into: list[MessageExt] = []
     assert compiled.messages(answer, 0, True, into, "broker-a", wire._FORMS) == len(answer)
     assert [seen(message) for message in into] == decoded(answer, compiled=False)[0]
-    assert compiled.messages(usual_and(**fields), 0, True, [], "broker-a", wire._FORMS) == len(usual_and(**fields))
+    assert compiled.messages(usual_and(**fields), 0, True, [], "broker-a", wire._FORMS) == len(
+        usual_and(**fields)
+    )
 
 
 def test_any_other_byte_tells_the_same_as_in_python(compiled: Native) -> None:
-    """And lengths that only nearly add up: with a topic and properties that have one byte more or less."""
+    """And lengths that only nearly add up: with a topic and properties that have one byte more or
+    less.
+    """
     answer = usual_and() + usual_and(topic="Topic", body=b"other") + usual_and()
     begin, end = len(usual_and()), len(answer) - len(usual_and())
     for at in range(begin, end):
         for byte in {0, 0xFF, answer[at] ^ 1, answer[at] ^ 0x80, (answer[at] + 1) & 0xFF}:
             spoiled = answer[:at] + bytes([byte]) + answer[at + 1 :]
             for check_crc in (True, False):
-                assert decoded(spoiled, compiled=True, check_crc=check_crc) == decoded(spoiled, compiled=False, check_crc=check_crc), at
+                assert decoded(spoiled, compiled=True, check_crc=check_crc) == decoded(
+                    spoiled, compiled=False, check_crc=check_crc
+                ), at
                 try:
                     twin = wire._decode_common(spoiled, begin, end, "broker-a", check_crc)
-                except ProtocolError:  # its topic is no UTF-8
+                except ProtocolError:
+                    # its topic is no UTF-8
                     continue
                 place = compiled.messages(spoiled[:end], 0, check_crc, [], "broker-a", wire._FORMS)
                 assert (place == end) is (twin is not None and twin.stored_bytes == end - begin), at
 
 
 def test_usual_messages_are_decoded_by_one_call(compiled: Native) -> None:
-    answer = b"".join([encode_stored(dataclasses.replace(usual, queue_offset=number)) for number in range(3)])
+    answer = b"".join(
+        [encode_stored(dataclasses.replace(usual, queue_offset=number)) for number in range(3)]
+    )
     into: list[MessageExt] = []
     assert compiled.messages(answer, 0, True, into, "b", wire._FORMS) == len(answer)
     assert [message.queue_offset for message in into] == [0, 1, 2]
@@ -167,7 +222,9 @@ def test_a_place_outside_the_buffer_is_left_to_python(compiled: Native, at: int)
 
 def test_what_the_search_for_a_queue_raises_comes_out(compiled: Native) -> None:
     into: list[MessageExt] = []
-    answer = encode_stored(usual) + encode_stored(dataclasses.replace(usual, topic="U")).replace(b"U", b"\xff")
+    answer = encode_stored(usual) + encode_stored(dataclasses.replace(usual, topic="U")).replace(
+        b"U", b"\xff"
+    )
     with pytest.raises(ProtocolError, match="topic is no UTF-8"):
         compiled.messages(answer, 0, True, into, "b", wire._FORMS)
     assert len(into) == 1
@@ -178,17 +235,31 @@ def test_only_the_types_that_are_said_are_taken(compiled: Native) -> None:
         compiled.messages(bytearray(), 0, True, [], "b", wire._FORMS)  # type: ignore[arg-type]
     slots, fields = wire._FORMS[1], wire._FORMS[3]
     wrong: list[tuple[int, Any]] = [
-        (0, int), (0, "MessageExt"), (1, slots[1:]), (1, (*slots, slots[0])), (1, [*slots]), (1, ("topic", *slots[1:])), (2, bytes),
-        (2, None), (3, ("raw", "_parsed")), (3, fields[:1]),
-    ]  # fmt: skip
+        (0, int),
+        (0, "MessageExt"),
+        (1, slots[1:]),
+        (1, (*slots, slots[0])),
+        (1, [*slots]),
+        (1, ("topic", *slots[1:])),
+        (2, bytes),
+        (2, None),
+        (3, ("raw", "_parsed")),
+        (3, fields[:1]),
+    ]
     for place, other in wrong:
         with pytest.raises(TypeError, match="forms: tuple"):
-            compiled.messages(b"", 0, True, [], "b", (*wire._FORMS[:place], other, *wire._FORMS[place + 1 :]))
+            compiled.messages(
+                b"", 0, True, [], "b", (*wire._FORMS[:place], other, *wire._FORMS[place + 1 :])
+            )
     unfit: list[tuple[Any, ...]] = [
-        (b"", 0, True, [], "b"), (b"", "0", True, [], "b", wire._FORMS), (b"", 0, 1, [], "b", wire._FORMS),
-        (b"", 0, True, (), "b", wire._FORMS), (b"", 0, True, [], "b", [*wire._FORMS]), (b"", 0, True, [], "b", wire._FORMS[:5]),
+        (b"", 0, True, [], "b"),
+        (b"", "0", True, [], "b", wire._FORMS),
+        (b"", 0, 1, [], "b", wire._FORMS),
+        (b"", 0, True, (), "b", wire._FORMS),
+        (b"", 0, True, [], "b", [*wire._FORMS]),
+        (b"", 0, True, [], "b", wire._FORMS[:5]),
         (b"", 0, True, [], "b", (*wire._FORMS, None)),
-    ]  # fmt: skip
+    ]
     for arguments in unfit:
         with pytest.raises(TypeError, match="buffer: bytes"):
             cast(Any, compiled).messages(*arguments)
@@ -203,5 +274,12 @@ def test_slots_of_another_class_are_refused_and_leave_nothing(compiled: Native) 
         with pytest.raises(TypeError, match="descriptor"):
             compiled.messages(usual_and(), 0, True, into, "b", forms)
     with pytest.raises(TypeError, match="descriptor"):
-        compiled.messages(usual_and(), 0, True, into, "b", (*wire._FORMS[:3], (slots[0], parsed), *wire._FORMS[4:]))
+        compiled.messages(
+            usual_and(),
+            0,
+            True,
+            into,
+            "b",
+            (*wire._FORMS[:3], (slots[0], parsed), *wire._FORMS[4:]),
+        )
     assert into == []

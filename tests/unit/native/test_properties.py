@@ -11,8 +11,13 @@ from ogive.errors import ProtocolError
 from ogive.native import Native
 from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_properties, encode_properties
 
-pieces = st.one_of(st.sampled_from([b"\x01", b"\x02", b"\x01\x02", b"A", b"\xc3", "ü".encode(), b"\xed\xa0\x80"]), st.binary(max_size=4))
-words = st.one_of(st.text(max_size=6), st.sampled_from(["", "\x01", "\x02", "ü", "\ud800", "A\0B", "UNIQ_KEY"]))
+pieces = st.one_of(
+    st.sampled_from([b"\x01", b"\x02", b"\x01\x02", b"A", b"\xc3", "ü".encode(), b"\xed\xa0\x80"]),
+    st.binary(max_size=4),
+)
+words = st.one_of(
+    st.text(max_size=6), st.sampled_from(["", "\x01", "\x02", "ü", "\ud800", "A\0B", "UNIQ_KEY"])
+)
 
 
 def by_twin(raw: bytes) -> dict[str, str]:
@@ -31,10 +36,13 @@ def text_by_twin(properties: Mapping[str, str]) -> bytes | None:
 
 
 @given(st.lists(pieces, max_size=20).map(b"".join))
-@example(b"A\x01B\x02A\x01C")  # the last of a repeated name counts
-@example(b"\x01B\x02A\x01\x02A\x02")  # without a name, without a value, without a separator
+# the last of a repeated name counts
+@example(b"A\x01B\x02A\x01C")
+# without a name, without a value, without a separator
+@example(b"\x01B\x02A\x01\x02A\x02")
 @example(b"A\x01B\x01C\x02\x02\x02")
-@example(b"\xff\x01\x02A\x01B\x02")  # what is left out may be anything
+# what is left out may be anything
+@example(b"\xff\x01\x02A\x01B\x02")
 def test_properties_are_those_that_python_finds(compiled: Native, raw: bytes) -> None:
     found, twin = compiled.properties(raw), by_twin(raw)
     if found is None:
@@ -62,13 +70,25 @@ def test_what_is_no_dict_of_plain_strings_is_left_to_python(compiled: Native) ->
         def __format__(self, spec: str) -> str:
             return "own"
 
-    others: list[Any] = [[], None, {1: "A"}, {"A": 1}, {"A": b"B"}, {Own("A"): "B"}, {"A": Own("B")}]
+    others: list[Any] = [
+        [],
+        None,
+        {1: "A"},
+        {"A": 1},
+        {"A": b"B"},
+        {Own("A"): "B"},
+        {"A": Own("B")},
+    ]
     for other in others:
         assert compiled.properties_text(other) is None
     assert encode_properties({"A": Own("B")}) == b"A\x01own\x02"
 
 
 def test_any_buffer_is_taken_and_nothing_else(compiled: Native) -> None:
-    assert compiled.properties(bytearray(b"A\x01B\x02")) == compiled.properties(memoryview(b"A\x01B\x02")) == {"A": "B"}
+    assert (
+        compiled.properties(bytearray(b"A\x01B\x02"))
+        == compiled.properties(memoryview(b"A\x01B\x02"))
+        == {"A": "B"}
+    )
     with pytest.raises(TypeError):
         compiled.properties("A\x01B\x02")  # type: ignore[arg-type]

@@ -29,24 +29,45 @@ FIRST = 100
 Values = list[tuple[str | bytes | None, str | None, str | None]]
 
 
-def batch_of(values: Values, columns: tuple[str, ...] = ("body", "tags", "keys"), body: Any = None) -> pa.RecordBatch:
+def batch_of(
+    values: Values, columns: tuple[str, ...] = ("body", "tags", "keys"), body: Any = None
+) -> pa.RecordBatch:
     types = {"body": body or pa.binary()}
-    arrays = [pa.array([row[i] for row in values], types.get(name, pa.string())) for i, name in enumerate(columns)]
+    arrays = [
+        pa.array([row[i] for row in values], types.get(name, pa.string()))
+        for i, name in enumerate(columns)
+    ]
     return pa.RecordBatch.from_arrays(arrays, list(columns))
 
 
-def by_compiled(compiled: Native, batch: pa.RecordBatch, topic: str | None = "Orders", **options: Any) -> tuple[str, list[Encoded]] | None:
+def by_compiled(
+    compiled: Native, batch: pa.RecordBatch, topic: str | None = "Orders", **options: Any
+) -> tuple[str, list[Encoded]] | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rows, "native", compiled)
-        return encode(batch, topic, options.get("first", FIRST), options.get("keys", PLACES), options.get("most_bytes", 1 << 20))
+        return encode(
+            batch,
+            topic,
+            options.get("first", FIRST),
+            options.get("keys", PLACES),
+            options.get("most_bytes", 1 << 20),
+        )
 
 
-def by_python(batch: pa.RecordBatch, topic: str | None = "Orders", most_bytes: int = 1 << 20) -> tuple[str, list[Encoded]]:
+def by_python(
+    batch: pa.RecordBatch, topic: str | None = "Orders", most_bytes: int = 1 << 20
+) -> tuple[str, list[Encoded]]:
     made = form(batch, topic, FIRST, 3, PLACES)
-    parts = [made[part] for part in split_by_size((row.size for row in made), most_bytes, MAX_BATCH_MESSAGES)]
+    parts = [
+        made[part]
+        for part in split_by_size((row.size for row in made), most_bytes, MAX_BATCH_MESSAGES)
+    ]
     items = [[(0, row.body, row.properties) for row in part] for part in parts]
     assert len({row.topic for row in made}) == 1
-    return made[0].topic, [Encoded(part[0].number, len(part), encode_batch(item)) for part, item in zip(parts, items, strict=True)]
+    return made[0].topic, [
+        Encoded(part[0].number, len(part), encode_batch(item))
+        for part, item in zip(parts, items, strict=True)
+    ]
 
 
 usual = st.one_of(st.none(), st.text("aé\0\U0001f680", min_size=1, max_size=8))
@@ -61,13 +82,25 @@ bodies = st.one_of(st.text("xé\x01\0", max_size=60).map(str.encode), st.binary(
     start=st.integers(0, 9),
     most_bytes=st.sampled_from([200, 500, 1 << 20]),
 )
-def test_the_batches_are_those_of_python(compiled: Native, values: Values, columns: tuple[str, ...], start: int, most_bytes: int) -> None:
+def test_the_batches_are_those_of_python(
+    compiled: Native, values: Values, columns: tuple[str, ...], start: int, most_bytes: int
+) -> None:
     """Also of a slice, whose buffers begin before it."""
     batch = batch_of(values, columns).slice(min(start, len(values) - 2))
-    assert by_compiled(compiled, batch, most_bytes=most_bytes) == by_python(batch, most_bytes=most_bytes)
+    assert by_compiled(compiled, batch, most_bytes=most_bytes) == by_python(
+        batch, most_bytes=most_bytes
+    )
 
 
-@given(st.lists(st.tuples(st.one_of(st.none(), st.binary(max_size=8), st.just(b"x" * 900)), unusual, unusual), min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.tuples(
+            st.one_of(st.none(), st.binary(max_size=8), st.just(b"x" * 900)), unusual, unusual
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
 @example([(b"b", "\x01", None)] * 2)
 @example([(b"b", "\x02", None)] * 2)
 @example([(b"b", None, "k l")] * 2)
@@ -83,7 +116,11 @@ def test_unusual_rows_are_left_to_python(compiled: Native, values: Values) -> No
     else:
         assert found is None or found == twin
         plain = all(
-            body is not None and len(body) < 700 and is_plain(tag, UNUSUAL_IN_TAG) and is_plain(key, " ") for body, tag, key in values
+            body is not None
+            and len(body) < 700
+            and is_plain(tag, UNUSUAL_IN_TAG)
+            and is_plain(key, " ")
+            for body, tag, key in values
         )
         assert (found is not None) == (plain and len(values) > 1)
 
@@ -92,7 +129,9 @@ UNUSUAL_IN_TAG = "|*" + "".join(map(chr, range(0x21)))
 
 
 def is_plain(text: str | None, forbidden: str = "\x01") -> bool:
-    return text is None or (text != "" and not any(letter in text for letter in f"\x01\x02{forbidden}"))
+    return text is None or (
+        text != "" and not any(letter in text for letter in f"\x01\x02{forbidden}")
+    )
 
 
 def test_a_batch_of_most_rows_is_full(compiled: Native) -> None:
@@ -114,7 +153,10 @@ def test_long_tags_are_left_to_python(compiled: Native, size: int) -> None:
 def test_bodies_of_text_are_utf8(compiled: Native) -> None:
     batch = batch_of([("grün", None, None), ("\U0001f680", None, None)], body=pa.string())
     assert by_compiled(compiled, batch) == by_python(batch)
-    spoiled = pa.RecordBatch.from_arrays([batch_of([(b"\xff", None, None)] * 2).column(0).cast(pa.binary()).view(pa.string())], ["body"])
+    spoiled = pa.RecordBatch.from_arrays(
+        [batch_of([(b"\xff", None, None)] * 2).column(0).cast(pa.binary()).view(pa.string())],
+        ["body"],
+    )
     assert by_compiled(compiled, spoiled) is None
 
 
@@ -123,7 +165,9 @@ def test_rows_of_one_topic_are_taken(compiled: Native) -> None:
     assert by_compiled(compiled, batch, None) == by_python(batch, None)
     assert by_compiled(compiled, batch, "B") == by_python(batch, "B")
     for topics in (["A", "B"], ["A", None], [None, None]):
-        several = pa.RecordBatch.from_arrays([pa.array(topics, pa.string()), pa.array(["1", "2"])], ["topic", "body"])
+        several = pa.RecordBatch.from_arrays(
+            [pa.array(topics, pa.string()), pa.array(["1", "2"])], ["topic", "body"]
+        )
         assert by_compiled(compiled, several, None) is None
         assert by_compiled(compiled, several, "B") == by_python(several, "B")
 
@@ -136,39 +180,57 @@ def test_what_else_form_looks_at(compiled: Native) -> None:
     assert by_compiled(compiled, batch_of(two), first=2**63) is None
     assert by_compiled(compiled, batch_of(two)[:1]) is None
     assert by_compiled(compiled, batch_of(two)[:0]) is None
-    arrays = pa.RecordBatch.from_arrays([pa.array([b"1", b"2"]), pa.array([["k"], ["k"]])], ["body", "keys"])
+    arrays = pa.RecordBatch.from_arrays(
+        [pa.array([b"1", b"2"]), pa.array([["k"], ["k"]])], ["body", "keys"]
+    )
     assert by_compiled(compiled, arrays) is None
-    sharded = pa.RecordBatch.from_arrays([pa.array([b"1", b"2"]), pa.array(["k", "k"])], ["body", "shardingKey"])
+    sharded = pa.RecordBatch.from_arrays(
+        [pa.array([b"1", b"2"]), pa.array(["k", "k"])], ["body", "shardingKey"]
+    )
     assert by_compiled(compiled, sharded) is None
     assert by_compiled(cast(Native, None), batch_of(two)) is None
 
 
 @given(
-    ends=st.lists(st.one_of(st.integers(-3, 12), st.sampled_from([-(2**31), 2**31 - 1])), max_size=6),
+    ends=st.lists(
+        st.one_of(st.integers(-3, 12), st.sampled_from([-(2**31), 2**31 - 1])), max_size=6
+    ),
     validity=st.one_of(st.none(), st.binary(max_size=2)),
     data=st.one_of(st.none(), st.binary(max_size=10)),
     offset=st.one_of(st.integers(-1, 4), st.sampled_from([2**31, 2**63 - 1, 2**70])),
     count=st.integers(-1, 6),
 )
 def test_buffers_that_do_not_fit_are_refused(
-    compiled: Native, ends: list[int], validity: bytes | None, data: bytes | None, offset: int, count: int
+    compiled: Native,
+    ends: list[int],
+    validity: bytes | None,
+    data: bytes | None,
+    offset: int,
+    count: int,
 ) -> None:
     """Whatever they say, nothing outside them is read, and what is encoded is in them."""
     raw = b"".join(end.to_bytes(4, "little", signed=True) for end in ends)
-    found = compiled.encode_rows(count, (False, offset, validity, raw, data), None, None, b"H" * 20, 0, 1000, 4096)
+    found = compiled.encode_rows(
+        count, (False, offset, validity, raw, data), None, None, b"H" * 20, 0, 1000, 4096
+    )
     if found is None:
         return
     cuts = ends[offset : offset + count + 1]
     assert len(cuts) == count + 1
     bodies = [(data or b"")[a:b] for a, b in pairwise(cuts)]
-    items = [(0, body, b"UNIQ_KEY\x01HHHHHHHHHHHHHHHHHHHH%012X\x02" % n) for n, body in enumerate(bodies)]
+    items = [
+        (0, body, b"UNIQ_KEY\x01HHHHHHHHHHHHHHHHHHHH%012X\x02" % n) for n, body in enumerate(bodies)
+    ]
     assert found == [(count, encode_batch(items))]
 
 
 def test_ends_that_change_meanwhile_harm_nothing(compiled: Native) -> None:
     """The rows are measured and copied while other threads run."""
     count = 2000
-    short, long = (b"".join([(n * size).to_bytes(4, "little") for n in range(count + 1)]) for size in (10, 20_000))
+    short, long = (
+        b"".join([(n * size).to_bytes(4, "little") for n in range(count + 1)])
+        for size in (10, 20_000)
+    )
     ends, data, until = bytearray(short), bytes(count * 20_000), time.monotonic() + 0.5
 
     def change() -> None:
@@ -182,7 +244,9 @@ def test_ends_that_change_meanwhile_harm_nothing(compiled: Native) -> None:
     other.start()
     try:
         while time.monotonic() < until:
-            found = compiled.encode_rows(count, (False, 0, None, ends, data), None, None, b"H" * 20, 0, 200_000, count)
+            found = compiled.encode_rows(
+                count, (False, 0, None, ends, data), None, None, b"H" * 20, 0, 200_000, count
+            )
             assert found is None or sum([rows for rows, _ in found]) == count
     finally:
         other.join()
@@ -198,12 +262,28 @@ def test_an_offset_that_is_none_is_left_to_python(compiled: Native, offset: int)
 
 @pytest.mark.parametrize(
     ("ends", "validity"),
-    [((0, 5, 4), None), ((5, 4, 6), None), ((0, 2**31 - 1, 3), None), ((0, -1, 3), None), ((-1, 0, 3), None), ((0, 3, 11), None),
-     ((0, 3, 6), b"\1"), ((0, 3, 6), b"\2")],
-)  # fmt: skip
-def test_a_row_without_bytes_of_its_own_is_left_to_python(compiled: Native, ends: tuple[int, ...], validity: bytes | None) -> None:
+    [
+        ((0, 5, 4), None),
+        ((5, 4, 6), None),
+        ((0, 2**31 - 1, 3), None),
+        ((0, -1, 3), None),
+        ((-1, 0, 3), None),
+        ((0, 3, 11), None),
+        ((0, 3, 6), b"\1"),
+        ((0, 3, 6), b"\2"),
+    ],
+)
+def test_a_row_without_bytes_of_its_own_is_left_to_python(
+    compiled: Native, ends: tuple[int, ...], validity: bytes | None
+) -> None:
     """Ends that go back, or reach outside the data; a body that is null."""
-    column = (False, 0, validity, b"".join([end.to_bytes(4, "little", signed=True) for end in ends]), b"0123456789")
+    column = (
+        False,
+        0,
+        validity,
+        b"".join([end.to_bytes(4, "little", signed=True) for end in ends]),
+        b"0123456789",
+    )
     assert compiled.encode_rows(2, column, None, None, b"H" * 20, 0, 1000, 9) is None
     right = (False, 0, None, bytes(12), None)
     if validity is None:
@@ -218,8 +298,15 @@ def test_the_last_numbers_and_the_least_room_are_compiled(compiled: Native) -> N
         found = compiled.encode_rows(count, column, None, None, b"H" * 20, first, most_bytes, 9)
         assert found is not None
         assert sum([part for part, _ in found]) == count
-    for count, first, most_bytes in ((2, 0, size - 1), (2, 16**12 - 1, 1000), (2, 0, 2**31), (2, 0, -1)):
-        assert compiled.encode_rows(count, column, None, None, b"H" * 20, first, most_bytes, 9) is None
+    for count, first, most_bytes in (
+        (2, 0, size - 1),
+        (2, 16**12 - 1, 1000),
+        (2, 0, 2**31),
+        (2, 0, -1),
+    ):
+        assert (
+            compiled.encode_rows(count, column, None, None, b"H" * 20, first, most_bytes, 9) is None
+        )
 
 
 def test_no_code_of_an_argument_is_run(compiled: Native) -> None:
@@ -238,11 +325,20 @@ def test_no_code_of_an_argument_is_run(compiled: Native) -> None:
 
 def test_only_what_it_takes_is_taken(compiled: Native) -> None:
     column = (False, 0, None, bytes(12), None)
-    unfit: list[tuple[Any, ...]] = [(2, column, None, None, "head", 0, 9, 9), (2, [], None, None, b"H" * 20, 0, 9, 9), (2, column)]
+    unfit: list[tuple[Any, ...]] = [
+        (2, column, None, None, "head", 0, 9, 9),
+        (2, [], None, None, b"H" * 20, 0, 9, 9),
+        (2, column),
+    ]
     right = (2, column, None, None, b"H" * 20, 0, 9, 9)
-    unfit += [(*right[:place], wrong, *right[place + 1 :]) for place in (0, 4, 5, 6, 7) for wrong in ("", None, 2.0)]
     unfit += [
-        (2, wrong, None, None, *right[4:]) for wrong in (column[:4], [*column], (False, "0", *column[2:]), (False, 0, None, "", None))
+        (*right[:place], wrong, *right[place + 1 :])
+        for place in (0, 4, 5, 6, 7)
+        for wrong in ("", None, 2.0)
+    ]
+    unfit += [
+        (2, wrong, None, None, *right[4:])
+        for wrong in (column[:4], [*column], (False, "0", *column[2:]), (False, 0, None, "", None))
     ]
     for arguments in unfit:
         with pytest.raises(TypeError):

@@ -1,4 +1,6 @@
-"""Runs of sends: native/sends.c and native/records.c beside ogive.broker.handlers.send and ogive.store.appender."""
+"""Runs of sends: native/sends.c and native/records.c beside ogive.broker.handlers.send and
+ogive.store.appender.
+"""
 
 import re
 from pathlib import Path
@@ -29,7 +31,7 @@ from tests.chaos.recorder import MemoryFs
 from tests.unit.native.test_records import MESSAGE, messages
 from tests.unit.native.test_sends import OWN, USUAL, by_python, headers
 
-# --- sends -----------------------------------------------------------------------------------------------------------
+# --- sends ----------------------------------------------------------------------------------------
 
 HOSTS = bytes([127, 0, 0, 1, 0, 0, 0, 1]), bytes([127, 0, 0, 1, 0, 0, 0, 2])
 
@@ -42,7 +44,11 @@ def frame(
     codec: SerializeType = SerializeType.ROCKETMQ,
     **changed: Any,
 ) -> bytes:
-    return encode_command(RemotingCommand(code, ext, body, flag=flag, serialize_type=codec, **({"opaque": 7} | changed)))[4:]
+    return encode_command(
+        RemotingCommand(
+            code, ext, body, flag=flag, serialize_type=codec, **({"opaque": 7} | changed)
+        )
+    )[4:]
 
 
 def json_frame(header: str | bytes, body: bytes = b"body") -> bytes:
@@ -50,27 +56,44 @@ def json_frame(header: str | bytes, body: bytes = b"body") -> bytes:
     return len(header).to_bytes(4) + header + body
 
 
-def run(compiled: Native, frames: list[bytes], at: int = 0, most: int = 99, most_bytes: int = 9, queues: int = 8) -> Any:
-    return compiled.plain_sends(frames, at, most, most_bytes, lambda topic: queues, OWN, *HOSTS, NewMessage)
+def run(
+    compiled: Native,
+    frames: list[bytes],
+    at: int = 0,
+    most: int = 99,
+    most_bytes: int = 9,
+    queues: int = 8,
+) -> Any:
+    return compiled.plain_sends(
+        frames, at, most, most_bytes, lambda topic: queues, OWN, *HOSTS, NewMessage
+    )
 
 
 def is_encodable(ext: dict[str, str]) -> bool:
     return "\ud800" not in "".join(ext.values())
 
 
-@given(headers().filter(is_encodable), st.sampled_from([b"", b"body", b"123456789", b"1234567890"]), st.sampled_from(SerializeType))
+@given(
+    headers().filter(is_encodable),
+    st.sampled_from([b"", b"body", b"123456789", b"1234567890"]),
+    st.sampled_from(SerializeType),
+)
 @example(USUAL, b"body", SerializeType.JSON)
 @example(USUAL, b"body", SerializeType.ROCKETMQ)
 @example(USUAL | {"e": "8"}, b"body", SerializeType.ROCKETMQ)
 @example(USUAL | {"i": "UNIQ_KEY\x01A-B\x02"}, b"body", SerializeType.ROCKETMQ)
 @example(USUAL | {"h": ""}, b"body", SerializeType.ROCKETMQ)
 @example(USUAL | {"h": ""}, b"body", SerializeType.JSON)
-def test_plain_sends_are_what_python_stores(compiled: Native, ext: dict[str, str], body: bytes, codec: SerializeType) -> None:
+def test_plain_sends_are_what_python_stores(
+    compiled: Native, ext: dict[str, str], body: bytes, codec: SerializeType
+) -> None:
     check(compiled, frame(ext, body, codec=codec))
 
 
 def check(compiled: Native, sent: bytes) -> bool:
-    """Whether it is plain; then it is what Python makes of it, and else not what usual_send() takes."""
+    """Whether it is plain; then it is what Python makes of it, and else not what usual_send()
+    takes.
+    """
     found = run(compiled, [sent])
     with patch.object(command_module, "native", None):
         try:
@@ -79,10 +102,22 @@ def check(compiled: Native, sent: bytes) -> bool:
             assert found is None
             return False
     body = command.body
-    twin = by_python(command.ext_fields, _SHORT) if command.code == 310 and not command.flag else None
+    twin = (
+        by_python(command.ext_fields, _SHORT) if command.code == 310 and not command.flag else None
+    )
     if found is None:
-        usual = twin is not None and len(body) <= 9 and 0 <= twin[1] < 8 and twin[7].isascii() and twin[7].isalnum()
-        assert not usual or command.serialize_type == SerializeType.JSON or not by_c(compiled, command.ext_fields)
+        usual = (
+            twin is not None
+            and len(body) <= 9
+            and 0 <= twin[1] < 8
+            and twin[7].isascii()
+            and twin[7].isalnum()
+        )
+        assert (
+            not usual
+            or command.serialize_type == SerializeType.JSON
+            or not by_c(compiled, command.ext_fields)
+        )
         return False
     assert twin is not None
     assert len(body) <= 9
@@ -100,7 +135,10 @@ def by_c(compiled: Native, ext: dict[str, str]) -> bool:
 
 def test_a_run_shares_topics_and_queue_ids(compiled: Native) -> None:
     places = [("T", 1), ("T", 1000), ("ü", 1), ("T", 1), ("T", 1000), ("ü", 1), ("ü", 1000)]
-    frames = [frame(USUAL | {"b": topic, "e": str(queue)}, b"%d" % n, opaque=n - 3) for n, (topic, queue) in enumerate(places)]
+    frames = [
+        frame(USUAL | {"b": topic, "e": str(queue)}, b"%d" % n, opaque=n - 3)
+        for n, (topic, queue) in enumerate(places)
+    ]
     asked: list[str] = []
 
     def queues_of(topic: str) -> int:
@@ -112,7 +150,10 @@ def test_a_run_shares_topics_and_queue_ids(compiled: Native) -> None:
     messages, keys, opaques, distinct = found
     assert distinct == [("T", 1), ("T", 1000), ("ü", 1), ("ü", 1000)]
     assert [message[:2] for message in messages] == places
-    assert all(any(message[0] is topic and message[1] is queue for topic, queue in distinct) for message in messages)
+    assert all(
+        any(message[0] is topic and message[1] is queue for topic, queue in distinct)
+        for message in messages
+    )
     assert [message[2] for message in messages] == [b"%d" % n for n in range(7)]
     assert (keys, opaques, asked) == (["AB12"] * 7, list(range(-3, 4)), ["T", "ü"])
 
@@ -120,7 +161,9 @@ def test_a_run_shares_topics_and_queue_ids(compiled: Native) -> None:
 def test_a_run_begins_and_ends_where_it_has_to(compiled: Native) -> None:
     plain, other = frame(USUAL), frame(USUAL | {"b": "%RETRY%g"})
     frames = [plain, other, plain, plain, plain, other, plain]
-    taken = [0 if (found := run(compiled, frames, at)) is None else len(found[0]) for at in range(9)]
+    taken = [
+        0 if (found := run(compiled, frames, at)) is None else len(found[0]) for at in range(9)
+    ]
     assert taken == [1, 0, 3, 2, 1, 0, 1, 0, 0]
     assert len(run(compiled, frames, 2, most=2)[0]) == 2
     for nothing in (
@@ -134,24 +177,37 @@ def test_a_run_begins_and_ends_where_it_has_to(compiled: Native) -> None:
         {"queues": -9},
     ):
         assert run(compiled, frames, **({"at": 2} | nothing)) is None
-    assert len(run(compiled, [frame(USUAL | {"e": str(n)}) for n in range(100)], queues=100)[0]) == 64  # different places
+    # different places
+    assert (
+        len(run(compiled, [frame(USUAL | {"e": str(n)}) for n in range(100)], queues=100)[0]) == 64
+    )
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        frame(USUAL, code=10), frame(USUAL, code=320), frame(USUAL, flag=2), frame(USUAL, flag=1), frame(USUAL, remark="r"),
-        frame(USUAL | {f"{n}": "v" for n in range(33)}), frame(USUAL)[:-5], frame(USUAL)[:40],
-        frame(USUAL).replace(b"AB12", b"AB\xff2"), frame(USUAL | {"name": "v"}).replace(b"name", b"\xffame"),
+        frame(USUAL, code=10),
+        frame(USUAL, code=320),
+        frame(USUAL, flag=2),
+        frame(USUAL, flag=1),
+        frame(USUAL, remark="r"),
+        frame(USUAL | {f"{n}": "v" for n in range(33)}),
+        frame(USUAL)[:-5],
+        frame(USUAL)[:40],
+        frame(USUAL).replace(b"AB12", b"AB\xff2"),
+        frame(USUAL | {"name": "v"}).replace(b"name", b"\xffame"),
         b"",
     ],
-)  # fmt: skip
+)
 def test_no_run_takes_other_frames(compiled: Native, other: bytes) -> None:
     assert run(compiled, [other, frame(USUAL)]) is None
 
 
 FIELDS = '"b":"T","e":"1","g":"1700000000000","i":"UNIQ_KEY\\u0001AB12\\u0002"'
-JAVA = f'{{"code":310,"extFields":{{{FIELDS}}},"flag":0,"language":"JAVA","opaque":-7,"serializeTypeCurrentRPC":"JSON","version":453}}'
+JAVA = (
+    f'{{"code":310,"extFields":{{{FIELDS}}},"flag":0,"language":"JAVA","opaque":-7,'
+    f'"serializeTypeCurrentRPC":"JSON","version":453}}'
+)
 
 
 @given(st.integers(0, len(JAVA) + 3), st.integers(0, 255))
@@ -185,24 +241,67 @@ def test_a_header_in_json_is_read_as_by_python(compiled: Native, header: str) ->
 @pytest.mark.parametrize(
     ("part", "other"),
     [
-        *[('"flag":0', other) for other in (
-            '"flag": 0', '"flag":2', '"flag":0,"remark":null', '"flag":00', '"flag":0.0', '"flag":-', '"flag":0e0', '"flag":null',
-            '"flag":2147483648', '"flag":00000000000', '"flag":0,"other":0', '"fla\\u0067":0', '"flag":0,', '"flag"', '"flag":',
-            ',"flag":0',
-        )],
+        *[
+            ('"flag":0', other)
+            for other in (
+                '"flag": 0',
+                '"flag":2',
+                '"flag":0,"remark":null',
+                '"flag":00',
+                '"flag":0.0',
+                '"flag":-',
+                '"flag":0e0',
+                '"flag":null',
+                '"flag":2147483648',
+                '"flag":00000000000',
+                '"flag":0,"other":0',
+                '"fla\\u0067":0',
+                '"flag":0,',
+                '"flag"',
+                '"flag":',
+                ',"flag":0',
+            )
+        ],
         *[('"JAVA"', other) for other in ("0", '"J\\u0041VA"', '"J\nVA"', "null")],
-        *[('"e":"1"', other) for other in ('"e":1', '"\\u0065":"1"', '"e":null', '"e":"1",', ',"e":"1"', '"e"', '"e":', "", '"e":{}')],
-        *[("AB12", other) for other in (
-            "AB12\\u00e9", "AB\\ud83d\\ude00", "AB12\\u000", "AB12\\x", "AB12\\u00g0", "AB12\\u000g", "AB\x0212", "AB12\\", '"',
-            "AB12\\u0002x\\u0001" + "x" * 8192,
-        )],
+        *[
+            ('"e":"1"', other)
+            for other in (
+                '"e":1',
+                '"\\u0065":"1"',
+                '"e":null',
+                '"e":"1",',
+                ',"e":"1"',
+                '"e"',
+                '"e":',
+                "",
+                '"e":{}',
+            )
+        ],
+        *[
+            ("AB12", other)
+            for other in (
+                "AB12\\u00e9",
+                "AB\\ud83d\\ude00",
+                "AB12\\u000",
+                "AB12\\x",
+                "AB12\\u00g0",
+                "AB12\\u000g",
+                "AB\x0212",
+                "AB12\\",
+                '"',
+                "AB12\\u0002x\\u0001" + "x" * 8192,
+            )
+        ],
         *[("{" + FIELDS + "}", other) for other in ("{}", "null", "[]", "{" + FIELDS)],
         ('"e"', '"a":"' + "\\\\" * 4200 + '","x":"\\\\","e"'),
         ('"e"', ",".join([f'"{n}":""' for n in range(40)]) + ',"e"'),
         ('"e"', '"' + "x" * 300_000 + '":"","e"'),
-        *[(JAVA, other) for other in ("", "{}", "{", '{"', "[]", JAVA + " ", " " + JAVA, JAVA[:-1], JAVA + "}")],
+        *[
+            (JAVA, other)
+            for other in ("", "{}", "{", '{"', "[]", JAVA + " ", " " + JAVA, JAVA[:-1], JAVA + "}")
+        ],
     ],
-)  # fmt: skip
+)
 def test_another_header_in_json_is_left_to_python(compiled: Native, part: str, other: str) -> None:
     assert not check(compiled, json_frame(JAVA.replace(part, other, 1)))
 
@@ -220,11 +319,15 @@ def test_a_header_in_json_that_is_cut_off_is_left_to_python(compiled: Native) ->
 def test_the_last_of_a_repeated_field_counts_and_an_empty_one_is_none(compiled: Native) -> None:
     ext = USUAL | {"x": "1", "y": ""}
     assert run(compiled, [frame(ext).replace(b"\0\1x", b"\0\1e")])[0][0].queue_id == 1
-    assert run(compiled, [frame(USUAL | {"x": "3"}).replace(b"\0\1x", b"\0\1e")])[0][0].queue_id == 3
+    assert (
+        run(compiled, [frame(USUAL | {"x": "3"}).replace(b"\0\1x", b"\0\1e")])[0][0].queue_id == 3
+    )
     assert run(compiled, [frame(ext).replace(b"\0\1y", b"\0\1e")])[0][0].queue_id == 1
 
 
-def test_what_says_how_many_queues_there_are_may_fail_and_may_change_the_frames(compiled: Native) -> None:
+def test_what_says_how_many_queues_there_are_may_fail_and_may_change_the_frames(
+    compiled: Native,
+) -> None:
     def fail(topic: str) -> int:
         raise KeyError(topic)
 
@@ -241,7 +344,9 @@ def test_what_says_how_many_queues_there_are_may_fail_and_may_change_the_frames(
     assert len(found[0]) == 1
     wrong: Any = lambda topic: "8"  # noqa: E731
     assert compiled.plain_sends([frame(USUAL)], 0, 9, 9, wrong, OWN, *HOSTS, NewMessage) is None
-    assert compiled.plain_sends([frame(USUAL), 5], 0, 9, 9, len, OWN, *HOSTS, NewMessage) is None  # type: ignore[list-item]
+    frames = [frame(USUAL), 5]  # type: ignore[list-item]
+    arguments = (frames, 0, 9, 9, len, OWN, *HOSTS, NewMessage)
+    assert compiled.plain_sends(*arguments) is None
 
 
 def changed(arguments: list[Any], at: int, other: Any) -> list[Any]:
@@ -250,7 +355,16 @@ def changed(arguments: list[Any], at: int, other: Any) -> list[Any]:
 
 def test_a_run_is_asked_for_with_the_right_types(compiled: Native) -> None:
     right: list[Any] = [[frame(USUAL)], 0, 9, 9, len, OWN, *HOSTS, NewMessage]
-    wrong: list[tuple[int, Any]] = [(0, ()), (1, "0"), (2, None), (3, 0.0), (5, b""), (6, ""), (7, None), (8, dict)]
+    wrong: list[tuple[int, Any]] = [
+        (0, ()),
+        (1, "0"),
+        (2, None),
+        (3, 0.0),
+        (5, b""),
+        (6, ""),
+        (7, None),
+        (8, dict),
+    ]
     for at, other in wrong:
         with pytest.raises(TypeError, match=r"plain_sends\(frames"):
             compiled.plain_sends(*changed(right, at, other))
@@ -258,29 +372,67 @@ def test_a_run_is_asked_for_with_the_right_types(compiled: Native) -> None:
         compiled.plain_sends(*right[:-1])
     for at in (1, 2, 3):
         assert compiled.plain_sends(*changed(right, at, 2**64)) is None
-    assert compiled.plain_sends(*[OWN + "\ud800" if value is OWN else value for value in right]) is None
+    assert (
+        compiled.plain_sends(*[OWN + "\ud800" if value is OWN else value for value in right])
+        is None
+    )
 
 
 @given(
-    st.sampled_from([answer_template("Region", "%016X"), answer_template('"50 % %d\\ü', "7F%016X")]),
-    st.lists(st.tuples(st.integers(-3, 2**31), st.sampled_from(["A", "B2", "b"]), *[st.integers(0, 2**63 - 1)] * 3), max_size=4),
+    st.sampled_from(
+        [answer_template("Region", "%016X"), answer_template('"50 % %d\\ü', "7F%016X")]
+    ),
+    st.lists(
+        st.tuples(
+            st.integers(-3, 2**31),
+            st.sampled_from(["A", "B2", "b"]),
+            *[st.integers(0, 2**63 - 1)] * 3,
+        ),
+        max_size=4,
+    ),
 )
-def test_answers_of_a_run_are_those_of_each(compiled: Native, template: bytes, sent: list[tuple[int, str, int, int, int]]) -> None:
+def test_answers_of_a_run_are_those_of_each(
+    compiled: Native, template: bytes, sent: list[tuple[int, str, int, int, int]]
+) -> None:
     messages = [NewMessage("T", queue_id, b"") for queue_id, *_ in sent]
     results = [PutResult(queue_offset, offset, 1, 1) for _, _, offset, queue_offset, _ in sent]
-    found = compiled.send_answers(template, messages, [key for _, key, *_ in sent], results, [opaque for *_, opaque in sent])
-    assert found == b"".join(filter(None, [compiled.send_answer(template, *of_each) for of_each in sent]))
+    found = compiled.send_answers(
+        template, messages, [key for _, key, *_ in sent], results, [opaque for *_, opaque in sent]
+    )
+    assert found == b"".join(
+        filter(None, [compiled.send_answer(template, *of_each) for of_each in sent])
+    )
 
 
 def test_answers_with_one_that_is_not_usual_are_left_to_python(compiled: Native) -> None:
     template = answer_template("Region", "%016X")
-    usual: list[Any] = [template, [NewMessage("T", 1, b"")] * 2, ["A"] * 2, [PutResult(1, 2, 3, 4)] * 2, [5, 6]]
+    usual: list[Any] = [
+        template,
+        [NewMessage("T", 1, b"")] * 2,
+        ["A"] * 2,
+        [PutResult(1, 2, 3, 4)] * 2,
+        [5, 6],
+    ]
     assert compiled.send_answers(*usual) is not None
     others: list[tuple[int, Any]] = [
-        (0, b"%d"), (0, template + b"x" * 65536), (1, [NewMessage("T", 2**63, b"")] * 2), (1, usual[1] * 2), (1, [(), ()]), (1, [1, 2]),
-        (2, ["A", "-"]), (2, ["A", ""]), (2, ["A", 1]), (2, ["A"]), (3, [PutResult(1, -2, 3, 4)] * 2), (3, [PutResult(2**63, 2, 3, 4)] * 2),
-        (3, [None, ()]), (3, []), (4, [5]), (4, [5, None]), (4, [5, 2**63]),
-    ]  # fmt: skip
+        (0, b"%d"),
+        (0, template + b"x" * 65536),
+        (1, [NewMessage("T", 2**63, b"")] * 2),
+        (1, usual[1] * 2),
+        (1, [(), ()]),
+        (1, [1, 2]),
+        (2, ["A", "-"]),
+        (2, ["A", ""]),
+        (2, ["A", 1]),
+        (2, ["A"]),
+        (3, [PutResult(1, -2, 3, 4)] * 2),
+        (3, [PutResult(2**63, 2, 3, 4)] * 2),
+        (3, [None, ()]),
+        (3, []),
+        (4, [5]),
+        (4, [5, None]),
+        (4, [5, 2**63]),
+    ]
     for at, other in others:
         assert compiled.send_answers(*changed(usual, at, other)) is None
     for at in range(5):
@@ -288,13 +440,22 @@ def test_answers_with_one_that_is_not_usual_are_left_to_python(compiled: Native)
             compiled.send_answers(*changed(usual, at, None))
 
 
-# --- batches ---------------------------------------------------------------------------------------------------------
+# --- batches --------------------------------------------------------------------------------------
 
 BODY = encode_batch([(1, b"a", b"K\1v\2"), (-1, b"", b""), (0, b"b" * 9, b"TAGS\1t")])
 
 
-def batch_run(compiled: Native, frames: list[bytes], at: int = 0, most: int = 99, most_bytes: int = 999, items: int = 9) -> Any:
-    return compiled.plain_batches(frames, at, most, most_bytes, lambda topic: 8, BARRED_STARTS, items, *HOSTS, NewMessage)
+def batch_run(
+    compiled: Native,
+    frames: list[bytes],
+    at: int = 0,
+    most: int = 99,
+    most_bytes: int = 999,
+    items: int = 9,
+) -> Any:
+    return compiled.plain_batches(
+        frames, at, most, most_bytes, lambda topic: 8, BARRED_STARTS, items, *HOSTS, NewMessage
+    )
 
 
 def batch_by_python(sent: bytes, most_items: int) -> Any:
@@ -302,9 +463,15 @@ def batch_by_python(sent: bytes, most_items: int) -> Any:
     with patch.object(command_module, "native", None), patch.object(message_module, "native", None):
         try:
             command = decode_command(sent)
-            if command.code != 320 or command.flag or command.ext_fields.get("b", "")[:1] in ("", "%"):
+            if (
+                command.code != 320
+                or command.flag
+                or command.ext_fields.get("b", "")[:1] in ("", "%")
+            ):
                 return None
-            topic, queue_id, sys_flag, born_ms, flag, times, *_ = _numbers(command.ext_fields, _SHORT)
+            topic, queue_id, sys_flag, born_ms, flag, times, *_ = _numbers(
+                command.ext_fields, _SHORT
+            )
             items = decode_batch(command.body, most_items)
             _check_items(items)
             own = decode_properties(command.ext_fields.get("i", "").encode())
@@ -327,41 +494,58 @@ def is_as_clients_write(sent: bytes) -> bool:
     names = ("DELAY", "TRAN_MSG", "TIMER", "POP_CK", "CLUSTER", "INNER_NUM")
     return (
         command.serialize_type == SerializeType.ROCKETMQ
-        and sent[6] <= max(LanguageCode)  # a language that nobody knows is left to Python
+        # a language that nobody knows is left to Python
+        and sent[6] <= max(LanguageCode)
         and command.remark is None
         and all(re.fullmatch("-?[0-9]{1,18}", ext[name]) for name in "efghj" if name in ext)
         and int(ext.get("f", "0")) & ~CLIENT_FLAGS == 0
         and not any(name in text for name in names)
         and len(text.encode()) <= 32767
-        and ("UNIQ_KEY" not in text or (text.count("UNIQ_KEY") == 1 and PLAIN_KEY.search(text) is not None))
+        and (
+            "UNIQ_KEY" not in text
+            or (text.count("UNIQ_KEY") == 1 and PLAIN_KEY.search(text) is not None)
+        )
     )
 
 
 def check_batch(compiled: Native, sent: bytes, most_items: int = 9) -> bool:
-    """Whether it is plain; then it is what Python makes of it, and else Python refuses it, or its header is not as clients write it."""
+    """Whether it is plain; then it is what Python makes of it, and else Python refuses it, or its
+    header is not as clients write it.
+    """
     found, twin = batch_run(compiled, [sent], items=most_items), batch_by_python(sent, most_items)
     if found is None:
         assert twin is None or not 0 <= twin[0].queue_id < 8 or not is_as_clients_write(sent)
         return False
     assert found == [twin]
     shared = found[0][0]
-    assert [type(value) for value in (shared, *shared)] == [NewMessage, *[NewMessage.__annotations__[name] for name in NewMessage._fields]]
+    assert [type(value) for value in (shared, *shared)] == [
+        NewMessage,
+        *[NewMessage.__annotations__[name] for name in NewMessage._fields],
+    ]
     assert 0 <= shared.queue_id < 8
     assert found[0][3] is None or (found[0][3].isascii() and found[0][3].isalnum())
     return True
 
 
-@given(headers().filter(is_encodable), st.sampled_from([BODY, BODY, BODY[:-1], b"", b"x" * 30]), st.sampled_from(SerializeType))
+@given(
+    headers().filter(is_encodable),
+    st.sampled_from([BODY, BODY, BODY[:-1], b"", b"x" * 30]),
+    st.sampled_from(SerializeType),
+)
 @example(USUAL, BODY, SerializeType.JSON)
 @example(USUAL | {"i": "WAIT\x01true\x02"}, BODY, SerializeType.ROCKETMQ)
 @example(USUAL | {"i": "UNIQ_KEY\x01A\x02UNIQ_KEY\x01B\x02"}, BODY, SerializeType.ROCKETMQ)
 @example(USUAL | {"h": ""}, BODY, SerializeType.JSON)
-def test_plain_batches_are_what_python_stores(compiled: Native, ext: dict[str, str], body: bytes, codec: SerializeType) -> None:
+def test_plain_batches_are_what_python_stores(
+    compiled: Native, ext: dict[str, str], body: bytes, codec: SerializeType
+) -> None:
     check_batch(compiled, frame(ext, body, code=320, codec=codec))
 
 
 @given(st.sampled_from(SerializeType), st.data())
-def test_a_batch_with_another_byte_or_cut_off_is_what_python_stores(compiled: Native, codec: SerializeType, data: st.DataObject) -> None:
+def test_a_batch_with_another_byte_or_cut_off_is_what_python_stores(
+    compiled: Native, codec: SerializeType, data: st.DataObject
+) -> None:
     sent = bytearray(frame(USUAL, BODY, code=320, codec=codec))
     sent[data.draw(st.integers(0, len(sent) - 1))] = data.draw(st.integers(0, 255))
     check_batch(compiled, bytes(sent))
@@ -371,28 +555,60 @@ def test_a_batch_with_another_byte_or_cut_off_is_what_python_stores(compiled: Na
 @pytest.mark.parametrize(
     ("ext", "plain"),
     [
-        ({}, True), ({"m": "true"}, True), ({"m": "false"}, True), ({"i": "WAIT\x01true"}, True), ({"i": ""}, True), ({"f": "1"}, True),
-        ({"j": "3"}, True), ({"e": "7"}, True), ({"e": "8"}, False), ({"e": "-1"}, False), ({"b": "%RETRY%g"}, False), ({"b": ""}, False),
-        ({"g": "x"}, False), ({"f": "8"}, False), ({"f": "4"}, False), ({"j": "-1"}, False), ({"h": str(2**31)}, False),
+        ({}, True),
+        ({"m": "true"}, True),
+        ({"m": "false"}, True),
+        ({"i": "WAIT\x01true"}, True),
+        ({"i": ""}, True),
+        ({"f": "1"}, True),
+        ({"j": "3"}, True),
+        ({"e": "7"}, True),
+        ({"e": "8"}, False),
+        ({"e": "-1"}, False),
+        ({"b": "%RETRY%g"}, False),
+        ({"b": ""}, False),
+        ({"g": "x"}, False),
+        ({"f": "8"}, False),
+        ({"f": "4"}, False),
+        ({"j": "-1"}, False),
+        ({"h": str(2**31)}, False),
         ({"i": "UNIQ_KEY\x01A\x02UNIQ_KEY\x01B"}, False),
-        ({"i": "UNIQ_KEY\x01A-B\x02"}, False), ({"i": "UNIQ_KEY\x01\x02"}, False), ({"i": "DELAY\x013\x02"}, False),
-        ({"i": "TRAN_MSG\x01true"}, False), ({"i": "TIMER_DELAY_MS\x013"}, False), ({"i": "INNER_NUM\x013"}, False),
+        ({"i": "UNIQ_KEY\x01A-B\x02"}, False),
+        ({"i": "UNIQ_KEY\x01\x02"}, False),
+        ({"i": "DELAY\x013\x02"}, False),
+        ({"i": "TRAN_MSG\x01true"}, False),
+        ({"i": "TIMER_DELAY_MS\x013"}, False),
+        ({"i": "INNER_NUM\x013"}, False),
         ({"i": "A\x01" + "v" * 32766}, False),
     ],
-)  # fmt: skip
+)
 def test_which_batches_are_plain(compiled: Native, ext: dict[str, str], plain: bool) -> None:
     for codec in SerializeType:
         assert check_batch(compiled, frame(USUAL | ext, BODY, code=320, codec=codec)) is plain
 
 
 def test_a_run_of_batches_begins_and_ends_where_it_has_to(compiled: Native) -> None:
-    plain, single, cut = frame(USUAL, BODY, code=320), frame(USUAL), frame(USUAL, BODY[:-1], code=320)
+    plain, single, cut = (
+        frame(USUAL, BODY, code=320),
+        frame(USUAL),
+        frame(USUAL, BODY[:-1], code=320),
+    )
     frames = [plain, single, plain, plain, plain, cut, plain, frame(USUAL, BODY, code=320, flag=2)]
-    taken = [0 if (found := batch_run(compiled, frames, at)) is None else len(found) for at in range(10)]
+    taken = [
+        0 if (found := batch_run(compiled, frames, at)) is None else len(found) for at in range(10)
+    ]
     assert taken == [1, 0, 3, 2, 1, 0, 1, 0, 0, 0]
     assert len(batch_run(compiled, frames, 2, most=2)) == 2
     assert len(batch_run(compiled, frames, 2, most_bytes=len(BODY), items=3)) == 3
-    for nothing in ({"at": -1}, {"most": 0}, {"most": -5}, {"most_bytes": len(BODY) - 1}, {"most_bytes": -1}, {"items": 2}, {"items": -1}):
+    for nothing in (
+        {"at": -1},
+        {"most": 0},
+        {"most": -5},
+        {"most_bytes": len(BODY) - 1},
+        {"most_bytes": -1},
+        {"items": 2},
+        {"items": -1},
+    ):
         assert batch_run(compiled, frames, **({"at": 2} | nothing)) is None
     shared = [batch[0] for batch in batch_run(compiled, frames, 2)]
     assert shared[0][0] is shared[1][0] is shared[2][0]
@@ -401,7 +617,17 @@ def test_a_run_of_batches_begins_and_ends_where_it_has_to(compiled: Native) -> N
 
 
 def test_a_run_of_batches_is_asked_for_with_the_right_types(compiled: Native) -> None:
-    right: list[Any] = [[frame(USUAL, BODY, code=320)], 0, 9, 999, lambda topic: 8, BARRED_STARTS, 9, *HOSTS, NewMessage]
+    right: list[Any] = [
+        [frame(USUAL, BODY, code=320)],
+        0,
+        9,
+        999,
+        lambda topic: 8,
+        BARRED_STARTS,
+        9,
+        *HOSTS,
+        NewMessage,
+    ]
     assert compiled.plain_batches(*right) is not None
     wrong: list[tuple[int, Any]] = [
         (0, ()),
@@ -427,27 +653,51 @@ def test_a_run_of_batches_is_asked_for_with_the_right_types(compiled: Native) ->
         compiled.plain_batches(*changed(right, 4, lambda topic: 1 // 0))
 
 
-# --- records ---------------------------------------------------------------------------------------------------------
+# --- records --------------------------------------------------------------------------------------
 
 PLACES = [("T", 0), ("T", 3), ("тема", 0), ("t" * 128, 1)]
 plain = st.builds(
-    lambda place, message: message._replace(topic=place[0], queue_id=place[1], sys_flag=message.sys_flag & ~0xC),
+    lambda place, message: message._replace(
+        topic=place[0], queue_id=place[1], sys_flag=message.sys_flag & ~0xC
+    ),
     st.sampled_from(PLACES),
     messages,
 )
 
 
-def after(puts: list[NewMessage], *, as_run: bool, with_crc: bool = True, end: int = 4096, most: int = 2**20) -> Any:
-    """All that becomes of *puts* behind another message, as a run or one by one, and how many they were."""
-    config = StoreConfig(root=Path("/store"), record_crc=with_crc, segment_bytes=32768, max_group_bytes=most)
+def after(
+    puts: list[NewMessage],
+    *,
+    as_run: bool,
+    with_crc: bool = True,
+    end: int = 4096,
+    most: int = 2**20,
+) -> Any:
+    """All that becomes of *puts* behind another message, as a run or one by one, and how many they
+    were.
+    """
+    config = StoreConfig(
+        root=Path("/store"), record_crc=with_crc, segment_bytes=32768, max_group_bytes=most
+    )
     kinds = QueueKinds.found(MemoryFs(), config)
-    made = Appender(config, {}, segment_bytes=32768, kinds=kinds, end=end, store_timestamp_ms=0, clock_ms=lambda: 1_700_000_000_123)
+    made = Appender(
+        config,
+        {},
+        segment_bytes=32768,
+        kinds=kinds,
+        end=end,
+        store_timestamp_ms=0,
+        clock_ms=lambda: 1_700_000_000_123,
+    )
     made.append((NewMessage("T", 0, b"before"),), print)
     count = len(puts)
     if as_run:
         places = list(dict.fromkeys(message[:2] for message in puts))
         shared = {place: place for place in places}
-        run = [message._replace(topic=(place := shared[message[:2]])[0], queue_id=place[1]) for message in puts]
+        run = [
+            message._replace(topic=(place := shared[message[:2]])[0], queue_id=place[1])
+            for message in puts
+        ]
         count = made.append_run(run, places, print)
     else:
         for message in puts:
@@ -462,14 +712,22 @@ def after(puts: list[NewMessage], *, as_run: bool, with_crc: bool = True, end: i
         "log": [(at, b"".join(pieces)) for at, pieces in group.extents],
         "entries": entries,
         "keyed": [(type(key), *map(type, key), *key) for key in group.keyed],
-        "results": [(type(result), *map(type, result), *result) for _, results in group.waiters for result in results],
-        "next": {queue.key: queue.next_offset for queue in made.queues.values() if queue.next_offset},
+        "results": [
+            (type(result), *map(type, result), *result)
+            for _, results in group.waiters
+            for result in results
+        ],
+        "next": {
+            queue.key: queue.next_offset for queue in made.queues.values() if queue.next_offset
+        },
         "ends": (group.start, group.end, made.end, made.waiting_bytes, made.forming_bytes),
     }
 
 
 @given(st.lists(plain, max_size=6), st.booleans(), st.sampled_from([0, 4096, 32000, 32400]))
-def test_a_run_is_stored_as_its_messages_by_python(compiled: Native, puts: list[NewMessage], with_crc: bool, end: int) -> None:
+def test_a_run_is_stored_as_its_messages_by_python(
+    compiled: Native, puts: list[NewMessage], with_crc: bool, end: int
+) -> None:
     count, found = after(puts, as_run=True, with_crc=with_crc, end=end)
     with patch.object(appender, "native", None):
         assert found == after(puts[:count], as_run=False, with_crc=with_crc, end=end)[1]
@@ -478,7 +736,15 @@ def test_a_run_is_stored_as_its_messages_by_python(compiled: Native, puts: list[
 
 
 def test_tags_in_any_alphabet_are_usual_and_of_two_the_last_counts(compiled: Native) -> None:
-    tags = ("ü", "订单", "😀x", "\u07ff\u0800\uffff", "a\x02TAGS\x01b", "a\x02TAGS\x01", "\x02XTAGS\x01b")
+    tags = (
+        "ü",
+        "订单",
+        "😀x",
+        "\u07ff\u0800\uffff",
+        "a\x02TAGS\x01b",
+        "a\x02TAGS\x01",
+        "\x02XTAGS\x01b",
+    )
     puts = [MESSAGE._replace(sys_flag=0, properties=f"TAGS\x01{tag}".encode()) for tag in tags]
     assert after(puts, as_run=True) == after(puts, as_run=False)
 
@@ -487,7 +753,8 @@ def test_a_run_ends_at_what_is_not_usual(compiled: Native) -> None:
     usual = MESSAGE._replace(sys_flag=0)
     for other in (
         usual._replace(sys_flag=4),
-        usual._replace(properties=b"TAGS\1\xed\xa0\x80"),  # half a character
+        # half a character
+        usual._replace(properties=b"TAGS\1\xed\xa0\x80"),
         usual._replace(properties=b"v" * 32767),
         usual._replace(born_host=b"1"),
         usual._replace(flag=2**31),
@@ -510,22 +777,44 @@ def test_a_run_needs_the_objects_of_its_places(compiled: Native) -> None:
     place = ("Topic", 3, b"\5Topic", b"Topic", 7)
     message = MESSAGE._replace(topic=place[0], sys_flag=0)
 
-    def build(messages: Any = None, places: Any = (place,), at: Any = 0, room: Any = 9999, ms: Any = 5, result: Any = PutResult) -> Any:
+    def build(
+        messages: Any = None,
+        places: Any = (place,),
+        at: Any = 0,
+        room: Any = 9999,
+        ms: Any = 5,
+        result: Any = PutResult,
+    ) -> Any:
         if messages is None:
             messages = [message]
         return compiled.run_records(messages, places, at, room, ms, True, result)
 
     assert build()[3][0].queue_offset == 7
-    taken = [len(build(given)[3]) for given in ([message] * 2, [message, message._replace(queue_id=4)], [message, None])]
+    taken = [
+        len(build(given)[3])
+        for given in ([message] * 2, [message, message._replace(queue_id=4)], [message, None])
+    ]
     assert taken == [2, 1, 1]
     other = "".join(["To", "pic"])
     nothing: dict[str, Any]
     for nothing in (
-        {"messages": []}, {"messages": [message._replace(topic=other)]}, {"messages": [message[:-1]]},
-        {"places": ()}, {"places": (place[:-1],)}, {"places": ((*place[:4], -1),)}, {"places": (place,) * 65}, {"places": (None,)},
-        {"places": ((*place[:2], "", *place[3:]),)}, {"places": ((*place[:2], bytes(70000), *place[3:]),)},
-        {"at": -1}, {"at": 2**70}, {"room": 9}, {"room": -1}, {"ms": -1}, {"ms": None},
-    ):  # fmt: skip
+        {"messages": []},
+        {"messages": [message._replace(topic=other)]},
+        {"messages": [message[:-1]]},
+        {"places": ()},
+        {"places": (place[:-1],)},
+        {"places": ((*place[:4], -1),)},
+        {"places": (place,) * 65},
+        {"places": (None,)},
+        {"places": ((*place[:2], "", *place[3:]),)},
+        {"places": ((*place[:2], bytes(70000), *place[3:]),)},
+        {"at": -1},
+        {"at": 2**70},
+        {"room": 9},
+        {"room": -1},
+        {"ms": -1},
+        {"ms": None},
+    ):
         assert build(**nothing) is None
     wrong: list[dict[str, Any]] = [{"messages": ()}, {"places": []}, {"result": dict}]
     for changed in wrong:

@@ -20,20 +20,67 @@ OWN = "MSG_REGION\x01Default\x02TRACE_ON\x01true\x02CLUSTER\x01ü\x02"
 USUAL = {"b": "T", "e": "1", "g": "1700000000000", "i": "UNIQ_KEY\x01AB12\x02"}
 NO_BATCH = ("false", "0")
 
-odd_numbers = ["", "-", "-0", "007", "+5", " 5", "5 ", "1_000", "٣", "5.0", "0x1", "5\0", "9" * 18, "9" * 19, str(2**63), "-" + "9" * 18]
+odd_numbers = [
+    "",
+    "-",
+    "-0",
+    "007",
+    "+5",
+    " 5",
+    "5 ",
+    "1_000",
+    "٣",
+    "5.0",
+    "0x1",
+    "5\0",
+    "9" * 18,
+    "9" * 19,
+    str(2**63),
+    "-" + "9" * 18,
+]
 numbers = st.one_of(
-    st.integers(-3, 9).map(str), st.integers(-(2**33), 2**33).map(str), st.integers(-(2**65), 2**65).map(str), st.sampled_from(odd_numbers)
+    st.integers(-3, 9).map(str),
+    st.integers(-(2**33), 2**33).map(str),
+    st.integers(-(2**65), 2**65).map(str),
+    st.sampled_from(odd_numbers),
 )
 flags = st.one_of(st.integers(0, 0xFFF).map(str), numbers)
 words = st.sampled_from(
-    ["UNIQ_KEY", "XUNIQ_KEY", "DELAY", "XDELAY", "TRAN_MSG", "TIMER_", "TIMER", "TIMER_DELAY_MS", "POP_CK", "1ST_POP_TIME", "CLUSTER",
-     "INNER_NUM", "WAIT", "KEYS", "\x01", "\x02", "\x01UNIQ_KEY", "\x02UNIQ_KEY\x01", "A", "ü", "\ud800", "", "_"]
-)  # fmt: skip
+    [
+        "UNIQ_KEY",
+        "XUNIQ_KEY",
+        "DELAY",
+        "XDELAY",
+        "TRAN_MSG",
+        "TIMER_",
+        "TIMER",
+        "TIMER_DELAY_MS",
+        "POP_CK",
+        "1ST_POP_TIME",
+        "CLUSTER",
+        "INNER_NUM",
+        "WAIT",
+        "KEYS",
+        "\x01",
+        "\x02",
+        "\x01UNIQ_KEY",
+        "\x02UNIQ_KEY\x01",
+        "A",
+        "ü",
+        "\ud800",
+        "",
+        "_",
+    ]
+)
 pairs = st.tuples(st.one_of(words, st.just("UNIQ_KEY")), st.one_of(words, st.text(max_size=5)))
 texts = st.one_of(
-    st.lists(pairs, max_size=4).map(lambda found: "".join([f"{name}\x01{value}\x02" for name, value in found])),
+    st.lists(pairs, max_size=4).map(
+        lambda found: "".join([f"{name}\x01{value}\x02" for name, value in found])
+    ),
     st.lists(words, max_size=8).map("".join),
-    st.lists(pairs, min_size=1, max_size=4).map(lambda found: "\x02".join([f"{name}\x01{value}" for name, value in found])),
+    st.lists(pairs, min_size=1, max_size=4).map(
+        lambda found: "\x02".join([f"{name}\x01{value}" for name, value in found])
+    ),
 )
 
 
@@ -41,12 +88,23 @@ texts = st.one_of(
 def headers(draw: st.DrawFn) -> dict[str, str]:
     fields = {
         "b": draw(st.sampled_from(["T", "T", "%RETRY%g", "", "ü"])),
-        "e": draw(numbers), "f": draw(flags), "g": draw(numbers), "h": draw(numbers), "i": draw(texts), "j": draw(numbers),
-        "m": draw(st.sampled_from(["false", "false", "true", "1", "", "True", "0"])), "k": "false", "n": "broker-a",
-    }  # fmt: skip
+        "e": draw(numbers),
+        "f": draw(flags),
+        "g": draw(numbers),
+        "h": draw(numbers),
+        "i": draw(texts),
+        "j": draw(numbers),
+        "m": draw(st.sampled_from(["false", "false", "true", "1", "", "True", "0"])),
+        "k": "false",
+        "n": "broker-a",
+    }
     usual = draw(st.sets(st.sampled_from(sorted(USUAL))))
     without = draw(st.sets(st.sampled_from(sorted(fields)), max_size=2))
-    return {name: USUAL[name] if name in usual else value for name, value in fields.items() if name not in without}
+    return {
+        name: USUAL[name] if name in usual else value
+        for name, value in fields.items()
+        if name not in without
+    }
 
 
 class More(Exception):
@@ -60,12 +118,20 @@ def by_python(ext: dict[str, str], names: _Names) -> tuple[Any, ...] | None:
     def more(*args: Any, **named: Any) -> NoReturn:
         raise More
 
-    topic = SimpleNamespace(name=ext.get(names.topic), write_queues=8, filter_type="SINGLE_TAG", attributes={})
+    topic = SimpleNamespace(
+        name=ext.get(names.topic), write_queues=8, filter_type="SINGLE_TAG", attributes={}
+    )
     ctx: Any = SimpleNamespace(
-        sends_waiting=0, config=SimpleNamespace(max_sends_waiting=9, max_message_bytes=9), topics={topic.name: topic}, own_properties=OWN,
-        born_hosts={None: bytes(8)}, store_host=bytes(8), loop=SimpleNamespace(time=float), duplicates=None,
+        sends_waiting=0,
+        config=SimpleNamespace(max_sends_waiting=9, max_message_bytes=9),
+        topics={topic.name: topic},
+        own_properties=OWN,
+        born_hosts={None: bytes(8)},
+        store_host=bytes(8),
+        loop=SimpleNamespace(time=float),
+        duplicates=None,
         put=lambda messages, done, topic: put.append((messages[0], done)),
-    )  # fmt: skip
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ogive.broker.handlers.send.native", None)
         patch.setattr("ogive.broker.handlers.send._redirect", more)
@@ -73,11 +139,18 @@ def by_python(ext: dict[str, str], names: _Names) -> tuple[Any, ...] | None:
         patch.setattr("ogive.broker.handlers.send.check_queue", lambda queue_id, config: queue_id)
         try:
             handle(ctx, cast(Any, None), RemotingCommand(310 if names is _SHORT else 10, ext))
-        except (More, ProtocolError, Rejected, IndexError):  # a topic without a name is refused before
+        except (More, ProtocolError, Rejected, IndexError):
+            # a topic without a name is refused before
             return None
     [(message, done)] = put
     assert message.topic == done.args[3]
-    sent = message.sys_flag, message.born_timestamp_ms, message.flag, message.reconsume_times, message.properties
+    sent = (
+        message.sys_flag,
+        message.born_timestamp_ms,
+        message.flag,
+        message.reconsume_times,
+        message.properties,
+    )
     return (*message[:2], *sent, done.args[5])
 
 
@@ -97,8 +170,12 @@ def test_usual_sends_are_what_python_makes_of_them(compiled: Native, ext: dict[s
         assert [type(value) for value in found] == [str, int, int, int, int, int, bytes, str]
     elif twin is not None and ext.get("m", "false") in NO_BATCH:
         # only a second key, and numbers that are written in another way, or are too long
-        assert ext["i"].count("UNIQ_KEY\x01") > 1 or any(ext.get(name, "0").strip("-") not in map(str, range(10**6)) for name in "efghj")
-    long = {getattr(_LONG, name): ext[short] for name, short in _SHORT._asdict().items() if short in ext}
+        assert ext["i"].count("UNIQ_KEY\x01") > 1 or any(
+            ext.get(name, "0").strip("-") not in map(str, range(10**6)) for name in "efghj"
+        )
+    long = {
+        getattr(_LONG, name): ext[short] for name, short in _SHORT._asdict().items() if short in ext
+    }
     assert compiled.usual_send(long, _LONG, OWN) == found
 
 
@@ -108,49 +185,94 @@ def test_each_number_is_read_as_by_python(compiled: Native, name: str) -> None:
     plain += [str(number) for number in (2**31 - 1, 2**31, 1 - 2**31, -(2**31))]
     for number in [*plain, *odd_numbers, "/", ":", "1/", "1:", "--1", "1-"]:
         found = compiled.usual_send(USUAL | {name: number}, _SHORT, OWN)
-        assert found == (by_python(USUAL | {name: number}, _SHORT) if number in plain else None), number
+        assert found == (by_python(USUAL | {name: number}, _SHORT) if number in plain else None), (
+            number
+        )
 
 
 @pytest.mark.parametrize("value", ["true", "1", "false", "0", "", "True", "true ", "11"])
 def test_what_may_be_a_batch_is_left_to_python(compiled: Native, value: str) -> None:
     twin = by_python(USUAL | {"m": value}, _SHORT)
-    assert compiled.usual_send(USUAL | {"m": value}, _SHORT, OWN) == (twin if value in NO_BATCH else None)
+    assert compiled.usual_send(USUAL | {"m": value}, _SHORT, OWN) == (
+        twin if value in NO_BATCH else None
+    )
     assert (twin is None) == (value in ("true", "True", "1"))
 
 
 @pytest.mark.parametrize(
-    "name", ["DELAY", "TRAN_MSG", "TIMER_", "TIMER", "TIMER_DELAY_MS", "POP_CK", "CLUSTER", "INNER_NUM", "CLUSTER2", "_"]
+    "name",
+    [
+        "DELAY",
+        "TRAN_MSG",
+        "TIMER_",
+        "TIMER",
+        "TIMER_DELAY_MS",
+        "POP_CK",
+        "CLUSTER",
+        "INNER_NUM",
+        "CLUSTER2",
+        "_",
+    ],
 )
 def test_names_that_say_more_are_found_wherever_they_stand(compiled: Native, name: str) -> None:
     for before in ("", "X", "KEYS\x01", "KEYS\x01a\x02"):
         for other in (f"{before}{name}\x01v\x02", f"{before}{name}\x02"):
-            for text in (f"{other}UNIQ_KEY\x01A\x02", f"UNIQ_KEY\x01A\x02{other}", f"UNIQ_KEY\x01A\x02{other[:-1]}", other):
-                assert compiled.usual_send(USUAL | {"i": text}, _SHORT, OWN) == by_python(USUAL | {"i": text}, _SHORT), text
+            for text in (
+                f"{other}UNIQ_KEY\x01A\x02",
+                f"UNIQ_KEY\x01A\x02{other}",
+                f"UNIQ_KEY\x01A\x02{other[:-1]}",
+                other,
+            ):
+                assert compiled.usual_send(USUAL | {"i": text}, _SHORT, OWN) == by_python(
+                    USUAL | {"i": text}, _SHORT
+                ), text
 
 
 @pytest.mark.parametrize(
-    "fields", [{"b": ""}, {"b": "%T"}, {"b": "T%"}, {"b": "ü"}, {"b": "\ud800"}, {"i": ""}, {"i": "UNIQ_KEY"}, {"i": "UNIQ_KEY\x01\ud800"}]
+    "fields",
+    [
+        {"b": ""},
+        {"b": "%T"},
+        {"b": "T%"},
+        {"b": "ü"},
+        {"b": "\ud800"},
+        {"i": ""},
+        {"i": "UNIQ_KEY"},
+        {"i": "UNIQ_KEY\x01\ud800"},
+    ],
 )
 def test_topics_and_texts_are_read_as_by_python(compiled: Native, fields: dict[str, str]) -> None:
     ext = USUAL | fields
-    assert compiled.usual_send(ext, _SHORT, OWN) == (None if "\ud800" in ext["b"] else by_python(ext, _SHORT))
+    assert compiled.usual_send(ext, _SHORT, OWN) == (
+        None if "\ud800" in ext["b"] else by_python(ext, _SHORT)
+    )
     for name in fields:
         del ext[name]
         assert compiled.usual_send(ext, _SHORT, OWN) is None
 
 
-@given(st.integers(-(10**10), 10**18 - 1), st.integers(0, 0xFFF), st.integers(0, 10**18 - 1), st.integers(-(2**32), 2**32))
+@given(
+    st.integers(-(10**10), 10**18 - 1),
+    st.integers(0, 0xFFF),
+    st.integers(0, 10**18 - 1),
+    st.integers(-(2**32), 2**32),
+)
 @example(0, 0x733, 0, 2**31 - 1)
 @example(0, 0, 0, 2**31)
 @example(0, 0, 0, -(2**31))
 @example(0, 0, 0, 1 - 2**31)
-def test_plain_numbers_in_range_are_compiled(compiled: Native, queue_id: int, sys_flag: int, born_ms: int, number: int) -> None:
+def test_plain_numbers_in_range_are_compiled(
+    compiled: Native, queue_id: int, sys_flag: int, born_ms: int, number: int
+) -> None:
     for name in "hj":
         ext = USUAL | {"e": str(queue_id), "f": str(sys_flag), "g": str(born_ms), name: str(number)}
         assert compiled.usual_send(ext, _SHORT, OWN) == by_python(ext, _SHORT)
 
 
-@pytest.mark.parametrize("size", [32767 - 90, 32767 - len(OWN.encode()) - 9, 32767 - len(OWN.encode()) - 10, 32767, 40000])
+@pytest.mark.parametrize(
+    "size",
+    [32767 - 90, 32767 - len(OWN.encode()) - 9, 32767 - len(OWN.encode()) - 10, 32767, 40000],
+)
 def test_properties_over_the_limit_are_left_to_python(compiled: Native, size: int) -> None:
     ext = USUAL | {"i": "UNIQ_KEY\x01" + "A" * size}
     assert compiled.usual_send(ext, _SHORT, OWN) == by_python(ext, _SHORT)
@@ -159,12 +281,22 @@ def test_properties_over_the_limit_are_left_to_python(compiled: Native, size: in
 
 
 def test_flags_are_those_of_clients(compiled: Native) -> None:
-    taken = [flag for flag in range(0x1000) if compiled.usual_send(USUAL | {"f": str(flag)}, _SHORT, OWN) is not None]
+    taken = [
+        flag
+        for flag in range(0x1000)
+        if compiled.usual_send(USUAL | {"f": str(flag)}, _SHORT, OWN) is not None
+    ]
     assert taken == [flag for flag in range(0x1000) if not flag & ~CLIENT_FLAGS]
 
 
 def test_only_a_dict_and_names_are_taken(compiled: Native) -> None:
-    wrong: list[Any] = [([], _SHORT, OWN), ({}, _SHORT[:-1], OWN), ({}, list(_SHORT), OWN), ({}, _SHORT, OWN.encode()), ({}, _SHORT)]
+    wrong: list[Any] = [
+        ([], _SHORT, OWN),
+        ({}, _SHORT[:-1], OWN),
+        ({}, list(_SHORT), OWN),
+        ({}, _SHORT, OWN.encode()),
+        ({}, _SHORT),
+    ]
     for arguments in wrong:
         with pytest.raises(TypeError, match="names: tuple of 12"):
             compiled.usual_send(*arguments)
@@ -178,11 +310,13 @@ def test_fields_that_vanish_while_others_are_looked_up_are_still_there(compiled:
 
         def __eq__(self, other: object) -> bool:
             fields.clear()
-            behind.extend(["x" * len(value) for value in USUAL.values()])  # where those were
+            # where those were
+            behind.extend(["x" * len(value) for value in USUAL.values()])
             return False
 
     behind: list[str] = []
-    fields: dict[Any, str] = {name: value[:1] + value[1:] for name, value in USUAL.items()}  # nobody else has these texts
+    # nobody else has these texts
+    fields: dict[Any, str] = {name: value[:1] + value[1:] for name, value in USUAL.items()}
     fields[Odd()] = ""
     assert compiled.usual_send(fields, _SHORT, OWN) == compiled.usual_send(dict(USUAL), _SHORT, OWN)
     assert fields == {}
@@ -201,20 +335,35 @@ def test_what_the_comparison_of_names_raises_comes_out(compiled: Native) -> None
         compiled.usual_send(fields, _SHORT, OWN)
 
 
-# --- answers ---------------------------------------------------------------------------------------------------------
+# --- answers --------------------------------------------------------------------------------------
 
 int64s = st.one_of(st.integers(0, 100), st.integers(-(2**63), 2**63 - 1))
 HOST = bytes.fromhex("7f000001000027d1")
 TEMPLATES = [
-    answer_template(region, message_id_format(host)) for region in ("DefaultRegion", '"50 % %d\\ü') for host in (HOST, HOST[:4] * 5)
+    answer_template(region, message_id_format(host))
+    for region in ("DefaultRegion", '"50 % %d\\ü')
+    for host in (HOST, HOST[:4] * 5)
 ]
 
 
-@given(st.sampled_from(TEMPLATES), int64s, st.one_of(st.text(max_size=8), st.from_regex(r"[A-Za-z0-9]{1,70}\Z")), int64s, int64s, int64s)
+@given(
+    st.sampled_from(TEMPLATES),
+    int64s,
+    st.one_of(st.text(max_size=8), st.from_regex(r"[A-Za-z0-9]{1,70}\Z")),
+    int64s,
+    int64s,
+    int64s,
+)
 @example(TEMPLATES[0], 1, "A\n", 0, 0, 0)
 @example(TEMPLATES[0], -(2**63), "A", 2**63 - 1, -(2**63), -(2**63))
 def test_answers_are_those_that_python_writes(
-    compiled: Native, template: bytes, queue_id: int, key: str, offset: int, queue_offset: int, opaque: int
+    compiled: Native,
+    template: bytes,
+    queue_id: int,
+    key: str,
+    offset: int,
+    queue_offset: int,
+    opaque: int,
 ) -> None:
     found = compiled.send_answer(template, queue_id, key, offset, queue_offset, opaque)
     if found is None:
@@ -241,19 +390,28 @@ def test_answers_are_those_that_python_writes(
 )
 def test_another_template_is_left_to_python(compiled: Native, template: bytes) -> None:
     assert compiled.send_answer(template, 1, "A", 2, 3, 4) is None
-    assert compiled.send_answer(b"%d%s%016X%d%d", 1, "A", 2, 3, 4) == framed(b'1"A"000000000000000234')
+    assert compiled.send_answer(b"%d%s%016X%d%d", 1, "A", 2, 3, 4) == framed(
+        b'1"A"000000000000000234'
+    )
 
 
 def test_keys_of_letters_and_digits_are_compiled(compiled: Native) -> None:
     for letter in map(chr, range(256)):
         found = compiled.send_answer(TEMPLATES[0], 1, f"A{letter}", 2, 3, 4)
         plain = letter.isascii() and letter.isalnum()
-        assert found == (framed(TEMPLATES[0] % (1, json_text(f"A{letter}"), 2, 3, 4)) if plain else None)
+        assert found == (
+            framed(TEMPLATES[0] % (1, json_text(f"A{letter}"), 2, 3, 4)) if plain else None
+        )
     assert compiled.send_answer(TEMPLATES[0], 1, "", 2, 3, 4) is None
 
 
 def test_only_a_template_a_key_and_numbers_are_taken(compiled: Native) -> None:
-    wrong: list[tuple[Any, ...]] = [(b"", 1, "A", 2, 3), (b"", 1, "A", 2, 3, 4, 5), ("", 1, "A", 2, 3, 4), (b"", 1, b"A", 2, 3, 4)]
+    wrong: list[tuple[Any, ...]] = [
+        (b"", 1, "A", 2, 3),
+        (b"", 1, "A", 2, 3, 4, 5),
+        ("", 1, "A", 2, 3, 4),
+        (b"", 1, b"A", 2, 3, 4),
+    ]
     for arguments in wrong:
         with pytest.raises(TypeError, match="template: bytes"):
             compiled.send_answer(*arguments)
@@ -263,7 +421,9 @@ def test_only_a_template_a_key_and_numbers_are_taken(compiled: Native) -> None:
 def test_each_place_in_a_template_may_be_its_last(compiled: Native) -> None:
     for template in (b"%d%s%016X%d%d%%", b"%%%d%s%016X%d%%%d", b"%d%s%d%d%016X", b"%016X%s%d%d%d%"):
         found = compiled.send_answer(template, 1, "A", 2, 3, 4)
-        assert found == (None if template.endswith(b"d%") else framed(template % (1, b'"A"', 2, 3, 4)))
+        assert found == (
+            None if template.endswith(b"d%") else framed(template % (1, b'"A"', 2, 3, 4))
+        )
 
 
 def test_numbers_that_do_not_fit_are_left_to_python(compiled: Native) -> None:

@@ -1,4 +1,7 @@
-"""What the archive's last steps rely on is on stable storage by then. Spark itself is in tests/integration/test_pipelines.py."""
+"""What the archive's last steps rely on is on stable storage by then.
+
+Spark itself is in tests/integration/test_pipelines.py.
+"""
 
 import json
 import os
@@ -9,7 +12,9 @@ import pytest
 from ogive.pipelines.archive import recover
 from ogive.spark.lasting import keep, write_json
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the name of an open file is read from /proc")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/fd").exists(), reason="the name of an open file is read from /proc"
+)
 
 HOUR = "topic=T/date=2026-11-22/hour=09"
 
@@ -44,31 +49,60 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, st
 
 def compacting(to: Path) -> None:
     """As it stands when the new file is written and the journal says so."""
-    for name in (f"{HOUR}/part=b1/a.parquet", f"{HOUR}/part=b2/b.parquet", f"_new/{HOUR}/c.parquet"):
+    for name in (
+        f"{HOUR}/part=b1/a.parquet",
+        f"{HOUR}/part=b2/b.parquet",
+        f"_new/{HOUR}/c.parquet",
+    ):
         (to / name).parent.mkdir(parents=True)
         (to / name).write_bytes(b"rows")
-    (to / "_compacting.json").write_text(json.dumps({"hour": HOUR, "parts": ["part=b1", "part=b2"], "into": "part=c1"}))
+    (to / "_compacting.json").write_text(
+        json.dumps({"hour": HOUR, "parts": ["part=b1", "part=b2"], "into": "part=c1"})
+    )
 
 
-def test_the_hour_that_replaces_its_parts_has_its_name_before_the_journal_goes(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+def test_the_hour_that_replaces_its_parts_has_its_name_before_the_journal_goes(
+    tmp_path: Path, calls: list[tuple[str, str]]
+) -> None:
     compacting(tmp_path)
     recover(tmp_path)
     assert [path.name for path in (tmp_path / HOUR).rglob("*.parquet")] == ["c.parquet"]
     new = str(Path("_new") / HOUR)
     order = [
-        call for call in calls if call in (("rename", new), ("sync", HOUR), ("sync", str(Path(new).parent)), ("unlink", "_compacting.json"))
+        call
+        for call in calls
+        if call
+        in (
+            ("rename", new),
+            ("sync", HOUR),
+            ("sync", str(Path(new).parent)),
+            ("unlink", "_compacting.json"),
+        )
     ]
-    assert order == [("rename", new), ("sync", HOUR), ("sync", str(Path(new).parent)), ("unlink", "_compacting.json")]
+    assert order == [
+        ("rename", new),
+        ("sync", HOUR),
+        ("sync", str(Path(new).parent)),
+        ("unlink", "_compacting.json"),
+    ]
 
 
-def test_everything_in_a_folder_is_synced_and_what_leads_to_it(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+def test_everything_in_a_folder_is_synced_and_what_leads_to_it(
+    tmp_path: Path, calls: list[tuple[str, str]]
+) -> None:
     compacting(tmp_path)
     keep(tmp_path / "_new" / HOUR, within=tmp_path)
     parents = [str(Path("_new") / parent) for parent in (HOUR, *map(str, Path(HOUR).parents))]
-    assert calls == [("sync", f"_new/{HOUR}/c.parquet"), *(("sync", parent) for parent in parents), ("sync", ".")]
+    assert calls == [
+        ("sync", f"_new/{HOUR}/c.parquet"),
+        *(("sync", parent) for parent in parents),
+        ("sync", "."),
+    ]
 
 
-def test_a_note_has_its_name_when_it_is_written(tmp_path: Path, calls: list[tuple[str, str]]) -> None:
+def test_a_note_has_its_name_when_it_is_written(
+    tmp_path: Path, calls: list[tuple[str, str]]
+) -> None:
     write_json(tmp_path / "_archive.json", {"through": 7})
     assert json.loads((tmp_path / "_archive.json").read_text()) == {"through": 7}
     assert calls == [("sync", "_archive.new"), ("sync", ".")]

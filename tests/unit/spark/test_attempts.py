@@ -1,4 +1,6 @@
-"""Which rows an earlier attempt has stored: read from where the unfinished batch begins, and only where there may be an earlier attempt."""
+"""Which rows an earlier attempt has stored: read from where the unfinished batch begins, and only
+where there may be an earlier attempt.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
@@ -34,7 +36,10 @@ class OneTopic:
     def spans(self, topics: Iterable[str], _: Patience) -> dict[MessageQueue, TopicOffset]:
         if tuple(topics) != ("Orders",):
             raise NoRoute("no such topic")
-        return {queue: TopicOffset(min_offset=0, max_offset=len(keys), last_update_timestamp=0) for queue, keys in self.keys.items()}
+        return {
+            queue: TopicOffset(min_offset=0, max_offset=len(keys), last_update_timestamp=0)
+            for queue, keys in self.keys.items()
+        }
 
     def committed(self, _: str, __: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         return dict(self.of_group)
@@ -62,7 +67,12 @@ class OneTopic:
             yield (
                 item,
                 b"".join(
-                    encode_stored(StoredMessage("Orders", b"x", f"UNIQ_KEY\x01{key}\x02".encode(), queue_offset=at)) for at, key in keys
+                    encode_stored(
+                        StoredMessage(
+                            "Orders", b"x", f"UNIQ_KEY\x01{key}\x02".encode(), queue_offset=at
+                        )
+                    )
+                    for at, key in keys
                 ),
             )
 
@@ -72,7 +82,8 @@ def test_a_batch_begins_where_the_last_one_ended() -> None:
     topic.keys = {A: ["a", "b"], B: ["c"]}
     batches = BatchLog(cast(Cluster, topic), "7f")
     assert batches.group == "SPARK_SINK_7f"
-    assert batches.begin("Orders") == {A: 2, B: 1}  # nobody has noted any: what is there is not of this query
+    # nobody has noted any: what is there is not of this query
+    assert batches.begin("Orders") == {A: 2, B: 1}
     topic.keys[A] += ["d"]
     assert batches.begin("Orders") == {A: 2, B: 1}
     assert stored_keys(cast(Cluster, topic), "Orders", batches.begin("Orders")) == {"d"}
@@ -82,13 +93,16 @@ def test_a_batch_begins_where_the_last_one_ended() -> None:
 
 
 def test_lost_progress_makes_the_look_longer() -> None:
-    """The broker was killed before it saved where the batch began, and who wrote as well: what the last attempt stored lies before now."""
+    """The broker was killed before it saved where the batch began, and who wrote as well: what the
+    last attempt stored lies before now.
+    """
     topic = OneTopic()
     topic.keys = {A: ["a", "b"], B: ["c"]}
     batches = BatchLog(cast(Cluster, topic), "7f")
     assert batches.begin("Orders", batch_id=3, repeated=True) == {A: 0, B: 0}
     topic.of_group = {A: 2}
-    assert batches.begin("Orders", batch_id=0, repeated=True) == {A: 2, B: 1}  # the fake cluster's last hour begins at 1
+    # the fake cluster's last hour begins at 1
+    assert batches.begin("Orders", batch_id=0, repeated=True) == {A: 2, B: 1}
 
 
 def test_a_batch_is_marked_as_finished_before_the_next_one_begins_behind_it() -> None:
@@ -110,10 +124,12 @@ def test_only_the_run_that_began_a_query_is_its_first() -> None:
     topic = OneTopic()
     batches = BatchLog(cast(Cluster, topic), "7f")
     assert batches.is_first_run("run 1")
-    assert batches.is_first_run("run 1")  # another task of it
+    # another task of it
+    assert batches.is_first_run("run 1")
     assert not batches.is_first_run("run 2")
     assert batches.is_first_run("run 1")
-    topic.runs = {"broker-b": 7, **topic.runs}  # another run could not reach broker-a
+    # another run could not reach broker-a
+    topic.runs = {"broker-b": 7, **topic.runs}
     assert not batches.is_first_run("run 1")
 
 
@@ -127,13 +143,15 @@ def test_a_queue_that_came_later_is_read_whole() -> None:
     topic = OneTopic()
     topic.keys = {A: ["a"], B: ["b"]}
     assert stored_keys(cast(Cluster, topic), "Orders", {A: 1}) == {"b"}
-    assert stored_keys(cast(Cluster, topic), "Orders", {A: 9, B: 9}) == set()  # a queue made anew
+    # a queue made anew
+    assert stored_keys(cast(Cluster, topic), "Orders", {A: 9, B: 9}) == set()
 
 
 def test_only_the_first_batch_of_a_run_can_be_a_repeated_one() -> None:
     seen = FirstBatches()
     assert seen.may_repeat("q", "run 1", 5)
-    assert seen.may_repeat("q", "run 1", 5)  # another task of it
+    # another task of it
+    assert seen.may_repeat("q", "run 1", 5)
     assert not seen.may_repeat("q", "run 1", 6)
     assert not seen.may_repeat("q", "run 1", 7)
     assert seen.may_repeat("q", "run 2", 7)

@@ -1,4 +1,6 @@
-"""What bench.spark does around its measurements: it ends whatever happens, and writes nothing but its table."""
+"""What bench.spark does around its measurements: it ends whatever happens, and writes nothing but
+its table.
+"""
 
 import threading
 from collections.abc import Callable
@@ -62,7 +64,9 @@ def test_a_figure_that_fails_costs_no_other(capsys: pytest.CaptureFixture[str]) 
     )
     assert "ZeroDivisionError" in capsys.readouterr().err
     with pytest.raises(bench.Over):
-        bench.Book(minutes=0).tried("sink", lambda: bench.Book(minutes=0).timed("sink", threading.Event().wait))
+        bench.Book(minutes=0).tried(
+            "sink", lambda: bench.Book(minutes=0).timed("sink", threading.Event().wait)
+        )
 
 
 @pytest.mark.parametrize("broken", ["ogive", "Spark"])
@@ -73,7 +77,9 @@ def test_what_is_measured_is_printed_and_written_whatever_happens(
         for peer in bench.PEERS:
             book.begin(peer)
             if peer == broken:
-                book.fail("everything else", RuntimeError("no broker\nat all\n\tat java.lang.Thread"))
+                book.fail(
+                    "everything else", RuntimeError("no broker\nat all\n\tat java.lang.Thread")
+                )
             else:
                 book.note("sink", 5000.0)
         if broken == "Spark":
@@ -87,37 +93,56 @@ def test_what_is_measured_is_printed_and_written_whatever_happens(
     (text,) = written
     assert "| sink | " in text
     assert text.endswith(
-        "- ogive, everything else: no broker at all" if broken == "ogive" else "- apache, the rest: Spark does not answer any more"
+        "- ogive, everything else: no broker at all"
+        if broken == "ogive"
+        else "- apache, the rest: Spark does not answer any more"
     )
     assert text in capsys.readouterr().out
 
 
-IDLE: Any = SimpleNamespace(streams=SimpleNamespace(active=[]), sparkContext=SimpleNamespace(cancelAllJobs=lambda: None))
+IDLE: Any = SimpleNamespace(
+    streams=SimpleNamespace(active=[]), sparkContext=SimpleNamespace(cancelAllJobs=lambda: None)
+)
 """A Spark session that has nothing to do."""
 
 
-def in_rounds(book: bench.Book, monkeypatch: pytest.MonkeyPatch, seconds: dict[str, list[float]]) -> list[str]:
-    """Measure 100 rows of each peer in so many seconds, one after the other; whose turns it were."""
+def in_rounds(
+    book: bench.Book, monkeypatch: pytest.MonkeyPatch, seconds: dict[str, list[float]]
+) -> list[str]:
+    """Measure 100 rows of each peer in so many seconds, one after the other; whose turns it
+    were.
+    """
     turns: list[str] = []
 
     def timed(_: str, work: Callable[[], object]) -> float:
         peer = str(work())
         if peer not in seconds:
-            return 0.0  # ending what failed
+            # ending what failed
+            return 0.0
         turns.append(peer)
         return seconds[peer].pop(0)
 
     monkeypatch.setattr(book, "timed", timed)
     for peer in seconds:
         book.begin(peer)
-    bench.in_rounds(book, IDLE, "batch", dict.fromkeys(seconds, 100), {peer: partial(str, peer) for peer in seconds})
+    bench.in_rounds(
+        book,
+        IDLE,
+        "batch",
+        dict.fromkeys(seconds, 100),
+        {peer: partial(str, peer) for peer in seconds},
+    )
     return turns
 
 
-def test_peers_are_measured_in_turns_and_the_first_round_is_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_are_measured_in_turns_and_the_first_round_is_warm_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The peer that meets Spark cold would else have the worst figure."""
     book = bench.Book(minutes=14)
-    turns = in_rounds(book, monkeypatch, {"ogive": [9.0, 1.0, 4.0, 2.0], "kafka": [5.0, 4.0, 4.0, 1.0]})
+    turns = in_rounds(
+        book, monkeypatch, {"ogive": [9.0, 1.0, 4.0, 2.0], "kafka": [5.0, 4.0, 4.0, 1.0]}
+    )
     assert turns == ["ogive", "kafka"] * 4
     assert book.figures == {"ogive": {"batch": 50.0}, "kafka": {"batch": 25.0}}
 
@@ -126,7 +151,9 @@ def test_a_slow_peer_has_fewer_rounds_and_one_that_fails_has_none(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     book = bench.Book(minutes=14)
-    turns = in_rounds(book, monkeypatch, {"ogive": [15.0, 10.0], "kafka": [1.0], "apache": [1.0, 2.0, 2.0, 2.0]})
+    turns = in_rounds(
+        book, monkeypatch, {"ogive": [15.0, 10.0], "kafka": [1.0], "apache": [1.0, 2.0, 2.0, 2.0]}
+    )
     assert turns == ["ogive", "kafka", "apache", "ogive", "kafka", "apache", "apache", "apache"]
     assert book.figures == {"ogive": {"batch": 10.0}, "kafka": {}, "apache": {"batch": 50.0}}
     assert book.faults == ["kafka, batch: pop from empty list"]
@@ -135,8 +162,16 @@ def test_a_slow_peer_has_fewer_rounds_and_one_that_fails_has_none(
 
 def test_a_table_of_rates_and_times() -> None:
     figures = {
-        "ogive": {"100 B: sink": 90_000.0, "100 B: batch, all columns": 500_000.0, bench.LATENCY: 90.0},
-        "kafka": {"100 B: sink": 60_000.0, "100 B: batch, same columns": 1_000_000.0, bench.LATENCY: 60.0},
+        "ogive": {
+            "100 B: sink": 90_000.0,
+            "100 B: batch, all columns": 500_000.0,
+            bench.LATENCY: 90.0,
+        },
+        "kafka": {
+            "100 B: sink": 60_000.0,
+            "100 B: batch, same columns": 1_000_000.0,
+            bench.LATENCY: 60.0,
+        },
     }
     assert bench.table(figures).split("\n") == [
         "| thousand rows/s | ogive | kafka | ogive to kafka |",
@@ -148,11 +183,18 @@ def test_a_table_of_rates_and_times() -> None:
     ]
 
 
-def test_the_table_has_a_place_in_the_docs(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_table_has_a_place_in_the_docs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     page = tmp_path_factory.mktemp("docs") / "performance.md"
     page.write_bytes(bench.DOCS.read_bytes())
     monkeypatch.setattr(bench, "DOCS", page)
     bench.write("| first |")
     bench.write("| second |")
     text = page.read_text("utf-8")
-    assert ("| first |" in text, text.count("| second |"), text.count(bench.BEGIN), text.count(bench.END)) == (False, 1, 1, 1)
+    assert (
+        "| first |" in text,
+        text.count("| second |"),
+        text.count(bench.BEGIN),
+        text.count(bench.END),
+    ) == (False, 1, 1, 1)

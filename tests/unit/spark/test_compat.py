@@ -1,4 +1,6 @@
-"""The differences between releases of Spark: what Spark 4.0 and 4.1 are given, and where a release is known."""
+"""The differences between releases of Spark: what Spark 4.0 and 4.1 are given, and where a release
+is known.
+"""
 
 import re
 import subprocess
@@ -32,7 +34,8 @@ pytestmark = pytest.mark.releases
 SOURCE = Path(__file__).parents[3] / "src"
 OF_A_RELEASE = re.compile(
     r"pyspark\.__version__|spark\.version\b|pyspark\.version\b"
-    r"|sql\.streaming\.datasource|DataSourceStreamArrowWriter\b.*pyspark|pyspark.*DataSourceStreamArrowWriter"
+    r"|sql\.streaming\.datasource|DataSourceStreamArrowWriter\b.*pyspark"
+    r"|pyspark.*DataSourceStreamArrowWriter"
 )
 
 
@@ -122,10 +125,14 @@ def test_a_reader_is_given_to_spark_in_the_form_that_it_calls() -> None:
     assert (given is source) == ADMISSION_CONTROL
 
 
-WITHOUT_ADMISSION_CONTROL = "import sys, pyspark.sql.datasource; sys.modules['pyspark.sql.streaming.datasource'] = None\n"
+WITHOUT_ADMISSION_CONTROL = (
+    "import sys, pyspark.sql.datasource; sys.modules['pyspark.sql.streaming.datasource'] = None\n"
+)
 
 
-def test_a_spark_without_admission_control_gets_no_limit_under_available_now_and_shows_no_lag() -> None:
+def test_a_spark_without_admission_control_gets_no_limit_under_available_now_and_shows_no_lag() -> (
+    None
+):
     """Its one batch must not be cut, and what it calls the latest offset is the batch's own end."""
     code = (
         f"{WITHOUT_ADMISSION_CONTROL}"
@@ -134,7 +141,9 @@ def test_a_spark_without_admission_control_gets_no_limit_under_available_now_and
         "source = {'latestOffset': offset, 'endOffset': offset}\n"
         "print(ADMISSION_CONTROL, limit_of_available_now(10), reported_lag(source))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout == "False {} {}\n"
 
 
@@ -165,12 +174,21 @@ import ogive.errors, ogive.spark
 )
 def test_an_older_spark_is_one_sentence_that_names_what_is_needed(use: str) -> None:
     code = f"{OLD_SPARK}\ntry: {use}\nexcept ogive.errors.OgiveError as exc: print(exc)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == ("ogive needs Spark 4.0 or later, and pyspark 3.5.6 is installed: pip install --upgrade 'ogive[spark]'\n")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == (
+        "ogive needs Spark 4.0 or later, and pyspark 3.5.6 is installed: pip install --upgrade "
+        "'ogive[spark]'\n"
+    )
 
 
-@pytest.mark.parametrize(("finished", "expected"), [([], True), (["0", ".1.crc"], True), (["0", "1"], False)])
-def test_a_spark_without_admission_control_ends_after_a_batch_that_was_open(finished: list[str], expected: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("finished", "expected"), [([], True), (["0", ".1.crc"], True), (["0", "1"], False)]
+)
+def test_a_spark_without_admission_control_ends_after_a_batch_that_was_open(
+    finished: list[str], expected: bool, tmp_path: Path
+) -> None:
     for log, names in (("offsets", ["0", "1", ".1.crc"]), ("commits", finished)):
         (tmp_path / log).mkdir()
         for name in names:
@@ -180,6 +198,8 @@ def test_a_spark_without_admission_control_ends_after_a_batch_that_was_open(fini
         f"checkpoint = Path({str(tmp_path)!r})\n"
         "print(ends_after_open_batch(checkpoint), ends_after_open_batch(checkpoint / 'new'))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout == f"{expected} False\n"
     assert ends_after_open_batch(tmp_path) is (expected and not ADMISSION_CONTROL)

@@ -1,5 +1,6 @@
-"""What a task of a listener job does with a message whose body does not match its checksum, and with bytes that are no message; without
-a Spark session."""
+"""What a task of a listener job does with a message whose body does not match its checksum, and
+with bytes that are no message; without a Spark session.
+"""
 
 import asyncio
 import logging
@@ -31,7 +32,8 @@ from ogive.spark.ranges import QueueRange
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 QUICK = ConsumerConfig(pull_retry_s=0.01, await_termination_s=10.0)
 BAD, COUNT = 3, 10
-BODY_AT = 88  # of a record with IPv4 addresses
+# of a record with IPv4 addresses
+BODY_AT = 88
 
 
 def filled() -> FakeBroker:
@@ -41,7 +43,9 @@ def filled() -> FakeBroker:
     return broker
 
 
-def damaged(broker: FakeBroker, bit: Callable[[], int] = lambda: 1) -> Callable[[RemotingCommand], RemotingCommand]:
+def damaged(
+    broker: FakeBroker, bit: Callable[[], int] = lambda: 1
+) -> Callable[[RemotingCommand], RemotingCommand]:
     """Pulls bring the message at BAD with a wrong body, and a wrong place as well."""
 
     def record(row: StoredMessage) -> bytes:
@@ -54,13 +58,18 @@ def damaged(broker: FakeBroker, bit: Callable[[], int] = lambda: 1) -> Callable[
     def answer(request: RemotingCommand) -> RemotingCommand:
         at, rows = int(request.ext_fields["queueOffset"]), broker.stored["Orders", 0]
         end = min(at + int(request.ext_fields["maxMsgNums"]), len(rows))
-        return ok(PullMessageResponse(next_begin_offset=end, min_offset=0, max_offset=len(rows)), b"".join(map(record, rows[at:end])))
+        return ok(
+            PullMessageResponse(next_begin_offset=end, min_offset=0, max_offset=len(rows)),
+            b"".join(map(record, rows[at:end])),
+        )
 
     return answer
 
 
 def pulls(broker: FakeBroker) -> list[int]:
-    return [int(request.ext_fields["queueOffset"]) for request in broker.of(RequestCode.PULL_MESSAGE)]
+    return [
+        int(request.ext_fields["queueOffset"]) for request in broker.of(RequestCode.PULL_MESSAGE)
+    ]
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -68,7 +77,9 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "orderly"])
-async def test_a_task_goes_on_behind_a_message_that_is_stored_damaged(caplog: pytest.LogCaptureFixture, orderly: bool) -> None:
+async def test_a_task_goes_on_behind_a_message_that_is_stored_damaged(
+    caplog: pytest.LogCaptureFixture, orderly: bool
+) -> None:
     """As a push consumer does; else every start of the job would end at the same record."""
     bodies: list[bytes] = []
 
@@ -78,15 +89,22 @@ async def test_a_task_goes_on_behind_a_message_that_is_stored_damaged(caplog: py
 
     async with filled() as broker:
         broker.on(RequestCode.PULL_MESSAGE, damaged(broker))
-        (done,) = await consume(ClientConfig(name_server=broker.address), [take], [QueueRange(QUEUE, 0, COUNT)], QUICK)
+        (done,) = await consume(
+            ClientConfig(name_server=broker.address), [take], [QueueRange(QUEUE, 0, COUNT)], QUICK
+        )
         assert broker.offsets["billing", "Orders", 0] == COUNT
     assert sorted(bodies) == [b"%d" % i for i in range(COUNT) if i != BAD]
     assert (done.begun, done.calls, done.failed) == (0, COUNT - 1, 1)
     (said,) = errors(caplog)
-    assert f"Orders/broker-a/0/{BAD} is damaged in its broker's store, and billing goes on without it" in said
+    assert (
+        f"Orders/broker-a/0/{BAD} is damaged in its broker's store, and billing goes on without it"
+        in said
+    )
 
 
-async def test_damage_on_the_way_to_a_task_passes_nothing_over(caplog: pytest.LogCaptureFixture) -> None:
+async def test_damage_on_the_way_to_a_task_passes_nothing_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     bodies: list[bytes] = []
 
     @ogive.listener("Orders", group="billing")
@@ -101,7 +119,9 @@ async def test_damage_on_the_way_to_a_task_passes_nothing_over(caplog: pytest.Lo
             return 1 << len(pulls(broker)) % 8
 
         broker.on(RequestCode.PULL_MESSAGE, damaged(broker, bit))
-        (done,) = await consume(ClientConfig(name_server=broker.address), [take], [QueueRange(QUEUE, 0, COUNT)], QUICK)
+        (done,) = await consume(
+            ClientConfig(name_server=broker.address), [take], [QueueRange(QUEUE, 0, COUNT)], QUICK
+        )
     assert sorted(bodies) == [b"%d" % i for i in range(COUNT)]
     assert (done.calls, done.failed) == (COUNT, 0)
     assert errors(caplog) == []
@@ -120,12 +140,22 @@ async def test_what_is_damaged_on_a_slave_fails_the_task_when_no_master_comes_ba
 
     async with filled() as broker:
         rows = (QueueData(broker_name="broker-a", read_queues=1, write_queues=1, perm=6),)
-        slave = (BrokerData(cluster="DefaultCluster", broker_name="broker-a", addresses={1: broker.address}),)
+        slave = (
+            BrokerData(
+                cluster="DefaultCluster", broker_name="broker-a", addresses={1: broker.address}
+            ),
+        )
         route = ok(body=TopicRouteData(queues=rows, brokers=slave).encode(standard=True))
         broker.on(RequestCode.PULL_MESSAGE, damaged(broker))
         broker.hold(RequestCode.PULL_MESSAGE)
-        async with ClientInstance(ClientConfig(name_server=broker.address, route_period_s=0.02)) as client:
-            work = asyncio.create_task(Consuming(client, [take], replace(QUICK, pull_retry_s=0.02)).run([QueueRange(QUEUE, 0, COUNT)]))
+        async with ClientInstance(
+            ClientConfig(name_server=broker.address, route_period_s=0.02)
+        ) as client:
+            work = asyncio.create_task(
+                Consuming(client, [take], replace(QUICK, pull_retry_s=0.02)).run(
+                    [QueueRange(QUEUE, 0, COUNT)]
+                )
+            )
             await broker.received(RequestCode.PULL_MESSAGE)
             broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
             async with asyncio.timeout(WAIT_S):
@@ -141,7 +171,10 @@ async def test_what_is_damaged_on_a_slave_fails_the_task_when_no_master_comes_ba
 async def test_a_task_fails_with_the_way_out_where_no_message_can_be_read(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What stands before is delivered, and nothing passed over. The next attempt goes on where the operator has put the group."""
+    """What stands before is delivered, and nothing passed over.
+
+    The next attempt goes on where the operator has put the group.
+    """
     monkeypatch.setattr(consuming, "AWAY_S", 0.2)
     bodies: list[bytes] = []
 
@@ -152,13 +185,21 @@ async def test_a_task_fails_with_the_way_out_where_no_message_can_be_read(
     def answer(request: RemotingCommand) -> RemotingCommand:
         at, rows = int(request.ext_fields["queueOffset"]), broker.stored["Orders", 0]
         end = min(at + int(request.ext_fields["maxMsgNums"]), len(rows))
-        records = [encode_stored(row) if row.queue_offset != BAD else bytes(100) for row in rows[at:end]]
-        return ok(PullMessageResponse(next_begin_offset=end, min_offset=0, max_offset=len(rows)), b"".join(records))
+        records = [
+            encode_stored(row) if row.queue_offset != BAD else bytes(100) for row in rows[at:end]
+        ]
+        return ok(
+            PullMessageResponse(next_begin_offset=end, min_offset=0, max_offset=len(rows)),
+            b"".join(records),
+        )
 
     async with filled() as broker:
         broker.on(RequestCode.PULL_MESSAGE, answer)
         client, ranges = ClientConfig(name_server=broker.address), [QueueRange(QUEUE, 0, COUNT)]
-        with pytest.raises(ProtocolError, match=rf"no message: .*; Orders/broker-a/0 stands still .* --queue 0 --to {BAD + 1}`"):
+        with pytest.raises(
+            ProtocolError,
+            match=rf"no message: .*; Orders/broker-a/0 stands still .* --queue 0 --to {BAD + 1}`",
+        ):
             await consume(client, [take], ranges, QUICK)
         assert sorted(bodies) == [b"%d" % i for i in range(BAD)]
         assert broker.offsets.get(("billing", "Orders", 0), 0) <= BAD
@@ -169,7 +210,7 @@ async def test_a_task_fails_with_the_way_out_where_no_message_can_be_read(
     assert (done.begun, done.failed) == (BAD + 1, 0)
 
 
-# --- ranges that cannot be filled ------------------------------------------------------------------------------------
+# --- ranges that cannot be filled -----------------------------------------------------------------
 
 
 async def test_a_range_that_the_broker_has_lost_ends_where_its_queue_does(
@@ -190,12 +231,15 @@ async def test_a_range_that_the_broker_has_lost_ends_where_its_queue_does(
         assert (done.wanted.end, done.calls) == (COUNT + 40, COUNT - 4)
         assert broker.offsets["billing", "Orders", 0] == COUNT
         assert errors(caplog) == [
-            "Orders/broker-a/0 ends at 10, but the batch was planned up to 50: its broker lost messages, or its topic was made anew. "
+            "Orders/broker-a/0 ends at 10, but the batch was planned up to 50: its broker lost "
+            "messages, or its topic was made anew. "
             "What is missing is passed over"
         ]
 
 
-async def test_a_range_of_a_topic_without_a_listener_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_range_of_a_topic_without_a_listener_is_passed_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A release took the listener away while a batch with its topic was open."""
 
     @ogive.listener("Orders", group="billing")
@@ -206,4 +250,7 @@ async def test_a_range_of_a_topic_without_a_listener_is_passed_over(caplog: pyte
         client = ClientConfig(name_server=broker.address)
         done = await consume(client, [bill], [gone, QueueRange(QUEUE, 0, COUNT)], QUICK)
     assert [(one.begun, one.calls) for one in done] == [(9, 0), (0, COUNT)]
-    assert "Refunds/broker-a/0: 3 to 9 are passed over: group billing has no listener for them any more" in caplog.text
+    assert (
+        "Refunds/broker-a/0: 3 to 9 are passed over: group billing has no listener for them any "
+        "more" in caplog.text
+    )

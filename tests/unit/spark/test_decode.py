@@ -1,4 +1,6 @@
-"""Pull answers as Arrow columns: the same messages that wire.message reads, exactly the columns and rows asked for."""
+"""Pull answers as Arrow columns: the same messages that wire.message reads, exactly the columns and
+rows asked for.
+"""
 
 import contextlib
 import json
@@ -74,15 +76,27 @@ def expected(records: bytes) -> list[dict[str, Any]]:
 
 def stored(offset: int = 0, body: bytes = b"body", properties: bytes = b"", **fields: Any) -> bytes:
     return encode_stored(
-        StoredMessage("Orders", body, properties, 3, queue_offset=offset, born_timestamp_ms=1_700_000_000_000, **fields),
+        StoredMessage(
+            "Orders",
+            body,
+            properties,
+            3,
+            queue_offset=offset,
+            born_timestamp_ms=1_700_000_000_000,
+            **fields,
+        ),
     )
 
 
-def test_compressed_bodies_that_are_too_long_for_one_batch_come_in_several(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compressed_bodies_that_are_too_long_for_one_batch_come_in_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A few MiB of them may be thousands, and a batch has its place in memory at once."""
     monkeypatch.setattr(spark_decode, "MAX_BATCH_BYTES", 1500)
     bodies = [b"%d" % n * 1000 for n in range(5)]
-    records = b"".join(stored(n, packed, sys_flag=flag) for n, (packed, flag) in enumerate(map(compress, bodies)))
+    records = b"".join(
+        stored(n, packed, sys_flag=flag) for n, (packed, flag) in enumerate(map(compress, bodies))
+    )
     batches = list(RecordDecoder(ALL).batches(records, QUEUE))
     assert [batch.num_rows for batch in batches] == [2, 2, 1]
     rows = [row for batch in batches for row in rows_of(batch)]
@@ -90,7 +104,7 @@ def test_compressed_bodies_that_are_too_long_for_one_batch_come_in_several(monke
     assert list(queue_offsets(records)) == [0, 1, 2, 3, 4]
 
 
-# --- against Apache's own encoder ------------------------------------------------------------------------------------
+# --- against Apache's own encoder -----------------------------------------------------------------
 
 
 def vectors(field: str) -> list[Any]:
@@ -115,9 +129,14 @@ def test_compressed_bodies_are_inflated(line: dict[str, Any]) -> None:
     assert decode(stored(0) + record)[1]["body"] == bytes.fromhex(line["body"])
 
 
-def test_a_body_that_its_sender_made_unreadable_is_null_and_stops_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_body_that_its_sender_made_unreadable_is_null_and_stops_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Nor is it shown as if it were plain."""
-    assert [row["body"] for row in decode(stored(0) + stored(1, b"no zlib", sys_flag=0x301) + stored(2, b""))] == [b"body", None, b""]
+    assert [
+        row["body"]
+        for row in decode(stored(0) + stored(1, b"no zlib", sys_flag=0x301) + stored(2, b""))
+    ] == [b"body", None, b""]
     assert "Orders/3/1 cannot be read, its body is null: body is no zlib stream" in caplog.text
 
 
@@ -137,10 +156,16 @@ def test_a_body_that_its_sender_made_unreadable_is_null_and_stops_nobody(caplog:
         (-(2**63), None),
     ],
 )
-def test_a_time_that_nobody_can_show_is_null(sent_ms: int, shown: datetime | None, packed: bool) -> None:
+def test_a_time_that_nobody_can_show_is_null(
+    sent_ms: int, shown: datetime | None, packed: bool
+) -> None:
     """Senders that count in micro- or nanoseconds; the messages beside theirs keep their times."""
     body, flag = compress(b"body") if packed else (b"body", 0)
-    odd = encode_stored(StoredMessage("Orders", body, b"", 3, queue_offset=1, sys_flag=flag, born_timestamp_ms=sent_ms))
+    odd = encode_stored(
+        StoredMessage(
+            "Orders", body, b"", 3, queue_offset=1, sys_flag=flag, born_timestamp_ms=sent_ms
+        )
+    )
     rows = decode(stored(0) + odd + stored(2))
     usual = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
     assert [row["bornTimestamp"] for row in rows] == [usual, shown, usual]
@@ -153,10 +178,12 @@ def test_a_damaged_compressed_body_is_an_error() -> None:
         decode(stored(0) + record.replace(b"no zlib", b"on zlib"))
 
 
-# --- against wire.message --------------------------------------------------------------------------------------------
+# --- against wire.message -------------------------------------------------------------------------
 
 texts = st.text("aZ é中\U0001f680=\x00", max_size=6)
-properties = st.dictionaries(st.one_of(st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY"]), texts), texts, max_size=5)
+properties = st.dictionaries(
+    st.one_of(st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY"]), texts), texts, max_size=5
+)
 hosts = st.sampled_from([bytes(8), bytes(20)])
 
 
@@ -197,7 +224,9 @@ def test_agrees_with_the_record_decoder(sent: list[StoredMessage]) -> None:
 
 
 @given(messages(), st.data())
-def test_any_subset_of_columns_is_the_same_data(sent: list[StoredMessage], data: st.DataObject) -> None:
+def test_any_subset_of_columns_is_the_same_data(
+    sent: list[StoredMessage], data: st.DataObject
+) -> None:
     """Pruning changes the cost, never the values."""
     records = b"".join(encode_stored(message) for message in sent)
     names = data.draw(st.lists(st.sampled_from(ALL.names), min_size=1, unique=True))
@@ -226,7 +255,9 @@ def test_garbage_raises_protocol_error(garbage: bytes) -> None:
 
 @given(messages())
 def test_metadata_agree_with_the_record_decoder(sent: list[StoredMessage]) -> None:
-    """Also of messages that are not in the plain form, whose hosts and flags the plain form does not keep."""
+    """Also of messages that are not in the plain form, whose hosts and flags the plain form does
+    not keep.
+    """
     records = b"".join(encode_stored(message) for message in sent)
     shown = whole(RecordDecoder(METADATA), records, QUEUE).to_pylist()
     stored_as, at = [], 0
@@ -235,7 +266,9 @@ def test_metadata_agree_with_the_record_decoder(sent: list[StoredMessage]) -> No
         at += stored_as[-1].size
     assert shown == [
         {
-            "msgId": decode_properties(raw.properties).get("UNIQ_KEY", offset_message_id(raw.store_host, raw.commitlog_offset)),
+            "msgId": decode_properties(raw.properties).get(
+                "UNIQ_KEY", offset_message_id(raw.store_host, raw.commitlog_offset)
+            ),
             "offsetMsgId": offset_message_id(raw.store_host, raw.commitlog_offset),
             "commitLogOffset": raw.commitlog_offset,
             "reconsumeTimes": raw.reconsume_times,
@@ -250,7 +283,7 @@ def test_metadata_agree_with_the_record_decoder(sent: list[StoredMessage]) -> No
     assert list(queue_offsets(records)) == [raw.queue_offset for raw in stored_as]
 
 
-# --- rows ------------------------------------------------------------------------------------------------------------
+# --- rows -----------------------------------------------------------------------------------------
 
 
 def test_an_empty_answer_has_no_rows() -> None:
@@ -259,14 +292,20 @@ def test_an_empty_answer_has_no_rows() -> None:
 
 def test_tags_are_compared_exactly() -> None:
     """`Aa` and `BB` have one Java hash code, so the broker sends both."""
-    records = stored(0, properties=b"TAGS\x01Aa\x02") + stored(1, properties=b"TAGS\x01BB\x02") + stored(2)
+    records = (
+        stored(0, properties=b"TAGS\x01Aa\x02")
+        + stored(1, properties=b"TAGS\x01BB\x02")
+        + stored(2)
+    )
     assert [row["queueOffset"] for row in decode(records, tags=frozenset({"BB"}))] == [1]
 
 
 def test_tag_filter_works_without_the_column() -> None:
     schema = ALL.empty_table().select(["body"]).schema
     records = stored(0, b"a", b"TAGS\x01Aa\x02") + stored(1, b"b", b"TAGS\x01BB\x02")
-    assert whole(RecordDecoder(schema, frozenset({"BB"})), records, QUEUE).to_pylist() == [{"body": b"b"}]
+    assert whole(RecordDecoder(schema, frozenset({"BB"})), records, QUEUE).to_pylist() == [
+        {"body": b"b"}
+    ]
 
 
 def test_sql_is_put_to_the_properties_of_each_row() -> None:
@@ -281,10 +320,14 @@ def test_sql_is_put_to_the_properties_of_each_row() -> None:
 @pytest.mark.parametrize(
     ("raw", "shown"),
     [
-        pytest.param(b"a\x011\x02b\x012", {"a": "1", "b": "2"}, id="4.9 leaves the last separator off"),
+        pytest.param(
+            b"a\x011\x02b\x012", {"a": "1", "b": "2"}, id="4.9 leaves the last separator off"
+        ),
         pytest.param(b"a\x01\x02b\x012\x02", {"b": "2"}, id="empty values vanish"),
         pytest.param(b"\x011\x02b\x012\x02", {"b": "2"}, id="nameless values vanish"),
-        pytest.param(b"a\x011\x012\x02", {"a": "1\x012"}, id="a value may hold the inner separator"),
+        pytest.param(
+            b"a\x011\x012\x02", {"a": "1\x012"}, id="a value may hold the inner separator"
+        ),
         pytest.param(b"a\x011\x02\x02b\x012\x02", {"a": "1", "b": "2"}, id="a repeated separator"),
         pytest.param(b"a\x01\x00\x02", {"a": "\x00"}, id="a zero byte is a value"),
         pytest.param(b"a\x01\xff\x02", {"a": "\ufffd"}, id="bad UTF-8 is replaced, as in Java"),
@@ -295,18 +338,40 @@ def test_irregular_properties(raw: bytes, shown: dict[str, str]) -> None:
     """One irregular row changes neither itself nor its neighbours."""
     neighbour = stored(0, properties=b"KEYS\x01k\x02TAGS\x01t\x02")
     rows = decode(neighbour + stored(1, properties=raw) + neighbour)
-    assert [row["properties"] for row in rows] == [{"KEYS": "k", "TAGS": "t"}, shown, {"KEYS": "k", "TAGS": "t"}]
+    assert [row["properties"] for row in rows] == [
+        {"KEYS": "k", "TAGS": "t"},
+        shown,
+        {"KEYS": "k", "TAGS": "t"},
+    ]
 
 
 def test_missing_keys_and_tags_are_null() -> None:
-    rows = decode(stored(0) + stored(1, properties=b"TAGS\x01t\x02") + stored(2, properties=b"KEYS\x01k\x02x\x01y\x02") + stored(3))
-    assert [(row["keys"], row["tags"]) for row in rows] == [(None, None), (None, "t"), ("k", None), (None, None)]
+    rows = decode(
+        stored(0)
+        + stored(1, properties=b"TAGS\x01t\x02")
+        + stored(2, properties=b"KEYS\x01k\x02x\x01y\x02")
+        + stored(3)
+    )
+    assert [(row["keys"], row["tags"]) for row in rows] == [
+        (None, None),
+        (None, "t"),
+        ("k", None),
+        (None, None),
+    ]
 
 
 def batch(offset: int, count: int, **fields: Any) -> bytes:
     """As Apache's brokers keep it in a topic with queue.type=BatchCQ."""
-    items = [(n, b"%d" % (offset + n), b"KEYS\x01k%d\x02TAGS\x01t%d\x02" % (offset + n, n % 2)) for n in range(count)]
-    return stored(offset, encode_batch(items), b"UNIQ_KEY\x01OUTER\x02INNER_NUM\x01%d\x02" % count, **({"sys_flag": 0xC0} | fields))
+    items = [
+        (n, b"%d" % (offset + n), b"KEYS\x01k%d\x02TAGS\x01t%d\x02" % (offset + n, n % 2))
+        for n in range(count)
+    ]
+    return stored(
+        offset,
+        encode_batch(items),
+        b"UNIQ_KEY\x01OUTER\x02INNER_NUM\x01%d\x02" % count,
+        **({"sys_flag": 0xC0} | fields),
+    )
 
 
 def taken(records: bytes, start: int, end: int, **filtered: Any) -> list[tuple[int, bytes]]:
@@ -318,15 +383,29 @@ def test_records_that_hold_batches_become_their_messages() -> None:
     records = batch(0, 3) + stored(3, properties=b"KEYS\x01k3\x02") + batch(4, 2)
     rows = decode(records)
     assert [(row["queueOffset"], row["keys"], row["tags"]) for row in rows] == [
-        (0, "k0", "t0"), (1, "k1", "t1"), (2, "k2", "t0"), (3, "k3", None), (4, "k4", "t0"), (5, "k5", "t1"),
-    ]  # fmt: skip
+        (0, "k0", "t0"),
+        (1, "k1", "t1"),
+        (2, "k2", "t0"),
+        (3, "k3", None),
+        (4, "k4", "t0"),
+        (5, "k5", "t1"),
+    ]
     assert [row["body"] for row in rows] == [b"0", b"1", b"2", b"body", b"4", b"5"]
     (shown,) = RecordDecoder(METADATA).batches(records, QUEUE)
-    assert [(row["sysFlag"], row["flag"]) for row in shown.to_pylist()] == [(0x80, 0), (0x80, 1), (0x80, 2), (0, 0), (0x80, 0), (0x80, 1)]
+    assert [(row["sysFlag"], row["flag"]) for row in shown.to_pylist()] == [
+        (0x80, 0),
+        (0x80, 1),
+        (0x80, 2),
+        (0, 0),
+        (0x80, 0),
+        (0x80, 1),
+    ]
 
 
 def test_of_a_batch_only_what_was_asked_for_is_taken_and_that_once() -> None:
-    """Each answer that has a part of it brings the whole record; answers are joined before they are decoded."""
+    """Each answer that has a part of it brings the whole record; answers are joined before they are
+    decoded.
+    """
     records = batch(0, 4) + batch(4, 4) + batch(4, 4) + batch(4, 4) + batch(8, 4)
     assert taken(records, 2, 10) == [(n, b"%d" % n) for n in range(2, 10)]
     assert list(queue_offsets(records, range(2, 10))) == list(range(2, 10))
@@ -337,6 +416,9 @@ def test_of_a_batch_only_what_was_asked_for_is_taken_and_that_once() -> None:
 def test_a_compressed_batch_is_inflated_and_one_that_cannot_be_taken_apart_is_an_error() -> None:
     packed, flags = compress(encode_batch([(0, b"a", b""), (0, b"b", b"")]), "zlib")
     assert taken(stored(5, packed, sys_flag=0xC0 | flags), 0, 100) == [(5, b"a"), (6, b"b")]
-    for broken in (stored(5, b"no batch", sys_flag=0xC0), stored(5, packed[:-3], sys_flag=0xC0 | flags)):
+    for broken in (
+        stored(5, b"no batch", sys_flag=0xC0),
+        stored(5, packed[:-3], sys_flag=0xC0 | flags),
+    ):
         with pytest.raises(ProtocolError, match="the batch at Orders/3/5 cannot be read"):
             taken(broken, 0, 100)

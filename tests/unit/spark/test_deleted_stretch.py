@@ -1,4 +1,6 @@
-"""A long stretch of a queue that was deleted before it was read is passed in one step, and told in one line."""
+"""A long stretch of a queue that was deleted before it was read is passed in one step, and told in
+one line.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -31,8 +33,14 @@ def broker() -> Iterator[FakeBroker]:
     fake = FakeBroker({"Orders": 1})
 
     def stats(_: RemotingCommand) -> RemotingCommand:
-        span = TopicOffset(min_offset=FIRST, max_offset=END, last_update_timestamp=1_700_000_000_000)
-        return RemotingCommand(ResponseCode.SUCCESS, {}, topic_stats_dumps({MessageQueue("Orders", "broker-a", 0): span}))
+        span = TopicOffset(
+            min_offset=FIRST, max_offset=END, last_update_timestamp=1_700_000_000_000
+        )
+        return RemotingCommand(
+            ResponseCode.SUCCESS,
+            {},
+            topic_stats_dumps({MessageQueue("Orders", "broker-a", 0): span}),
+        )
 
     def pull(request: RemotingCommand) -> RemotingCommand:
         header = decode_header(PullMessageRequest, request.ext_fields)
@@ -42,7 +50,10 @@ def broker() -> Iterator[FakeBroker]:
             answer = PullMessageResponse(next_begin_offset=FIRST, min_offset=FIRST, max_offset=END)
             return RemotingCommand(ResponseCode.PULL_OFFSET_MOVED, encode_header(answer))
         answer = PullMessageResponse(next_begin_offset=end, min_offset=FIRST, max_offset=END)
-        body = b"".join(encode_stored(StoredMessage("Orders", b"x", queue_offset=offset)) for offset in range(at, end))
+        body = b"".join(
+            encode_stored(StoredMessage("Orders", b"x", queue_offset=offset))
+            for offset in range(at, end)
+        )
         return RemotingCommand(ResponseCode.SUCCESS, encode_header(answer), body)
 
     fake.on(RequestCode.GET_TOPIC_STATS_INFO, stats)
@@ -62,13 +73,19 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 def test_a_stream_jumps(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     """Not by maxOffsetsPerTrigger: five million offsets would be half a million batches."""
-    reader = source.stream_reader(options(broker, failOnDataLoss="false", maxOffsetsPerTrigger="10"), MESSAGE_COLUMNS)
+    reader = source.stream_reader(
+        options(broker, failOnDataLoss="false", maxOffsetsPerTrigger="10"), MESSAGE_COLUMNS
+    )
     at = reader.initialOffset()
     read: list[int] = []
     batches = 0
     while (end := reader.latestOffset(at, ReadMaxRows(10))) != at:
         for part in reader.partitions(at, end):
-            read += [offset for batch in reader.read(part) for offset in batch.column("queueOffset").to_pylist()]
+            read += [
+                offset
+                for batch in reader.read(part)
+                for offset in batch.column("queueOffset").to_pylist()
+            ]
         at = end
         batches += 1
     assert read == list(range(FIRST, END))
@@ -86,7 +103,9 @@ def test_a_batch_jumps(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> 
     """So does one of a stream that was planned before the messages were deleted."""
     reader = source.batch_reader(options(broker, failOnDataLoss="false"), MESSAGE_COLUMNS)
     (part,) = reader.partitions()
-    read = [offset for batch in reader.read(part) for offset in batch.column("queueOffset").to_pylist()]
+    read = [
+        offset for batch in reader.read(part) for offset in batch.column("queueOffset").to_pylist()
+    ]
     assert read == list(range(FIRST, END))
     assert len(broker.of(RequestCode.PULL_MESSAGE)) < 100
     assert [f"offsets 7 to {FIRST - 1} were deleted" in line for line in lines(caplog)] == [True]

@@ -7,12 +7,14 @@ import time
 
 from ogive.spark.driver_gone import end_with_driver
 
-# A driver that starts a source's process, says its id, and dies; the source's process would wait for a minute.
+# A driver that starts a source's process, says its id, and dies; the source's process would wait
+# for a minute.
 DRIVER = """
 import subprocess, sys
 source = '''
 import importlib.machinery, sys, time
-sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec("pyspark.sql.streaming.python_streaming_source_runner", None)
+runner = "pyspark.sql.streaming.python_streaming_source_runner"
+sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec(runner, None)
 from ogive.spark.driver_gone import end_with_driver
 assert end_with_driver()
 print("watching", flush=True)
@@ -25,7 +27,9 @@ print(child.pid, flush=True)
 
 
 def test_a_sources_process_ends_with_its_driver() -> None:
-    done = subprocess.run([sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER], stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    )
     pid, ends_at = int(done.stdout), time.monotonic() + 30
     while True:
         try:
@@ -34,7 +38,8 @@ def test_a_sources_process_ends_with_its_driver() -> None:
             return
         with open(f"/proc/{pid}/stat", encoding="ascii") as file:  # noqa: PTH123
             if file.read().rpartition(")")[2].split()[0] == "Z":
-                return  # ended; whoever adopted it has not looked yet
+                # ended; whoever adopted it has not looked yet
+                return
         assert time.monotonic() < ends_at, "the source's process is still there"
         time.sleep(0.1)
 

@@ -41,11 +41,18 @@ class Session:
 
 
 def test_our_own_sentence_is_found_in_what_spark_says() -> None:
-    text = "Job aborted\n  File x\nogive.errors.SendFailed: row 3 of partition 0 cannot be sent: too long\n\tat java.Thread"
+    text = (
+        "Job aborted\n  File x\nogive.errors.SendFailed: row 3 of partition 0 cannot be sent: "
+        "too long\n\tat java.Thread"
+    )
     assert reason(text) == "row 3 of partition 0 cannot be sent: too long"
-    assert reason("  [UNRESOLVED_COLUMN] no such column\n== SQL ==") == "[UNRESOLVED_COLUMN] no such column"
+    assert (
+        reason("  [UNRESOLVED_COLUMN] no such column\n== SQL ==")
+        == "[UNRESOLVED_COLUMN] no such column"
+    )
     java = (
-        "An error occurred while calling o63.start.\n: org.apache.hadoop.fs.ParentNotDirectoryException: /file is not a directory\n\tat x"
+        "An error occurred while calling o63.start.\n: "
+        "org.apache.hadoop.fs.ParentNotDirectoryException: /file is not a directory\n\tat x"
     )
     assert reason(java) == "/file is not a directory"
     assert reason("") == "Spark failed without saying why"
@@ -54,7 +61,11 @@ def test_our_own_sentence_is_found_in_what_spark_says() -> None:
 @pytest.mark.parametrize(
     ("error", "gone", "said"),
     [
-        (AnalysisException("[UNRESOLVED_COLUMN] no such column\n== SQL =="), False, "no such column"),
+        (
+            AnalysisException("[UNRESOLVED_COLUMN] no such column\n== SQL =="),
+            False,
+            "no such column",
+        ),
         (Py4JError("An error occurred\nogive.errors.SendFailed: row 3"), False, "row 3"),
         (Py4JNetworkError("Answer from Java side is empty"), True, "Java process is gone"),
         (ConnectionRefusedError(111, "Connection refused"), True, "Java process is gone"),
@@ -62,7 +73,9 @@ def test_our_own_sentence_is_found_in_what_spark_says() -> None:
         (NoRoute("topic T has no route"), False, "topic T has no route"),
     ],
 )
-def test_what_spark_fails_with_is_one_sentence_and_the_session_ends(error: Exception, gone: bool, said: str) -> None:
+def test_what_spark_fails_with_is_one_sentence_and_the_session_ends(
+    error: Exception, gone: bool, said: str
+) -> None:
     session = Session(gone)
     with pytest.raises(OgiveError, match=said) as caught, ending(cast(Any, session)):
         raise error
@@ -93,8 +106,10 @@ def test_a_second_ctrl_c_ends_silently(caplog: pytest.LogCaptureFixture) -> None
 
 
 WORKER = (
-    "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was thrown from the Python worker: "
-    'Traceback (most recent call last):\n  File "/a.py", line 32, in read\n    f()\n{raised}\n SQLSTATE: 38000\n=== Streaming Query ===\n'
+    "[STREAM_FAILED] Query [id = 1] terminated with exception: [PYTHON_EXCEPTION] An exception was "
+    "thrown from the Python worker: "
+    'Traceback (most recent call last):\n  File "/a.py", line 32, in read\n    f()\n{raised}\n '
+    "SQLSTATE: 38000\n=== Streaming Query ===\n"
 )
 CHAIN = (
     "ValueError: inner\n\nThe above exception was the direct cause of the following exception:\n\n"
@@ -105,20 +120,46 @@ CHAIN = (
 @pytest.mark.parametrize(
     ("raised", "final", "said"),
     [
-        ("TypeError: 'NoneType' object is not callable", True, "TypeError: 'NoneType' object is not callable"),
-        ("ModuleNotFoundError: No module named 'app'", True, "ModuleNotFoundError: No module named 'app'"),
+        (
+            "TypeError: 'NoneType' object is not callable",
+            True,
+            "TypeError: 'NoneType' object is not callable",
+        ),
+        (
+            "ModuleNotFoundError: No module named 'app'",
+            True,
+            "ModuleNotFoundError: No module named 'app'",
+        ),
         ("AssertionError", True, "AssertionError"),
-        ("_pickle.UnpicklingError: invalid load key", True, "_pickle.UnpicklingError: invalid load key"),
-        ("json.decoder.JSONDecodeError: Expecting value", True, "json.decoder.JSONDecodeError: Expecting value"),
+        (
+            "_pickle.UnpicklingError: invalid load key",
+            True,
+            "_pickle.UnpicklingError: invalid load key",
+        ),
+        (
+            "json.decoder.JSONDecodeError: Expecting value",
+            True,
+            "json.decoder.JSONDecodeError: Expecting value",
+        ),
         ("FloatingPointError", True, "FloatingPointError"),
         ("ogive.errors.InvalidOption: x=1: expected 2", True, "x=1: expected 2"),
-        ("ogive.errors.InvalidExpression: it ends, at character 3", True, "it ends, at character 3"),
-        ("ogive.errors.NoPermission: h:1 answered 16 NO_PERMISSION", True, "h:1 answered 16 NO_PERMISSION"),
+        (
+            "ogive.errors.InvalidExpression: it ends, at character 3",
+            True,
+            "it ends, at character 3",
+        ),
+        (
+            "ogive.errors.NoPermission: h:1 answered 16 NO_PERMISSION",
+            True,
+            "h:1 answered 16 NO_PERMISSION",
+        ),
         ("ogive.errors.SubscriptionInvalid: h:1 answered 23", True, "h:1 answered 23"),
         (
-            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python 3.11",
+            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python "
+            "3.11",
             True,
-            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python 3.11",
+            "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python "
+            "3.11",
         ),
         ("ogive.errors.BodyUnreadable: its body is damaged", False, "its body is damaged"),
         ("ssl.SSLCertVerificationError: expired", False, "ssl.SSLCertVerificationError: expired"),
@@ -127,11 +168,17 @@ CHAIN = (
         ("ogive.spark.consuming.QueueTaken: the lock was lost", False, "the lock was lost"),
         (CHAIN.format(raised="ogive.errors.SendFailed: row 3"), False, "row 3"),
         (CHAIN.format(raised="KeyError: 'amount'"), True, "KeyError: 'amount'"),
-        ("ConnectionResetError: [Errno 104] reset", False, "ConnectionResetError: [Errno 104] reset"),
+        (
+            "ConnectionResetError: [Errno 104] reset",
+            False,
+            "ConnectionResetError: [Errno 104] reset",
+        ),
         ("MemoryError", False, "MemoryError"),
     ],
 )
-def test_a_mistake_in_a_program_is_told_from_what_may_pass(raised: str, final: bool, said: str) -> None:
+def test_a_mistake_in_a_program_is_told_from_what_may_pass(
+    raised: str, final: bool, said: str
+) -> None:
     text = WORKER.format(raised=raised)
     assert is_final(text) is final
     assert reason(text) == said
@@ -140,15 +187,23 @@ def test_a_mistake_in_a_program_is_told_from_what_may_pass(raised: str, final: b
 @pytest.mark.parametrize(
     "text",
     [
-        "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. SQLSTATE: 42703",
-        "[INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_SAFELY_CAST] Cannot safely cast `a` STRING to INT. SQLSTATE: KD000; SQLSTATE: 42K09",
+        "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column with name `nope` cannot be resolved. "
+        "SQLSTATE: 42703",
+        "[INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_SAFELY_CAST] Cannot safely cast `a` STRING to INT. "
+        "SQLSTATE: KD000; SQLSTATE: 42K09",
         "java.nio.file.AccessDeniedException: /checkpoint/job/offsets",
-        "org.apache.hadoop.security.AccessControlException: Permission denied: user=me, access=WRITE",
+        "org.apache.hadoop.security.AccessControlException: Permission denied: user=me, "
+        "access=WRITE",
     ],
 )
 def test_what_spark_itself_refuses_is_refused_again(text: str) -> None:
-    assert is_final(f"[STREAM_FAILED] Query terminated with exception: {text}\n\tat org.apache.spark.X")
+    assert is_final(
+        f"[STREAM_FAILED] Query terminated with exception: {text}\n\tat org.apache.spark.X"
+    )
 
 
 def test_a_worker_that_is_gone_may_come_back() -> None:
-    assert not is_final("Job aborted due to stage failure: org.apache.spark.SparkException: Python worker exited unexpectedly (crashed).")
+    assert not is_final(
+        "Job aborted due to stage failure: org.apache.spark.SparkException: Python worker exited "
+        "unexpectedly (crashed)."
+    )

@@ -1,4 +1,6 @@
-"""Reading ranges by pulls: every message once and in order, whatever answers a broker cuts; what is gone is noticed."""
+"""Reading ranges by pulls: every message once and in order, whatever answers a broker cuts; what is
+gone is noticed.
+"""
 
 import asyncio
 
@@ -16,13 +18,19 @@ QUEUE = MessageQueue("Orders", "broker-a", 0)
 
 
 def record(offset: int, tag: str) -> bytes:
-    return encode_stored(StoredMessage("Orders", b"x", f"TAGS\x01{tag}\x02".encode(), queue_offset=offset))
+    return encode_stored(
+        StoredMessage("Orders", b"x", f"TAGS\x01{tag}\x02".encode(), queue_offset=offset)
+    )
 
 
 class ScriptedQueue:
-    """One queue as a broker serves it: offsets *first* to *end*, at most *limit* entries looked at for one pull, tag *only* sent."""
+    """One queue as a broker serves it: offsets *first* to *end*, at most *limit* entries looked at
+    for one pull, tag *only* sent.
+    """
 
-    def __init__(self, first: int, end: int, limit: int = 32, gone: range = range(0), only: str = "") -> None:
+    def __init__(
+        self, first: int, end: int, limit: int = 32, gone: range = range(0), only: str = ""
+    ) -> None:
         self.first, self.end, self.limit, self.gone, self.only = first, end, limit, gone, only
         self.pulls = 0
 
@@ -42,7 +50,9 @@ class ScriptedQueue:
             if following not in self.gone and self.only in ("", tag):
                 found.append(record(following, tag))
             following += 1
-        return self._answer(PullStatus.FOUND if found else PullStatus.NO_MATCHED_MSG, following, b"".join(found))
+        return self._answer(
+            PullStatus.FOUND if found else PullStatus.NO_MATCHED_MSG, following, b"".join(found)
+        )
 
     def _answer(self, status: PullStatus, following: int, body: bytes = b"") -> RawPull:
         return RawPull(status, following, self.first, self.end, 0, body)
@@ -56,7 +66,9 @@ async def read(queue: ScriptedQueue, start: int, end: int, *, fail: bool = True)
         at = chunk.start
         while at < chunk.end:
             answers, at = await reading.fetch(QueueRange(QUEUE, at, chunk.end))
-            offsets += [message.queue_offset for _, body in answers for message in decode_messages(body)]
+            offsets += [
+                message.queue_offset for _, body in answers for message in decode_messages(body)
+            ]
     return offsets
 
 
@@ -75,23 +87,36 @@ async def test_a_chunk_of_large_messages_comes_in_parts(monkeypatch: pytest.Monk
     """A chunk is counted in messages, but what is held of it is bounded in bytes."""
     monkeypatch.setattr(fetching, "CHUNK_BYTES", 500)
     queue = QueueRange(QUEUE, 0, 256)
-    reading = Reading(ScriptedQueue(0, 2000, 3).pull, Chunks([queue]), filtered=False, fail_on_data_loss=True)
+    reading = Reading(
+        ScriptedQueue(0, 2000, 3).pull, Chunks([queue]), filtered=False, fail_on_data_loss=True
+    )
     answers, at = await reading.fetch(queue)
     assert 500 <= sum(len(body) for _, body in answers) < 1000
-    assert [covered.start for covered, _ in answers] + [at] == [0, *(covered.end for covered, _ in answers)]
-    assert [message.queue_offset for _, body in answers for message in decode_messages(body)] == list(range(at))
+    assert [covered.start for covered, _ in answers] + [at] == [
+        0,
+        *(covered.end for covered, _ in answers),
+    ]
+    assert [
+        message.queue_offset for _, body in answers for message in decode_messages(body)
+    ] == list(range(at))
     assert await read(ScriptedQueue(0, 2000, 3), 100, 1500) == list(range(100, 1500))
 
 
 @pytest.mark.parametrize("limit", [1, 7, 32, 10_000])
 async def test_a_filtered_range_is_read_to_its_end(limit: int) -> None:
-    """A filtered pull may run past the end of its chunk: what lies behind belongs to the next one."""
-    assert await read(ScriptedQueue(0, 2000, limit, only="odd"), 100, 1500) == list(range(101, 1500, 2))
+    """A filtered pull may run past the end of its chunk: what lies behind belongs to the next
+    one.
+    """
+    assert await read(ScriptedQueue(0, 2000, limit, only="odd"), 100, 1500) == list(
+        range(101, 1500, 2)
+    )
     assert await read(ScriptedQueue(0, 100, limit, only="nobody"), 0, 100) == []
 
 
 async def test_a_group_that_is_put_elsewhere_while_it_is_read_loses_nothing() -> None:
-    """The broker tells one pull where the group is now (OFFSET_RESET); the query goes by its own checkpoint."""
+    """The broker tells one pull where the group is now (OFFSET_RESET); the query goes by its own
+    checkpoint.
+    """
     queue = ScriptedQueue(0, 100, limit=10)
     usual = queue.pull
     told: list[QueueRange] = []
@@ -117,7 +142,10 @@ async def test_messages_that_aged_out_are_skipped_where_allowed() -> None:
 
 
 async def test_a_pull_that_finds_nothing_among_messages_is_data_loss() -> None:
-    """The log was deleted under the queue's entries. Smaller holes are found by who decodes the answers: see test_reader.py."""
+    """The log was deleted under the queue's entries.
+
+    Smaller holes are found by who decodes the answers: see test_reader.py.
+    """
     with pytest.raises(DataLoss, match="offsets 20 to 39 were deleted"):
         await read(ScriptedQueue(0, 50, 20, gone=range(20, 40)), 0, 50)
     holed = ScriptedQueue(0, 100, 20, gone=range(20, 60))
@@ -130,7 +158,9 @@ async def test_a_queue_that_became_shorter_is_data_loss() -> None:
     assert await read(ScriptedQueue(0, 30), 0, 50, fail=False) == list(range(30))
 
 
-async def test_a_broker_that_shows_its_queue_bit_by_bit_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_shows_its_queue_bit_by_bit_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(fetching, "SETTLE_S", 60.0)
     queue = ScriptedQueue(0, 30)
     reading = asyncio.create_task(read(queue, 0, 50))

@@ -1,4 +1,6 @@
-"""The interpreter of Spark's Python processes: the driver's own, with nothing before its packages that is compiled each time."""
+"""The interpreter of Spark's Python processes: the driver's own, with nothing before its packages
+that is compiled each time.
+"""
 
 import os
 import signal
@@ -22,18 +24,44 @@ SAYS = "import os, sys; print(os.environ['PYTHONPATH'], *sys.argv[1:], sys.execu
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", {name: value for name, value in os.environ.items() if name not in ("PYSPARK_PYTHON", "SPARK_HOME")})
+    monkeypatch.setattr(
+        os,
+        "environ",
+        {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("PYSPARK_PYTHON", "SPARK_HOME")
+        },
+    )
 
 
 def run(environment: Mapping[str, str], *arguments: str) -> str:
     command = [os.environ["PYSPARK_PYTHON"], *arguments]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    return subprocess.run(
+        command,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout.strip()
 
 
 def test_what_spark_puts_before_the_installed_packages_is_left_out_and_all_else_stays() -> None:
     find_python(local=True)
-    path = os.pathsep.join((f"{HOME}/python/lib/pyspark.zip", "/one", f"{HOME}/jars/spark-core.jar", f"{HOME}-mine", "/two *"))
-    assert run({"PYTHONPATH": path}, "-c", SAYS, "a b") == f"/one:{HOME}-mine:/two *|a b|{sys.executable}"
+    path = os.pathsep.join(
+        (
+            f"{HOME}/python/lib/pyspark.zip",
+            "/one",
+            f"{HOME}/jars/spark-core.jar",
+            f"{HOME}-mine",
+            "/two *",
+        )
+    )
+    assert (
+        run({"PYTHONPATH": path}, "-c", SAYS, "a b")
+        == f"/one:{HOME}-mine:/two *|a b|{sys.executable}"
+    )
 
 
 def test_workers_take_pyspark_from_where_its_bytecode_is() -> None:
@@ -55,7 +83,14 @@ print(os.environ["PYSPARK_PYTHON"], os.path.exists(os.environ["PYSPARK_PYTHON"])
 
 
 def test_the_process_that_made_it_takes_it_away_and_no_forked_child() -> None:
-    done = subprocess.run([sys.executable, "-c", FORK], env=os.environ, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FORK],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     made, was_there = done.stdout.split()
     assert was_there == "True"
     assert not Path(made).parent.exists()
@@ -75,14 +110,28 @@ def test_what_a_killed_process_left_goes_with_the_next_one_and_what_a_living_one
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    killed = subprocess.run([sys.executable, "-c", KILLED], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert killed.returncode == -signal.SIGKILL
     left = Path(killed.stdout.strip())
     assert left.exists()
     find_python(local=True)
     ours = Path(os.environ.pop("PYSPARK_PYTHON"))
     assert not left.parent.exists()
-    done = subprocess.run([sys.executable, "-c", FORK], env=environment, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", FORK],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert done.stdout.split()[1] == "True"
     assert [ours] == list(tmp_path.glob("*/python"))
 
@@ -104,8 +153,11 @@ def test_the_pyspark_of_a_spark_that_is_not_a_package_is_left_alone() -> None:
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
-def test_where_temporary_files_may_not_be_run_the_interpreter_itself_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.X_OK)  # as the system answers for a file on a mount with noexec
+def test_where_temporary_files_may_not_be_run_the_interpreter_itself_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # as the system answers for a file on a mount with noexec
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.X_OK)
     find_python(local=True)
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
@@ -114,7 +166,14 @@ def after_import(**environment: str) -> str:
     """What PYSPARK_PYTHON is for a program that imports ogive.spark."""
     code = "import os, ogive.spark; print(os.environ.get('PYSPARK_PYTHON'))"
     given = {**os.environ, **environment}
-    done = subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     return done.stdout.strip()
 
 
@@ -132,6 +191,16 @@ def test_a_program_of_spark_submit_is_left_as_it_is() -> None:
 
 
 def test_a_session_of_ogive_still_starts_workers_without_sparks_own_path() -> None:
-    code = "import os, ogive.spark.interpreter as i; i.find_python(local=True); print(os.environ['PYSPARK_PYTHON'])"
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ, capture_output=True, text=True, timeout=60, check=True)
+    code = (
+        "import os, ogive.spark.interpreter as i; i.find_python(local=True); "
+        "print(os.environ['PYSPARK_PYTHON'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert done.stdout.strip() != sys.executable

@@ -33,7 +33,10 @@ def book(message: ogive.MessageExt) -> None:
 
 
 class Speculating:
-    """Of a Spark session what is looked at before a job starts. An orderly listener gets as far as the brokers."""
+    """Of a Spark session what is looked at before a job starts.
+
+    An orderly listener gets as far as the brokers.
+    """
 
     def __init__(self) -> None:
         self.dataSource = self.sparkContext = self
@@ -45,9 +48,14 @@ class Speculating:
         return {"spark.speculation": "true"}
 
 
-async def test_a_second_task_beside_a_slow_one_is_refused_where_it_would_call_the_listener_twice(tmp_path: Path) -> None:
+async def test_a_second_task_beside_a_slow_one_is_refused_where_it_would_call_the_listener_twice(
+    tmp_path: Path,
+) -> None:
     async with FakeBroker({}) as broker:
-        for listener, error, why in ((bill, InvalidOption, "bill would be called twice"), (book, NoRoute, "Orders")):
+        for listener, error, why in (
+            (bill, InvalidOption, "bill would be called twice"),
+            (book, NoRoute, "Orders"),
+        ):
             with pytest.raises(error, match=why):
                 await asyncio.to_thread(
                     partial(
@@ -75,7 +83,9 @@ async def test_what_cannot_run_is_told_before_spark_starts(
     async with FakeBroker({}) as broker:
         client = ogive.ClientConfig(name_server=broker.address)
         with pytest.raises(error):
-            await asyncio.to_thread(partial(jobs.serve, [listener], client=client, checkpoint=tmp_path, say=said.append))
+            await asyncio.to_thread(
+                partial(jobs.serve, [listener], client=client, checkpoint=tmp_path, say=said.append)
+            )
     assert not said
 
 
@@ -84,11 +94,17 @@ async def test_a_job_makes_the_retry_topic_of_its_group_once() -> None:
         client = ogive.ClientConfig(name_server=broker.address)
         await asyncio.to_thread(jobs.prepare, client, [bill])
         (made,) = broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)
-        assert (made.ext_fields["topic"], made.ext_fields["readQueueNums"], made.ext_fields["writeQueueNums"]) == (
+        assert (
+            made.ext_fields["topic"],
+            made.ext_fields["readQueueNums"],
+            made.ext_fields["writeQueueNums"],
+        ) == (
             "%RETRY%billing",
             "1",
             "1",
         )
     async with FakeBroker({"Orders": 1, "%RETRY%billing": 1}) as broker:
-        await asyncio.to_thread(jobs.prepare, ogive.ClientConfig(name_server=broker.address), [bill])
+        await asyncio.to_thread(
+            jobs.prepare, ogive.ClientConfig(name_server=broker.address), [bill]
+        )
         assert broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC) == []

@@ -1,4 +1,7 @@
-"""Who owns the Java process of a start of Spark that is cut short. With Spark: tests/integration/test_spark_start.py."""
+"""Who owns the Java process of a start of Spark that is cut short.
+
+With Spark: tests/integration/test_spark_start.py.
+"""
 
 import signal
 import subprocess
@@ -32,7 +35,9 @@ def start(started: list[subprocess.Popen[bytes]]) -> Any:
     """Does what PySpark does, and waits until the process is up."""
 
     def go(program: str) -> subprocess.Popen[bytes]:
-        process: subprocess.Popen[bytes] = java_gateway.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)  # type: ignore[attr-defined]
+        process: subprocess.Popen[bytes] = java_gateway.Popen(  # type: ignore[attr-defined]
+            [sys.executable, "-c", program], stdout=subprocess.PIPE
+        )
         started.append(process)
         assert process.stdout is not None
         process.stdout.readline()
@@ -41,7 +46,9 @@ def start(started: list[subprocess.Popen[bytes]]) -> Any:
     return go
 
 
-def test_an_interrupt_before_pyspark_knows_its_java_ends_it(start: Any, started: list[subprocess.Popen[bytes]]) -> None:
+def test_an_interrupt_before_pyspark_knows_its_java_ends_it(
+    start: Any, started: list[subprocess.Popen[bytes]]
+) -> None:
     def interrupted() -> None:
         with Launch():
             start(SLEEPER)
@@ -52,7 +59,9 @@ def test_an_interrupt_before_pyspark_knows_its_java_ends_it(start: Any, started:
     assert started[0].returncode == -signal.SIGTERM
 
 
-def test_a_java_that_pyspark_holds_stays_for_its_next_session(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_pyspark_holds_stays_for_its_next_session(
+    start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Gateway:
         proc: Any = None
 
@@ -75,7 +84,9 @@ def test_one_that_does_not_end_is_killed_when_asked_again(start: Any) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def test_none_is_launched_after_the_end_was_asked_for(start: Any, started: list[subprocess.Popen[bytes]]) -> None:
+def test_none_is_launched_after_the_end_was_asked_for(
+    start: Any, started: list[subprocess.Popen[bytes]]
+) -> None:
     with Launch() as java:
         java.end()
         with pytest.raises(KeyboardInterrupt):

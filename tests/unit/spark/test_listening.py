@@ -26,7 +26,15 @@ from ogive.spark.access import Access
 from ogive.spark.compat import ReadAllAvailable
 from ogive.spark.failures import reason
 from ogive.spark.jobs import check, prepare
-from ogive.spark.listening import LARGEST_BATCH, LONG_S, ListenerReader, Work, next_size, options_of, spread
+from ogive.spark.listening import (
+    LARGEST_BATCH,
+    LONG_S,
+    ListenerReader,
+    Work,
+    next_size,
+    options_of,
+    spread,
+)
 from ogive.spark.offsets import Positions, Spans, to_offset
 from ogive.spark.options import access_of
 from ogive.spark.ranges import QueueRange
@@ -46,8 +54,13 @@ def test_a_batch_that_took_long_is_followed_by_a_smaller_one() -> None:
 
 
 @pytest.mark.parametrize(("call_s", "threads"), [(6.0, 1280), (1.2, 40)])
-def test_a_batch_keeps_every_thread_busy_however_long_a_call_takes(call_s: float, threads: int) -> None:
-    """It takes as long as one call: with fewer messages it would not end sooner. It grows again where that helps."""
+def test_a_batch_keeps_every_thread_busy_however_long_a_call_takes(
+    call_s: float, threads: int
+) -> None:
+    """It takes as long as one call: with fewer messages it would not end sooner.
+
+    It grows again where that helps.
+    """
     size = next_size(1000, 1000, 900.0, threads)
     for _ in range(50):
         size = next_size(size, size, -(-size // threads) * call_s, threads)
@@ -56,7 +69,10 @@ def test_a_batch_keeps_every_thread_busy_however_long_a_call_takes(call_s: float
 
 
 def test_a_queue_goes_to_one_task_whole() -> None:
-    ranges = [QueueRange(MessageQueue("T", "b", i), 0, length) for i, length in enumerate((10, 90, 30, 40))]
+    ranges = [
+        QueueRange(MessageQueue("T", "b", i), 0, length)
+        for i, length in enumerate((10, 90, 30, 40))
+    ]
     groups = spread(ranges, 2)
     assert sorted(one for group in groups for one in group) == sorted(ranges)
     assert sorted(sum(map(len, group)) for group in groups) == [80, 90]
@@ -108,12 +124,27 @@ def test_a_secret_travels_under_a_name_that_spark_hides(tmp_path: Path) -> None:
     @ogive.listener("T", group="G")
     def show(message: ogive.MessageExt) -> None: ...
 
-    access = Access.of(ClientConfig(credentials=ogive.Credentials(access_key="me", secret_key="very secret", security_token="token")))
+    access = Access.of(
+        ClientConfig(
+            credentials=ogive.Credentials(
+                access_key="me", secret_key="very secret", security_token="token"
+            )
+        )
+    )
     options = options_of(Work(ClientConfig(), (show,), 1), access, tmp_path / "stop")
-    holding = {name for name, text in options.items() if any(word in text for word in ("very secret", "token"))}
+    holding = {
+        name
+        for name, text in options.items()
+        if any(word in text for word in ("very secret", "token"))
+    }
     assert holding == {"secretKey", "securityToken"}
     assert b"very secret" not in base64.b64decode(options["work"])
-    assert access_of({name: text for name, text in options.items() if name not in ("work", "stopFile")}) == access
+    assert (
+        access_of(
+            {name: text for name, text in options.items() if name not in ("work", "stopFile")}
+        )
+        == access
+    )
 
 
 @pytest.mark.parametrize(
@@ -144,20 +175,29 @@ async def test_a_broker_that_cannot_filter_in_sql_is_told_of_before_the_job_star
         (asked,) = broker.of(RequestCode.CHECK_CLIENT_CONFIG)
         body = loads_object(asked.body)
         assert body["group"] == "billing"
-        assert (body["subscriptionData"]["topic"], body["subscriptionData"]["subString"]) == ("Orders", "amount > 100")
-        broker.on(RequestCode.CHECK_CLIENT_CONFIG, error(ResponseCode.SYSTEM_ERROR, "The broker does not support SQL92"))
+        assert (body["subscriptionData"]["topic"], body["subscriptionData"]["subString"]) == (
+            "Orders",
+            "amount > 100",
+        )
+        broker.on(
+            RequestCode.CHECK_CLIENT_CONFIG,
+            error(ResponseCode.SYSTEM_ERROR, "The broker does not support SQL92"),
+        )
         with pytest.raises(BrokerInternalError, match="does not support SQL92"):
             await asyncio.to_thread(prepare, client, [show])
 
 
 def test_of_a_failure_our_sentence_is_told() -> None:
-    text = "Job aborted\n  File x\nogive.errors.NoRoute: topic 'T' has no route\n\n\tat org.apache.spark"
+    text = (
+        "Job aborted\n  File x\nogive.errors.NoRoute: topic 'T' has no route\n\n\tat "
+        "org.apache.spark"
+    )
     assert reason(text) == "topic 'T' has no route"
     assert reason("[SOME_CODE] plain\n\tat x") == "[SOME_CODE] plain"
     assert reason("") == "Spark failed without saying why"
 
 
-# --- queues that come, and queues that lose messages -----------------------------------------------------------------
+# --- queues that come, and queues that lose messages ----------------------------------------------
 
 OLD, NEW = MessageQueue("Old", "broker-a", 0), MessageQueue("New", "broker-a", 0)
 
@@ -173,7 +213,9 @@ def new(message: ogive.MessageExt) -> None: ...
 class FixedCluster:
     """Queues that begin at 0 and end where the test says, and a group's offsets."""
 
-    def __init__(self, ends: dict[MessageQueue, int], committed: dict[MessageQueue, int] | None = None) -> None:
+    def __init__(
+        self, ends: dict[MessageQueue, int], committed: dict[MessageQueue, int] | None = None
+    ) -> None:
         self.ends, self.of_group = dict(ends), dict(committed or {})
         self.without_master: set[str] = set()
         # store time of every message of a queue, and where queues end that their topic has lost
@@ -189,7 +231,9 @@ class FixedCluster:
     def spans(self, topics: Iterable[str]) -> Spans:
         there = {queue: end for queue, end in self.ends.items() if queue.topic in topics}
         return {
-            queue: TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=self.stored_at.get(queue, 0))
+            queue: TopicOffset(
+                min_offset=0, max_offset=end, last_update_timestamp=self.stored_at.get(queue, 0)
+            )
             for queue, end in there.items()
         }
 
@@ -206,10 +250,14 @@ class FixedCluster:
 class Job:
     """A reader, and the offset that Spark's checkpoint holds."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, there: FixedCluster, *listeners: ogive.Listener) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, there: FixedCluster, *listeners: ogive.Listener
+    ) -> None:
         monkeypatch.setattr(listening, "cluster", lambda _: there)
         monkeypatch.setattr(listening, "SETTLE_S", 0.0)
-        self.reader = ListenerReader(Work(ClientConfig(), listeners, 2), Access.of(ClientConfig()), None)
+        self.reader = ListenerReader(
+            Work(ClientConfig(), listeners, 2), Access.of(ClientConfig()), None
+        )
         self.at: dict[str, Any] = {}
 
     def stands(self, positions: Positions) -> "Job":
@@ -227,7 +275,9 @@ class Job:
         return [one for _ in range(3) for one in self.step()]
 
 
-def test_a_topic_that_is_added_begins_where_its_listener_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_is_added_begins_where_its_listener_says(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Not with all that was ever sent to it."""
     there = FixedCluster({OLD: 60, NEW: 10_000})
     job = Job(monkeypatch, there, old, new).stands({OLD: 50})
@@ -236,12 +286,18 @@ def test_a_topic_that_is_added_begins_where_its_listener_says(monkeypatch: pytes
     assert job.steps() == [QueueRange(NEW, 10_000, 10_002)]
 
 
-def test_a_queue_that_is_added_to_a_topic_is_consumed_from_its_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_is_added_to_a_topic_is_consumed_from_its_first_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     more = MessageQueue("Old", "broker-a", 1)
-    assert Job(monkeypatch, FixedCluster({OLD: 50, more: 7}), old).stands({OLD: 50}).steps() == [QueueRange(more, 0, 7)]
+    assert Job(monkeypatch, FixedCluster({OLD: 50, more: 7}), old).stands({OLD: 50}).steps() == [
+        QueueRange(more, 0, 7)
+    ]
 
 
-def test_a_queue_whose_broker_was_away_goes_on_where_the_group_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_whose_broker_was_away_goes_on_where_the_group_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     away = MessageQueue("Old", "broker-b", 0)
     there = FixedCluster({OLD: 50, away: 1003}, {away: 1000})
     assert Job(monkeypatch, there, old).stands({OLD: 50}).steps() == [QueueRange(away, 1000, 1003)]
@@ -261,7 +317,11 @@ def test_a_topic_that_was_made_anew_is_consumed_from_its_first_message(
 @pytest.mark.parametrize("after", [7, 50, 90])
 @pytest.mark.parametrize(("committed", "first"), [(None, 0), (50, 0), (3, 3)])
 def test_a_topic_that_was_made_again_is_told_from_the_one_that_was_consumed(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, after: int, committed: int | None, first: int
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    after: int,
+    committed: int | None,
+    first: int,
 ) -> None:
     """Also where it is longer now, and whether or not the broker forgot where the group was."""
     there = FixedCluster({OLD: 50})
@@ -273,19 +333,23 @@ def test_a_topic_that_was_made_again_is_told_from_the_one_that_was_consumed(
     again = Job(monkeypatch, there, old)
     again.at = job.at
     assert again.steps() == [QueueRange(OLD, first, after)]
-    assert f"was deleted and made again: group G had consumed up to 50 of the messages that it held before. The job goes on at {first}" in (
-        caplog.text
+    assert (
+        "was deleted and made again: group G had consumed up to 50 of the messages that it held "
+        f"before. The job goes on at {first}" in (caplog.text)
     )
 
 
-def test_messages_of_queues_that_a_topic_has_lost_are_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_messages_of_queues_that_a_topic_has_lost_are_named(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     more, ended = MessageQueue("Old", "broker-a", 1), MessageQueue("Old", "broker-a", 2)
     there = FixedCluster({OLD: 60})
     there.removed = {more: 57, ended: 50}
     job = Job(monkeypatch, there, old).stands({OLD: 50, more: 50, ended: 50})
     assert job.steps() == [QueueRange(OLD, 50, 60)]
     assert [record.getMessage() for record in caplog.records] == [
-        "Old/broker-a/1 is not a queue of its topic any more: its offsets 50 to 56 are not consumed by group G, unless the topic gets its "
+        "Old/broker-a/1 is not a queue of its topic any more: its offsets 50 to 56 are not "
+        "consumed by group G, unless the topic gets its "
         "queue back"
     ]
     assert there.of_group == {OLD: 60}
@@ -293,8 +357,12 @@ def test_messages_of_queues_that_a_topic_has_lost_are_named(monkeypatch: pytest.
     assert job.steps() == [QueueRange(more, 50, 58)]
 
 
-def test_a_queue_that_lost_its_last_messages_goes_on_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker of ours has cut the group's offset to the end, too; one of Apache's keeps it behind that."""
+def test_a_queue_that_lost_its_last_messages_goes_on_at_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker of ours has cut the group's offset to the end, too; one of Apache's keeps it behind
+    that.
+    """
     for committed in (45, 50):
         there = FixedCluster({OLD: 45}, {OLD: committed})
         job = Job(monkeypatch, there, old).stands({OLD: 50})
@@ -304,7 +372,9 @@ def test_a_queue_that_lost_its_last_messages_goes_on_at_its_end(monkeypatch: pyt
         assert job.steps() == [QueueRange(OLD, 45, 52)]
 
 
-def test_a_slave_that_is_behind_has_lost_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slave_that_is_behind_has_lost_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     there = FixedCluster({OLD: 48}, {OLD: 50})
     there.without_master = {"broker-a"}
     job = Job(monkeypatch, there, old).stands({OLD: 50})
@@ -314,8 +384,12 @@ def test_a_slave_that_is_behind_has_lost_nothing(monkeypatch: pytest.MonkeyPatch
     assert not caplog.records
 
 
-def test_no_queue_waits_for_ever_while_others_have_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_queue_waits_for_ever_while_others_have_messages(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     queues = [MessageQueue("Old", "broker-a", i) for i in range(64)]
-    job = Job(monkeypatch, FixedCluster({queue: 1000 * i + 1 for i, queue in enumerate(queues)}), old).stands(dict.fromkeys(queues, 0))
+    job = Job(
+        monkeypatch, FixedCluster({queue: 1000 * i + 1 for i, queue in enumerate(queues)}), old
+    ).stands(dict.fromkeys(queues, 0))
     job.reader._size = 1
     assert {one.queue for one in job.step()} == set(queues)

@@ -1,4 +1,6 @@
-"""Positions in checkpoints and options: one canonical text, refused where it belongs to another query, exact about what is missing."""
+"""Positions in checkpoints and options: one canonical text, refused where it belongs to another
+query, exact about what is missing.
+"""
 
 import json
 from random import Random
@@ -15,7 +17,11 @@ from ogive.spark.bounds import AtTime, AtTimes, Behind
 from ogive.spark.offsets import fingerprint, from_offset, resolve, times_wanted, to_offset
 from ogive.wire.bodies import TopicOffset
 
-A0, A1, B0 = MessageQueue("Orders", "broker-a", 0), MessageQueue("Orders", "broker-a", 1), MessageQueue("Orders", "broker-b", 0)
+A0, A1, B0 = (
+    MessageQueue("Orders", "broker-a", 0),
+    MessageQueue("Orders", "broker-a", 1),
+    MessageQueue("Orders", "broker-b", 0),
+)
 OWNER = fingerprint("Orders", "*")
 
 
@@ -25,7 +31,12 @@ def span(first: int, following: int) -> TopicOffset:
 
 SPANS = {A0: span(5, 100), A1: span(0, 50)}
 
-queues = st.builds(MessageQueue, st.sampled_from(["Orders", "%DLQ%g"]), st.sampled_from(["broker-a", "broker-b"]), st.integers(0, 20))
+queues = st.builds(
+    MessageQueue,
+    st.sampled_from(["Orders", "%DLQ%g"]),
+    st.sampled_from(["broker-a", "broker-b"]),
+    st.integers(0, 20),
+)
 
 
 @given(st.dictionaries(queues, st.integers(0, 2**62)))
@@ -43,7 +54,11 @@ def test_equal_positions_are_equal_text(positions: dict[MessageQueue, int], rand
 
 def test_a_checkpoint_of_other_topics_or_tags_is_refused() -> None:
     offset = to_offset({A0: 1}, OWNER)
-    for other in (fingerprint("Payments", "*"), fingerprint("Orders", "paid"), fingerprint("Orders\0Payments", "*")):
+    for other in (
+        fingerprint("Payments", "*"),
+        fingerprint("Orders", "paid"),
+        fingerprint("Orders\0Payments", "*"),
+    ):
         with pytest.raises(InvalidOption, match="Orders"):
             from_offset(offset, other)
 
@@ -63,7 +78,10 @@ def test_a_group_starts_where_it_stands_and_else_with_the_first_message() -> Non
 
 
 def test_json_offsets_name_every_queue() -> None:
-    assert resolve("startingOffsets", {"Orders": {"broker-a": {0: 7, 1: -1}}}, SPANS, {}) == {A0: 7, A1: 50}
+    assert resolve("startingOffsets", {"Orders": {"broker-a": {0: 7, 1: -1}}}, SPANS, {}) == {
+        A0: 7,
+        A1: 50,
+    }
     with pytest.raises(InvalidOption, match="Orders/broker-a/1"):
         resolve("startingOffsets", {"Orders": {"broker-a": {0: 7}}}, SPANS, {})
 
@@ -85,7 +103,9 @@ def test_the_broker_may_be_left_out_where_there_is_one() -> None:
 
 
 def test_an_end_may_lie_ahead_of_a_stream() -> None:
-    assert resolve("endingOffsets", {"Orders": {"broker-a": {0: 7, 1: 51}}}, SPANS, {}, beyond=True) == {A0: 7, A1: 51}
+    assert resolve(
+        "endingOffsets", {"Orders": {"broker-a": {0: 7, 1: 51}}}, SPANS, {}, beyond=True
+    ) == {A0: 7, A1: 51}
 
 
 def test_so_many_messages_before_the_end() -> None:
@@ -95,11 +115,15 @@ def test_so_many_messages_before_the_end() -> None:
 
 def test_times_are_looked_up_and_kept_within_the_queue() -> None:
     assert times_wanted("startingTimestamp", AtTime(7), SPANS) == {A0: 7, A1: 7}
-    assert times_wanted("startingOffsetsByTimestamp", AtTimes({"Orders": {"": {0: 1, 1: 2}}}), SPANS) == {A0: 1, A1: 2}
+    assert times_wanted(
+        "startingOffsetsByTimestamp", AtTimes({"Orders": {"": {0: 1, 1: 2}}}), SPANS
+    ) == {A0: 1, A1: 2}
     assert times_wanted("startingOffsets", "latest", SPANS) == {}
     assert resolve("startingTimestamp", AtTime(7), SPANS, {}, {A0: 3, A1: 51}) == {A0: 5, A1: 50}
 
 
 def test_times_name_every_queue() -> None:
-    with pytest.raises(InvalidOption, match="startingOffsetsByTimestamp says nothing about queue Orders/broker-a/1"):
+    with pytest.raises(
+        InvalidOption, match="startingOffsetsByTimestamp says nothing about queue Orders/broker-a/1"
+    ):
         times_wanted("startingOffsetsByTimestamp", AtTimes({"Orders": {"": {0: 1}}}), SPANS)

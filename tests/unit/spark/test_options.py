@@ -10,7 +10,12 @@ from ogive.client.config import ClientConfig
 from ogive.errors import InvalidOption
 from ogive.spark.access import NAMES
 from ogive.spark.bounds import AtTime, AtTimes, Behind, parse_time
-from ogive.spark.options import DEFAULT_MAX_OFFSETS_PER_TRIGGER, SinkOptions, SourceOptions, access_of
+from ogive.spark.options import (
+    DEFAULT_MAX_OFFSETS_PER_TRIGGER,
+    SinkOptions,
+    SourceOptions,
+    access_of,
+)
 from ogive.wire.acl import Credentials
 
 
@@ -51,16 +56,33 @@ def test_every_option_is_read() -> None:
         pollTimeoutMs="1500",
         **{"fetchOffset.numRetries": "0", "fetchOffset.retryIntervalMs": "10"},
     )
-    assert (options.min_offsets_per_trigger, options.max_bytes_per_trigger, options.max_trigger_delay_s) == (5, 64 << 20, 30.0)
-    assert (options.starting_strategy, options.offset_commit_interval_s, options.include_metadata) == ("error", 5.0, True)
-    assert (options.poll_timeout_s, options.fetch_retries, options.fetch_retry_interval_s) == (1.5, 0, 0.01)
+    assert (
+        options.min_offsets_per_trigger,
+        options.max_bytes_per_trigger,
+        options.max_trigger_delay_s,
+    ) == (5, 64 << 20, 30.0)
+    assert (
+        options.starting_strategy,
+        options.offset_commit_interval_s,
+        options.include_metadata,
+    ) == ("error", 5.0, True)
+    assert (options.poll_timeout_s, options.fetch_retries, options.fetch_retry_interval_s) == (
+        1.5,
+        0,
+        0.01,
+    )
     assert options.selection.queue_ids == frozenset({0, 3})
     assert options.access.name_servers == ("a:1", "b:2")
     assert options.selection.topics == ("%DLQ%billing", "Orders")
     assert options.starting == {"Orders": {"broker-a": {0: 23, 1: -2}}}
     assert options.ending == {"Orders": {"": {0: 50}}}
     assert (options.max_offsets_per_trigger, options.max_partitions) == (10, 3)
-    assert (options.preserve_order, options.commit_offsets, options.fail_on_data_loss, options.include_properties) == (False,) * 4
+    assert (
+        options.preserve_order,
+        options.commit_offsets,
+        options.fail_on_data_loss,
+        options.include_properties,
+    ) == (False,) * 4
     assert options.consumer_group == "billing"
     assert options.tags == frozenset({"paid", "refunded"})
     assert options.subscription == "paid || refunded"
@@ -74,8 +96,14 @@ def test_the_topic_goes_by_several_names(name: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"startingOffset": "latest"}, "unknown option 'startingOffset': did you mean startingOffsets"),
-        ({"kafka.bootstrap.servers": "x"}, "unknown option 'kafka.bootstrap.servers': the option is nameServer"),
+        (
+            {"startingOffset": "latest"},
+            "unknown option 'startingOffset': did you mean startingOffsets",
+        ),
+        (
+            {"kafka.bootstrap.servers": "x"},
+            "unknown option 'kafka.bootstrap.servers': the option is nameServer",
+        ),
         ({"groupIdPrefix": "x"}, "unknown option 'groupIdPrefix': the option is consumerGroup"),
         ({"subExpression": "x"}, "unknown option 'subExpression': the option is tags"),
         ({"pullBatchSize": "32"}, "maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch"),
@@ -86,7 +114,10 @@ def test_the_topic_goes_by_several_names(name: str) -> None:
         ({"service.url": "pulsar://x"}, "the option is nameServer"),
         ({"endpoints": "x"}, "the option is nameServer"),
         ({"consumeFromWhere": "x"}, "the option is startingOffsets"),
-        ({"kafka.max.poll.records": "5"}, "maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch"),
+        (
+            {"kafka.max.poll.records": "5"},
+            "maxOffsetsPerTrigger and maxBytesPerTrigger bound a batch",
+        ),
         ({"kafka.sasl.jaas.config": "x"}, "credentials, or accessKey and secretKey"),
         ({"kafka.ssl.truststore.location": "x"}, "the options are tls, tls.ca"),
         ({"password": "x"}, "the option is secretKey"),
@@ -94,16 +125,34 @@ def test_the_topic_goes_by_several_names(name: str) -> None:
         ({"numPartitions": "5"}, "the options are minPartitions and maxPartitions"),
         ({"deadLetterTopic": "x"}, "deadLetterTopic is an option of writing"),
         ({"owner": "me"}, "USING rocketmq needs columns"),
-        ({"startingOffsets": "latest-5", "endingOffsets": "latest-10"}, "starts at latest-5, behind its end, which is latest-10"),
-        ({"startingOffsets": "latest", "endingOffsets": "latest-5"}, "starts at latest, behind its end, which is latest-5"),
-        ({"kafka.fetch.max.wait.ms": "5"}, "options of Kafka's clients mean nothing here; known options: nameServer"),
+        (
+            {"startingOffsets": "latest-5", "endingOffsets": "latest-10"},
+            "starts at latest-5, behind its end, which is latest-10",
+        ),
+        (
+            {"startingOffsets": "latest", "endingOffsets": "latest-5"},
+            "starts at latest, behind its end, which is latest-5",
+        ),
+        (
+            {"kafka.fetch.max.wait.ms": "5"},
+            "options of Kafka's clients mean nothing here; known options: nameServer",
+        ),
         ({"option.subscribe": "Orders", "subscribe": "Orders"}, "USING rocketmq needs columns"),
         ({"something": "5"}, "unknown option 'something': known options: nameServer"),
-        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger='0': expected a whole number above zero"),
+        (
+            {"maxOffsetsPerTrigger": "0"},
+            "maxOffsetsPerTrigger='0': expected a whole number above zero",
+        ),
         ({"maxPartitions": "many"}, "maxPartitions='many'"),
         ({"failOnDataLoss": "yes"}, "failOnDataLoss='yes': expected true or false"),
-        ({"startingOffsets": "newest"}, "startingOffsets='newest': expected earliest, latest, latest-1000, group, or JSON"),
-        ({"startingTimestamp": "yesterday"}, "startingTimestamp='yesterday': expected milliseconds since 1970"),
+        (
+            {"startingOffsets": "newest"},
+            "startingOffsets='newest': expected earliest, latest, latest-1000, group, or JSON",
+        ),
+        (
+            {"startingTimestamp": "yesterday"},
+            "startingTimestamp='yesterday': expected milliseconds since 1970",
+        ),
         ({"startingTimestamp": "-10"}, "or -10m"),
         ({"startingOffsetsByTimestamp": "[1]"}, "startingOffsetsByTimestamp='[1]': expected JSON"),
         ({"startingOffsetsByTimestamp": '{"Orders": {"0": "soon"}}'}, "startingOffsetsByTimestamp"),
@@ -114,15 +163,27 @@ def test_the_topic_goes_by_several_names(name: str) -> None:
             {"minOffsetsPerTrigger": "20", "maxOffsetsPerTrigger": "10"},
             "minOffsetsPerTrigger is 20, more than maxOffsetsPerTrigger, which is 10",
         ),
-        ({"minPartitions": "5", "maxPartitions": "2"}, "minPartitions is 5, more than maxPartitions, which is 2"),
-        ({"minPartitions": "5", "preserveOrder": "true"}, "preserveOrder=true keeps every queue in one partition"),
+        (
+            {"minPartitions": "5", "maxPartitions": "2"},
+            "minPartitions is 5, more than maxPartitions, which is 2",
+        ),
+        (
+            {"minPartitions": "5", "preserveOrder": "true"},
+            "preserveOrder=true keeps every queue in one partition",
+        ),
         ({"subscribePattern": "a.*"}, "subscribe and subscribePattern are given"),
         ({"sqlFilter": "amount >"}, "sqlFilter='amount >'"),
-        ({"sqlFilter": "amount > 3", "tags": "paid"}, "tags and sqlFilter are given: one filter at a time"),
+        (
+            {"sqlFilter": "amount > 3", "tags": "paid"},
+            "tags and sqlFilter are given: one filter at a time",
+        ),
         ({"queues": "first"}, "queues='first'"),
         ({"fetchOffset.numRetries": "-1"}, "fetchOffset.numRetries"),
         ({"accessKey": "me"}, "credentials are two options: accessKey and secretKey"),
-        ({"accessKey": "me", "secretKey": "x", "credentials": "tools.yml"}, "credentials are given twice"),
+        (
+            {"accessKey": "me", "secretKey": "x", "credentials": "tools.yml"},
+            "credentials are given twice",
+        ),
         ({"tls.ca": "ca.pem"}, "tls.ca needs the option tls=true"),
         ({"tls": "true", "tls.key": "key.pem"}, "tls.key needs the option tls.certificate"),
         ({"startingOffsets": '{"Orders": {"broker-a": {"0": -3}}}'}, "startingOffsets"),
@@ -146,12 +207,18 @@ def test_a_wrong_option_is_named(options: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize("text", ["broker.example", "http://a:1; b", "[::1]:9876"])
 def test_name_servers_mean_what_they_mean_to_every_client(text: str) -> None:
-    assert source(nameServer=text).access.name_servers == ClientConfig(name_server=text).name_servers
+    assert (
+        source(nameServer=text).access.name_servers == ClientConfig(name_server=text).name_servers
+    )
 
 
 def test_an_option_given_twice_under_two_names_is_refused() -> None:
-    """Else one of two topics is silently not read, and which one depends on the order of the options."""
-    with pytest.raises(InvalidOption, match="'path' says 'Refunds', but subscribe is 'Orders' already"):
+    """Else one of two topics is silently not read, and which one depends on the order of the
+    options.
+    """
+    with pytest.raises(
+        InvalidOption, match="'path' says 'Refunds', but subscribe is 'Orders' already"
+    ):
         source(path="Refunds")
     with pytest.raises(InvalidOption, match="'path' says 'Refunds', but topic is 'Orders' already"):
         SinkOptions.parse({"topic": "Orders", "path": "Refunds"})
@@ -187,8 +254,19 @@ def test_a_time_comes_before_times_and_those_before_offsets() -> None:
 def test_queues_may_be_assigned() -> None:
     options = SourceOptions.parse({"assign": '{"Orders": [0, 2], "Refunds": {"broker-a": [1]}}'})
     assert options.selection.topics == ("Orders", "Refunds")
-    assert options.selection.assigned == {"Orders": {"": frozenset({0, 2})}, "Refunds": {"broker-a": frozenset({1})}}
-    for wrong in ("{}", "[]", '{"Orders": []}', '{"Orders": [-1]}', '{"Orders": ["a"]}', '{"no spaces": [1]}', "x"):
+    assert options.selection.assigned == {
+        "Orders": {"": frozenset({0, 2})},
+        "Refunds": {"broker-a": frozenset({1})},
+    }
+    for wrong in (
+        "{}",
+        "[]",
+        '{"Orders": []}',
+        '{"Orders": [-1]}',
+        '{"Orders": ["a"]}',
+        '{"no spaces": [1]}',
+        "x",
+    ):
         with pytest.raises(InvalidOption, match="assign="):
             SourceOptions.parse({"assign": wrong})
 
@@ -213,10 +291,14 @@ def test_what_is_read_says_whose_a_checkpoint_is() -> None:
 
 
 def test_a_namespace_goes_around_every_name_on_the_wire() -> None:
-    options = source(namespace="shop", consumerGroup="billing", startingOffsets='{"Orders": {"0": 1}}')
+    options = source(
+        namespace="shop", consumerGroup="billing", startingOffsets='{"Orders": {"0": 1}}'
+    )
     assert (options.selection.topics, options.consumer_group) == (("shop%Orders",), "shop%billing")
     assert options.starting == {"shop%Orders": {"": {0: 1}}}
-    assert SourceOptions.parse({"namespace": "shop", "assign": '{"%DLQ%billing": [0]}'}).selection.topics == ("%DLQ%shop%billing",)
+    assert SourceOptions.parse(
+        {"namespace": "shop", "assign": '{"%DLQ%billing": [0]}'}
+    ).selection.topics == ("%DLQ%shop%billing",)
     assert SinkOptions.parse({"namespace": "shop", "topic": "Orders"}).topic == "shop%Orders"
     with pytest.raises(InvalidOption, match="namespace 'a b'"):
         source(namespace="a b")
@@ -224,7 +306,9 @@ def test_a_namespace_goes_around_every_name_on_the_wire() -> None:
 
 def test_the_secret_is_in_no_text() -> None:
     options = source(accessKey="me", secretKey="very secret", securityToken="token")
-    assert options.access.credentials == Credentials(access_key="me", secret_key="very secret", security_token="token")
+    assert options.access.credentials == Credentials(
+        access_key="me", secret_key="very secret", security_token="token"
+    )
     assert "very secret" not in repr(options)
 
 
@@ -241,11 +325,22 @@ def test_a_file_of_credentials_is_read_by_who_connects(tmp_path: Path) -> None:
 
 def test_options_say_all_of_an_access() -> None:
     given = {
-        "nameServer": "a:1;b:2", "namespace": "shop", "accessKey": "me", "secretKey": "s", "securityToken": "t", "tls": "true",
-        "tls.ca": "ca.pem", "tls.certificate": "c.pem", "tls.key": "k.pem", "tls.verify": "false",
-    }  # fmt: skip
+        "nameServer": "a:1;b:2",
+        "namespace": "shop",
+        "accessKey": "me",
+        "secretKey": "s",
+        "securityToken": "t",
+        "tls": "true",
+        "tls.ca": "ca.pem",
+        "tls.certificate": "c.pem",
+        "tls.key": "k.pem",
+        "tls.verify": "false",
+    }
     assert access_of(given).options() == given
-    assert access_of({"nameServer": "a:1", "credentials": "tools.yml"}).options() == {"nameServer": "a:1", "credentials": "tools.yml"}
+    assert access_of({"nameServer": "a:1", "credentials": "tools.yml"}).options() == {
+        "nameServer": "a:1",
+        "credentials": "tools.yml",
+    }
     assert given.keys() | {"credentials"} == set(NAMES)
 
 
@@ -260,8 +355,14 @@ def test_every_tag_is_no_filter() -> None:
 
 
 def test_sink_options() -> None:
-    options = SinkOptions.parse({"topic": "Orders", "nameServer": "a:1", "checkpointLocation": "/tmp/x", "maxInFlight": "8"})
-    assert (options.topic, options.access.name_servers, options.max_in_flight) == ("Orders", ("a:1",), 8)
+    options = SinkOptions.parse(
+        {"topic": "Orders", "nameServer": "a:1", "checkpointLocation": "/tmp/x", "maxInFlight": "8"}
+    )
+    assert (options.topic, options.access.name_servers, options.max_in_flight) == (
+        "Orders",
+        ("a:1",),
+        8,
+    )
     assert options.checkpoint == Path("/tmp/x")
 
 
@@ -295,7 +396,8 @@ TOO_EARLY = "2026-01-01T00:00:00Z"
     [
         (
             {"startingTimestamp": TOO_LATE, "endingTimestamp": TOO_EARLY},
-            "the read starts at 2026-01-02T00:00:00Z, behind its end, which is 2026-01-01T00:00:00Z",
+            "the read starts at 2026-01-02T00:00:00Z, behind its end, which is "
+            "2026-01-01T00:00:00Z",
         ),
         ({"startingTimestamp": "-5m", "endingTimestamp": "-10m"}, "behind its end"),
         (
@@ -305,15 +407,23 @@ TOO_EARLY = "2026-01-01T00:00:00Z"
             },
             "the read starts for queue Orders/b/1 at",
         ),
-        ({"startingTimestamp": "7", "endingOffsetsByTimestamp": '{"Orders": {"0": 6}}'}, "for queue Orders/"),
-        ({"startingOffsetsByTimestamp": '{"Orders": {"0": 7}}', "endingTimestamp": "6"}, "for queue Orders/"),
+        (
+            {"startingTimestamp": "7", "endingOffsetsByTimestamp": '{"Orders": {"0": 6}}'},
+            "for queue Orders/",
+        ),
+        (
+            {"startingOffsetsByTimestamp": '{"Orders": {"0": 7}}', "endingTimestamp": "6"},
+            "for queue Orders/",
+        ),
         (
             {"startingOffsets": '{"Orders": {"0": 20}}', "endingOffsets": '{"Orders": {"0": 10}}'},
             "startingOffsets says 20 for queue .*, behind the end of the read, which is 10",
         ),
     ],
-)  # fmt: skip
-def test_a_read_that_ends_before_it_starts_is_refused(options: dict[str, str], message: str) -> None:
+)
+def test_a_read_that_ends_before_it_starts_is_refused(
+    options: dict[str, str], message: str
+) -> None:
     """It would have no rows and say nothing; a stream as well."""
     with pytest.raises(InvalidOption, match=message):
         SourceOptions.parse({"subscribe": "Orders", **options})
@@ -331,7 +441,10 @@ def test_a_read_whose_ends_cannot_be_compared_is_accepted(options: dict[str, str
     SourceOptions.parse({"subscribe": "Orders", **options})
 
 
-@pytest.mark.parametrize(("name", "message"), [("includeHeaders", "a column properties"), ("group", "the option is producerGroup")])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("includeHeaders", "a column properties"), ("group", "the option is producerGroup")],
+)
 def test_names_of_other_sinks_say_what_to_write(name: str, message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
         SinkOptions.parse({"topic": "Orders", name: "x"})

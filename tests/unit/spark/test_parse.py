@@ -41,12 +41,16 @@ class Odder:
 def test_a_dataclass_becomes_columns() -> None:
     schema = json_schema(Order)
     assert schema.simpleString() == (
-        "struct<number:bigint,price:decimal(38,18),at:timestamp,lines:array<struct<item:string,count:bigint>>,notes:map<string,string>>"
+        "struct<number:bigint,price:decimal(38,18),at:timestamp,lines:array<struct<item:string,"
+        "count:bigint>>,notes:map<string,string>>"
     )
     assert [one.nullable for one in schema] == [False, False, True, False, False]
 
 
-@pytest.mark.parametrize(("kind", "message"), [(int, "no dataclass"), (Odd, "field either of Odd"), (Odder, "field items of Odder")])
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [(int, "no dataclass"), (Odd, "field either of Odd"), (Odder, "field items of Odder")],
+)
 def test_what_has_no_column_is_named(kind: type, message: str) -> None:
     with pytest.raises(InvalidOption, match=message):
         json_schema(kind)

@@ -1,4 +1,6 @@
-"""The consumer group's copy of a stream's progress: the newest position arrives, one store at a time, and nothing raises."""
+"""The consumer group's copy of a stream's progress: the newest position arrives, one store at a
+time, and nothing raises.
+"""
 
 import os
 import signal
@@ -62,11 +64,14 @@ def test_between_two_stores_lies_the_interval_that_is_asked_for(cluster: Scripte
             if not future.done():
                 future.set_result(None)
     assert cluster.started == [1, 4]
-    progress.flush()  # at the end what waits is stored at once
+    # at the end what waits is stored at once
+    progress.flush()
     assert cluster.started == [1, 4, 5]
 
 
-def test_one_store_at_a_time_and_the_newest_wins(cluster: ScriptedCluster, progress: Progress) -> None:
+def test_one_store_at_a_time_and_the_newest_wins(
+    cluster: ScriptedCluster, progress: Progress
+) -> None:
     for position in (5, 6, 7):
         progress.advance({QUEUE: position})
     assert cluster.started == [5]
@@ -110,7 +115,8 @@ def test_sigterm_flushes_and_ends_the_process() -> None:
 
         class Cluster:
             def start_commit(self, group, offsets):
-                os.write(1, b"stored %d\\n" % next(iter(offsets.values())))  # the signal may come while print() has not returned yet
+                # the signal may come while print() has not returned yet
+                os.write(1, b"stored %d\\n" % next(iter(offsets.values())))
                 done = Future()
                 done.set_result(None)
                 return done

@@ -1,4 +1,6 @@
-"""Which offsets a trigger reads and how they become partitions: nothing twice, nothing left out, queues whole and few tasks."""
+"""Which offsets a trigger reads and how they become partitions: nothing twice, nothing left out,
+queues whole and few tasks.
+"""
 
 import pytest
 from hypothesis import given
@@ -7,10 +9,16 @@ from hypothesis import strategies as st
 from ogive.model import MessageQueue
 from ogive.spark.ranges import ROWS_PER_PARTITION, Chunks, QueueRange, admit, admit_bytes, pack
 
-QUEUES = [MessageQueue("Orders", broker, number) for broker in ("broker-a", "broker-b") for number in range(4)]
+QUEUES = [
+    MessageQueue("Orders", broker, number)
+    for broker in ("broker-a", "broker-b")
+    for number in range(4)
+]
 queues = st.sampled_from(QUEUES)
 ranges = st.dictionaries(queues, st.tuples(st.integers(0, 10**6), st.integers(0, 10**6))).map(
-    lambda spans: [QueueRange(queue, start, start + length) for queue, (start, length) in spans.items()]
+    lambda spans: [
+        QueueRange(queue, start, start + length) for queue, (start, length) in spans.items()
+    ]
 )
 
 
@@ -25,19 +33,25 @@ def whole(pieces: list[QueueRange]) -> list[QueueRange]:
     return joined
 
 
-# --- partitions ------------------------------------------------------------------------------------------------------
+# --- partitions -----------------------------------------------------------------------------------
 
 
 @given(ranges, st.integers(1, 9), st.booleans())
-def test_partitions_hold_every_offset_once(wanted: list[QueueRange], most: int, preserve_order: bool) -> None:
+def test_partitions_hold_every_offset_once(
+    wanted: list[QueueRange], most: int, preserve_order: bool
+) -> None:
     groups = pack(wanted, most, preserve_order=preserve_order)
     assert len(groups) <= most
     assert all(groups)
-    assert whole([piece for group in groups for piece in group]) == sorted(item for item in wanted if len(item))
+    assert whole([piece for group in groups for piece in group]) == sorted(
+        item for item in wanted if len(item)
+    )
 
 
 @given(ranges, st.integers(1, 9))
-def test_a_queue_stays_in_one_partition_where_order_counts(wanted: list[QueueRange], most: int) -> None:
+def test_a_queue_stays_in_one_partition_where_order_counts(
+    wanted: list[QueueRange], most: int
+) -> None:
     pieces = [piece for group in pack(wanted, most, preserve_order=True) for piece in group]
     assert sorted(pieces) == sorted(item for item in wanted if len(item))
 
@@ -60,27 +74,36 @@ def test_one_long_queue_is_split_where_order_does_not_count() -> None:
 
 
 @given(ranges, st.integers(1, 9), st.integers(1, 9), st.integers(1000, 10**6))
-def test_partitions_may_be_many_and_small(wanted: list[QueueRange], least: int, most: int, rows: int) -> None:
+def test_partitions_may_be_many_and_small(
+    wanted: list[QueueRange], least: int, most: int, rows: int
+) -> None:
     groups = pack(wanted, most, preserve_order=False, min_partitions=least, max_rows=rows)
     sizes = [sum(map(len, group)) for group in groups]
     assert len(groups) >= min(least, sum(map(len, wanted)))
     assert max(sizes, default=0) <= rows
     assert max(sizes, default=0) - min(sizes, default=0) <= 1
-    assert whole([piece for group in groups for piece in group]) == sorted(item for item in wanted if len(item))
+    assert whole([piece for group in groups for piece in group]) == sorted(
+        item for item in wanted if len(item)
+    )
 
 
 @given(st.dictionaries(queues, st.integers(0, 10**6), min_size=1), st.integers(1, 10**9))
 def test_bytes_are_shared_by_backlog(ahead: dict[MessageQueue, int], most: int) -> None:
     end = admit_bytes(dict.fromkeys(ahead, 0), ahead, dict.fromkeys(ahead, 100.0), most)
-    assert all((0 < end[queue] <= ahead[queue]) if ahead[queue] else end[queue] == 0 for queue in ahead)
+    assert all(
+        (0 < end[queue] <= ahead[queue]) if ahead[queue] else end[queue] == 0 for queue in ahead
+    )
     assert 100 * sum(end.values()) <= most + 100 * len(ahead)
 
 
 def test_nothing_to_read_is_no_partition() -> None:
-    assert pack([QueueRange(QUEUES[0], 7, 7), QueueRange(QUEUES[1], 7, 3)], 4, preserve_order=True) == []
+    assert (
+        pack([QueueRange(QUEUES[0], 7, 7), QueueRange(QUEUES[1], 7, 3)], 4, preserve_order=True)
+        == []
+    )
 
 
-# --- admission -------------------------------------------------------------------------------------------------------
+# --- admission ------------------------------------------------------------------------------------
 
 positions = st.dictionaries(queues, st.integers(0, 10**6))
 
@@ -119,7 +142,9 @@ def test_a_short_queue_beside_a_long_one_is_not_starved() -> None:
 def test_every_queue_advances_while_all_get_new_messages(
     first: dict[MessageQueue, int], limit: int, news: list[dict[MessageQueue, int]]
 ) -> None:
-    """However few rows a trigger reads: within one round of triggers each queue with a backlog is read."""
+    """However few rows a trigger reads: within one round of triggers each queue with a backlog is
+    read.
+    """
     at, latest = dict.fromkeys(QUEUES, 0), dict.fromkeys(QUEUES, 1000) | first
     served: dict[MessageQueue, int] = {}
     waiting = dict.fromkeys(QUEUES, 0)
@@ -143,7 +168,9 @@ def test_a_restart_at_each_trigger_starves_no_queue() -> None:
 
 
 def test_a_long_queue_beside_many_is_read_with_each_trigger() -> None:
-    """As many rows as queues, and two long queues: the shorter of these takes no more than its share."""
+    """As many rows as queues, and two long queues: the shorter of these takes no more than its
+    share.
+    """
     end = admit({}, dict.fromkeys(QUEUES[:6], 1) | {QUEUES[6]: 500, QUEUES[7]: 1000}, 8)
     assert end == dict.fromkeys(QUEUES, 1)
 
@@ -152,14 +179,21 @@ def test_no_limit_reads_everything() -> None:
     assert admit({}, {QUEUES[0]: 10**9}, None) == {QUEUES[0]: 10**9}
 
 
-# --- chunks ----------------------------------------------------------------------------------------------------------
+# --- chunks ---------------------------------------------------------------------------------------
 
 
-spans = st.builds(lambda queue, start, length: QueueRange(queue, start, start + length), queues, st.integers(0, 99), st.integers(1, 3000))
+spans = st.builds(
+    lambda queue, start, length: QueueRange(queue, start, start + length),
+    queues,
+    st.integers(0, 99),
+    st.integers(1, 3000),
+)
 
 
 @given(st.lists(spans, max_size=4), st.integers(1, 5000))
-def test_chunks_cover_ranges_in_order_whatever_the_broker_answers(wanted: list[QueueRange], answered: int) -> None:
+def test_chunks_cover_ranges_in_order_whatever_the_broker_answers(
+    wanted: list[QueueRange], answered: int
+) -> None:
     chunks = Chunks(wanted)
     pieces = []
     for chunk in chunks:
@@ -197,7 +231,9 @@ def test_one_short_answer_changes_nothing() -> None:
 
 @pytest.mark.parametrize(("record_bytes", "messages"), [(1, 4096), (1024, 1536), (1024 * 1024, 8)])
 def test_chunks_of_long_messages_are_shorter(record_bytes: int, messages: int) -> None:
-    """An answer of 2 MiB at most: so many of them are on their way that longer ones would be more than a broker keeps for a client."""
+    """An answer of 2 MiB at most: so many of them are on their way that longer ones would be more
+    than a broker keeps for a client.
+    """
     chunks = Chunks([QueueRange(QUEUES[0], 0, 10**6)])
     for _ in range(10):
         chunk = next(chunks)

@@ -42,9 +42,14 @@ class FixedCluster:
     def stored_ms(self, _: Positions, __: str) -> dict[MessageQueue, int]:
         return {}
 
-    def selected(self, _: object, patience: Patience, __: Iterable[MessageQueue] = (), **___: bool) -> Spans:
+    def selected(
+        self, _: object, patience: Patience, __: Iterable[MessageQueue] = (), **___: bool
+    ) -> Spans:
         self.patience = patience
-        return {queue: TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=0) for queue, end in self.ends.items()}
+        return {
+            queue: TopicOffset(min_offset=0, max_offset=end, last_update_timestamp=0)
+            for queue, end in self.ends.items()
+        }
 
     def committed(self, _: str, queues: Iterable[MessageQueue]) -> Positions:
         return {queue: self.of_group[queue] for queue in queues if queue in self.of_group}
@@ -56,7 +61,10 @@ class FixedCluster:
         return stored
 
     def search(self, times: Mapping[MessageQueue, int]) -> Positions:
-        return {queue: sum(stored < time for stored in self.stored_at[queue]) for queue, time in times.items()}
+        return {
+            queue: sum(stored < time for stored in self.stored_at[queue])
+            for queue, time in times.items()
+        }
 
     def end_of(self, queue: MessageQueue) -> int:
         return self.removed[queue]
@@ -68,74 +76,136 @@ class FixedCluster:
         yield from self.answers
 
 
-def plan(monkeypatch: pytest.MonkeyPatch, ends: Positions, committed: Positions | None = None, **options: str) -> list[QueueRange]:
+def plan(
+    monkeypatch: pytest.MonkeyPatch,
+    ends: Positions,
+    committed: Positions | None = None,
+    **options: str,
+) -> list[QueueRange]:
     """What a batch with *options* would read."""
     monkeypatch.setattr(reader, "cluster", lambda _: FixedCluster(ends, committed))
     batch = BatchReader(SourceOptions.parse({"subscribe": "Orders", **options}), MESSAGE_COLUMNS)
     return sorted(part for partition in batch.partitions() for part in partition.value)
 
 
-def test_options_say_how_long_a_broker_that_is_away_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_say_how_long_a_broker_that_is_away_is_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = FixedCluster({QUEUE: 30})
     monkeypatch.setattr(reader, "cluster", lambda _: cluster)
-    asked = {"pollTimeoutMs": "1500", "fetchOffset.numRetries": "2", "fetchOffset.retryIntervalMs": "10"}
+    asked = {
+        "pollTimeoutMs": "1500",
+        "fetchOffset.numRetries": "2",
+        "fetchOffset.retryIntervalMs": "10",
+    }
     BatchReader(SourceOptions.parse({"subscribe": "Orders", **asked}), MESSAGE_COLUMNS).partitions()
-    assert (cluster.patience.window_s, cluster.patience.retries, cluster.patience.pause_s) == (1.5, 2, 0.01)
+    assert (cluster.patience.window_s, cluster.patience.retries, cluster.patience.pause_s) == (
+        1.5,
+        2,
+        0.01,
+    )
 
 
 def test_a_batch_reads_from_where_the_group_stands(monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = plan(monkeypatch, {QUEUE: 30, OTHER: 5}, {QUEUE: 10}, startingOffsets="group", consumerGroup="g")
+    planned = plan(
+        monkeypatch, {QUEUE: 30, OTHER: 5}, {QUEUE: 10}, startingOffsets="group", consumerGroup="g"
+    )
     assert planned == [QueueRange(QUEUE, 10, 30), QueueRange(OTHER, 0, 5)]
 
 
-def test_a_group_behind_the_end_of_a_queue_is_data_loss(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """The queue was made anew since: it holds messages at offsets that the group has passed, which nobody would ever read."""
+def test_a_group_behind_the_end_of_a_queue_is_data_loss(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The queue was made anew since: it holds messages at offsets that the group has passed, which
+    nobody would ever read.
+    """
     shorter = {QUEUE: 30, OTHER: 5}
     with pytest.raises(DataLoss, match="ends at offset 30, but was read up to 100"):
         plan(monkeypatch, shorter, {QUEUE: 100}, startingOffsets="group", consumerGroup="g")
     with caplog.at_level(logging.WARNING):
-        planned = plan(monkeypatch, shorter, {QUEUE: 100}, startingOffsets="group", consumerGroup="g", failOnDataLoss="false")
+        planned = plan(
+            monkeypatch,
+            shorter,
+            {QUEUE: 100},
+            startingOffsets="group",
+            consumerGroup="g",
+            failOnDataLoss="false",
+        )
     assert planned == [QueueRange(OTHER, 0, 5)]
     assert "ends at offset 30" in caplog.text
 
 
 def test_a_start_behind_the_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would read nothing and say nothing."""
-    with pytest.raises(InvalidOption, match=r"startingOffsets says 20 for queue .*, behind the end of the read, which is 10"):
-        plan(monkeypatch, {QUEUE: 30}, startingOffsets='{"Orders": {"0": 20}}', endingOffsets='{"Orders": {"0": 10}}')
+    with pytest.raises(
+        InvalidOption,
+        match=r"startingOffsets says 20 for queue .*, behind the end of the read, which is 10",
+    ):
+        plan(
+            monkeypatch,
+            {QUEUE: 30},
+            startingOffsets='{"Orders": {"0": 20}}',
+            endingOffsets='{"Orders": {"0": 10}}',
+        )
 
 
 @pytest.mark.parametrize("starting", ['{"Orders": {"0": 20}}', "latest", "latest-5"])
-def test_a_start_behind_the_end_is_refused_however_it_is_said(monkeypatch: pytest.MonkeyPatch, starting: str) -> None:
+def test_a_start_behind_the_end_is_refused_however_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, starting: str
+) -> None:
     """Also where one side leaves the broker out, and of a stream."""
     ending = '{"Orders": {"broker-a": {"0": 10}}}'
     message = r"startingOffsets says \d+ for queue .*, behind the end of the read, which is 10"
     with pytest.raises(InvalidOption, match=message):
         plan(monkeypatch, {QUEUE: 30}, startingOffsets=starting, endingOffsets=ending)
     with pytest.raises(InvalidOption, match=message):
-        stream(monkeypatch, FixedCluster({QUEUE: 30}), startingOffsets=starting, endingOffsets=ending).initialOffset()
+        stream(
+            monkeypatch, FixedCluster({QUEUE: 30}), startingOffsets=starting, endingOffsets=ending
+        ).initialOffset()
 
 
-def test_a_group_that_has_passed_the_end_leaves_nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_group_that_has_passed_the_end_leaves_nothing_to_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     ending = '{"Orders": {"0": 10}}'
-    assert plan(monkeypatch, {QUEUE: 30}, {QUEUE: 20}, startingOffsets="group", consumerGroup="g", endingOffsets=ending) == []
+    assert (
+        plan(
+            monkeypatch,
+            {QUEUE: 30},
+            {QUEUE: 20},
+            startingOffsets="group",
+            consumerGroup="g",
+            endingOffsets=ending,
+        )
+        == []
+    )
 
 
-# --- streams ---------------------------------------------------------------------------------------------------------
+# --- streams --------------------------------------------------------------------------------------
 
 
 def stream(monkeypatch: pytest.MonkeyPatch, cluster: FixedCluster, **options: str) -> StreamReader:
     monkeypatch.setattr(reader, "cluster", lambda _: cluster)
     monkeypatch.setattr(reader, "SETTLE_S", 0.0)
-    return StreamReader(SourceOptions.parse({"subscribe": "Orders", "startingOffsets": "earliest", **options}), MESSAGE_COLUMNS)
+    return StreamReader(
+        SourceOptions.parse({"subscribe": "Orders", "startingOffsets": "earliest", **options}),
+        MESSAGE_COLUMNS,
+    )
 
 
 def ends(offset: Mapping[str, Any]) -> list[int]:
-    return [end for brokers in offset["q"].values() for queues in brokers.values() for end in queues.values()]
+    return [
+        end
+        for brokers in offset["q"].values()
+        for queues in brokers.values()
+        for end in queues.values()
+    ]
 
 
 def test_the_first_offset_is_asked_twice_and_answered_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark 4.3 asks a new query's reader again after the first latestOffset: what came in between would never be read."""
+    """Spark 4.3 asks a new query's reader again after the first latestOffset: what came in between
+    would never be read.
+    """
     cluster = FixedCluster({QUEUE: 30})
     source = stream(monkeypatch, cluster, startingOffsets="latest")
     first = source.initialOffset()
@@ -144,8 +214,12 @@ def test_the_first_offset_is_asked_twice_and_answered_once(monkeypatch: pytest.M
     assert source.initialOffset() == first
 
 
-def test_a_first_batch_that_failed_begins_again_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new process is asked then, which sees what has come meanwhile; Spark gives a Python source no place to write to but its group."""
+def test_a_first_batch_that_failed_begins_again_where_it_began(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new process is asked then, which sees what has come meanwhile; Spark gives a Python source
+    no place to write to but its group.
+    """
     cluster = FixedCluster({QUEUE: 30, OTHER: 5})
     options = {"startingOffsets": "latest", "consumerGroup": "g"}
     first = stream(monkeypatch, cluster, **options).initialOffset()
@@ -155,8 +229,12 @@ def test_a_first_batch_that_failed_begins_again_where_it_began(monkeypatch: pyte
 
 
 @pytest.mark.parametrize("looks", [1, 3, 1000])
-def test_a_queue_that_is_shorter_than_what_was_read_is_looked_at_again_for_a_while(monkeypatch: pytest.MonkeyPatch, looks: int) -> None:
-    """A broker that starts shows its queues bit by bit: five looks a second, until they are whole or two seconds are over."""
+def test_a_queue_that_is_shorter_than_what_was_read_is_looked_at_again_for_a_while(
+    monkeypatch: pytest.MonkeyPatch, looks: int
+) -> None:
+    """A broker that starts shows its queues bit by bit: five looks a second, until they are whole
+    or two seconds are over.
+    """
     cluster = FixedCluster({QUEUE: 30})
     source = stream(monkeypatch, cluster)
     monkeypatch.setattr(reader, "SETTLE_S", 2.0)
@@ -211,21 +289,33 @@ def test_messages_before_an_ending_time_may_still_come(monkeypatch: pytest.Monke
     assert ends(source.latestOffset(start, ReadMaxRows(1000))) == [4]
 
 
-def test_a_start_without_a_message_since_then_is_an_error_where_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_without_a_message_since_then_is_an_error_where_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = FixedCluster({QUEUE: 3})
     cluster.stored_at[QUEUE] = [100, 110, 120]
     assert ends(stream(monkeypatch, cluster, startingTimestamp="105").initialOffset()) == [1]
     assert ends(stream(monkeypatch, cluster, startingTimestamp="500").initialOffset()) == [3]
-    with pytest.raises(InvalidOption, match="startingTimestamp: queue Orders/broker-a/0 has no message since then"):
-        stream(monkeypatch, cluster, startingTimestamp="500", startingOffsetsByTimestampStrategy="error").initialOffset()
+    with pytest.raises(
+        InvalidOption, match="startingTimestamp: queue Orders/broker-a/0 has no message since then"
+    ):
+        stream(
+            monkeypatch,
+            cluster,
+            startingTimestamp="500",
+            startingOffsetsByTimestampStrategy="error",
+        ).initialOffset()
 
 
-def test_a_trigger_waits_for_enough_messages_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trigger_waits_for_enough_messages_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = FixedCluster({QUEUE: 30})
     source = stream(monkeypatch, cluster, minOffsetsPerTrigger="50", maxTriggerDelay="1h")
     start = source.initialOffset()
     first = source.latestOffset(start, ReadMaxRows(1000))
-    assert ends(first) == [30]  # a query begins at once
+    # a query begins at once
+    assert ends(first) == [30]
     cluster.ends[QUEUE] = 79
     assert source.latestOffset(first, ReadMaxRows(1000)) == first
     cluster.ends[QUEUE] = 80
@@ -238,7 +328,9 @@ def test_a_trigger_waits_for_enough_messages_but_not_for_ever(monkeypatch: pytes
 
 
 def test_an_available_now_query_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    source = stream(monkeypatch, FixedCluster({QUEUE: 30}), minOffsetsPerTrigger="50", maxTriggerDelay="1h")
+    source = stream(
+        monkeypatch, FixedCluster({QUEUE: 30}), minOffsetsPerTrigger="50", maxTriggerDelay="1h"
+    )
     source._advanced_at = time.monotonic()
     source.prepareForTriggerAvailableNow()
     assert ends(source.latestOffset(source.initialOffset(), ReadMaxRows(1000))) == [30]
@@ -258,7 +350,11 @@ def test_a_queue_that_was_taken_from_its_topic_is_named_with_what_was_not_read(
     both = {QUEUE: 30, OTHER: 5}
     source = stream(monkeypatch, cluster)
     start = to_offset(both, source._owner)
-    with pytest.raises(DataLoss, match="Orders/broker-a/1 is not a queue of its topic any more, and its offsets 5 to 8 were not read"):
+    with pytest.raises(
+        DataLoss,
+        match="Orders/broker-a/1 is not a queue of its topic any more, and its offsets 5 to 8 were "
+        "not read",
+    ):
         source.latestOffset(start, ReadMaxRows(1000))
     lenient = stream(monkeypatch, cluster, failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):
@@ -267,7 +363,9 @@ def test_a_queue_that_was_taken_from_its_topic_is_named_with_what_was_not_read(
     assert caplog.text.count("offsets 5 to 8") == 1
 
 
-def test_a_queue_whose_broker_is_away_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_queue_whose_broker_is_away_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     away = MessageQueue("Orders", "broker-b", 0)
     cluster = FixedCluster({QUEUE: 30})
     source = stream(monkeypatch, cluster)
@@ -283,7 +381,9 @@ def record(offset: int) -> bytes:
     return encode_stored(StoredMessage("Orders", b"x", queue_offset=offset))
 
 
-def test_a_hole_in_the_middle_of_an_answer_is_data_loss(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hole_in_the_middle_of_an_answer_is_data_loss(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = FixedCluster({QUEUE: 30})
     cluster.answers = [
         (QueueRange(QUEUE, 10, 20), b"".join(record(at) for at in (10, 11, 14, 15, 16, 18))),
@@ -294,11 +394,19 @@ def test_a_hole_in_the_middle_of_an_answer_is_data_loss(monkeypatch: pytest.Monk
         list(stream(monkeypatch, cluster).read(part))
     with caplog.at_level(logging.WARNING):
         batches = list(stream(monkeypatch, cluster, failOnDataLoss="false").read(part))
-    assert [offset for batch in batches for offset in batch.column("queueOffset").to_pylist()] == [10, 11, 14, 15, 16, 18, 20]
+    assert [offset for batch in batches for offset in batch.column("queueOffset").to_pylist()] == [
+        10,
+        11,
+        14,
+        15,
+        16,
+        18,
+        20,
+    ]
     assert [gap in caplog.text for gap in ("12 to 13", "17 to 17", "19 to 19")] == [True] * 3
 
 
-# --- brokers that are away -------------------------------------------------------------------------------------------
+# --- brokers that are away ------------------------------------------------------------------------
 
 AWAY = MessageQueue("Orders", "broker-b", 0)
 
@@ -308,13 +416,17 @@ def batches(source: StreamReader, at: dict[str, Any], count: int = 3) -> list[Qu
     planned: list[QueueRange] = []
     for _ in range(count):
         end = source.latestOffset(at, ReadMaxRows(100))
-        planned += [part for partition in source.partitions(at, end) for part in partition.value or ()]
+        planned += [
+            part for partition in source.partitions(at, end) for part in partition.value or ()
+        ]
         at = end
     return planned
 
 
 @pytest.mark.parametrize("starting", ["group", "latest"])
-def test_a_broker_that_comes_back_is_read_from_where_the_group_stands(starting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_comes_back_is_read_from_where_the_group_stands(
+    starting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not from its first message; and the group is not put back to that."""
     cluster = FixedCluster({QUEUE: 30}, {QUEUE: 30, AWAY: 1000})
     source = stream(monkeypatch, cluster, startingOffsets=starting, consumerGroup="g")
@@ -325,7 +437,9 @@ def test_a_broker_that_comes_back_is_read_from_where_the_group_stands(starting: 
     assert cluster.of_group[AWAY] == 1003
 
 
-def test_a_queue_that_its_topic_got_since_is_read_from_its_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_its_topic_got_since_is_read_from_its_first_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = FixedCluster({QUEUE: 30}, {QUEUE: 30})
     source = stream(monkeypatch, cluster, startingOffsets="group", consumerGroup="g")
     at = source.initialOffset()
@@ -333,14 +447,17 @@ def test_a_queue_that_its_topic_got_since_is_read_from_its_first_message(monkeyp
     assert batches(source, at) == [QueueRange(OTHER, 0, 4)]
 
 
-def test_a_slave_that_is_behind_has_lost_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slave_that_is_behind_has_lost_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = FixedCluster({QUEUE: 100})
     source = stream(monkeypatch, cluster)
     at = source.latestOffset(source.initialOffset(), ReadMaxRows(1000))
     cluster.ends[QUEUE], cluster.without_master = 98, {QUEUE.broker_name}
     assert batches(source, at) == []
     assert [entry.getMessage() for entry in caplog.records] == [
-        f"queue {QUEUE} was read up to 100, and its master is away: its slave ends at 98 and is waited for"
+        f"queue {QUEUE} was read up to 100, and its master is away: its slave ends at 98 and is "
+        "waited for"
     ]
     cluster.ends[QUEUE], cluster.without_master = 102, set()
     assert batches(source, at) == [QueueRange(QUEUE, 100, 102)]

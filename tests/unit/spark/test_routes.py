@@ -5,7 +5,14 @@ import pytest
 pytest.importorskip("pyspark")
 
 from ogive.client import api
-from ogive.errors import NoNameServer, NoPermission, NoRoute, NotANameServer, OgiveError, TopicNotExist
+from ogive.errors import (
+    NoNameServer,
+    NoPermission,
+    NoRoute,
+    NotANameServer,
+    OgiveError,
+    TopicNotExist,
+)
 from ogive.spark.routes import BrokerAway, Patience, Routes
 from ogive.transport.pool import ConnectionPool
 
@@ -21,11 +28,15 @@ async def ask(failure: OgiveError, *, settled: bool) -> int:
             raise failure
         return asked
 
-    return await Routes(ConnectionPool(), ("127.0.0.1:9876",)).insist("Orders", call, Patience(pause_s=0.0, settled=settled))
+    return await Routes(ConnectionPool(), ("127.0.0.1:9876",)).insist(
+        "Orders", call, Patience(pause_s=0.0, settled=settled)
+    )
 
 
 async def test_name_servers_that_are_away_are_waited_for_once_they_have_answered() -> None:
-    """A process that begins while all of them restart, for a query that runs: it failed at once, and with it the query."""
+    """A process that begins while all of them restart, for a query that runs: it failed at once,
+    and with it the query.
+    """
     assert await ask(NoNameServer("connection lost"), settled=True) == 2
 
 
@@ -41,8 +52,12 @@ async def test_something_else_at_the_address_is_an_error_at_once(settled: bool) 
         await ask(NotANameServer("a broker"), settled=settled)
 
 
-async def test_a_topic_without_route_is_told_to_a_user_who_may_not_see_the_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dead letters of a group that has none, for a user with rights on topics and groups: the job failed with the permission."""
+async def test_a_topic_without_route_is_told_to_a_user_who_may_not_see_the_brokers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The dead letters of a group that has none, for a user with rights on topics and groups: the
+    job failed with the permission.
+    """
 
     async def get_route(*_: object, **__: object) -> None:
         raise TopicNotExist(17, "no route")

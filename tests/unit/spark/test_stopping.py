@@ -1,4 +1,7 @@
-"""What a stop does to what Spark computes at once. Clean stops of queries: tests/integration/test_pipelines.py."""
+"""What a stop does to what Spark computes at once.
+
+Clean stops of queries: tests/integration/test_pipelines.py.
+"""
 
 import signal
 import threading
@@ -45,7 +48,8 @@ def test_a_stop_cancels_the_job_that_runs_and_is_an_interrupt(spark: Any) -> Non
     threading.Timer(0.05, stop.ask).start()
     with pytest.raises(KeyboardInterrupt), cancelled(spark, stop):
         spark.sparkContext.job()
-    assert spark.sparkContext.level == "OFF"  # Spark does not write of it
+    # Spark does not write of it
+    assert spark.sparkContext.level == "OFF"
     assert not [thread for thread in threading.enumerate() if thread.name == "ogive-cancel"]
 
 

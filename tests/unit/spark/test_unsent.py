@@ -1,4 +1,6 @@
-"""A repeated task sends what is not stored yet, each row once and under a key of its own, whatever order its rows come in."""
+"""A repeated task sends what is not stored yet, each row once and under a key of its own, whatever
+order its rows come in.
+"""
 
 from collections import Counter
 
@@ -24,8 +26,12 @@ def formed(bodies: list[int], first: int = 0) -> list[Row]:
 
 
 @given(st.lists(st.integers(0, 5), max_size=12), st.data())
-def test_each_row_is_sent_once_under_a_key_of_its_own(bodies: list[int], data: st.DataObject) -> None:
-    """Three attempts, each in its own order, each but the last cut anywhere: any of what it sends is stored or not."""
+def test_each_row_is_sent_once_under_a_key_of_its_own(
+    bodies: list[int], data: st.DataObject
+) -> None:
+    """Three attempts, each in its own order, each but the last cut anywhere: any of what it sends
+    is stored or not.
+    """
     stored: list[Row] = []
     for last in (False, False, True):
         order = data.draw(st.permutations(bodies))
@@ -41,10 +47,17 @@ def test_each_row_is_sent_once_under_a_key_of_its_own(bodies: list[int], data: s
 def test_a_key_of_the_users_is_one_row() -> None:
     """However many rows have it, and whatever they hold."""
     names = ["body", "uniqueKey"]
-    columns = [pa.array(values, pa.string()) for values in (["a", "b", "c"], ["order 1", "order 1", "order 2"])]
+    columns = [
+        pa.array(values, pa.string())
+        for values in (["a", "b", "c"], ["order 1", "order 1", "order 2"])
+    ]
     rows = form(pa.RecordBatch.from_arrays(columns, names), "Orders", 0, 3, KEYS)
     assert [row.body for row in Unsent([rows[0].key]).of(rows)] == [b"c"]
-    assert [row.body for row in Unsent([f"{rows[0].key[:20]}{0:012X}"]).of(rows)] == [b"a", b"b", b"c"]
+    assert [row.body for row in Unsent([f"{rows[0].key[:20]}{0:012X}"]).of(rows)] == [
+        b"a",
+        b"b",
+        b"c",
+    ]
 
 
 def test_messages_of_others_are_nobodys_rows() -> None:

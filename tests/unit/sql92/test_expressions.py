@@ -1,4 +1,6 @@
-"""SQL92 filters against what Apache 5.5.0's own classes answered, limits, and errors that point at the place."""
+"""SQL92 filters against what Apache 5.5.0's own classes answered, limits, and errors that point at
+the place.
+"""
 
 import json
 import math
@@ -11,7 +13,10 @@ from ogive.errors import InvalidExpression
 from ogive.sql92 import MAX_CHARACTERS, MAX_DEPTH, MAX_NODES, EvaluationError, compile_expression
 from ogive.sql92.values import compare_doubles, parse_double, parse_int, parse_long
 
-*VECTORS, LAST = [json.loads(line) for line in (Path(__file__).parents[2] / "vectors/sql92.jsonl").read_text("utf-8").splitlines()]
+*VECTORS, LAST = [
+    json.loads(line)
+    for line in (Path(__file__).parents[2] / "vectors/sql92.jsonl").read_text("utf-8").splitlines()
+]
 CONTEXTS: list[dict[str, str]] = LAST["contexts"]
 
 
@@ -32,7 +37,9 @@ def outcomes(text: str) -> list[Any] | str:
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda v: v["expression"])
 def test_every_answer_is_apaches(vector: dict[str, Any]) -> None:
-    assert outcomes(vector["expression"]) == ("refused" if vector.get("refused") else vector["results"])
+    assert outcomes(vector["expression"]) == (
+        "refused" if vector.get("refused") else vector["results"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,7 +48,8 @@ def test_every_answer_is_apaches(vector: dict[str, Any]) -> None:
         ("'x' = missing", {}, False),
         ("'x' <> missing", {}, True),
         ("missing = missing", {}, True),
-        ("-a = 1", {"a": "1"}, None),  # only numbers have a negative, and a property is a string
+        # only numbers have a negative, and a property is a string
+        ("-a = 1", {"a": "1"}, None),
         ("1 = -a", {"a": "1"}, False),
         ("a = 1 = TRUE", {"a": "1"}, True),
         ("1 = TRUE", {}, False),
@@ -97,7 +105,10 @@ def test_an_error_points_at_the_place(text: str, at: int, message: str) -> None:
 @pytest.mark.parametrize(
     ("fits", "over"),
     [
-        ("(" * MAX_DEPTH + "a = 1" + ")" * MAX_DEPTH, "(" * (MAX_DEPTH + 1) + "a = 1" + ")" * (MAX_DEPTH + 1)),
+        (
+            "(" * MAX_DEPTH + "a = 1" + ")" * MAX_DEPTH,
+            "(" * (MAX_DEPTH + 1) + "a = 1" + ")" * (MAX_DEPTH + 1),
+        ),
         ("NOT " * (MAX_DEPTH - 2) + "a", "NOT " * MAX_DEPTH + "a"),
         ("a IS NULL" + " IS NULL" * (MAX_DEPTH - 2), "a IS NULL" + " IS NULL" * MAX_DEPTH),
         (" OR ".join(["a = 1"] * (MAX_NODES // 3)), " OR ".join(["a = 1"] * (MAX_NODES // 3 + 1))),
@@ -111,7 +122,9 @@ def test_limits_hold_exactly(fits: str, over: str) -> None:
         compile_expression(over)
 
 
-@pytest.mark.parametrize("text", ["", "+", "-", "1.5", "1_0", " 1", "2147483648", "9" * 6000, "x", "𝟗"])
+@pytest.mark.parametrize(
+    "text", ["", "+", "-", "1.5", "1_0", " 1", "2147483648", "9" * 6000, "x", "𝟗"]
+)
 def test_what_no_java_integer_is(text: str) -> None:
     with pytest.raises(EvaluationError):
         parse_int(text)
@@ -119,9 +132,18 @@ def test_what_no_java_integer_is(text: str) -> None:
 
 def test_numbers_are_read_as_java_reads_them() -> None:
     assert (parse_int("-2147483648"), parse_long("+9223372036854775807")) == (-(2**31), 2**63 - 1)
-    assert [parse_double(text) for text in ("1d", "1.F", ".5", "-1e400", "0x1p2000", "-Infinity", " 7\n")] == [
-        1.0, 1.0, 0.5, -math.inf, math.inf, -math.inf, 7.0,
-    ]  # fmt: skip
+    assert [
+        parse_double(text)
+        for text in ("1d", "1.F", ".5", "-1e400", "0x1p2000", "-Infinity", " 7\n")
+    ] == [
+        1.0,
+        1.0,
+        0.5,
+        -math.inf,
+        math.inf,
+        -math.inf,
+        7.0,
+    ]
     for text in ("", ".", "inf", "nan", "1_0", "0x10", "1e", "1ff", "Infinityf", "٣"):
         with pytest.raises(EvaluationError):
             parse_double(text)
@@ -131,13 +153,20 @@ def test_doubles_have_a_total_order() -> None:
     ordered = [-math.inf, -1.0, -0.0, 0.0, 1.0, math.inf, math.nan]
     for i, left in enumerate(ordered):
         for j, right in enumerate(ordered):
-            assert (compare_doubles(left, right) > 0, compare_doubles(left, right) < 0) == (i > j, i < j)
+            assert (compare_doubles(left, right) > 0, compare_doubles(left, right) < 0) == (
+                i > j,
+                i < j,
+            )
 
 
 @pytest.mark.parametrize(
-    "text", ["1" * 300_000 + "x", "0x" + "1" * 300_000, "." + "1" * 300_000 + "x"], ids=["decimal", "hexadecimal", "fraction"]
+    "text",
+    ["1" * 300_000 + "x", "0x" + "1" * 300_000, "." + "1" * 300_000 + "x"],
+    ids=["decimal", "hexadecimal", "fraction"],
 )
 def test_a_long_text_that_is_no_number_is_read_once(text: str) -> None:
-    """Digits that a pattern can share out in two ways take the square of their number: hours, with these."""
+    """Digits that a pattern can share out in two ways take the square of their number: hours, with
+    these.
+    """
     with pytest.raises(EvaluationError, match="no number"):
         parse_double(text)

@@ -1,4 +1,6 @@
-"""Topics of batches (queue.type=BatchCQ): a batch is one record and one entry, and its messages have an offset each."""
+"""Topics of batches (queue.type=BatchCQ): a batch is one record and one entry, and its messages
+have an offset each.
+"""
 
 import dataclasses
 import itertools
@@ -35,21 +37,27 @@ from ogive.wire.message import (
 from tests.chaos.recorder import MemoryFs
 from tests.stores import HOST, Clock, Driver, crash, message, small
 
-PROPERTIES = b"UNIQ_KEY\x01OUTER\x02CLUSTER\x01DefaultCluster\x02INNER_NUM\x013\x02INNER_BASE\x010\x02"
+PROPERTIES = (
+    b"UNIQ_KEY\x01OUTER\x02CLUSTER\x01DefaultCluster\x02INNER_NUM\x013\x02INNER_BASE\x010\x02"
+)
 TOPIC = "Batches"
 
 
 def whole(*bodies: bytes, topic: str = TOPIC, properties: bytes = b"") -> NewMessage:
     """A batch as the broker puts it: one record, without its first offset, which the store adds."""
     text = properties + b"UNIQ_KEY\x01OUTER\x02INNER_NUM\x01%d\x02" % len(bodies)
-    return message(encode_batch([(0, body, b"") for body in bodies]), topic, properties=text, sys_flag=WRAPPED)
+    return message(
+        encode_batch([(0, body, b"") for body in bodies]), topic, properties=text, sys_flag=WRAPPED
+    )
 
 
 def numbered(first: int, count: int) -> NewMessage:
     return whole(*(b"%d" % n for n in range(first, first + count)))
 
 
-def opened(root: Path, *, topic: str = TOPIC, clock: Clock | None = None, **changes: object) -> Driver:
+def opened(
+    root: Path, *, topic: str = TOPIC, clock: Clock | None = None, **changes: object
+) -> Driver:
     """A store with one topic of batches, in its table of topics too."""
     write(root / "config" / "topics.json", table(topic))
     driver = Driver(small(root, **changes), clock=clock)
@@ -58,8 +66,12 @@ def opened(root: Path, *, topic: str = TOPIC, clock: Clock | None = None, **chan
 
 
 def table(*batched: str) -> bytes:
-    topics = {topic: {"topicName": topic, "attributes": {"queue.type": "BatchCQ"}} for topic in batched}
-    return json.dumps({"topicConfigTable": topics | {"Orders": {"topicName": "Orders", "attributes": {}}}}).encode()
+    topics = {
+        topic: {"topicName": topic, "attributes": {"queue.type": "BatchCQ"}} for topic in batched
+    }
+    return json.dumps(
+        {"topicConfigTable": topics | {"Orders": {"topicName": "Orders", "attributes": {}}}}
+    ).encode()
 
 
 def write(path: Path, data: bytes) -> None:
@@ -99,15 +111,26 @@ def driver(tmp_path: Path) -> Iterator[Driver]:
     made.close()
 
 
-# --- the file ----------------------------------------------------------------------------------------------------------
+# --- the file -------------------------------------------------------------------------------------
 
 
 def test_entry_is_apaches() -> None:
-    """8 bytes offset, 4 size, 8 tags code, 8 store timestamp, 8 first offset, 2 messages, then -1 and 0 in 4 bytes each."""
-    entry = BatchQueue(("T", 0), Path("/T/0"), 4).entry(1048576, 189, 2598919, 1_700_000_000_000, 35, 10)
+    """8 bytes offset, 4 size, 8 tags code, 8 store timestamp, 8 first offset, 2 messages, then -1
+    and 0 in 4 bytes each.
+    """
+    entry = BatchQueue(("T", 0), Path("/T/0"), 4).entry(
+        1048576, 189, 2598919, 1_700_000_000_000, 35, 10
+    )
     assert (
         entry.hex()
-        == "0000000000100000" + "000000bd" + "000000000027a807" + "0000018bcfe56800" + "0000000000000023" + "000a" + "ffffffff" + "00000000"
+        == "0000000000100000"
+        + "000000bd"
+        + "000000000027a807"
+        + "0000018bcfe56800"
+        + "0000000000000023"
+        + "000a"
+        + "ffffffff"
+        + "00000000"
     )
     assert UNIT_BYTES == 46
 
@@ -128,9 +151,17 @@ def test_files_have_full_size_and_entries_side_by_side() -> None:
     files.close()
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40)), min_size=1, max_size=40), st.integers(1, 5), st.data())
-def test_the_entry_of_an_offset_is_found_whatever_is_missing(runs: list[tuple[int, int]], file_entries: int, data: st.DataObject) -> None:
-    """It is the first that ends behind the offset: of gaps between batches, and of files that are not there, too."""
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 40)), min_size=1, max_size=40),
+    st.integers(1, 5),
+    st.data(),
+)
+def test_the_entry_of_an_offset_is_found_whatever_is_missing(
+    runs: list[tuple[int, int]], file_entries: int, data: st.DataObject
+) -> None:
+    """It is the first that ends behind the offset: of gaps between batches, and of files that are
+    not there, too.
+    """
     queue = BatchQueue(("T", 0), Path("/T/0"), file_entries)
     ends: list[int] = []
     for gap, count in runs:
@@ -151,42 +182,71 @@ def test_the_entry_of_an_offset_is_found_whatever_is_missing(runs: list[tuple[in
         assert queue.offset_at(index, read) == first
 
 
-# --- puts and pulls ----------------------------------------------------------------------------------------------------
+# --- puts and pulls -------------------------------------------------------------------------------
 
 
 def test_a_batch_is_one_record_with_an_offset_for_each_message(driver: Driver) -> None:
     (result,) = driver.put(numbered(9, 2))
     assert (result.queue_offset, driver.store.max_offset(TOPIC, 0)) == (9, 11)
     records = driver.read_all(TOPIC)
-    assert [(record.queue_offset, raw_property(record.properties, b"INNER_BASE")) for record in records] == [
-        (0, b"0"), (3, None), (4, b"4"), (9, b"9"),
-    ]  # fmt: skip
+    assert [
+        (record.queue_offset, raw_property(record.properties, b"INNER_BASE")) for record in records
+    ] == [
+        (0, b"0"),
+        (3, None),
+        (4, b"4"),
+        (9, b"9"),
+    ]
     assert contents(driver) == expected(11)
     assert driver.store.stats().puts == 11
 
 
 @pytest.mark.parametrize(
     ("offset", "most", "next_offset", "firsts"),
-    [(0, 32, 9, [0, 3, 4]), (1, 1, 3, [0]), (2, 4, 4, [0, 3]), (2, 8, 4, [0, 3]), (3, 32, 9, [3, 4]), (8, 1, 9, [4])],
+    [
+        (0, 32, 9, [0, 3, 4]),
+        (1, 1, 3, [0]),
+        (2, 4, 4, [0, 3]),
+        (2, 8, 4, [0, 3]),
+        (3, 32, 9, [3, 4]),
+        (8, 1, 9, [4]),
+    ],
 )
-def test_a_pull_inside_a_batch_gives_the_whole_record(driver: Driver, offset: int, most: int, next_offset: int, firsts: list[int]) -> None:
-    """A further record comes as long as there are no more messages than were asked for. Source: isTheBatchFull."""
+def test_a_pull_inside_a_batch_gives_the_whole_record(
+    driver: Driver, offset: int, most: int, next_offset: int, firsts: list[int]
+) -> None:
+    """A further record comes as long as there are no more messages than were asked for.
+
+    Source: isTheBatchFull.
+    """
     result = driver.store.get(TOPIC, 0, offset, most, 1 << 20)
-    assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (GetStatus.FOUND, next_offset, 0, 9)
+    assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (
+        GetStatus.FOUND,
+        next_offset,
+        0,
+        9,
+    )
     sizes = {0: 3, 3: 1, 4: 5}
-    assert (result.count, result.count + result.more) == (len(firsts), sum(sizes[first] for first in firsts))
+    assert (result.count, result.count + result.more) == (
+        len(firsts),
+        sum(sizes[first] for first in firsts),
+    )
 
 
 def test_bounds_are_those_of_messages(driver: Driver) -> None:
     found = [driver.store.get(TOPIC, 0, offset, 32, 1 << 20) for offset in (9, 10)]
     assert [(result.status, result.next_offset) for result in found] == [
-        (GetStatus.OFFSET_OVERFLOW_ONE, 9), (GetStatus.OFFSET_OVERFLOW_BADLY, 9),
-    ]  # fmt: skip
-    assert driver.store.get(TOPIC, 0, 0, 32, 10).next_offset == 3  # bytes: the first record comes however large it is
+        (GetStatus.OFFSET_OVERFLOW_ONE, 9),
+        (GetStatus.OFFSET_OVERFLOW_BADLY, 9),
+    ]
+    # bytes: the first record comes however large it is
+    assert driver.store.get(TOPIC, 0, 0, 32, 10).next_offset == 3
 
 
 def test_a_tag_is_that_of_the_batch_not_of_its_messages(driver: Driver) -> None:
-    """So a filter passes over batches whose messages have the tag: Apache's clients give a batch none."""
+    """So a filter passes over batches whose messages have the tag: Apache's clients give a batch
+    none.
+    """
     driver.put(message(b"9", TOPIC, tag="a"))
     driver.put(whole(b"10", b"11", properties=b"TAGS\x01a\x02"))
     wanted = frozenset({java_hash("a")})
@@ -196,8 +256,12 @@ def test_a_tag_is_that_of_the_batch_not_of_its_messages(driver: Driver) -> None:
     assert (none.status, none.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 12)
 
 
-def test_messages_that_came_together_without_a_key_of_the_batch_are_single_records(driver: Driver) -> None:
-    results = driver.put_batch(NewBatch(message(topic=TOPIC), [BatchItem(0, b"9", b""), BatchItem(0, b"10", b"")]))
+def test_messages_that_came_together_without_a_key_of_the_batch_are_single_records(
+    driver: Driver,
+) -> None:
+    results = driver.put_batch(
+        NewBatch(message(topic=TOPIC), [BatchItem(0, b"9", b""), BatchItem(0, b"10", b"")])
+    )
     assert [result.queue_offset for result in results] == [9, 10]
     assert contents(driver) == expected(11)
 
@@ -229,10 +293,20 @@ def test_times_and_entries_are_those_of_records(tmp_path: Path) -> None:
     base = store.store_time(TOPIC, 0, 0)
     assert [store.store_time(TOPIC, 0, n) - base for n in (9, 10, 19, 29)] == [0, 1000, 1000, 2000]
     assert store.store_time(TOPIC, 0, 30) == -1
-    assert [store.offset_by_time(TOPIC, 0, base + ms) for ms in (-5, 0, 1, 1000, 2000, 2001)] == [0, 0, 10, 10, 20, 30]
-    assert [store.offset_by_time(TOPIC, 0, base + ms, upper=True) for ms in (-5, 0, 1500, 5000)] == [0, 9, 19, 29]
+    assert [store.offset_by_time(TOPIC, 0, base + ms) for ms in (-5, 0, 1, 1000, 2000, 2001)] == [
+        0,
+        0,
+        10,
+        10,
+        20,
+        30,
+    ]
+    assert [
+        store.offset_by_time(TOPIC, 0, base + ms, upper=True) for ms in (-5, 0, 1500, 5000)
+    ] == [0, 9, 19, 29]
     found = [
-        [entry.commitlog_offset for entry in store.entries(TOPIC, 0, *span)] for span in ((0, 100), (0, 3), (9, 2), (15, 100), (30, 9))
+        [entry.commitlog_offset for entry in store.entries(TOPIC, 0, *span)]
+        for span in ((0, 100), (0, 3), (9, 2), (15, 100), (30, 9))
     ]
     assert found == [found[0], found[0][:1], found[0][:2], found[0][1:], []]
     assert len(found[0]) == 3
@@ -240,12 +314,18 @@ def test_times_and_entries_are_those_of_records(tmp_path: Path) -> None:
 
 
 def test_a_batch_is_found_by_its_own_key(driver: Driver) -> None:
-    found = [record for record in driver.store.find_key(TOPIC, "OUTER", 0, 1 << 62) if isinstance(record, bytes)]
+    found = [
+        record
+        for record in driver.store.find_key(TOPIC, "OUTER", 0, 1 << 62)
+        if isinstance(record, bytes)
+    ]
     assert len(found) == 2
 
 
 @pytest.mark.parametrize("count", [b"0", b"-1", b"32768", b"99999999", b"x", b""])
-def test_a_count_that_apaches_broker_could_not_read_is_refused(driver: Driver, count: bytes) -> None:
+def test_a_count_that_apaches_broker_could_not_read_is_refused(
+    driver: Driver, count: bytes
+) -> None:
     """INNER_NUM is a short there: one that is none would end its log."""
     bad = message(b"", TOPIC, sys_flag=WRAPPED, properties=b"INNER_NUM\x01%b\x02" % count)
     with pytest.raises(InvalidOption, match="needs the property INNER_NUM, from 1 to 32767"):
@@ -273,7 +353,7 @@ def test_how_many_messages_a_record_counts_as(flags: int, properties: bytes, cou
     assert messages_in(flags, properties) == count
 
 
-# --- starts ------------------------------------------------------------------------------------------------------------
+# --- starts ---------------------------------------------------------------------------------------
 
 
 def fill(driver: Driver, until: int) -> None:
@@ -319,7 +399,9 @@ def test_everything_is_there_after_a_restart(clean: bool, lost: str, tmp_path: P
         again = Driver(small(tmp_path))
         assert again.store.stats().damaged == 0
         assert contents(again) == expected(2_000)
-        assert [again.store.get(TOPIC, 0, n, 1, 1).next_offset > n for n in range(2_000)].count(False) == 0
+        assert [again.store.get(TOPIC, 0, n, 1, 1).next_offset > n for n in range(2_000)].count(
+            False
+        ) == 0
         again.close()
     assert verify(tmp_path).problems == []
     more = Driver(small(tmp_path))
@@ -342,7 +424,8 @@ def test_damage_between_batches_leaves_a_gap_and_nothing_else(tmp_path: Path) ->
     crash(driver)
     (tmp_path / "queues.json").unlink(missing_ok=True)
     with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
-        file.seek(places[7].commitlog_offset + 100)  # 56 by itself, 57 to 63, 64 to 83: the record of 57 to 63
+        # 56 by itself, 57 to 63, 64 to 83: the record of 57 to 63
+        file.seek(places[7].commitlog_offset + 100)
         file.write(b"\xff" * 20)
     again = Driver(small(tmp_path))
     assert again.store.stats().damaged == 1
@@ -354,13 +437,26 @@ def test_damage_between_batches_leaves_a_gap_and_nothing_else(tmp_path: Path) ->
 
 
 def test_offsets_whose_records_are_gone_are_not_given_out_again(tmp_path: Path) -> None:
-    """The files are all that knows of them where there is no list of queues: an entry without a record says where the queue goes on."""
+    """The files are all that knows of them where there is no list of queues: an entry without a
+    record says where the queue goes on.
+    """
     directory = tmp_path / "batchconsumequeue" / TOPIC / "0"
     write(tmp_path / "config" / "topics.json", table(TOPIC))
-    write(directory / f"{46 * 16:020d}", UNIT.pack(10, 100, 0, 1, 40, 10, -1, 0).ljust(46 * 16, b"\0"))
+    write(
+        directory / f"{46 * 16:020d}", UNIT.pack(10, 100, 0, 1, 40, 10, -1, 0).ljust(46 * 16, b"\0")
+    )
     driver = Driver(small(tmp_path))
     assert (driver.store.min_offset(TOPIC, 0), driver.store.max_offset(TOPIC, 0)) == (50, 50)
-    assert UNIT.unpack((directory / f"{0:020d}").read_bytes()[:46]) == (0, FILLER_SIZE, 0, 0, 49, 1, -1, 0)
+    assert UNIT.unpack((directory / f"{0:020d}").read_bytes()[:46]) == (
+        0,
+        FILLER_SIZE,
+        0,
+        0,
+        49,
+        1,
+        -1,
+        0,
+    )
     driver.put(numbered(50, 3))
     assert [driver.store.offset_by_time(TOPIC, 0, 0, upper) for upper in (False, True)] == [50, 50]
     driver.close()
@@ -372,7 +468,7 @@ def test_offsets_whose_records_are_gone_are_not_given_out_again(tmp_path: Path) 
         again.close()
 
 
-# --- retention and deletion --------------------------------------------------------------------------------------------
+# --- retention and deletion -----------------------------------------------------------------------
 
 
 def expire(driver: Driver, until: int) -> None:
@@ -391,8 +487,9 @@ def test_old_records_go_with_their_entries(clean: bool, tmp_path: Path) -> None:
     assert 0 < low < 3_000
     assert contents(driver) == expected(3_000, low)
     assert (store.get(TOPIC, 0, low - 1, 1, 1).status, store.get(TOPIC, 0, low, 1, 1).status) == (
-        GetStatus.OFFSET_TOO_SMALL, GetStatus.FOUND,
-    )  # fmt: skip
+        GetStatus.OFFSET_TOO_SMALL,
+        GetStatus.FOUND,
+    )
     if clean:
         driver.close()
         assert len(list(directory.iterdir())) < before
@@ -456,20 +553,41 @@ def test_queues_of_the_other_kind_are_forgotten_where_a_topic_is_made(tmp_path: 
     driver.close()
 
 
-# --- directories of Apache's broker ------------------------------------------------------------------------------------
+# --- directories of Apache's broker ---------------------------------------------------------------
 
 
-def record(topic: str, offset: int, at: int, *, body: bytes = b"plain", flags: int = 0, properties: bytes = b"UNIQ_KEY\x01A\x02") -> bytes:
+def record(
+    topic: str,
+    offset: int,
+    at: int,
+    *,
+    body: bytes = b"plain",
+    flags: int = 0,
+    properties: bytes = b"UNIQ_KEY\x01A\x02",
+) -> bytes:
     """As it stands at *at* in Apache's log."""
     stored = StoredMessage(
-        topic, body, properties, queue_offset=offset, commitlog_offset=at, sys_flag=flags, born_host=HOST, store_host=HOST,
-        born_timestamp_ms=1_700_000_000_000, store_timestamp_ms=1_700_000_000_000,
-    )  # fmt: skip
+        topic,
+        body,
+        properties,
+        queue_offset=offset,
+        commitlog_offset=at,
+        sys_flag=flags,
+        born_host=HOST,
+        store_host=HOST,
+        born_timestamp_ms=1_700_000_000_000,
+        store_timestamp_ms=1_700_000_000_000,
+    )
     return encode_stored(stored)
 
 
-def apaches_store(root: Path, *topics: str, name: str = "topics.json", inner: bytes = PROPERTIES) -> Path:
-    """Batches: three messages in one record, then one that was sent by itself. Orders: two messages, one before and one behind."""
+def apaches_store(
+    root: Path, *topics: str, name: str = "topics.json", inner: bytes = PROPERTIES
+) -> Path:
+    """Batches: three messages in one record, then one that was sent by itself.
+
+    Orders: two messages, one before and one behind.
+    """
     batch = encode_batch([(0, b"%d" % n, b"") for n in range(3)])
     log = record("Orders", 0, 0)
     log += record("Batches", 0, len(log), body=batch, flags=0xC0, properties=inner)
@@ -485,17 +603,24 @@ def apaches_store(root: Path, *topics: str, name: str = "topics.json", inner: by
 
 @pytest.mark.parametrize("name", ["topics.json", "topics.json.bak", ""])
 def test_a_directory_of_apaches_opens(tmp_path: Path, name: str) -> None:
-    """Its own file size counts. Where no table of topics can be read, batchconsumequeue/ tells which they are."""
+    """Its own file size counts.
+
+    Where no table of topics can be read, batchconsumequeue/ tells which they are.
+    """
     root = apaches_store(tmp_path, TOPIC, name=name)
     driver = Driver(small(root))
     assert contents(driver) == {0: b"0", 1: b"1", 2: b"2", 3: b"plain"}
     assert driver.bodies("Orders") == [b"plain", b"plain"]
     assert driver.store.file_sizes.batch_queue_file == 46 * 20
     driver.close()
-    assert ["table of topics" in problem for problem in verify(root).problems] == ([] if name == "topics.json" else [True])
+    assert ["table of topics" in problem for problem in verify(root).problems] == (
+        [] if name == "topics.json" else [True]
+    )
 
 
-def test_a_queue_in_the_wrong_place_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_queue_in_the_wrong_place_is_removed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Apache's broker does not start where it finds one."""
     root = apaches_store(tmp_path, TOPIC)
     write(root / "consumequeue" / TOPIC / "0" / f"{0:020d}", bytes(20 * 16))
@@ -516,7 +641,10 @@ def test_a_record_with_a_count_that_cannot_be_is_passed_over(tmp_path: Path) -> 
 
 
 def test_what_a_deleted_topic_of_batches_left_in_the_log_is_passed_over(tmp_path: Path) -> None:
-    """An entry for it would be one message with the body of three. What is around it is served, and the name can be used again."""
+    """An entry for it would be one message with the body of three.
+
+    What is around it is served, and the name can be used again.
+    """
     root = apaches_store(tmp_path)
     driver = Driver(small(root))
     assert driver.bodies("Orders") == [b"plain", b"plain"]
@@ -545,12 +673,19 @@ def test_what_a_deleted_topic_of_batches_left_in_the_log_is_passed_over(tmp_path
 )
 def test_other_tables_of_topics_name_none(tmp_path: Path, text: str) -> None:
     write(tmp_path / "config" / "topics.json", text.encode())
-    assert topics_of_batches(MemoryFs({tmp_path / "config" / "topics.json": bytearray(text.encode())}), tmp_path) == set()
+    assert (
+        topics_of_batches(
+            MemoryFs({tmp_path / "config" / "topics.json": bytearray(text.encode())}), tmp_path
+        )
+        == set()
+    )
     Driver(small(tmp_path)).close()
 
 
 def test_a_start_with_another_table_of_topics_loses_nothing(tmp_path: Path) -> None:
-    """What it says in between is an ordinary topic's; with the right table all is there again, and no offset is given out twice."""
+    """What it says in between is an ordinary topic's; with the right table all is there again, and
+    no offset is given out twice.
+    """
     driver = opened(tmp_path)
     fill(driver, 100)
     driver.put(message(b"o", "Orders"))
@@ -570,7 +705,9 @@ def test_a_start_with_another_table_of_topics_loses_nothing(tmp_path: Path) -> N
 
 
 def test_a_queue_whose_kind_changed_takes_no_room_for_what_it_never_held(tmp_path: Path) -> None:
-    """A batch's messages are smaller than records: entries for all of them might not fit into memory."""
+    """A batch's messages are smaller than records: entries for all of them might not fit into
+    memory.
+    """
     driver = opened(tmp_path)
     driver.put(message(b"0", TOPIC))
     for _ in range(10):
@@ -584,8 +721,14 @@ def test_a_queue_whose_kind_changed_takes_no_room_for_what_it_never_held(tmp_pat
 
 
 @pytest.mark.parametrize("size", [3, 30], ids=["small", "large"])
-@pytest.mark.parametrize("damage", [bytes(46), b"\xff" * 46, b"\0" * 28 + b"\x7f" * 10 + b"\0" * 8], ids=["zeros", "ones", "far"])
-def test_a_file_that_is_damaged_while_the_store_runs_loses_its_own_entries_only(tmp_path: Path, damage: bytes, size: int) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [bytes(46), b"\xff" * 46, b"\0" * 28 + b"\x7f" * 10 + b"\0" * 8],
+    ids=["zeros", "ones", "far"],
+)
+def test_a_file_that_is_damaged_while_the_store_runs_loses_its_own_entries_only(
+    tmp_path: Path, damage: bytes, size: int
+) -> None:
     driver = opened(tmp_path, hot_entries=0)
     for first in range(0, 30 * size, size):
         driver.put(numbered(first, size))
@@ -602,14 +745,21 @@ def test_a_file_that_is_damaged_while_the_store_runs_loses_its_own_entries_only(
             assert result.next_offset > offset
             found += [m.queue_offset for r in records_of(result) for m in unwrap(r)]
             offset = result.next_offset
-        assert sorted(set(found)) == [n for n in range(start - start % size, 30 * size) if n not in lost]
+        assert sorted(set(found)) == [
+            n for n in range(start - start % size, 30 * size) if n not in lost
+        ]
     driver.close()
 
 
 @pytest.mark.parametrize("topic", [TOPIC, "Usual"])
 @pytest.mark.parametrize("odd", [0, 7])
-def test_what_a_queue_file_lost_while_the_store_runs_is_not_passed_over(tmp_path: Path, topic: str, odd: int) -> None:
-    """Whoever passed over it would never see messages that the log has. After a start all are there."""
+def test_what_a_queue_file_lost_while_the_store_runs_is_not_passed_over(
+    tmp_path: Path, topic: str, odd: int
+) -> None:
+    """Whoever passed over it would never see messages that the log has.
+
+    After a start all are there.
+    """
     driver = opened(tmp_path, hot_entries=0)
     for _ in range(12):
         driver.put(message(b"m", topic))
@@ -626,7 +776,7 @@ def test_what_a_queue_file_lost_while_the_store_runs_is_not_passed_over(tmp_path
     again.close()
 
 
-# --- verify and repair -------------------------------------------------------------------------------------------------
+# --- verify and repair ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,19 @@ def test_after_a_step_back_time_goes_on_and_is_never_faster_than_time() -> None:
         times.passes(16)
         assert now <= clock.now_ms() <= now + 16
         now = clock.now_ms()
-    assert 1_014_900 <= now <= 1_015_100  # 16 s, a sixteenth slower
+    # 16 s, a sixteenth slower
+    assert 1_014_900 <= now <= 1_015_100
 
 
 @pytest.mark.parametrize("calls_per_s", [1, 30, 999, 4_500, 100_000])
 def test_it_is_a_sixteenth_slower_at_any_rate_of_calls(calls_per_s: int) -> None:
-    """Where calls are less than a millisecond apart, each tick of the wall clock looked like a step forward."""
+    """Where calls are less than a millisecond apart, each tick of the wall clock looked like a step
+    forward.
+    """
     passed_s, set_back_ms, start_ms = 0.0, 0, 1_000_000_000
-    clock = SteadyClock(lambda: start_ms + int(passed_s * 1000) - set_back_ms, lambda: 50.0 + passed_s)
+    clock = SteadyClock(
+        lambda: start_ms + int(passed_s * 1000) - set_back_ms, lambda: 50.0 + passed_s
+    )
     passed_s = 0.25
     now = clock.now_ms()
     assert now == start_ms + 250
@@ -79,7 +84,9 @@ def test_a_step_forward_among_many_calls_only_takes_back_what_it_is_ahead(gap_ms
 
 
 def test_a_wall_clock_that_catches_up_bit_by_bit_makes_it_no_faster() -> None:
-    """Calls between two ticks of the wall clock do not begin the comparison of both clocks anew: each bit alone is too small to be seen."""
+    """Calls between two ticks of the wall clock do not begin the comparison of both clocks anew:
+    each bit alone is too small to be seen.
+    """
     times = Times()
     clock = times.clock()
     times.wall_ms -= 3_600_000
@@ -123,7 +130,8 @@ def test_how_far_it_is_ahead_is_said_once(caplog: pytest.LogCaptureFixture) -> N
     times = Times()
     clock = times.clock(at_least_ms=1_005_000)
     assert [record.getMessage() for record in caplog.records] == [
-        "the machine's clock is 5 s behind the time of what is stored: the store's clock is ahead of it, and slower until they meet"
+        "the machine's clock is 5 s behind the time of what is stored: the store's clock is ahead "
+        "of it, and slower until they meet"
     ]
     times.wall_ms -= 3_600_000
     for _ in range(3):
@@ -135,9 +143,13 @@ def test_how_far_it_is_ahead_is_said_once(caplog: pytest.LogCaptureFixture) -> N
 
 @pytest.mark.parametrize("calls_per_s", [1_000, 4_500])
 def test_a_wall_clock_that_runs_a_little_fast_never_takes_it_back(calls_per_s: int) -> None:
-    """A daemon that corrects the clock by making it run 8% faster sets it on by a millisecond many times."""
+    """A daemon that corrects the clock by making it run 8% faster sets it on by a millisecond many
+    times.
+    """
     passed_s, set_back_ms = 0.0, 0
-    clock = SteadyClock(lambda: 1_000_000_000 + int(passed_s * 1080) - set_back_ms, lambda: 50.0 + passed_s)
+    clock = SteadyClock(
+        lambda: 1_000_000_000 + int(passed_s * 1080) - set_back_ms, lambda: 50.0 + passed_s
+    )
     set_back_ms = 3_600_000
     now = clock.now_ms()
     for call in range(calls_per_s * 2):

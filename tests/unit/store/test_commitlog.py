@@ -37,7 +37,9 @@ class CountingFs(OsFs):
 
 def filled(tmp_path: Path, fs: OsFs) -> Driver:
     """40 messages in each of four queues, mixed in the log; hardly any of them in memory."""
-    driver = Driver(small(tmp_path, flush="async", segment_bytes=512 * 1024, hot_log_bytes=4 * 1024), fs)
+    driver = Driver(
+        small(tmp_path, flush="async", segment_bytes=512 * 1024, hot_log_bytes=4 * 1024), fs
+    )
     for n in range(40):
         for queue_id in range(QUEUES):
             driver.put(message(f"{queue_id}/{n} " + "x" * 300, queue_id=queue_id))
@@ -54,15 +56,20 @@ def test_queues_that_stand_mixed_in_the_log_bring_it_in_once(tmp_path: Path) -> 
         assert result.count == 20
         sizes.append(fs.log_bytes - before)
     assert sizes[0] > 19 * QUEUES * 300
-    assert max(sizes[1:]) < 4 * 1024  # the last record, behind what the first queue read
+    # the last record, behind what the first queue read
+    assert max(sizes[1:]) < 4 * 1024
     for queue_id in range(QUEUES):
-        assert driver.bodies(queue_id=queue_id) == [f"{queue_id}/{n} ".encode() + b"x" * 300 for n in range(40)]
+        assert driver.bodies(queue_id=queue_id) == [
+            f"{queue_id}/{n} ".encode() + b"x" * 300 for n in range(40)
+        ]
     driver.close()
 
 
 @pytest.mark.parametrize("reader", [0, 1])
 def test_what_was_read_with_damage_in_it_is_read_again(reader: int, tmp_path: Path) -> None:
-    """Only the damaged record is missing, for its own queue; and once the disk gives the right bytes again, it is there."""
+    """Only the damaged record is missing, for its own queue; and once the disk gives the right
+    bytes again, it is there.
+    """
     driver = filled(tmp_path, OsFs())
     log = tmp_path / "commitlog" / f"{0:020d}"
     good = log.read_bytes()
@@ -71,7 +78,10 @@ def test_what_was_read_with_damage_in_it_is_read_again(reader: int, tmp_path: Pa
     for queue_id in (reader, 1):
         found = driver.store.get("T", queue_id, 0, 20, 1 << 20)
         assert found.count == (19 if queue_id == 1 else 20)
-        assert (b"1/6 " in b"".join(found.parts), b"1/7 " in b"".join(found.parts)) == (queue_id == 1, False)
+        assert (b"1/6 " in b"".join(found.parts), b"1/7 " in b"".join(found.parts)) == (
+            queue_id == 1,
+            False,
+        )
     assert driver.store.stats().damaged == 1
     log.write_bytes(good)
     assert driver.store.get("T", 1, 0, 20, 1 << 20).count == 20
@@ -79,8 +89,10 @@ def test_what_was_read_with_damage_in_it_is_read_again(reader: int, tmp_path: Pa
 
 
 def test_the_name_of_a_segment_is_made_to_last_with_the_next_try(tmp_path: Path) -> None:
-    """What was not synced when its disk was full, or no descriptor left, is not taken for synced afterwards: a power cut would take the
-    whole segment. Nor does a try that failed hold a descriptor."""
+    """What was not synced when its disk was full, or no descriptor left, is not taken for synced
+    afterwards: a power cut would take the whole segment. Nor does a try that failed hold a
+    descriptor.
+    """
     asked: list[str] = []
     failing = FailFrom("fsync_dir", "commitlog", nth=0, times=1, code=errno.EMFILE)
     failing.armed = True
@@ -135,14 +147,22 @@ def body(topic: str, queue_id: int, n: int) -> bytes:
 
 
 def written(tmp_path: Path, fs: OsFs | None = None, **changes: int) -> Driver:
-    """40 messages in each of two queues of two topics, of one size and mixed in the log; hardly any in memory, and no entry."""
-    sizes = {"segment_bytes": 512 * 1024, "hot_log_bytes": 4 * 1024, "hot_entries": 0, "stretch_bytes": STRETCH} | changes
+    """40 messages in each of two queues of two topics, of one size and mixed in the log; hardly any
+    in memory, and no entry.
+    """
+    sizes = {
+        "segment_bytes": 512 * 1024,
+        "hot_log_bytes": 4 * 1024,
+        "hot_entries": 0,
+        "stretch_bytes": STRETCH,
+    } | changes
     driver = Driver(small(tmp_path, flush="async", **sizes), fs)
     for n in range(MESSAGES):
         for topic in TOPICS:
             for queue_id in range(2):
                 driver.put(message(body(topic, queue_id, n), topic, queue_id))
-    driver.put(message(bytes(3 * 1024), "Z"))  # what stands before it leaves memory
+    # what stands before it leaves memory
+    driver.put(message(bytes(3 * 1024), "Z"))
     driver.put(message(bytes(3 * 1024), "Z"))
     return driver
 
@@ -151,7 +171,9 @@ def all_of(topic: str, queue_id: int, without: int = -1) -> list[bytes]:
     return [body(topic, queue_id, n) for n in range(MESSAGES) if n != without]
 
 
-def test_what_this_process_wrote_is_read_by_whole_stretches_and_what_a_start_found_is_not(tmp_path: Path) -> None:
+def test_what_this_process_wrote_is_read_by_whole_stretches_and_what_a_start_found_is_not(
+    tmp_path: Path,
+) -> None:
     fs = ReadsFs()
     driver = written(tmp_path, fs)
     fs.reads.clear()
@@ -159,7 +181,8 @@ def test_what_this_process_wrote_is_read_by_whole_stretches_and_what_a_start_fou
         for queue_id in range(2):
             assert driver.bodies(topic, queue_id) == all_of(topic, queue_id)
     assert len(fs.reads) > 0
-    assert fs.whole.count(False) <= 2  # the last stretch is not whole
+    # the last stretch is not whole
+    assert fs.whole.count(False) <= 2
     driver.close()
     again = written(tmp_path, fs)
     fs.reads.clear()
@@ -171,28 +194,52 @@ def test_what_this_process_wrote_is_read_by_whole_stretches_and_what_a_start_fou
 
 
 PARTS = {
-    "size": 3, "magic": 7, "body checksum": 11, "queue id": 15, "flag": 19, "queue offset": 27, "commit-log offset": 35, "sys flag": 39,
-    "born": 47, "stored": 63, "body length": 87, "body": 120, "topic": 88 + 308, "properties": -30, "checksum": -5,
-}  # fmt: skip
+    "size": 3,
+    "magic": 7,
+    "body checksum": 11,
+    "queue id": 15,
+    "flag": 19,
+    "queue offset": 27,
+    "commit-log offset": 35,
+    "sys flag": 39,
+    "born": 47,
+    "stored": 63,
+    "body length": 87,
+    "body": 120,
+    "topic": 88 + 308,
+    "properties": -30,
+    "checksum": -5,
+}
 """Where a byte stands in a record."""
 
 
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("first", [("T", 1), ("U", 0)])
-def test_a_record_that_is_damaged_behind_the_brokers_back_costs_itself_alone(first: tuple[str, int], part: str, tmp_path: Path) -> None:
-    """In a broker that has noted what it wrote: whichever queue comes upon the damage, only that one is missing."""
+def test_a_record_that_is_damaged_behind_the_brokers_back_costs_itself_alone(
+    first: tuple[str, int], part: str, tmp_path: Path
+) -> None:
+    """In a broker that has noted what it wrote: whichever queue comes upon the damage, only that
+    one is missing.
+    """
     fs = ReadsFs()
     driver = written(tmp_path, fs)
     at, size, _ = driver.store.entries("T", 1, 7, 1)[0]
     log = tmp_path / "commitlog" / f"{0:020d}"
     flip(log, at + PARTS[part] % size)
     fs.reads.clear()
-    for topic, queue_id in (first, *((topic, queue_id) for topic in TOPICS for queue_id in range(2)), ("T", 1)):
-        assert driver.bodies(topic, queue_id) == all_of(topic, queue_id, 7 if (topic, queue_id) == ("T", 1) else -1)
+    for topic, queue_id in (
+        first,
+        *((topic, queue_id) for topic in TOPICS for queue_id in range(2)),
+        ("T", 1),
+    ):
+        assert driver.bodies(topic, queue_id) == all_of(
+            topic, queue_id, 7 if (topic, queue_id) == ("T", 1) else -1
+        )
     assert driver.store.stats().damaged == 1
     assert fs.whole.count(True) > 0
     flip(log, at + PARTS[part] % size)
-    assert driver.bodies("T", 1) == all_of("T", 1)  # the disk gives the right bytes again
+    # the disk gives the right bytes again
+    assert driver.bodies("T", 1) == all_of("T", 1)
     driver.close()
 
 
@@ -202,7 +249,19 @@ def flip(path: Path, at: int) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", ["into a record", "before it", "shorter", "longer", "the next", "another queue", "another topic", "far"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "into a record",
+        "before it",
+        "shorter",
+        "longer",
+        "the next",
+        "another queue",
+        "another topic",
+        "far",
+    ],
+)
 def test_a_damaged_entry_costs_its_message_alone(how: str, tmp_path: Path) -> None:
     """What it points at is as it was written, but is not this message."""
     fs = ReadsFs()
@@ -249,7 +308,8 @@ def test_a_segment_that_has_become_short_is_served_up_to_there(tmp_path: Path) -
 def test_segments_end_and_go_while_their_stretches_are_known(tmp_path: Path) -> None:
     """No stretch is of two segments, and none outlives its segment."""
     fs = ReadsFs()
-    driver = written(tmp_path, fs, segment_bytes=4608)  # four and a half stretches
+    # four and a half stretches
+    driver = written(tmp_path, fs, segment_bytes=4608)
     fs.reads.clear()
     for topic in TOPICS:
         for queue_id in range(2):
@@ -269,7 +329,9 @@ def test_segments_end_and_go_while_their_stretches_are_known(tmp_path: Path) -> 
 
 
 def test_a_few_messages_are_read_without_what_stands_around_them(tmp_path: Path) -> None:
-    """Nor is a stretch read for its sum where few of its records are wanted, however large they are."""
+    """Nor is a stretch read for its sum where few of its records are wanted, however large they
+    are.
+    """
     fs = ReadsFs()
     driver = written(tmp_path, fs, stretch_bytes=16 * 1024)
     size = driver.store.entries("T", 1, 0, 1)[0].size
@@ -293,7 +355,10 @@ class ColdFs(OsFs):
         return super().pread(handle, size, offset)
 
     def pread_now(self, handle: int, size: int, offset: int) -> bytes | None:
-        held = any(file == file_of(handle) and start <= offset and offset + size <= end for file, start, end in self.known)
+        held = any(
+            file == file_of(handle) and start <= offset and offset + size <= end
+            for file, start, end in self.known
+        )
         return super().pread(handle, size, offset) if held else None
 
 
@@ -303,10 +368,19 @@ def file_of(handle: int) -> tuple[int, int]:
 
 
 def test_what_the_disk_must_be_waited_for_comes_whole_with_one_wait(tmp_path: Path) -> None:
-    """The entries, then all of the log that the answer needs, in as many reads as it takes, to the end of the last one's stretch."""
+    """The entries, then all of the log that the answer needs, in as many reads as it takes, to the
+    end of the last one's stretch.
+    """
     fs = ColdFs()
-    driver = written(tmp_path, fs, consume_queue_file_bytes=20 * 100, segment_bytes=2 * 1024 * 1024, max_group_bytes=64 * 1024)
-    for n in range(10):  # too far from each other for one read
+    driver = written(
+        tmp_path,
+        fs,
+        consume_queue_file_bytes=20 * 100,
+        segment_bytes=2 * 1024 * 1024,
+        max_group_bytes=64 * 1024,
+    )
+    # too far from each other for one read
+    for n in range(10):
         driver.put(message(body("T", 9, n), "T", 9))
         driver.put(message(bytes(40 * 1024), "Z"))
     fs.known.clear()
@@ -338,13 +412,17 @@ class WrittenFs(OsFs):
 
 
 @pytest.mark.parametrize(("flush", "most"), [("async", 100 * 1024), ("sync", 600 * 1024)])
-def test_room_ahead_is_written_only_where_answers_wait_for_a_sync(tmp_path: Path, flush: str, most: int) -> None:
+def test_room_ahead_is_written_only_where_answers_wait_for_a_sync(
+    tmp_path: Path, flush: str, most: int
+) -> None:
     fs = WrittenFs()
     sizes = {"segment_bytes": 512 * 1024, "ahead_bytes": 256 * 1024}
     with Driver(small(tmp_path, flush=flush, **sizes), fs, threaded=False) as driver:
         for _ in range(10):
             driver.put(message(bytes(8000)))
-        assert 512 * (tmp_path / "commitlog" / f"{0:020d}").stat().st_blocks >= 80 * 1024 + 256 * 1024
+        assert (
+            512 * (tmp_path / "commitlog" / f"{0:020d}").stat().st_blocks >= 80 * 1024 + 256 * 1024
+        )
     assert most - 100 * 1024 < fs.log_bytes <= most
 
 
@@ -352,7 +430,13 @@ def test_what_was_read_takes_bounded_memory() -> None:
     runs = ReadRuns(1000)
     for n in range(5):
         runs.keep(Run(n * 1000, bytes(400), False))
-    assert [runs.find(n * 1000, 400) is not None for n in range(5)] == [False, False, False, True, True]
+    assert [runs.find(n * 1000, 400) is not None for n in range(5)] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     runs.keep(Run(9000, bytes(2000), False))
     assert [runs.find(n * 1000, 1) for n in range(10)] == [None] * 10
     for n in range(100):
@@ -375,7 +459,10 @@ def test_a_run_is_found_for_what_it_holds_whole() -> None:
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-@pytest.mark.parametrize(("start", "size", "end"), [(100, 30, 3), (100, 29, 2), (100, 31, 3), (100, 10, 1), (100, 40, 4), (100, 41, 4)])
+@pytest.mark.parametrize(
+    ("start", "size", "end"),
+    [(100, 30, 3), (100, 29, 2), (100, 31, 3), (100, 10, 1), (100, 40, 4), (100, 41, 4)],
+)
 def test_a_piece_of_the_log_gives_the_records_that_are_in_it_as_a_whole(
     monkeypatch: pytest.MonkeyPatch, compiled: bool, start: int, size: int, end: int
 ) -> None:
@@ -385,4 +472,6 @@ def test_a_piece_of_the_log_gives_the_records_that_are_in_it_as_a_whole(
         pytest.skip("the compiled part was not built")
     wanted = [(100, 10, 0), (110, 10, 0), (120, 10, 0), (130, 10, 0)]
     assert commitlog._end_inside(wanted, 0, (start, bytes(size))) == end
-    assert commitlog._end_inside([*wanted[:2], (90, 10, 0), *wanted[2:]], 0, (start, bytes(40))) == 2
+    assert (
+        commitlog._end_inside([*wanted[:2], (90, 10, 0), *wanted[2:]], 0, (start, bytes(40))) == 2
+    )

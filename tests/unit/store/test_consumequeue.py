@@ -76,7 +76,9 @@ def test_cut_clears_what_an_unclean_stop_left() -> None:
 
 
 def test_files_that_are_written_over_end_with_what_was_written() -> None:
-    """A new queue leaves nothing of the one whose files it took over: in no file, and no file of it."""
+    """A new queue leaves nothing of the one whose files it took over: in no file, and no file of
+    it.
+    """
     fs = MemoryFs({}, {Path("/")})
     old, files = ConsumeQueue(("T", 0), DIRECTORY, 4), QueueFiles(fs, 8, keep=True)
     for n in range(15):
@@ -87,7 +89,9 @@ def test_files_that_are_written_over_end_with_what_was_written() -> None:
     for n in range(5, 10):
         new.append(entry(100 + n))
     flush(new, files)
-    assert fs.names[DIRECTORY / f"{160:020d}"].data == entry(108) + entry(109) + entry(10) + entry(11)
+    assert fs.names[DIRECTORY / f"{160:020d}"].data == entry(108) + entry(109) + entry(10) + entry(
+        11
+    )
     files.leave_only(new, names)
     assert fs.list(DIRECTORY) == [f"{80:020d}", f"{160:020d}"]
     assert fs.names[DIRECTORY / f"{80:020d}"].data == FILLER + entry(105) + entry(106) + entry(107)

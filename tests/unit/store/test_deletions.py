@@ -28,7 +28,9 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 class Run:
     """A store with the queues of *topics* in files."""
 
-    def __init__(self, fs: Fs, root: Path = ROOT, topics: tuple[str, ...] = ("Wide",), **changes: Any) -> None:
+    def __init__(
+        self, fs: Fs, root: Path = ROOT, topics: tuple[str, ...] = ("Wide",), **changes: Any
+    ) -> None:
         self.store = MessageStore.open(small(root, **changes), fs=fs, clock_ms=Clock())
         self.writers: list[OneByOne] = []
         self.store.start(run_now, writer=self._make)
@@ -66,12 +68,15 @@ class CountingFs(MemoryFs):
 
     def remove_dir(self, directory: Path) -> None:
         before = self.listed.copy()
-        super().remove_dir(directory)  # which looks whether it is empty
+        # which looks whether it is empty
+        super().remove_dir(directory)
         self.listed = before
 
 
 def test_each_directory_is_read_once() -> None:
-    """That of the topic was read again after each queue: half a million names for a thousand of them."""
+    """That of the topic was read again after each queue: half a million names for a thousand of
+    them.
+    """
     fs = CountingFs()
     run = Run(fs)
     fs.listed.clear()
@@ -165,7 +170,9 @@ class EveryChange(RecorderFs):
 
 
 def test_a_death_meanwhile_leaves_a_topic_that_can_be_deleted_again_or_nothing_of_it() -> None:
-    """Also where so much is put between two pieces that queue files and a checkpoint would be due."""
+    """Also where so much is put between two pieces that queue files and a checkpoint would be
+    due.
+    """
     fs = EveryChange()
     run = Run(fs, flush_bytes=256, checkpoint_bytes=512)
     fs.armed = True
@@ -180,7 +187,9 @@ def test_a_death_meanwhile_leaves_a_topic_that_can_be_deleted_again_or_nothing_o
             assert again.bodies("Other")[0] == b"before"
             if again.store.has_topic("Wide"):
                 whole += 1
-                assert [again.bodies("Wide", queue_id) for queue_id in range(QUEUES)] == [[b"old"]] * QUEUES
+                assert [again.bodies("Wide", queue_id) for queue_id in range(QUEUES)] == [
+                    [b"old"]
+                ] * QUEUES
                 again.store.delete_topic("Wide")
             else:
                 assert again.store.was_deleted("Wide")
@@ -189,7 +198,9 @@ def test_a_death_meanwhile_leaves_a_topic_that_can_be_deleted_again_or_nothing_o
     assert 2 * QUEUES < whole < len(fs.left)
 
 
-def test_files_that_cannot_be_removed_stay_and_the_next_topic_goes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_that_cannot_be_removed_stay_and_the_next_topic_goes(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     failing = FailFrom("unlink", "Wide", 5, 1)
     run = Run(FaultyFs(failing), tmp_path, ("Wide", "Next"))
     failing.armed = True

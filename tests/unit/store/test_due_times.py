@@ -32,10 +32,14 @@ def loss_of_the_queue(root: Path) -> None:
 
 
 @pytest.mark.parametrize("what", [a_repair, loss_of_the_list, loss_of_the_queue])
-async def test_no_message_is_due_earlier_when_the_levels_were_changed(what: Callable[[Path], None], tmp_path: Path) -> None:
+async def test_no_message_is_due_earlier_when_the_levels_were_changed(
+    what: Callable[[Path], None], tmp_path: Path
+) -> None:
     """Those sent since are due by the new ones."""
     for key, levels in (("A", "1h"), ("B", "20m")):
-        broker = Broker(BrokerConfig(data=tmp_path, port=0, delay_levels=levels, segment_bytes=1024 * 1024))
+        broker = Broker(
+            BrokerConfig(data=tmp_path, port=0, delay_levels=levels, segment_bytes=1024 * 1024)
+        )
         await broker.start()
         async with await RawClient.open(broker.address) as client:
             await client.send("T", b"later", {"UNIQ_KEY": key, "DELAY": "1"})
@@ -43,15 +47,23 @@ async def test_no_message_is_due_earlier_when_the_levels_were_changed(what: Call
     (queue,) = (tmp_path / "consumequeue" / SCHEDULE_TOPIC / "0").iterdir()
     good = queue.read_bytes()
     what(tmp_path)
-    broker = Broker(BrokerConfig(data=tmp_path, port=0, delay_levels="1s", segment_bytes=1024 * 1024))
+    broker = Broker(
+        BrokerConfig(data=tmp_path, port=0, delay_levels="1s", segment_bytes=1024 * 1024)
+    )
     await broker.start()
     await broker.stop()
     assert queue.read_bytes() == good
 
 
 @pytest.mark.parametrize(("wrong_ms", "trusted"), [(0, True), (-1000, False), (2**45, False)])
-def test_an_old_entry_of_the_message_counts_if_it_is_later(wrong_ms: int, trusted: bool, tmp_path: Path) -> None:
-    """Nothing notes the levels here. An entry that would be earlier than the levels known, or in a thousand years, is none to believe."""
+def test_an_old_entry_of_the_message_counts_if_it_is_later(
+    wrong_ms: int, trusted: bool, tmp_path: Path
+) -> None:
+    """Nothing notes the levels here.
+
+    An entry that would be earlier than the levels known, or in a thousand years, is none to
+    believe.
+    """
     with Driver(small(tmp_path, delay_levels=HOUR)) as first:
         first.put(*[message(topic=SCHEDULE_TOPIC, properties=b"DELAY\x011\x02") for _ in range(40)])
         stored_ms = first.store.store_time(SCHEDULE_TOPIC, 0, 17)
@@ -69,12 +81,31 @@ def test_an_old_entry_of_the_message_counts_if_it_is_later(wrong_ms: int, truste
 
 
 def test_tables_of_levels_count_up_to_where_the_next_ones_began(tmp_path: Path) -> None:
-    tables = LevelTables().followed_by(HOUR, 0, 0).followed_by(HOUR, 0, 50).followed_by(DAY, 0, 100).followed_by(SECOND, 0, 300)
-    (tmp_path / APACHE_CONF).write_text(f"messageDelayLevel=1s\n{tables.lines()}# before commit-log offset x: messageDelayLevel=1h\n")
+    tables = (
+        LevelTables()
+        .followed_by(HOUR, 0, 0)
+        .followed_by(HOUR, 0, 50)
+        .followed_by(DAY, 0, 100)
+        .followed_by(SECOND, 0, 300)
+    )
+    (tmp_path / APACHE_CONF).write_text(
+        f"messageDelayLevel=1s\n{tables.lines()}# before commit-log offset x: "
+        "messageDelayLevel=1h\n"
+    )
     assert LevelTables.read(OsFs(), tmp_path) == tables
-    assert [tables.at(offset) for offset in (0, 99, 100, 299, 300)] == [HOUR, HOUR, DAY, DAY, SECOND]
-    assert tables.followed_by(SECOND, 100, 400).earlier == ((300, DAY),), "of what the log does not have any more nobody asks"
-    assert tables.followed_by(SECOND, 0, 200).earlier == ((100, HOUR), (200, DAY)), "what comes behind the end is new"
+    assert [tables.at(offset) for offset in (0, 99, 100, 299, 300)] == [
+        HOUR,
+        HOUR,
+        DAY,
+        DAY,
+        SECOND,
+    ]
+    assert tables.followed_by(SECOND, 100, 400).earlier == ((300, DAY),), (
+        "of what the log does not have any more nobody asks"
+    )
+    assert tables.followed_by(SECOND, 0, 200).earlier == ((100, HOUR), (200, DAY)), (
+        "what comes behind the end is new"
+    )
 
 
 def test_levels_that_were_changed_often_are_kept_within_bounds() -> None:

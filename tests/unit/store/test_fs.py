@@ -19,23 +19,35 @@ def test_pwrite_and_pread_beyond_the_end(tmp_path: Path) -> None:
     fs.close(handle)
 
 
-@pytest.mark.parametrize(("size", "expected"), [(7, b"cdefghi"), (8, b"cdefghij"), (20, b"cdefghij")])
-def test_a_read_that_comes_in_pieces_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, expected: bytes) -> None:
+@pytest.mark.parametrize(
+    ("size", "expected"), [(7, b"cdefghi"), (8, b"cdefghij"), (20, b"cdefghij")]
+)
+def test_a_read_that_comes_in_pieces_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, expected: bytes
+) -> None:
     """As a signal, or a file system over the network, may cut it."""
     fs, pread = OsFs(), os.pread
     handle = fs.open(tmp_path / "f", create=True)
     fs.pwrite(handle, b"abcdefghij", 0)
-    monkeypatch.setattr(os, "pread", lambda handle, size, offset: pread(handle, min(size, 3), offset))
+    monkeypatch.setattr(
+        os, "pread", lambda handle, size, offset: pread(handle, min(size, 3), offset)
+    )
     assert fs.pread(handle, size, 2) == expected
     fs.close(handle)
 
 
 @pytest.mark.parametrize("answer", [None, errno.EOPNOTSUPP, errno.EINVAL])
-def test_reserved_bytes_have_room_and_read_as_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int | None) -> None:
+def test_reserved_bytes_have_room_and_read_as_zeros(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: int | None
+) -> None:
     """Also on a file system that cannot reserve: there zeros are written."""
     fs = OsFs()
     if answer is not None:
-        monkeypatch.setattr(os, "posix_fallocate", lambda *_: (_ for _ in ()).throw(OSError(answer, os.strerror(answer))))
+        monkeypatch.setattr(
+            os,
+            "posix_fallocate",
+            lambda *_: (_ for _ in ()).throw(OSError(answer, os.strerror(answer))),
+        )
     handle = fs.open(tmp_path / "f", create=True)
     fs.truncate(handle, 1 << 20)
     fs.reserve(handle, 65536, 4096)
@@ -45,8 +57,14 @@ def test_reserved_bytes_have_room_and_read_as_zeros(tmp_path: Path, monkeypatch:
     fs.close(handle)
 
 
-def test_a_disk_without_room_to_reserve_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "posix_fallocate", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")))
+def test_a_disk_without_room_to_reserve_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        os,
+        "posix_fallocate",
+        lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device")),
+    )
     fs = OsFs()
     handle = fs.open(tmp_path / "f", create=True)
     with pytest.raises(OSError, match="No space left"):
@@ -56,7 +74,9 @@ def test_a_disk_without_room_to_reserve_is_an_error(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize("holes", [True, False])
 @pytest.mark.parametrize("at", [0, 5, 4096, 200_000])
-def test_cleared_bytes_read_as_zeros_and_the_rest_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, holes: bool) -> None:
+def test_cleared_bytes_read_as_zeros_and_the_rest_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, holes: bool
+) -> None:
     """Also on a system that does not know holes."""
     if not holes:
         monkeypatch.delattr(os, "SEEK_DATA")
@@ -147,5 +167,9 @@ def test_what_is_made_is_for_its_user_alone(tmp_path: Path) -> None:
         OsFs().close(OsFs().open(tmp_path / "data" / "commitlog" / "0", create=True))
     finally:
         os.umask(before)
-    made = [tmp_path / "data", tmp_path / "data" / "commitlog", tmp_path / "data" / "commitlog" / "0"]
+    made = [
+        tmp_path / "data",
+        tmp_path / "data" / "commitlog",
+        tmp_path / "data" / "commitlog" / "0",
+    ]
     assert [path.stat().st_mode & 0o777 for path in made] == [0o700, 0o700, 0o600]

@@ -20,7 +20,9 @@ DIRECTORY = Path("/index")
 STORED_MS = 1_700_000_000_123
 
 
-def found(driver: Driver, key: str, topic: str = "T", begin: int = 0, end: int = FOR_EVER) -> list[int]:
+def found(
+    driver: Driver, key: str, topic: str = "T", begin: int = 0, end: int = FOR_EVER
+) -> list[int]:
     """Queue offsets of the records that have *key*, as they are found."""
     records = driver.store.find_key(topic, key, begin, end)
     return [int.from_bytes(record[20:28]) for record in records if isinstance(record, bytes)]
@@ -34,17 +36,28 @@ def keyed(unique: str, keys: str = "", topic: str = "T") -> NewMessage:
 def test_files_are_apaches() -> None:
     """The worked example of the protocol text: 5,000,000 slots, one item."""
     index = KeyIndex(DIRECTORY, Sizes(5_000_000, 20_000_000))
-    index.add([(b"TopicTest", b"UNIQ_KEY\x017F00000100002A139A55AB9C3C3C0000\x02", 1048576, STORED_MS)])
+    index.add(
+        [(b"TopicTest", b"UNIQ_KEY\x017F00000100002A139A55AB9C3C3C0000\x02", 1048576, STORED_MS)]
+    )
     items, head = index.collect(checkpoint=True)
     assert (items.path.name, items.size) == ("20231114221320123", 420_000_040)
     assert (items.at, items.data.hex()) == (20_000_060, "146a08ea00000000001000000000000000000000")
-    assert head.data[:40].hex() == "0000018bcfe5687b0000018bcfe5687b000000000010000000000000001000000000000100000002"
+    assert (
+        head.data[:40].hex()
+        == "0000018bcfe5687b0000018bcfe5687b000000000010000000000000001000000000000100000002"
+    )
     assert head.data[9_973_712 : 9_973_712 + 4].hex() == "00000001"
     assert sum(head.data[40:]) == 1
 
 
 def test_hash_is_javas_absolute_value() -> None:
-    assert [as_index_hash(h) for h in (0, 5, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)] == [0, 5, 0x7FFFFFFF, 0, 1]
+    assert [as_index_hash(h) for h in (0, 5, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)] == [
+        0,
+        5,
+        0x7FFFFFFF,
+        0,
+        1,
+    ]
 
 
 def test_a_search_keeps_nothing_of_the_messages_that_only_share_the_hash(tmp_path: Path) -> None:
@@ -63,7 +76,8 @@ def test_a_search_keeps_nothing_of_the_messages_that_only_share_the_hash(tmp_pat
 
 def test_messages_are_found_by_unique_key_and_by_each_of_their_keys(tmp_path: Path) -> None:
     with Driver(small(tmp_path)) as driver:
-        for n in range(300):  # several files of 64 items
+        # several files of 64 items
+        for n in range(300):
             driver.put(keyed(f"ID{n}", f"order-{n % 10} all", topic="T" if n % 3 else "U"))
         for again in (False, True):
             assert found(driver, "ID4") == [2]
@@ -108,7 +122,9 @@ def test_nothing_of_a_deleted_topic_is_found(tmp_path: Path) -> None:
         assert found(driver, "key") == [0]
 
 
-@pytest.mark.parametrize("spoil", ["removed", "flipped item", "flipped slot", "cut", "another file beside"])
+@pytest.mark.parametrize(
+    "spoil", ["removed", "flipped item", "flipped slot", "cut", "another file beside"]
+)
 def test_damaged_files_are_made_again_from_the_log(tmp_path: Path, spoil: str) -> None:
     """Byte for byte, whichever of them it is; the log is read from there on only."""
     with Driver(small(tmp_path)) as driver:
@@ -126,7 +142,11 @@ def test_damaged_files_are_made_again_from_the_log(tmp_path: Path, spoil: str) -
         case "cut":
             files[1].write_bytes(data[:-1])
         case _:
-            data[Sizes(16, 64).items_at + 30 * ITEM.size if spoil == "flipped item" else HEADER.size + 4] ^= 4
+            data[
+                Sizes(16, 64).items_at + 30 * ITEM.size
+                if spoil == "flipped item"
+                else HEADER.size + 4
+            ] ^= 4
             files[1].write_bytes(data)
     with Driver(small(tmp_path)) as driver:
         assert [found(driver, f"ID{n}") for n in range(200)] == [[n] for n in range(200)]
@@ -165,7 +185,8 @@ def test_reads_wait_after_a_search_as_they_did_before_it_whoever_changed_that_in
     disk = Disk(fs, 8)
     search = index.find(disk, "T", "same", 0, FOR_EVER)
     disk.waits = False
-    for _ in range(3):  # what is brought in is forgotten at once
+    # what is brought in is forgotten at once
+    for _ in range(3):
         assert isinstance(next(search), Cold)
     disk.waits = True
     assert list(search) == list(range(19, -1, -1))
@@ -184,7 +205,9 @@ class ColdFs(MemoryFs):
         return self.pread(handle, size, offset) if known else None
 
 
-def test_a_file_that_fills_up_while_a_checkpoint_is_written_stays_in_memory_until_its_own_head_is() -> None:
+def test_a_file_that_fills_up_during_a_checkpoint_stays_in_memory_until_its_head_is_written() -> (
+    None
+):
     fs = MemoryFs({}, {Path("/")})
     index, files = KeyIndex(DIRECTORY, Sizes(4, 16)), IndexFiles(fs)
     index.add([(b"T", b"UNIQ_KEY\x01same\x02", n, STORED_MS) for n in range(10)])
@@ -192,7 +215,8 @@ def test_a_file_that_fills_up_while_a_checkpoint_is_written_stays_in_memory_unti
     files.write(checkpoint)
     index.add([(b"T", b"UNIQ_KEY\x01same\x02", n, STORED_MS) for n in range(10, 20)])
     index.build()
-    index.written(checkpoint)  # told late: the file is full by now
+    # told late: the file is full by now
+    index.written(checkpoint)
     disk = Disk(fs, 8)
     assert list(index.find(disk, "T", "same", 0, FOR_EVER)) == list(range(19, -1, -1))
     writes = index.collect(checkpoint=False)
@@ -220,11 +244,17 @@ def test_a_chain_that_damage_bent_does_not_go_round_in_circles() -> None:
 
 
 def test_prefix_of_the_key_is_the_topic() -> None:
-    assert java_hashes([java_prefix(b"TopicTest#")], [b"7F00000100002A139A55AB9C3C3C0000"]) == [-342493418 & 0xFFFFFFFF]
+    assert java_hashes([java_prefix(b"TopicTest#")], [b"7F00000100002A139A55AB9C3C3C0000"]) == [
+        -342493418 & 0xFFFFFFFF
+    ]
 
 
-def test_one_batch_of_keys_beyond_counting_is_added_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a file ends Python adds what the compiled part does not: a million keys of one batch took it seconds in one go."""
+def test_one_batch_of_keys_beyond_counting_is_added_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a file ends Python adds what the compiled part does not: a million keys of one batch
+    took it seconds in one go.
+    """
     added: list[int] = []
     add = KeyIndex._add
 

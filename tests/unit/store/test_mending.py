@@ -1,4 +1,6 @@
-"""What a repair does where the log cannot even be read: files that are missing, too long, or in the way."""
+"""What a repair does where the log cannot even be read: files that are missing, too long, or in the
+way.
+"""
 
 import logging
 import os
@@ -26,7 +28,9 @@ def root(tmp_path: Path) -> Path:
     with Driver(small(tmp_path / "store")) as driver:
         for n in range(COUNT):
             driver.put(message(b"%d " % n + bytes(300)))
-        JsonTable(OsFs(), tmp_path / "store" / "config" / "topics.json").save({"topicConfigTable": {"T": {}}})
+        JsonTable(OsFs(), tmp_path / "store" / "config" / "topics.json").save(
+            {"topicConfigTable": {"T": {}}}
+        )
     return tmp_path / "store"
 
 
@@ -50,7 +54,10 @@ def test_a_missing_segment_costs_its_messages_only(root: Path) -> None:
     found, after = repair(root)
     assert found.problems[0].startswith(f"{lost.name} of the log was missing")
     assert lost.stat().st_size == size
-    assert after.problems == [f"the log has 1 damaged place, {size} bytes in all, at {int(lost.name)}: those records are lost"]
+    assert after.problems == [
+        f"the log has 1 damaged place, {size} bytes in all, at {int(lost.name)}: those records are "
+        "lost"
+    ]
     left = numbers(root)
     assert COUNT / 2 < len(left) < COUNT
     assert left == [n for n in before if n in set(left)]
@@ -61,7 +68,9 @@ def test_a_missing_segment_costs_its_messages_only(root: Path) -> None:
 def test_the_first_file_that_is_missing_is_named(root: Path, lost: int) -> None:
     segments(root)[lost].unlink()
     places = [f"{16 * 1024 * number:020d}" for number in (lost - 1, lost + 1)]
-    with pytest.raises(StoreCorrupt, match=f"a file is missing between {places[0]} and {places[1]}"):
+    with pytest.raises(
+        StoreCorrupt, match=f"a file is missing between {places[0]} and {places[1]}"
+    ):
         verify(root)
 
 
@@ -83,7 +92,9 @@ def test_a_segment_that_is_too_long_is_cut_and_loses_nothing(root: Path) -> None
     with pytest.raises(StoreCorrupt, match=r"its neighbours 16384. `ogive store repair"):
         verify(root)
     found, after = repair(root)
-    assert found.problems == [f"{segments(root)[1].name} of the log was 5 bytes too long: they are in set-aside/"]
+    assert found.problems == [
+        f"{segments(root)[1].name} of the log was 5 bytes too long: they are in set-aside/"
+    ]
     assert after.is_sound
     assert (root / "set-aside" / "commitlog" / segments(root)[1].name).read_bytes() == b"stray"
     assert numbers(root) == before
@@ -134,12 +145,19 @@ def _emptied(directory: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("spoil", [_file_for_a_topic, _file_for_a_queue, _directory_in_a_queue, _directory_in_the_index])
-def test_what_is_in_the_way_of_a_derived_file_is_set_aside(root: Path, spoil: Callable[[Path], Path]) -> None:
+@pytest.mark.parametrize(
+    "spoil", [_file_for_a_topic, _file_for_a_queue, _directory_in_a_queue, _directory_in_the_index]
+)
+def test_what_is_in_the_way_of_a_derived_file_is_set_aside(
+    root: Path, spoil: Callable[[Path], Path]
+) -> None:
     before = numbers(root)
     path = spoil(root)
     found, after = repair(root)
-    assert found.problems[0] == f"{path.relative_to(root)} stood where the broker keeps files of its own: it is in set-aside/"
+    assert found.problems[0] == (
+        f"{path.relative_to(root)} stood where the broker keeps files of its own: it is in "
+        "set-aside/"
+    )
     assert after.is_sound
     assert (root / "set-aside" / path.relative_to(root)).exists()
     assert numbers(root) == before

@@ -1,4 +1,6 @@
-"""A sender puts a whole record into a body, in the name of a topic to which he has no right: no damage makes it a message."""
+"""A sender puts a whole record into a body, in the name of a topic to which he has no right: no
+damage makes it a message.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,11 +23,17 @@ def planted(commitlog_offset: int) -> bytes:
     """A record of topic Secret for this place in the log."""
     field, forged = topic_field(b"Secret"), message(b"forged", "Secret", properties=PROPERTIES)
     size = 88 + len(forged.body) + len(field) + 2 + len(PROPERTIES) + 20
-    return build_record(forged, field, PROPERTIES, size, 1, commitlog_offset, 1_700_000_000_000, True)
+    return build_record(
+        forged, field, PROPERTIES, size, 1, commitlog_offset, 1_700_000_000_000, True
+    )
 
 
-def bodies_after(root: Path, damage: Callable[[bytearray, int, int], None], *, crc: bool = True) -> dict[str, list[bytes]]:
-    """What is served of each topic after *damage* to the log, told where the record with the planted one stands and the one behind it."""
+def bodies_after(
+    root: Path, damage: Callable[[bytearray, int, int], None], *, crc: bool = True
+) -> dict[str, list[bytes]]:
+    """What is served of each topic after *damage* to the log, told where the record with the
+    planted one stands and the one behind it.
+    """
     config = small(root, record_crc=crc, **SIZES)
     driver = Driver(config)
     driver.put(message(b"first", "A"), message(b"honest", "Secret"))
@@ -77,7 +85,10 @@ def test_pages_that_are_missing_before_others(tmp_path: Path, crc: bool) -> None
 @pytest.mark.parametrize(
     "damage",
     [
-        *(pytest.param(flip(3 - bit // 8, bit % 8), id=f"size, bit {bit}") for bit in (0, 2, 3, 5, 7, 8, 11, 12, 13, 14, 15, 16, 31)),
+        *(
+            pytest.param(flip(3 - bit // 8, bit % 8), id=f"size, bit {bit}")
+            for bit in (0, 2, 3, 5, 7, 8, 11, 12, 13, 14, 15, 16, 31)
+        ),
         pytest.param(flip(5), id="magic"),
         pytest.param(flip(35, 6), id="offset"),
         pytest.param(flip(10), id="checksum of the body"),
@@ -88,7 +99,9 @@ def test_pages_that_are_missing_before_others(tmp_path: Path, crc: bool) -> None
         pytest.param(flip(1000), id="body"),
     ],
 )
-def test_one_bit_costs_the_record_that_it_is_of(tmp_path: Path, damage: Callable[[bytearray, int, int], None], crc: bool) -> None:
+def test_one_bit_costs_the_record_that_it_is_of(
+    tmp_path: Path, damage: Callable[[bytearray, int, int], None], crc: bool
+) -> None:
     found = bodies_after(tmp_path, damage, crc=crc)
     assert found == {"A": [b"first", b"before", b"after"], "Secret": [b"honest", b"honest too"]}
 
@@ -98,7 +111,10 @@ def test_damage_to_the_next_one_too(tmp_path: Path) -> None:
         data[start + 1000] ^= 1
         data[end + 90] ^= 1
 
-    assert bodies_after(tmp_path, damage) == {"A": [b"first", b"before"], "Secret": [b"honest", b"honest too"]}
+    assert bodies_after(tmp_path, damage) == {
+        "A": [b"first", b"before"],
+        "Secret": [b"honest", b"honest too"],
+    }
 
 
 def test_damage_to_all_that_follows(tmp_path: Path) -> None:
@@ -110,8 +126,12 @@ def test_damage_to_all_that_follows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("crc", [True, False])
-@pytest.mark.parametrize("lost", [[(0, 8)], [(0, 4), (28, 36)]], ids=["size and magic", "size and place"])
-def test_fields_of_the_head_that_are_zeros(tmp_path: Path, lost: list[tuple[int, int]], crc: bool) -> None:
+@pytest.mark.parametrize(
+    "lost", [[(0, 8)], [(0, 4), (28, 36)]], ids=["size and magic", "size and place"]
+)
+def test_fields_of_the_head_that_are_zeros(
+    tmp_path: Path, lost: list[tuple[int, int]], crc: bool
+) -> None:
     def lose(data: bytearray, start: int, _: int) -> None:
         for begin, end in lost:
             data[start + begin : start + end] = bytes(end - begin)
@@ -123,7 +143,9 @@ def test_fields_of_the_head_that_are_zeros(tmp_path: Path, lost: list[tuple[int,
 @pytest.mark.parametrize("crc", [True, False])
 @pytest.mark.parametrize("length", ["body", "topic", "properties"])
 @pytest.mark.parametrize("followed", [True, False])
-def test_a_damaged_length_and_a_bit_of_the_body(tmp_path: Path, length: str, followed: bool, crc: bool) -> None:
+def test_a_damaged_length_and_a_bit_of_the_body(
+    tmp_path: Path, length: str, followed: bool, crc: bool
+) -> None:
     def damage(data: bytearray, start: int, end: int) -> None:
         data[start + 1000] ^= 1
         tail = end - len(b"UNIQ_KEY\x01ABC\x02") - 20 * crc
@@ -132,7 +154,10 @@ def test_a_damaged_length_and_a_bit_of_the_body(tmp_path: Path, length: str, fol
             data[end:] = bytes(len(data) - end)
 
     found = bodies_after(tmp_path, damage, crc=crc)
-    assert found == {"A": [b"first", b"before", *[b"after"] * followed], "Secret": [b"honest", *[b"honest too"] * followed]}
+    assert found == {
+        "A": [b"first", b"before", *[b"after"] * followed],
+        "Secret": [b"honest", *[b"honest too"] * followed],
+    }
 
 
 def test_damage_to_both_sides_of_a_border(tmp_path: Path) -> None:
@@ -141,7 +166,10 @@ def test_damage_to_both_sides_of_a_border(tmp_path: Path) -> None:
     def damage(data: bytearray, _: int, end: int) -> None:
         data[end - 10 : end + 60] = b"\xee" * 70
 
-    assert bodies_after(tmp_path, damage) == {"A": [b"first", b"before"], "Secret": [b"honest", b"honest too"]}
+    assert bodies_after(tmp_path, damage) == {
+        "A": [b"first", b"before"],
+        "Secret": [b"honest", b"honest too"],
+    }
 
 
 def test_a_head_that_is_gone_tells_nothing() -> None:
@@ -164,11 +192,21 @@ def test_a_head_that_is_gone_tells_nothing() -> None:
 
 
 @pytest.mark.parametrize("placed", [False, True])
-def test_a_body_full_of_heads_is_searched_in_one_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placed: bool) -> None:
-    """That are no records, whether they say that they stand where they do or not. Each can claim to be as long as the segment."""
+def test_a_body_full_of_heads_is_searched_in_one_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placed: bool
+) -> None:
+    """That are no records, whether they say that they stand where they do or not.
+
+    Each can claim to be as long as the segment.
+    """
     seen = list[int]()
     offsets = [88 + 36 * number if placed else 0 for number in range(500)]
-    heads = b"".join([(50_000).to_bytes(4) + MAGIC_V1.to_bytes(4) + bytes(20) + offset.to_bytes(8) for offset in offsets])
+    heads = b"".join(
+        [
+            (50_000).to_bytes(4) + MAGIC_V1.to_bytes(4) + bytes(20) + offset.to_bytes(8)
+            for offset in offsets
+        ]
+    )
     driver = Driver(small(tmp_path, **SIZES))
     driver.put(message(heads), message(b"after"))
     crash(driver)
@@ -188,17 +226,40 @@ def test_a_body_full_of_heads_is_searched_in_one_go(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("queue_offset", [0, 1, 40])
-def test_one_whose_properties_are_all_that_follows_to_the_end(tmp_path: Path, queue_offset: int) -> None:
-    """They are so long that there is no room for a checksum; one bit of the body's length leads right to it."""
+def test_one_whose_properties_are_all_that_follows_to_the_end(
+    tmp_path: Path, queue_offset: int
+) -> None:
+    """They are so long that there is no room for a checksum; one bit of the body's length leads
+    right to it.
+    """
     config = small(tmp_path, **SIZES | {"segment_bytes": 1024 * 1024})
     driver = Driver(config)
     honest = driver.put(message(b"honest", "Secret"))[0]
     at = honest.commitlog_offset + honest.size
-    lead, tail, topic, text = 100, 4 + 20 + len(message().properties), b"Secret", b"forged".ljust(1000)
+    lead, tail, topic, text = (
+        100,
+        4 + 20 + len(message().properties),
+        b"Secret",
+        b"forged".ljust(1000),
+    )
     body_bytes = 2**16 + lead
     size = body_bytes - lead - 3 + tail
     head = RECORD_V4.pack(
-        size, MAGIC_V1, crc32(text) & 0x7FFFFFFF, 0, 0, queue_offset, at + 88 + lead + 3, 0, 1, bytes(8), 1, bytes(8), 0, 0, len(text)
+        size,
+        MAGIC_V1,
+        crc32(text) & 0x7FFFFFFF,
+        0,
+        0,
+        queue_offset,
+        at + 88 + lead + 3,
+        0,
+        1,
+        bytes(8),
+        1,
+        bytes(8),
+        0,
+        0,
+        len(text),
     )
     properties_bytes = size - 88 - len(text) - 1 - len(topic) - 2
     forged = head + text + bytes([len(topic)]) + topic + properties_bytes.to_bytes(2)
@@ -211,4 +272,7 @@ def test_one_whose_properties_are_all_that_follows_to_the_end(tmp_path: Path, qu
     path.write_bytes(data)
     assert verify(tmp_path).damaged_bytes == carrier.size
     with Driver(config) as driver:
-        assert {topic: driver.bodies(topic) for topic in ("A", "Secret")} == {"A": [b"after"], "Secret": [b"honest", b"honest too"]}
+        assert {topic: driver.bodies(topic) for topic in ("A", "Secret")} == {
+            "A": [b"after"],
+            "Secret": [b"honest", b"honest too"],
+        }

@@ -28,25 +28,60 @@ def built(topic: str = "TopicTest", *, with_crc: bool = True, **fields: object) 
     new = message(b"Hello", topic, 3, tag="TagA", **fields)
     field = topic_field(topic.encode())
     hosts = len(new.born_host) + len(new.store_host) - 16
-    size = fixed_bytes(field) + hosts + len(new.body) + len(new.properties) + (CRC_BYTES if with_crc else 0)
+    size = (
+        fixed_bytes(field)
+        + hosts
+        + len(new.body)
+        + len(new.properties)
+        + (CRC_BYTES if with_crc else 0)
+    )
     return build_record(new, field, new.properties, size, 42, 1048576, 1_700_000_000_123, with_crc)
 
 
 @pytest.mark.parametrize("with_crc", [True, False])
 @pytest.mark.parametrize("topic", ["T", "%RETRY%" + "g" * 130])
-@pytest.mark.parametrize("hosts", [{}, {"born_host": V6}, {"store_host": V6}, {"born_host": V6, "store_host": V6}])
-def test_record_is_what_the_wire_layout_says(topic: str, hosts: dict[str, bytes], with_crc: bool) -> None:
+@pytest.mark.parametrize(
+    "hosts", [{}, {"born_host": V6}, {"store_host": V6}, {"born_host": V6, "store_host": V6}]
+)
+def test_record_is_what_the_wire_layout_says(
+    topic: str, hosts: dict[str, bytes], with_crc: bool
+) -> None:
     """Built here on the hot path, read by the general decoder, and by the scanner."""
-    raw = built(topic, with_crc=with_crc, sys_flag=8, flag=5, reconsume_times=2, prepared_transaction_offset=77, **hosts)
+    raw = built(
+        topic,
+        with_crc=with_crc,
+        sys_flag=8,
+        flag=5,
+        reconsume_times=2,
+        prepared_transaction_offset=77,
+        **hosts,
+    )
     record = decode_stored(raw)
-    assert (record.topic, record.queue_id, record.queue_offset, record.commitlog_offset) == (topic, 3, 42, 1048576)
-    assert (record.body, record.flag, record.reconsume_times, record.prepared_transaction_offset) == (b"Hello", 5, 2, 77)
-    assert record.sys_flag == 8 | (0x10 if "born_host" in hosts else 0) | (0x20 if "store_host" in hosts else 0)
+    assert (record.topic, record.queue_id, record.queue_offset, record.commitlog_offset) == (
+        topic,
+        3,
+        42,
+        1048576,
+    )
+    assert (
+        record.body,
+        record.flag,
+        record.reconsume_times,
+        record.prepared_transaction_offset,
+    ) == (b"Hello", 5, 2, 77)
+    assert record.sys_flag == 8 | (0x10 if "born_host" in hosts else 0) | (
+        0x20 if "store_host" in hosts else 0
+    )
     assert decode_properties(record.properties)["TAGS"] == "TagA"
     assert ("__CRC32#" in decode_properties(record.properties)) is with_crc
     scanned = read_record(b"before" + raw, 6, 1048576, 0 if with_crc else NEVER)
     assert scanned is not None
-    assert (scanned.size, scanned.topic.decode(), scanned.queue_offset, scanned.plain) == (len(raw), topic, 42, not with_crc)
+    assert (scanned.size, scanned.topic.decode(), scanned.queue_offset, scanned.plain) == (
+        len(raw),
+        topic,
+        42,
+        not with_crc,
+    )
     assert scanned.store_timestamp_ms == store_timestamp(raw) == 1_700_000_000_123
 
 
@@ -70,7 +105,9 @@ def test_body_checksum_counts_where_no_other_is_due() -> None:
 def test_a_record_without_properties_is_whole_where_no_checksum_is_due() -> None:
     """Its last byte is that of their length, 0: no sign of a write that was lost."""
     field = topic_field(b"T")
-    raw = build_record(message(b"Hello", "T"), field, b"", fixed_bytes(field) + 5, 0, 0, 1, with_crc=False)
+    raw = build_record(
+        message(b"Hello", "T"), field, b"", fixed_bytes(field) + 5, 0, 0, 1, with_crc=False
+    )
     record = read_record(raw, 0, 0, NEVER)
     assert record is not None
     assert record.properties_at == len(raw)
@@ -82,7 +119,9 @@ def test_checksum_of_another_record_is_no_damage_where_none_is_due() -> None:
     stale = b"TAGS\x01TagA\x02" + crc_property(5)
     field = topic_field(b"T")
     new = message(b"Hello", "T", properties=stale)
-    raw = build_record(new, field, stale, fixed_bytes(field) + 5 + len(stale), 0, 0, 1, with_crc=False)
+    raw = build_record(
+        new, field, stale, fixed_bytes(field) + 5 + len(stale), 0, 0, 1, with_crc=False
+    )
     assert read_record(raw, 0, 0, NEVER) is not None
     assert read_record(raw, 0, 0, 0) is None
 
@@ -112,7 +151,9 @@ def wanted_stands(
 @pytest.mark.parametrize("topic", ["TopicTest", "t" * 127, "t" * 128])
 @pytest.mark.parametrize("sound", [False, True])
 @pytest.mark.parametrize("hosts", [{}, {"born_host": V6}, {"store_host": V6}])
-def test_a_record_stands_for_the_queue_it_belongs_to_and_for_no_other(topic: str, hosts: dict[str, Any], sound: bool) -> None:
+def test_a_record_stands_for_the_queue_it_belongs_to_and_for_no_other(
+    topic: str, hosts: dict[str, Any], sound: bool
+) -> None:
     raw = built(topic, **hosts)
     assert wanted_stands(raw, topic=topic, sound=sound)
     assert not wanted_stands(raw, topic=topic, sound=sound, queue_id=4)
@@ -123,7 +164,18 @@ def test_a_record_stands_for_the_queue_it_belongs_to_and_for_no_other(topic: str
     assert not wanted_stands(raw, topic=topic + "s", sound=sound)
     field = topic_field(topic.encode())
     assert not_standing(raw, 1048577, [(1048577, len(raw), 42)], 3, field, 0, sound=sound) != []
-    assert not_standing(built() + raw, 1048576 - len(built()), [(1048576, len(raw), 42)], 3, field, 0, sound=sound) == []
+    assert (
+        not_standing(
+            built() + raw,
+            1048576 - len(built()),
+            [(1048576, len(raw), 42)],
+            3,
+            field,
+            0,
+            sound=sound,
+        )
+        == []
+    )
 
 
 def test_a_record_with_any_changed_bit_does_not_stand() -> None:
@@ -135,8 +187,12 @@ def test_a_record_with_any_changed_bit_does_not_stand() -> None:
 
 
 @pytest.mark.parametrize("hosts", [{}, {"born_host": V6}])
-def test_a_record_whose_checksum_holds_stands_only_where_read_record_reads_it(hosts: dict[str, Any]) -> None:
-    """Bytes that say something impossible, under a checksum that was made for them: the short way must know no better."""
+def test_a_record_whose_checksum_holds_stands_only_where_read_record_reads_it(
+    hosts: dict[str, Any],
+) -> None:
+    """Bytes that say something impossible, under a checksum that was made for them: the short way
+    must know no better.
+    """
     raw = built(**hosts)
     lengths = range(84, 88), range(len(raw) - CRC_BYTES - 40, len(raw) - CRC_BYTES)
     verdicts = set()
@@ -146,14 +202,20 @@ def test_a_record_whose_checksum_holds_stands_only_where_read_record_reads_it(ho
             whole[at] = value
             whole += crc_property(zlib.crc32(whole) & 0x7FFFFFFF)
             record = read_record(bytes(whole), 0, 1048576, 0)
-            reads = record is not None and (record.size, record.topic, record.queue_offset) == (len(raw), b"TopicTest", 42)
+            reads = record is not None and (record.size, record.topic, record.queue_offset) == (
+                len(raw),
+                b"TopicTest",
+                42,
+            )
             assert wanted_stands(bytes(whole)) is reads, (at, value)
             verdicts.add(reads)
     assert verdicts == {True, False}
 
 
 def forged(**bytes_at: bytes) -> bytes:
-    """A record with other bytes from these places on (``at_84``), and a checksum that was made for them."""
+    """A record with other bytes from these places on (``at_84``), and a checksum that was made for
+    them.
+    """
     raw = bytearray(built()[:-CRC_BYTES])
     for name, piece in bytes_at.items():
         at = int(name.removeprefix("at_"))
@@ -167,7 +229,8 @@ def test_lengths_that_lead_out_of_the_record_are_no_error_and_no_record() -> Non
     behind = forged(at_84=(whole - 88).to_bytes(4)) + field
     assert read_record(behind, 0, 1048576, 0) is None
     assert not wanted_stands(behind, size=whole)
-    born = field + (whole - 40 - len(field) - 2).to_bytes(2)  # where the time and the host of birth stand
+    # where the time and the host of birth stand
+    born = field + (whole - 40 - len(field) - 2).to_bytes(2)
     before = forged(at_40=born, at_84=(40 - 88).to_bytes(4, signed=True))
     assert read_record(before, 0, 1048576, 0) is None
     assert not wanted_stands(before)

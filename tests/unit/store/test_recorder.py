@@ -52,7 +52,12 @@ def test_sectors_land_one_by_one() -> None:
     fs.fdatasync(handle)
     fs.pwrite(handle, b"a" * 512 + b"b" * 512, 0)
     found = states(fs)
-    assert {b"a" * 512 + bytes(512), bytes(512) + b"b" * 512, b"a" * 512 + b"b" * 512, bytes(1024)} <= found
+    assert {
+        b"a" * 512 + bytes(512),
+        bytes(512) + b"b" * 512,
+        b"a" * 512 + b"b" * 512,
+        bytes(1024),
+    } <= found
 
 
 def test_renames_land_in_order() -> None:

@@ -46,10 +46,12 @@ def scrub_all(driver: Driver) -> None:
         position = scrubbed.position
 
 
-# --- damage ----------------------------------------------------------------------------------------------------------
+# --- damage ---------------------------------------------------------------------------------------
 
 
-def test_damage_that_a_start_found_is_not_counted_again_by_the_background_reader(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_that_a_start_found_is_not_counted_again_by_the_background_reader(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     driver = filled(tmp_path)
     offset = flip(tmp_path, driver, 2)
     crash(driver)
@@ -61,8 +63,12 @@ def test_damage_that_a_start_found_is_not_counted_again_by_the_background_reader
     assert f"damaged bytes at offset {offset} are skipped" in at_level(caplog, logging.ERROR)[0]
 
 
-def test_damage_at_the_checkpoint_is_counted_once_where_queues_are_made_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The log is read up to the checkpoint for the queues, and from there on for what is new: the damage lies between."""
+def test_damage_at_the_checkpoint_is_counted_once_where_queues_are_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log is read up to the checkpoint for the queues, and from there on for what is new: the
+    damage lies between.
+    """
     filled(tmp_path, 3).close()
     driver = filled(tmp_path, 3)
     flip(tmp_path, driver, 3)
@@ -85,7 +91,9 @@ def test_several_places_are_summed_up(tmp_path: Path, caplog: pytest.LogCaptureF
     assert "2 damaged places" in at_level(caplog, logging.ERROR)[2]
 
 
-def test_a_check_and_a_repair_say_where_the_damage_is_in_their_report_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_check_and_a_repair_say_where_the_damage_is_in_their_report_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     driver = filled(tmp_path)
     offsets = [flip(tmp_path, driver, n) for n in (1, 3)]
     driver.close()
@@ -93,14 +101,18 @@ def test_a_check_and_a_repair_say_where_the_damage_is_in_their_report_alone(tmp_
         damage = [problem for problem in report.problems if "damaged" in problem]
         assert len(damage) == 1
         assert damage[0].startswith("the log has 2 damaged places, ")
-        assert damage[0].endswith(f" bytes in all, at {offsets[0]} and {offsets[1]}: those records are lost")
+        assert damage[0].endswith(
+            f" bytes in all, at {offsets[0]} and {offsets[1]}: those records are lost"
+        )
     assert not at_level(caplog, logging.ERROR)
 
 
-# --- an unclean stop -------------------------------------------------------------------------------------------------
+# --- an unclean stop ------------------------------------------------------------------------------
 
 
-def test_a_start_after_a_crash_says_what_was_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_after_a_crash_says_what_was_read_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "ogive.store")
     driver = filled(tmp_path)
     end = driver.store.stats().commitlog_end
@@ -108,8 +120,10 @@ def test_a_start_after_a_crash_says_what_was_read_again(tmp_path: Path, caplog: 
     Driver(small(tmp_path)).close()
     assert caplog.text.count("did not stop cleanly") == 1
     assert (
-        f"the last run on {tmp_path} did not stop cleanly: 6 records, {end:,} bytes of the log, from 0 on, were read again; "
-        f"1 queue and the index of keys were completed; the log ends at {end}, and nothing had to be cut; this took " in caplog.text
+        f"the last run on {tmp_path} did not stop cleanly: 6 records, {end:,} bytes of the log, "
+        "from 0 on, were read again; "
+        f"1 queue and the index of keys were completed; the log ends at {end}, and nothing had to "
+        "be cut; this took " in caplog.text
     )
     assert not at_level(caplog, logging.WARNING)
     caplog.clear()
@@ -117,20 +131,27 @@ def test_a_start_after_a_crash_says_what_was_read_again(tmp_path: Path, caplog: 
     assert not caplog.records
 
 
-def test_a_start_on_a_new_directory_and_one_after_a_stop_say_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_start_on_a_new_directory_and_one_after_a_stop_say_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "ogive.store")
     filled(tmp_path).close()
     Driver(small(tmp_path)).close()
     assert not caplog.records
 
 
-def test_what_was_made_again_and_cut_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_was_made_again_and_cut_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "ogive.store")
     filled(tmp_path, 3).close()
     driver = filled(tmp_path, 1)
     end = driver.store.stats().commitlog_end
     crash(driver)
-    for path in [*(tmp_path / "consumequeue" / "T" / "0").iterdir(), *(tmp_path / "index").iterdir()]:
+    for path in [
+        *(tmp_path / "consumequeue" / "T" / "0").iterdir(),
+        *(tmp_path / "index").iterdir(),
+    ]:
         path.unlink()
     with segment_path(tmp_path / "commitlog", 0).open("r+b") as file:
         file.seek(end + 4)
@@ -138,12 +159,21 @@ def test_what_was_made_again_and_cut_is_said(tmp_path: Path, caplog: pytest.LogC
     Driver(small(tmp_path)).close()
     (line,) = at_level(caplog, logging.INFO)
     assert "1 record, " in line
-    assert "1 queue that had been lost was made again; the index of keys was made again, from 0 on; " in line
-    assert f"8 bytes behind the end of the log, at {end}, were no record and were cleared; this took " in line
+    assert (
+        "1 queue that had been lost was made again; the index of keys was made again, from 0 on; "
+        in line
+    )
+    assert (
+        f"8 bytes behind the end of the log, at {end}, were no record and were cleared; this took "
+        in line
+    )
     warnings = "\n".join(at_level(caplog, logging.WARNING))
     assert "1 consume queues are missing or damaged" in warnings
     assert "the index of keys is made again from the commit log, from offset 0 on" in warnings
-    assert f"8 bytes behind offset {end}, which an unclean stop left there, were no record and were cleared" in warnings
+    assert (
+        f"8 bytes behind offset {end}, which an unclean stop left there, were no record and were "
+        "cleared" in warnings
+    )
 
 
 def test_a_damaged_list_of_queues_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -154,7 +184,9 @@ def test_a_damaged_list_of_queues_is_told(tmp_path: Path, caplog: pytest.LogCapt
     assert "queues.json, the list of queues, is damaged: the whole log is read" in caplog.text
 
 
-def test_a_crash_in_a_removal_of_old_messages_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_crash_in_a_removal_of_old_messages_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Such a start recovers twice: before the removal is finished, and after it."""
     caplog.set_level(logging.INFO, "ogive.store")
     driver = filled(tmp_path, 200)

@@ -1,4 +1,6 @@
-"""Old segments are removed, and the process or the power dies meanwhile: no offset is given out twice."""
+"""Old segments are removed, and the process or the power dies meanwhile: no offset is given out
+twice.
+"""
 
 import errno
 import random
@@ -32,7 +34,8 @@ class EveryCall(RecorderFs):
     def __init__(self, base: MemoryFs | None = None) -> None:
         super().__init__(base)
         self.armed = base is not None
-        self.first = 0  # operations before it came before arm()
+        # operations before it came before arm()
+        self.first = 0
         self.left: list[MemoryFs] = []
 
     def arm(self) -> None:
@@ -77,7 +80,9 @@ class StepByStep(InlineWriter):
 
 
 class Run:
-    """A store with a queue that lies wholly in the oldest segments, and a long one; their entries are in memory alone."""
+    """A store with a queue that lies wholly in the oldest segments, and a long one; their entries
+    are in memory alone.
+    """
 
     def __init__(self, fs: Fs, config: StoreConfig) -> None:
         self.store = MessageStore.open(config, fs=fs, clock_ms=Clock())
@@ -94,7 +99,9 @@ class Run:
         self.store.submit()
 
     def fill(self, *, under_way: bool) -> None:
-        """*under_way*: queue files are being written all the time, first from before the quiet queue had anything."""
+        """*under_way*: queue files are being written all the time, first from before the quiet
+        queue had anything.
+        """
         self.writer.held = under_way
         for n in range(BUSY):
             self.put("Busy", body_of(n))
@@ -125,7 +132,9 @@ def keeps_what_was_given_out(image: MemoryFs) -> None:
             assert store.max_offset("Quiet", 0) == QUIET + more
             assert store.max_offset("Busy", 0) == BUSY
             low = store.min_offset("Busy", 0)
-            assert [(m.queue_offset, m.body) for m in read_queue(store, "Busy", 0)] == [(n, body_of(n)) for n in range(low, BUSY)]
+            assert [(m.queue_offset, m.body) for m in read_queue(store, "Busy", 0)] == [
+                (n, body_of(n)) for n in range(low, BUSY)
+            ]
             if store.stats().commitlog_start:
                 assert store.stats().commitlog_start == UNTIL
                 assert store.min_offset("Quiet", 0) == QUIET
@@ -135,7 +144,9 @@ def keeps_what_was_given_out(image: MemoryFs) -> None:
             assert store.stats().damaged == 0
 
 
-@pytest.mark.parametrize("under_way", [False, True], ids=["nothing under way", "queue files being written all the time"])
+@pytest.mark.parametrize(
+    "under_way", [False, True], ids=["nothing under way", "queue files being written all the time"]
+)
 def test_a_death_at_any_call_of_a_removal_gives_no_offset_out_again(under_way: bool) -> None:
     fs = EveryCall()
     run = Run(fs, config(flush_bytes=100 if under_way else NEVER))
@@ -147,7 +158,9 @@ def test_a_death_at_any_call_of_a_removal_gives_no_offset_out_again(under_way: b
         keeps_what_was_given_out(image)
 
 
-@pytest.mark.parametrize("under_way", [False, True], ids=["nothing under way", "queue files being written all the time"])
+@pytest.mark.parametrize(
+    "under_way", [False, True], ids=["nothing under way", "queue files being written all the time"]
+)
 def test_a_power_cut_at_any_call_of_a_removal_gives_no_offset_out_again(under_way: bool) -> None:
     fs = EveryCall()
     run = Run(fs, config(flush_bytes=100 if under_way else NEVER))
@@ -172,7 +185,10 @@ def test_a_removal_waits_until_the_queues_of_what_goes_are_safe() -> None:
     image = noted_too_early()
     with Driver(config(), image, threaded=False) as driver:
         assert driver.store.stats().commitlog_start == UNTIL
-        assert (driver.store.min_offset("Quiet", 0), driver.store.max_offset("Quiet", 0)) == (QUIET, QUIET)
+        assert (driver.store.min_offset("Quiet", 0), driver.store.max_offset("Quiet", 0)) == (
+            QUIET,
+            QUIET,
+        )
         assert ROOT / "removing" not in image.names
     keeps_what_was_given_out(image)
 
@@ -204,7 +220,9 @@ def test_a_note_behind_the_end_of_the_log_removes_nothing() -> None:
         assert ROOT / "removing" not in fs.names
 
 
-def test_a_full_disk_removes_what_the_last_checkpoint_has_seen(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_removes_what_the_last_checkpoint_has_seen(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """It has no room for another one, and removal is what makes some."""
     failing = FailFrom("create", "queues.json.tmp", 0, NEVER, errno.ENOSPC)
     with Driver(config(tmp_path), FaultyFs(failing)) as driver:
@@ -221,7 +239,8 @@ def test_a_full_disk_removes_what_the_last_checkpoint_has_seen(tmp_path: Path, c
     before = failing.failures
     for _ in driver.store.expire(UNTIL):
         pass
-    assert failing.failures > before > 0  # it was tried again
+    # it was tried again
+    assert failing.failures > before > 0
     assert driver.store.stats().commitlog_start == SEGMENT
     failing.armed = False
     for _ in driver.store.expire(UNTIL):
@@ -229,11 +248,16 @@ def test_a_full_disk_removes_what_the_last_checkpoint_has_seen(tmp_path: Path, c
     assert driver.store.stats().commitlog_start == UNTIL
     crash(driver)
     with Driver(config(tmp_path)) as driver:
-        assert (driver.store.max_offset("Quiet", 0), driver.store.max_offset("Busy", 0)) == (10, BUSY)
+        assert (driver.store.max_offset("Quiet", 0), driver.store.max_offset("Busy", 0)) == (
+            10,
+            BUSY,
+        )
 
 
 @pytest.mark.parametrize("checkpoint", ["of the stop", "from before a kill"])
-def test_a_stop_in_the_middle_of_a_removal_leaves_no_lowest_offset_without_a_message(checkpoint: str, tmp_path: Path) -> None:
+def test_a_stop_in_the_middle_of_a_removal_leaves_no_lowest_offset_without_a_message(
+    checkpoint: str, tmp_path: Path
+) -> None:
     """Queues were not looked at yet for the log as it begins now: the next start does that."""
     with Driver(small(tmp_path), threaded=False) as driver:
         for n in range(90):
@@ -286,9 +310,13 @@ class NoMoreFiles(OsFs):
 
 
 def test_a_queue_that_cannot_be_read_now_leaves_everything_to_the_next_run(tmp_path: Path) -> None:
-    """Nothing moves up before all queues are known to: with the log's start moved, the next run would find nothing to remove."""
+    """Nothing moves up before all queues are known to: with the log's start moved, the next run
+    would find nothing to remove.
+    """
     fs = NoMoreFiles()
-    with Driver(small(tmp_path, segment_bytes=SEGMENT, hot_entries=1, max_open_files=1), fs) as driver:
+    with Driver(
+        small(tmp_path, segment_bytes=SEGMENT, hot_entries=1, max_open_files=1), fs
+    ) as driver:
         for n in range(BUSY):
             driver.put(message(body_of(n), "Busy"))
             driver.put(message(body_of(n), "Quiet"))
@@ -314,9 +342,17 @@ def settled(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "part"), [("unlink", "commitlog"), ("unlink", "consumequeue"), ("unlink", "index"), ("fsync_dir", "commitlog")]
+    ("call", "part"),
+    [
+        ("unlink", "commitlog"),
+        ("unlink", "consumequeue"),
+        ("unlink", "index"),
+        ("fsync_dir", "commitlog"),
+    ],
 )
-def test_files_that_cannot_be_removed_are_tried_again(call: str, part: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_that_cannot_be_removed_are_tried_again(
+    call: str, part: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     failing = FailFrom(call, part, 0, 2, errno.EMFILE)
     with Driver(config(tmp_path, flush_bytes=100), FaultyFs(failing)) as driver:
         for n in range(100):
@@ -335,7 +371,10 @@ def test_files_that_cannot_be_removed_are_tried_again(call: str, part: str, tmp_
     low = driver.store.min_offset("Busy", 0)
     assert not (tmp_path / "removing").exists()
     assert min(path.name for path in (tmp_path / "commitlog").iterdir()) == f"{until:020d}"
-    assert min(int(path.name) for path in (tmp_path / "consumequeue" / "Busy" / "0").iterdir()) == low // 16 * 320
+    assert (
+        min(int(path.name) for path in (tmp_path / "consumequeue" / "Busy" / "0").iterdir())
+        == low // 16 * 320
+    )
     with Driver(config(tmp_path)) as again:
         assert again.store.min_offset("Busy", 0) == low
         assert (again.store.max_offset("Busy", 0), again.store.stats().damaged) == (100, 0)
@@ -343,7 +382,9 @@ def test_files_that_cannot_be_removed_are_tried_again(call: str, part: str, tmp_
 
 def test_files_of_a_topic_that_was_made_again_are_not_taken_for_old_ones(tmp_path: Path) -> None:
     failing = FailFrom("unlink", "commitlog", 0, 1)
-    with Driver(small(tmp_path, segment_bytes=SEGMENT, flush_bytes=100, hot_entries=1), FaultyFs(failing)) as driver:
+    with Driver(
+        small(tmp_path, segment_bytes=SEGMENT, flush_bytes=100, hot_entries=1), FaultyFs(failing)
+    ) as driver:
         for n in range(100):
             driver.put(message(body_of(n), "Busy"))
         failing.armed = True
@@ -373,7 +414,8 @@ def test_old_files_that_somebody_else_removed_hold_up_no_others(tmp_path: Path) 
             pass
         settled(driver)
         (tmp_path / "commitlog" / f"{SEGMENT:020d}").unlink()
-        driver.store.delete_topic("Busy")  # its directories go with it
+        # its directories go with it
+        driver.store.delete_topic("Busy")
         driver.store.remove_left()
         settled(driver)
         assert failing.failures == 1
@@ -382,9 +424,16 @@ def test_old_files_that_somebody_else_removed_hold_up_no_others(tmp_path: Path) 
 
 
 def test_the_note_of_a_removal_outlives_the_segments_that_it_is_about() -> None:
-    """After a power cut while it is finished: either all of them are gone, or the note is there, so that it is finished again."""
-    segments, log = ["00000000000000000000", "00000000000000004096", "00000000000000008192"], ROOT / "commitlog"
-    fs = RecorderFs(MemoryFs({log / name: bytearray(8) for name in segments}, {Path("/"), ROOT, log}))
+    """After a power cut while it is finished: either all of them are gone, or the note is there, so
+    that it is finished again.
+    """
+    segments, log = (
+        ["00000000000000000000", "00000000000000004096", "00000000000000008192"],
+        ROOT / "commitlog",
+    )
+    fs = RecorderFs(
+        MemoryFs({log / name: bytearray(8) for name in segments}, {Path("/"), ROOT, log})
+    )
     removal.note(fs, ROOT, UNTIL)
     until = removal.pending(fs, ROOT, log)
     assert until == UNTIL

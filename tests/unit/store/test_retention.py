@@ -22,7 +22,12 @@ def aged(*hours: float) -> Ages:
     """Segments that have been full for so many hours each."""
     ages = Ages("boot", 0.0)
     ages.load(
-        {"boot": "boot", "at": 0, "elapsed": 1000 * HOUR, "fullAt": {str(s): (1000 - h) * HOUR for s, h in zip(FULL, hours, strict=True)}}
+        {
+            "boot": "boot",
+            "at": 0,
+            "elapsed": 1000 * HOUR,
+            "fullAt": {str(s): (1000 - h) * HOUR for s, h in zip(FULL, hours, strict=True)},
+        }
     )
     ages.see(FULL, 0.0)
     return ages
@@ -34,7 +39,8 @@ def aged(*hours: float) -> Ages:
         ((80, 73, 1), 4, 0.1, 2),
         ((80, 73, 1), 5, 0.1, 0),
         ((80, 73, 1), 5, 0.76, 2),
-        ((71, 80, 80), 4, 0.9, 0),  # nothing young goes, and nothing behind it
+        # nothing young goes, and nothing behind it
+        ((71, 80, 80), 4, 0.9, 0),
         ((1, 1, 1), 4, 0.99, 0),
     ],
 )
@@ -60,10 +66,12 @@ def test_age_is_time_that_passed_also_while_the_broker_was_down() -> None:
     ages = Ages("boot 1", 1000.0)
     ages.see([0], 1000.0)
     ages.see([0], 1010.0)
-    after = Ages("boot 1", 5000.0)  # a later process, the same run of the machine
+    # a later process, the same run of the machine
+    after = Ages("boot 1", 5000.0)
     after.load(ages.save())
     assert after.of(0) == 4000.0
-    other = Ages("boot 2", 3.0)  # the machine was started again: nobody can tell how long that took
+    # the machine was started again: nobody can tell how long that took
+    other = Ages("boot 2", 3.0)
     other.load(after.save())
     other.see([0], 5.0)
     assert other.of(0) == 4002.0
@@ -79,7 +87,13 @@ def test_clock_that_goes_back_makes_nothing_older_or_younger(step_s: float) -> N
 
 
 @pytest.mark.parametrize(
-    "value", [{}, {"elapsed": "x"}, {"elapsed": 1e9, "at": 0, "fullAt": [1]}, {"elapsed": 1e9, "at": 0, "fullAt": {"x": 1}}]
+    "value",
+    [
+        {},
+        {"elapsed": "x"},
+        {"elapsed": 1e9, "at": 0, "fullAt": [1]},
+        {"elapsed": 1e9, "at": 0, "fullAt": {"x": 1}},
+    ],
 )
 def test_ages_that_make_no_sense_count_as_young(value: dict[str, object]) -> None:
     ages = Ages("boot", 0.0)
@@ -88,18 +102,25 @@ def test_ages_that_make_no_sense_count_as_young(value: dict[str, object]) -> Non
     assert ages.of(0) == 0.0
 
 
-@pytest.mark.parametrize("wrong", [{"keep_s": 0}, {"hours": ()}, {"hours": (24,)}, {"disk_share": 0}, {"force_share": 1.1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"keep_s": 0}, {"hours": ()}, {"hours": (24,)}, {"disk_share": 0}, {"force_share": 1.1}],
+)
 def test_impossible_settings_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidOption):
         RetentionConfig(**wrong)  # type: ignore[arg-type]  # the test is about that
 
 
-# --- what goes -------------------------------------------------------------------------------------------------------
+# --- what goes ------------------------------------------------------------------------------------
 
 
 def filled(driver: Driver, count: int = 300) -> None:
     for n in range(count):
-        driver.put(message(b"%d " % n + bytes(300), f"T{n % 2}", properties=f"UNIQ_KEY\x01ID{n}\x02".encode()))
+        driver.put(
+            message(
+                b"%d " % n + bytes(300), f"T{n % 2}", properties=f"UNIQ_KEY\x01ID{n}\x02".encode()
+            )
+        )
     driver.put(message(b"only one", "Early"))
 
 
@@ -130,7 +151,10 @@ def test_segments_go_with_all_that_speaks_of_them(tmp_path: Path) -> None:
         assert len(list(driver.store.find_key("T0", "ID298", 0, 2**63))) == 1
     kept = sorted(int(path.name) for path in (tmp_path / "commitlog").iterdir())
     assert kept[0] == until
-    assert min(int(path.name) for path in (tmp_path / "consumequeue" / "T0" / "0").iterdir()) == low // 16 * 320
+    assert (
+        min(int(path.name) for path in (tmp_path / "consumequeue" / "T0" / "0").iterdir())
+        == low // 16 * 320
+    )
     with Driver(config) as driver:
         assert driver.bodies("T0") == everything["T0"][low:]
         assert driver.store.min_offset("T0", 0) == low
@@ -158,7 +182,8 @@ def test_queue_whose_messages_all_went_goes_on_behind_them(tmp_path: Path) -> No
             assert driver.store.max_offset("Early", 0) == 3 + lose
             assert driver.store.get("Early", 0, 0, 32, 1000).status is GetStatus.OFFSET_TOO_SMALL
             assert driver.put(message(b"x", "Early"))[0].queue_offset == 3 + lose
-        # what was put just now is in the log again: the queue's file is not the only witness any more
+        # what was put just now is in the log again: the queue's file is not the only witness any
+        # more
 
 
 def test_crash_between_removal_and_checkpoint_is_made_up_for(tmp_path: Path) -> None:
@@ -202,7 +227,10 @@ def test_what_a_reader_was_told_is_gone_stays_gone_after_a_crash(tmp_path: Path)
     crash(driver)
     assert tmp_path / "commitlog" / f"{0:020d}" in fs.names
     with Driver(small(tmp_path), fs, threaded=False) as again:
-        assert (again.store.min_offset("T0", 0), again.store.stats().commitlog_start) == (low, until)
+        assert (again.store.min_offset("T0", 0), again.store.stats().commitlog_start) == (
+            low,
+            until,
+        )
         assert tmp_path / "removing" not in fs.names
 
 
@@ -219,7 +247,9 @@ def test_a_removal_is_noted_while_it_lasts(tmp_path: Path) -> None:
         assert tmp_path / "removing" not in fs.names
 
 
-@pytest.mark.parametrize("text", ["", "all", "-1", "16384", "16384 1", "16385 4187206478", "9" * 21, "²"])
+@pytest.mark.parametrize(
+    "text", ["", "all", "-1", "16384", "16384 1", "16385 4187206478", "9" * 21, "²"]
+)
 def test_a_damaged_note_removes_nothing(tmp_path: Path, text: str) -> None:
     fs = MemoryFs()
     with Driver(small(tmp_path), fs, threaded=False) as driver:
@@ -240,7 +270,9 @@ def test_a_note_of_another_log_removes_nothing(tmp_path: Path) -> None:
         assert driver.store.stats().commitlog_start == 0
 
 
-def test_a_full_disk_does_not_keep_old_messages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_does_not_keep_old_messages(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """There is no room for the note either, and removal is what makes some."""
     failing = FailFrom("create", "removing", 0, 1, errno.ENOSPC)
     with Driver(small(tmp_path), FaultyFs(failing)) as driver:

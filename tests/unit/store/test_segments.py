@@ -10,7 +10,10 @@ LOG = Path("/log")
 
 
 def files(*sizes_by_start: tuple[int, int]) -> MemoryFs:
-    return MemoryFs({segment_path(LOG, start): bytearray(size) for start, size in sizes_by_start}, {Path("/"), LOG})
+    return MemoryFs(
+        {segment_path(LOG, start): bytearray(size) for start, size in sizes_by_start},
+        {Path("/"), LOG},
+    )
 
 
 def test_size_is_read_from_what_is_there() -> None:
@@ -25,7 +28,9 @@ def test_short_or_empty_last_file_is_what_a_crash_leaves() -> None:
     assert find_segments(files((0, 0)), LOG, 4096).segment_bytes == 4096
 
 
-@pytest.mark.parametrize("wrong", [((0, 1024), (1024, 1024), (3072, 1024)), ((0, 1024), (1024, 2048)), ((100, 1024),)])
+@pytest.mark.parametrize(
+    "wrong", [((0, 1024), (1024, 1024), (3072, 1024)), ((0, 1024), (1024, 2048)), ((100, 1024),)]
+)
 def test_gap_or_odd_size_is_refused(wrong: tuple[tuple[int, int], ...]) -> None:
     """Rather than guessing which bytes are whose."""
     with pytest.raises(StoreCorrupt, match="/log"):

@@ -10,7 +10,14 @@ from typing import Any
 
 import pytest
 
-from ogive.errors import IllegalStateError, InvalidOption, StoreBusy, StoreCorrupt, StoreFull, StoreUnusable
+from ogive.errors import (
+    IllegalStateError,
+    InvalidOption,
+    StoreBusy,
+    StoreCorrupt,
+    StoreFull,
+    StoreUnusable,
+)
 from ogive.store import GetStatus, MessageStore, NewBatch, NewMessage, OsFs, PutResult, StoreConfig
 from ogive.store.checkpoint import as_file
 from ogive.store.consumequeue import ConsumeQueue
@@ -66,11 +73,18 @@ BATCHES: dict[str, tuple[dict[str, Any], list[BatchItem]]] = {
     "plain": ({}, [item(b"UNIQ_KEY\x01%d\x02" % n) for n in range(5)]),
     "keys and tags": (
         {"sys_flag": 1, "born_timestamp_ms": 5, "reconsume_times": 2},
-        [item(b"TAGS\x01a\x02KEYS\x01one two\x02UNIQ_KEY\x01A\x02", b"", 7), item(b"KEYS\x01one\x02", b"y", -1), item(b"TAGS\x01b", b"z")],
+        [
+            item(b"TAGS\x01a\x02KEYS\x01one two\x02UNIQ_KEY\x01A\x02", b"", 7),
+            item(b"KEYS\x01one\x02", b"y", -1),
+            item(b"TAGS\x01b", b"z"),
+        ],
     ),
     "no properties": ({}, [item(b"", b"a" * 300), item(b"", b"b")]),
     "no last separator": ({}, [item(b"K\x01v"), item(b"K\x01v\x02")]),
-    "checksum of another record": ({}, [item(b"K\x01v\x02" + crc_property(77)), item(b"K\x01" + crc_property(78) + b"\x02")]),
+    "checksum of another record": (
+        {},
+        [item(b"K\x01v\x02" + crc_property(77)), item(b"K\x01" + crc_property(78) + b"\x02")],
+    ),
     "IPv6": ({"born_host": V6}, [item(b"A\x01b\x02")] * 3),
     "IPv6 both": ({"born_host": V6, "store_host": V6}, [item(b"A\x01b\x02")] * 3),
     "one": ({}, [item(b"UNIQ_KEY\x01one\x02")]),
@@ -85,7 +99,10 @@ def test_a_batch_leaves_the_bytes_that_its_messages_would(name: str, record_crc:
     """Built together or one by one: log, queues and index of keys are the same."""
     fields, items = BATCHES[name]
     batch = NewBatch(message("not looked at", queue_id=3, flag=9, **fields), items)
-    config = {"record_crc": record_crc, "segment_bytes": 65536 if name == "no room for a checksum" else 16384}
+    config = {
+        "record_crc": record_crc,
+        "segment_bytes": 65536 if name == "no room for a checksum" else 16384,
+    }
     together = stored_by(lambda driver: driver.put_batch(batch), **config)
     assert together == stored_by(lambda driver: driver.put(*batch.each()), **config)
     assert [result.queue_offset for result in together[0]] == [1 + n for n in range(len(items))]
@@ -94,8 +111,14 @@ def test_a_batch_leaves_the_bytes_that_its_messages_would(name: str, record_crc:
 def test_a_batch_for_a_delay_level_is_placed_like_its_messages() -> None:
     """Entries of that topic hold delivery times; a prepared record has no place in a queue."""
     for topic, sys_flag in (("SCHEDULE_TOPIC_XXXX", 0), ("T", 4)):
-        batch = NewBatch(message(topic=topic, queue_id=2, sys_flag=sys_flag), [item(b"DELAY\x013\x02"), item(b"DELAY\x014\x02")])
-        with Driver(small(ROOT), MemoryFs(), threaded=False) as one, Driver(small(ROOT), MemoryFs(), threaded=False) as other:
+        batch = NewBatch(
+            message(topic=topic, queue_id=2, sys_flag=sys_flag),
+            [item(b"DELAY\x013\x02"), item(b"DELAY\x014\x02")],
+        )
+        with (
+            Driver(small(ROOT), MemoryFs(), threaded=False) as one,
+            Driver(small(ROOT), MemoryFs(), threaded=False) as other,
+        ):
             assert one.put_batch(batch) == other.put(*batch.each())
             assert one.store.entries(topic, 2, 0, 9) == other.store.entries(topic, 2, 0, 9)
 
@@ -112,7 +135,9 @@ def test_a_batch_for_a_delay_level_is_placed_like_its_messages() -> None:
     ],
     ids=["empty", "queue id", "topic", "flag", "properties", "more than a segment"],
 )
-def test_a_batch_with_something_that_fits_no_record_is_refused_as_a_whole(driver: Driver, batch: NewBatch) -> None:
+def test_a_batch_with_something_that_fits_no_record_is_refused_as_a_whole(
+    driver: Driver, batch: NewBatch
+) -> None:
     driver.put(message("before"))
     with pytest.raises(InvalidOption):
         driver.put_batch(batch)
@@ -133,7 +158,8 @@ def test_batch_is_stored_whole_or_not_at_all(driver: Driver) -> None:
     with pytest.raises(InvalidOption):
         driver.put(message("fine"), message("not", queue_id=2**40))
     with pytest.raises(InvalidOption):
-        driver.put(*[message(bytes(4000)) for _ in range(5)])  # more than a segment
+        # more than a segment
+        driver.put(*[message(bytes(4000)) for _ in range(5)])
     assert driver.put(message("after"))[0].queue_offset == 1
     assert driver.bodies() == [b"before", b"after"]
 
@@ -162,12 +188,19 @@ def test_properties_without_room_for_a_checksum_are_stored_without_one() -> None
         (-1, GetStatus.OFFSET_TOO_SMALL, 0),
     ],
 )
-def test_status_of_an_offset(driver: Driver, offset: int, status: GetStatus, next_offset: int) -> None:
+def test_status_of_an_offset(
+    driver: Driver, offset: int, status: GetStatus, next_offset: int
+) -> None:
     """Protocol text: broker, section 2."""
     for _ in range(3):
         driver.put(message())
     result = driver.store.get("T", 0, offset, 32, 10_000)
-    assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (status, next_offset, 0, 3)
+    assert (result.status, result.next_offset, result.min_offset, result.max_offset) == (
+        status,
+        next_offset,
+        0,
+        3,
+    )
 
 
 def test_unknown_and_empty_queues_hold_nothing(driver: Driver) -> None:
@@ -252,8 +285,18 @@ def test_offset_by_time(driver: Driver) -> None:
 
     assert driver.store.store_time("T", 0, 4) == start + 40
     assert driver.store.store_time("T", 0, 99) == -1
-    assert (lower(start - 5), lower(start + 40), lower(start + 41), lower(start + 999)) == (0, 4, 5, 20)
-    assert (upper(start - 5), upper(start + 40), upper(start + 41), upper(start + 999)) == (0, 4, 4, 19)
+    assert (lower(start - 5), lower(start + 40), lower(start + 41), lower(start + 999)) == (
+        0,
+        4,
+        5,
+        20,
+    )
+    assert (upper(start - 5), upper(start + 40), upper(start + 41), upper(start + 999)) == (
+        0,
+        4,
+        4,
+        19,
+    )
 
 
 def test_store_time_never_goes_back(driver: Driver) -> None:
@@ -273,7 +316,9 @@ def test_arrival_is_told_once_for_a_group_after_the_answers(driver: Driver) -> N
     assert events == ["answered"] * 4 + [{("T", 0): 2, ("T", 1): 2}]
 
 
-def test_answer_that_raises_does_not_cost_the_others_theirs(driver: Driver, caplog: pytest.LogCaptureFixture) -> None:
+def test_answer_that_raises_does_not_cost_the_others_theirs(
+    driver: Driver, caplog: pytest.LogCaptureFixture
+) -> None:
     answers: list[Any] = []
 
     def broken(answer: Any) -> None:
@@ -351,7 +396,9 @@ def test_sizes_of_an_existing_directory_count(tmp_path: Path) -> None:
             again.put(message(bytes(500), queue_id=i % 2))
     sizes = {path.stat().st_size for path in (tmp_path / "commitlog").iterdir()}
     assert sizes == {small(tmp_path).segment_bytes}
-    assert {path.stat().st_size for path in (tmp_path / "consumequeue").rglob("0*") if path.is_file()} == {320}
+    assert {
+        path.stat().st_size for path in (tmp_path / "consumequeue").rglob("0*") if path.is_file()
+    } == {320}
 
 
 def test_apaches_extension_of_a_queue_goes_with_it(tmp_path: Path) -> None:
@@ -366,11 +413,15 @@ def test_apaches_extension_of_a_queue_goes_with_it(tmp_path: Path) -> None:
         (extension / name / f"{0:020d}").write_bytes(bytes(100))
     with Driver(small(tmp_path)) as driver:
         assert driver.bodies() == [b"a"]
-    assert [path.relative_to(extension) for path in extension.rglob("0*0")] == [Path(f"T/0/{0:020d}")]
+    assert [path.relative_to(extension) for path in extension.rglob("0*0")] == [
+        Path(f"T/0/{0:020d}")
+    ]
     assert [path.name for path in extension.iterdir()] == ["T"]
 
 
-def test_a_file_in_the_place_of_an_extension_stops_no_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_in_the_place_of_an_extension_stops_no_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "consumequeue_ext").mkdir(parents=True)
     (tmp_path / "consumequeue_ext" / "notes").write_text("mine")
     with Driver(small(tmp_path)) as driver:
@@ -410,7 +461,9 @@ def delete(driver: Driver, topic: str) -> None:
 @pytest.mark.parametrize("table", ["whole", "damaged", "lost"])
 @pytest.mark.parametrize("crashed", [False, True])
 def test_a_deletion_outlives_the_list_of_queues(crashed: bool, table: str, tmp_path: Path) -> None:
-    """The list can be made again, but the log does not know of deletions: they are in a table with a backup."""
+    """The list can be made again, but the log does not know of deletions: they are in a table with
+    a backup.
+    """
     driver = Driver(small(tmp_path))
     driver.put(*[message(b"old", "T", queue) for queue in range(2)])
     delete(driver, "T")
@@ -431,7 +484,9 @@ def test_a_deletion_outlives_the_list_of_queues(crashed: bool, table: str, tmp_p
     for _ in range(2):
         with Driver(small(tmp_path)) as again:
             assert (again.bodies("T"), again.bodies("T", 1)) == ([b"new"], [])
-            assert again.bodies("Other") == ([] if table == "whole" else [b"old"]), "the backup is one version older"
+            assert again.bodies("Other") == ([] if table == "whole" else [b"old"]), (
+                "the backup is one version older"
+            )
 
 
 def test_deletions_in_another_log_count_for_nothing(tmp_path: Path) -> None:
@@ -451,14 +506,17 @@ def test_topic_that_is_made_again_shows_nothing_of_the_files_before(tmp_path: Pa
             for i in range(40):
                 driver.put(message(f"{word}{i}", topic="Again"))
             for i in range(200):
-                driver.put(message(f"{i}", topic="Other"))  # so that Again is not in memory any more
+                # so that Again is not in memory any more
+                driver.put(message(f"{i}", topic="Other"))
             assert driver.store._queues["Again", 0].tail_start == 40
             assert driver.bodies("Again") == [f"{word}{i}".encode() for i in range(40)]
             if word == "old":
                 driver.store.delete_topic("Again")
 
 
-def test_topic_that_is_made_again_while_old_messages_are_removed_keeps_its_files(tmp_path: Path) -> None:
+def test_topic_that_is_made_again_while_old_messages_are_removed_keeps_its_files(
+    tmp_path: Path,
+) -> None:
     with Driver(small(tmp_path)) as driver:
         for i in range(40):
             driver.put(message(f"old{i}", topic="Again"))
@@ -476,12 +534,16 @@ def test_topic_that_is_made_again_while_old_messages_are_removed_keeps_its_files
             pass
         for i in range(40):
             driver.put(message(f"more{i}", topic="Again"))
-        assert driver.bodies("Again") == [f"{word}{i}".encode() for word in ("new", "more") for i in range(40)]
+        assert driver.bodies("Again") == [
+            f"{word}{i}".encode() for word in ("new", "more") for i in range(40)
+        ]
     with Driver(small(tmp_path)) as again:
         assert len(again.bodies("Again")) == 80
 
 
-def test_queues_whose_entries_are_on_disk_only_are_asked_for_together(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queues_whose_entries_are_on_disk_only_are_asked_for_together(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that is never brought in is waited for in the end."""
     queues = range(5)
     for i in range(100):
@@ -491,10 +553,19 @@ def test_queues_whose_entries_are_on_disk_only_are_asked_for_together(driver: Dr
     monkeypatch.setattr("ogive.store.store._MAX_TRIES", 3)
     ColdDisk(driver.store).forget()
     steps = list(driver.store.expire(driver.store.full_segments[-1]))
-    asked = [{place.path.parent.name for place in (step.place, *step.others)} for step in steps if step is not None]
+    asked = [
+        {place.path.parent.name for place in (step.place, *step.others)}
+        for step in steps
+        if step is not None
+    ]
     assert asked == [{str(queue) for queue in queues}] * 3
     for queue in queues:
-        assert 0 < driver.store.min_offset("T", queue) < ends[queue] == driver.store.max_offset("T", queue)
+        assert (
+            0
+            < driver.store.min_offset("T", queue)
+            < ends[queue]
+            == driver.store.max_offset("T", queue)
+        )
 
 
 @pytest.mark.parametrize("name", ["../../out", "/out", "..", ".", "a\0b", "n" * 256])
@@ -507,7 +578,9 @@ def test_topic_that_names_no_directory_is_refused(driver: Driver, name: str) -> 
 
 @pytest.mark.parametrize("name", ["../../out", "a\0bcdefg"])
 def test_record_whose_topic_names_no_directory_is_passed_over(tmp_path: Path, name: str) -> None:
-    """As one that somebody put into a body may look behind damage: nothing is written or removed elsewhere."""
+    """As one that somebody put into a body may look behind damage: nothing is written or removed
+    elsewhere.
+    """
     root, outside = tmp_path / "a" / "store", tmp_path / "a" / "out" / "0"
     outside.mkdir(parents=True)
     (outside / "kept").touch()
@@ -554,15 +627,20 @@ def test_ten_thousand_queues_need_few_open_files(tmp_path: Path) -> None:
     with Driver(config) as driver:
         descriptors = len(list(Path("/proc/self/fd").iterdir()))
         for i in range(1000):
-            driver.put(message(topic=f"T{i}", queue_id=i % 4), message(topic=f"T{i}", queue_id=(i + 1) % 4))
+            driver.put(
+                message(topic=f"T{i}", queue_id=i % 4), message(topic=f"T{i}", queue_id=(i + 1) % 4)
+            )
         assert len(list(Path("/proc/self/fd").iterdir())) <= descriptors + 2 * 16 + 4
     with Driver(config) as again:
         assert len(list(again.store.queues)) == 2000
 
 
-def test_queues_that_no_checkpoint_names_are_written_over_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a kill in the first life there may be forty thousand: to remove each directory and make it again costs seconds. What is no
-    longer needed goes."""
+def test_queues_that_no_checkpoint_names_are_written_over_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill in the first life there may be forty thousand: to remove each directory and make
+    it again costs seconds. What is no longer needed goes.
+    """
     driver = Driver(small(tmp_path))
     for n in range(60):
         driver.put(message(b"%d" % n, queue_id=n % 3))
@@ -600,8 +678,13 @@ BOOT = OsFs().boot_id()
     ids=["killed", "power cut", "unknown", "power cut, sync", "as Apache's", "empty", "stopped"],
 )
 @pytest.mark.skipif(not BOOT, reason="no boot id")
-def test_damage_ends_the_log_only_where_a_power_cut_may_have_come(marker: str | None, cut: bool, tmp_path: Path) -> None:
-    """With flush=async. The marker of the run before says how it synced and when; without that, this start's way counts."""
+def test_damage_ends_the_log_only_where_a_power_cut_may_have_come(
+    marker: str | None, cut: bool, tmp_path: Path
+) -> None:
+    """With flush=async.
+
+    The marker of the run before says how it synced and when; without that, this start's way counts.
+    """
     driver = Driver(small(tmp_path, flush="async"))
     places = [driver.put(message(b"%d" % n))[0] for n in range(9)]
     crash(driver)
@@ -651,8 +734,12 @@ def test_a_damaged_format_number_is_no_later_release(driver: Driver) -> None:
         assert again.bodies() == [b"0", b"1", b"2"]
 
 
-def test_no_checkpoint_is_written_after_a_sync_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system forgets what it could not write: the next sync succeeds, and a checkpoint behind it would tell of what is not there."""
+def test_no_checkpoint_is_written_after_a_sync_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system forgets what it could not write: the next sync succeeds, and a checkpoint behind
+    it would tell of what is not there.
+    """
     driver = Driver(small(tmp_path, flush="async"), threaded=False)
     driver.put(message("a"))
     checkpoint = tmp_path / "checkpoint"
@@ -677,8 +764,12 @@ def test_close_answers_what_waits(tmp_path: Path) -> None:
         assert again.bodies() == [b"last"]
 
 
-def test_directory_without_our_list_is_read_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As one that Apache's broker wrote: records without a checksum of their own, no queues.json."""
+def test_directory_without_our_list_is_read_whole(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that Apache's broker wrote: records without a checksum of their own, no
+    queues.json.
+    """
     with Driver(small(tmp_path, record_crc=False)) as driver:
         for i in range(100):
             driver.put(message(b"%d" % i + bytes(300)))
@@ -706,36 +797,48 @@ def test_new_message_defaults() -> None:
 
 
 def test_sync_makes_everything_put_before_durable_also_in_async_mode() -> None:
-    """The window of asynchronous flushing is far away; the sync is not waited for by anybody else."""
+    """The window of asynchronous flushing is far away; the sync is not waited for by anybody
+    else.
+    """
     fs = RecorderFs()
     with Driver(small(ROOT, flush="async", async_window_s=3600.0), fs, threaded=False) as driver:
         driver.put(message(b"kept"))
         syncs = sum(isinstance(operation, Sync) for operation in fs.operations)
         called: list[int] = []
-        driver.store.sync(lambda: called.append(sum(isinstance(operation, Sync) for operation in fs.operations)))
+        driver.store.sync(
+            lambda: called.append(sum(isinstance(operation, Sync) for operation in fs.operations))
+        )
         assert called == [syncs + 1]
 
 
 def test_what_a_killed_run_left_unsynced_is_synced_before_a_checkpoint_says_so() -> None:
-    """Else a power cut soon after the next start takes it away from before the checkpoint, and what is sent then stands behind a gap."""
+    """Else a power cut soon after the next start takes it away from before the checkpoint, and what
+    is sent then stands behind a gap.
+    """
     fs = RecorderFs()
     killed = Driver(small(ROOT, flush="async", async_window_s=3600.0), fs, threaded=False)
     sent = [b"%d" % n + bytes(700) for n in range(40)]
     for body in sent:
         killed.put(message(body))
-    fs.close(killed.store._lock)  # as a killed process does; nothing is synced any more
+    # as a killed process does; nothing is synced any more
+    fs.close(killed.store._lock)
     with Driver(small(ROOT, flush="async", async_window_s=3600.0), fs, threaded=False) as started:
         assert started.bodies() == sent
         fs.ack("started")
-        fs.operations.extend([fs.operations[-1]] * 300)  # power cuts are at random points of the history: most of them from here on
+        # power cuts are at random points of the history: most of them from here on
+        fs.operations.extend([fs.operations[-1]] * 300)
         for disk, acked in images(fs, 100, random.Random(3)):
             if acked:
                 with Driver(small(ROOT, flush="async"), disk, threaded=False) as again:
                     assert again.bodies() == sent
 
 
-@pytest.mark.parametrize(("call", "part"), [("create", "lock"), ("pwrite", "lock"), ("create", "abort")])
-def test_a_disk_that_is_full_from_the_start_is_a_sentence_and_leaves_no_lock(call: str, part: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("call", "part"), [("create", "lock"), ("pwrite", "lock"), ("create", "abort")]
+)
+def test_a_disk_that_is_full_from_the_start_is_a_sentence_and_leaves_no_lock(
+    call: str, part: str, tmp_path: Path
+) -> None:
     full = FailFrom(call, part, nth=0, times=1, code=errno.ENOSPC)
     full.armed = True
     with pytest.raises(StoreUnusable, match=r"the store cannot be kept in .*: its disk is full"):
@@ -746,10 +849,16 @@ def test_a_disk_that_is_full_from_the_start_is_a_sentence_and_leaves_no_lock(cal
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EFBIG])
 @pytest.mark.parametrize("part", ["commitlog", "consumequeue"])
-def test_a_file_that_cannot_be_made_now_refuses_sends_and_ends_nothing(part: str, code: int, tmp_path: Path) -> None:
-    """Clients can use up a process's descriptors; what they connect with must not stop the store for good."""
+def test_a_file_that_cannot_be_made_now_refuses_sends_and_ends_nothing(
+    part: str, code: int, tmp_path: Path
+) -> None:
+    """Clients can use up a process's descriptors; what they connect with must not stop the store
+    for good.
+    """
     failing = FailFrom("create", part, nth=0, times=1, code=code)
-    with Driver(small(tmp_path, segment_bytes=8 * 1024, ahead_bytes=1024), FaultyFs(failing)) as driver:
+    with Driver(
+        small(tmp_path, segment_bytes=8 * 1024, ahead_bytes=1024), FaultyFs(failing)
+    ) as driver:
         driver.put(message("before"))
         failing.armed = True
         kept = [b"before"]
@@ -761,7 +870,8 @@ def test_a_file_that_cannot_be_made_now_refuses_sends_and_ends_nothing(part: str
             if not isinstance(answers[0], StoreFull):
                 kept.append(body.encode())
         assert driver.store.failed is None
-        driver.store._full_until = 1e-9  # a second later
+        # a second later
+        driver.store._full_until = 1e-9
         driver.put(message("after"))
         assert driver.bodies() == [*kept, b"after"]
     with Driver(small(tmp_path)) as again:
@@ -769,7 +879,9 @@ def test_a_file_that_cannot_be_made_now_refuses_sends_and_ends_nothing(part: str
 
 
 def test_a_flush_that_a_full_disk_refused_is_written_once_and_ends_no_other(tmp_path: Path) -> None:
-    """Retention and a send both see that it is to be tried again; behind it comes the checkpoint that retention waits for."""
+    """Retention and a send both see that it is to be tried again; behind it comes the checkpoint
+    that retention waits for.
+    """
     full, now_s, writers = False, 0.0, list[OneByOne]()
 
     def fault(call: str, path: Path) -> None:
@@ -780,14 +892,23 @@ def test_a_flush_that_a_full_disk_refused_is_written_once_and_ends_no_other(tmp_
         writers.append(OneByOne(work, most))
         return writers[0]
 
-    config = small(tmp_path, consume_queue_file_bytes=20 * 4096, hot_entries=16, hot_log_bytes=1024, checkpoint_bytes=1 << 30)
+    config = small(
+        tmp_path,
+        consume_queue_file_bytes=20 * 4096,
+        hot_entries=16,
+        hot_log_bytes=1024,
+        checkpoint_bytes=1 << 30,
+    )
     store = MessageStore.open(config, fs=FaultyFs(fault), clock_ms=Clock(), monotonic=lambda: now_s)
     store.start(run_now, writer=writer)
     stored: list[bytes] = []
 
     def put() -> None:
         body = b"%d." % len(stored) + bytes(100)
-        store.put([message(body)], lambda answer: None if isinstance(answer, StoreFull) else stored.append(body))
+        store.put(
+            [message(body)],
+            lambda answer: None if isinstance(answer, StoreFull) else stored.append(body),
+        )
         store.submit()
 
     def put_all(count: int) -> None:
@@ -806,7 +927,8 @@ def test_a_flush_that_a_full_disk_refused_is_written_once_and_ends_no_other(tmp_
     next(store.expire(store.stats().commitlog_end), None)
     put()
     full = False
-    writers[0].step()  # the flush is written, and the next one begins
+    # the flush is written, and the next one begins
+    writers[0].step()
     writers[0].step()
     full = True
     writers[0].run()
@@ -823,7 +945,11 @@ class DiesAfterUnlink(RecorderFs):
 
     def record(self, operation: Operation) -> None:
         super().record(operation)
-        if isinstance(operation, Name) and operation.inode is None and operation.path.parent.name == "commitlog":
+        if (
+            isinstance(operation, Name)
+            and operation.inode is None
+            and operation.path.parent.name == "commitlog"
+        ):
             raise KeyboardInterrupt
 
 
@@ -863,7 +989,8 @@ def test_a_death_at_any_change_of_a_start_keeps_messages_and_sizes_of_files() ->
     end, queue = driver.store.stats().commitlog_end, ROOT / "consumequeue/T/0" / f"{0:020d}"
     crash(driver)
     for path, at in ((ROOT / "commitlog" / f"{0:020d}", end), (queue, 2 * 20)):
-        fs.names[path].data[at : at + 30] = b"x" * 30  # what an unclean stop leaves
+        # what an unclean stop leaves
+        fs.names[path].data[at : at + 30] = b"x" * 30
     deaths = 0
     for nth in itertools.count(1):
         dying = DiesAt(fs, nth)
@@ -875,12 +1002,17 @@ def test_a_death_at_any_change_of_a_start_keeps_messages_and_sizes_of_files() ->
         with Driver(config, dying.copy(), threaded=False) as again:
             assert again.bodies() == [b"first", b"second"]
             sizes = again.store.file_sizes
-            assert (sizes.segment, sizes.queue_file) == (config.segment_bytes, config.consume_queue_file_bytes)
+            assert (sizes.segment, sizes.queue_file) == (
+                config.segment_bytes,
+                config.consume_queue_file_bytes,
+            )
     assert deaths > 5
 
 
 def test_short_write_of_the_owner_is_answered_inside_submit(tmp_path: Path) -> None:
-    """With flush=async, once the thread has opened the segment and written its zeros: nobody is woken for it."""
+    """With flush=async, once the thread has opened the segment and written its zeros: nobody is
+    woken for it.
+    """
     with Driver(StoreConfig(root=tmp_path, flush="async")) as driver:
         give_up = time.monotonic() + 60.0
         while True:

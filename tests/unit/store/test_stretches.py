@@ -30,14 +30,17 @@ def test_a_stretch_has_a_sum_once_all_of_it_was_written_in_whatever_pieces() -> 
         assert stretches.covering(0, 959) == (0, 896)
         assert stretches.covering(70, 129) == (64, 192)
         assert stretches.covering(64, 128) == (64, 128)
-        assert stretches.covering(900, 950) == (896, 896)  # not all of it is there
+        # not all of it is there
+        assert stretches.covering(900, 950) == (896, 896)
         note(stretches, log, 959, 960)
         assert stretches.covering(900, 960) == (896, 960)
         assert stretches.covering(960, 970) == (960, 960)
         assert stretches.hold(0, log)
 
 
-def test_bytes_that_are_not_those_that_were_written_do_not_hold_and_their_sum_is_forgotten() -> None:
+def test_bytes_that_are_not_those_that_were_written_do_not_hold_and_their_sum_is_forgotten() -> (
+    None
+):
     log = random.Random(0).randbytes(960)
     for at in range(64, 320):
         stretches = noted(log, 0, 960)
@@ -65,13 +68,17 @@ def test_what_a_start_found_has_no_sum() -> None:
 
 
 def test_a_segment_and_the_room_left_in_it_end_a_stretch() -> None:
-    """A blank record says how much room is left: nothing is written there. Or the room is as long as that record is."""
+    """A blank record says how much room is left: nothing is written there.
+
+    Or the room is as long as that record is.
+    """
     for first_end in (990, SEGMENT):
         log = random.Random(0).randbytes(2 * SEGMENT)
         stretches = noted(log, 0, first_end)
         note(stretches, log, SEGMENT, 2 * SEGMENT)
         assert stretches.covering(0, SEGMENT) == (0, 960)
-        assert stretches.covering(960, SEGMENT) == (960, 960)  # 960 to 1024 would be of two files
+        # 960 to 1024 would be of two files
+        assert stretches.covering(960, SEGMENT) == (960, 960)
         assert stretches.covering(1024, 2 * SEGMENT) == (1024, 1984)
         assert stretches.hold(1024, log[1024:1984])
 
@@ -91,7 +98,9 @@ def test_the_oldest_sums_go_first_and_there_are_never_many() -> None:
     stretches = Stretches(STRETCH, len(log), 8)
     for end in range(STRETCH, len(log) + 1, STRETCH):
         note(stretches, log, end - STRETCH, end)
-        known = [at for at in range(0, len(log), STRETCH) if stretches.covering(at, at + STRETCH)[1] > at]
+        known = [
+            at for at in range(0, len(log), STRETCH) if stretches.covering(at, at + STRETCH)[1] > at
+        ]
         assert known == list(range(known[0], end, STRETCH))
         assert min(8, end // STRETCH) <= len(known) <= 9
         assert stretches.hold(known[0], log[known[0] : end])

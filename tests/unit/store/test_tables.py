@@ -9,7 +9,12 @@ from tests.chaos.recorder import RecorderFs
 
 
 def table(tmp_path: Path) -> JsonTable:
-    return JsonTable(OsFs(), tmp_path / "config" / "topics.json", valid=lambda value: "topics" in value, now=lambda: 1234.0)
+    return JsonTable(
+        OsFs(),
+        tmp_path / "config" / "topics.json",
+        valid=lambda value: "topics" in value,
+        now=lambda: 1234.0,
+    )
 
 
 def test_saved_value_is_loaded_and_the_one_before_is_the_backup(tmp_path: Path) -> None:
@@ -17,10 +22,15 @@ def test_saved_value_is_loaded_and_the_one_before_is_the_backup(tmp_path: Path) 
     table(tmp_path).save({"topics": [1, 2]})
     assert table(tmp_path).load() == {"topics": [1, 2]}
     assert (tmp_path / "config" / "topics.json.bak").read_text() == '{"topics":[1]}'
-    assert sorted(path.name for path in (tmp_path / "config").iterdir()) == ["topics.json", "topics.json.bak"]
+    assert sorted(path.name for path in (tmp_path / "config").iterdir()) == [
+        "topics.json",
+        "topics.json.bak",
+    ]
 
 
-def test_a_damaged_file_without_a_backup_is_kept_aside_and_nobody_is_told_of_one(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_file_without_a_backup_is_kept_aside_and_nobody_is_told_of_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     table(tmp_path).save({"topics": [1]})
     (tmp_path / "config" / "topics.json").write_text("{")
     assert table(tmp_path).load() is None
@@ -39,9 +49,16 @@ def test_nothing_there_is_none(tmp_path: Path) -> None:
     assert table(tmp_path).load() is None
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"null", b"[]", b'{"other":1}', b"\xff\x00", b'{"topics":' + b"[" * 10_000])
-def test_damaged_file_is_kept_aside_and_the_backup_counts(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """Empty, half, null, somebody else's JSON: one warning, nothing deleted, and the next save goes on from the backup."""
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", b"null", b"[]", b'{"other":1}', b"\xff\x00", b'{"topics":' + b"[" * 10_000],
+)
+def test_damaged_file_is_kept_aside_and_the_backup_counts(
+    tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Empty, half, null, somebody else's JSON: one warning, nothing deleted, and the next save goes
+    on from the backup.
+    """
     table(tmp_path).save({"topics": [1]})
     table(tmp_path).save({"topics": [2]})
     live = tmp_path / "config" / "topics.json"
@@ -57,7 +74,9 @@ def test_damaged_file_is_kept_aside_and_the_backup_counts(tmp_path: Path, damage
 
 
 def test_what_was_set_aside_is_still_aside_after_a_power_cut() -> None:
-    """Not damaged in its old place once more, after the warning was read and the backup was taken."""
+    """Not damaged in its old place once more, after the warning was read and the backup was
+    taken.
+    """
     fs = RecorderFs()
     path = Path("/config/topics.json")
     before = JsonTable(fs, path)
@@ -91,7 +110,9 @@ def test_damaged_file_without_a_backup_is_none_and_kept(tmp_path: Path) -> None:
     assert path.with_name("topics.json.corrupt-1234").exists()
 
 
-def test_where_the_backup_is_damaged_too_the_loss_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_where_the_backup_is_damaged_too_the_loss_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for number in (1, 2):
         table(tmp_path).save({"topics": [number]})
     for name in ("topics.json", "topics.json.bak"):

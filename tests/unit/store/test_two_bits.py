@@ -1,4 +1,6 @@
-"""Two damaged bits in one record cost that record, and no other: not at a start, not in a repair, not in the eyes of the scrub."""
+"""Two damaged bits in one record cost that record, and no other: not at a start, not in a repair,
+not in the eyes of the scrub.
+"""
 
 import itertools
 import logging
@@ -32,11 +34,27 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def filled(
-    root: Path, topic: str, crc: bool, fs: MemoryFs | None = None, *, alike: bool = False, segment: int = SEGMENT
+    root: Path,
+    topic: str,
+    crc: bool,
+    fs: MemoryFs | None = None,
+    *,
+    alike: bool = False,
+    segment: int = SEGMENT,
 ) -> list[tuple[int, int]]:
-    """A log that was left by a kill; offset and size of each record. *alike*: of one size, a power of two."""
-    driver = Driver(small(root, **SIZES | {"record_crc": crc, "segment_bytes": segment}), fs, clock=Clock(), threaded=False)
-    fixed = 88 + len(topic) + (1 if len(topic) < 128 else 2) + 2 + len(message().properties) + 20 * crc
+    """A log that was left by a kill; offset and size of each record.
+
+    *alike*: of one size, a power of two.
+    """
+    driver = Driver(
+        small(root, **SIZES | {"record_crc": crc, "segment_bytes": segment}),
+        fs,
+        clock=Clock(),
+        threaded=False,
+    )
+    fixed = (
+        88 + len(topic) + (1 if len(topic) < 128 else 2) + 2 + len(message().properties) + 20 * crc
+    )
     for number in range(COUNT):
         size = 1024 - fixed if alike else 600 + 37 * (number % 7)
         driver.put(message((b"%04d" % number).ljust(size, b"x"), topic))
@@ -59,11 +77,15 @@ def bits_of(topic: str, size: int, crc: bool) -> list[Bit]:
     return [
         *number_of_bit(0, 4, (0, 4, 10, 13, 14, 20, 31)),  # size
         *number_of_bit(4, 4, (0, 30)),  # magic
-        *number_of_bit(8, 4, (3,)),  # checksum of the body
+        # checksum of the body
+        *number_of_bit(8, 4, (3,)),
         *number_of_bit(20, 8, (1, 40)),  # queue offset
-        *number_of_bit(28, 8, (2, 12, 60)),  # its own offset
-        *number_of_bit(36, 4, (4, 5)),  # which hosts are of IPv6
-        *number_of_bit(84, 4, (1, 5, 9, 12, 21, 31)),  # length of the body
+        # its own offset
+        *number_of_bit(28, 8, (2, 12, 60)),
+        # which hosts are of IPv6
+        *number_of_bit(36, 4, (4, 5)),
+        # length of the body
+        *number_of_bit(84, 4, (1, 5, 9, 12, 21, 31)),
         (100, 0),
         *number_of_bit(topic_at - width, width, (0, 6)),
         (topic_at, 1),
@@ -94,11 +116,17 @@ def test_any_two_bits_cost_no_other_record(topic: str, crc: bool, which: int | s
         scan, result = LogScan(fs, ROOT / "commitlog", found, crc_from), LogEnd(0)
         kept = [at for at, _, _, _ in scan.records(0, result)]
         scan.close()
-        if offset not in kept:  # a plain record has fields that nothing protects
+        # a plain record has fields that nothing protects
+        if offset not in kept:
             assert kept == wanted, pair
             assert (result.damaged, result.offset) == (1, sum(stood[-1])), pair
-            scrubbed = scrub(fs, ROOT / "commitlog", SEGMENT, crc_from, Unreadable(), 0, sum(stood[-1]), 2**30)
-            assert (scrubbed.position, scrubbed.damaged) == (sum(stood[-1]), [(offset, size if hit != last else after - offset)]), pair
+            scrubbed = scrub(
+                fs, ROOT / "commitlog", SEGMENT, crc_from, Unreadable(), 0, sum(stood[-1]), 2**30
+            )
+            assert (scrubbed.position, scrubbed.damaged) == (
+                sum(stood[-1]),
+                [(offset, size if hit != last else after - offset)],
+            ), pair
         else:
             assert not crc, pair
         for byte, bit in pair:
@@ -127,7 +155,9 @@ def spoil(root: Path, start: int, bits: list[Bit]) -> None:
 @pytest.mark.parametrize("bits", SOME.values(), ids=SOME)
 @pytest.mark.parametrize("neighbour", [False, True], ids=["alone", "the next one too"])
 @pytest.mark.parametrize("repaired", [False, True], ids=["started", "repaired"])
-def test_a_start_and_a_repair_keep_all_others(tmp_path: Path, bits: list[Bit], neighbour: bool, repaired: bool) -> None:
+def test_a_start_and_a_repair_keep_all_others(
+    tmp_path: Path, bits: list[Bit], neighbour: bool, repaired: bool
+) -> None:
     stood = filled(tmp_path, "T", crc=True, segment=LARGE)
     spoil(tmp_path, stood[5][0], bits)
     if neighbour:
@@ -150,5 +180,7 @@ def test_a_size_that_leads_to_another_record(tmp_path: Path, bit: Bit, crc: bool
     spoil(tmp_path, stood[3][0], [bit, (95, 0)])
     assert verify(tmp_path).records == COUNT - 1
     with Driver(small(tmp_path, **SIZES | {"record_crc": crc}), clock=Clock()) as driver:
-        assert [body[:4] for body in driver.bodies()] == [b"%04d" % number for number in range(COUNT) if number != 3]
+        assert [body[:4] for body in driver.bodies()] == [
+            b"%04d" % number for number in range(COUNT) if number != 3
+        ]
         assert driver.store.stats().damaged == 1

@@ -39,7 +39,9 @@ def filled(root: Path, fs: BadSectors, **changes: object) -> Driver:
     """Messages of some 600 bytes in two queues, hardly any of them in memory."""
     driver = Driver(settings(root, **changes), fs)
     for n in range(COUNT):
-        driver.put(message(b"%d " % n + bytes(400), queue_id=n % 2, properties=b"KEYS\x01k%d\x02" % n))
+        driver.put(
+            message(b"%d " % n + bytes(400), queue_id=n % 2, properties=b"KEYS\x01k%d\x02" % n)
+        )
     return driver
 
 
@@ -73,7 +75,11 @@ def those_in(stored: dict[int, tuple[int, int]], block: range) -> set[int]:
 
 
 def errors(caplog: pytest.LogCaptureFixture, *words: str) -> list[str]:
-    return [r.message for r in caplog.records if r.levelno >= logging.ERROR and all(word in r.message for word in words)]
+    return [
+        r.message
+        for r in caplog.records
+        if r.levelno >= logging.ERROR and all(word in r.message for word in words)
+    ]
 
 
 @pytest.fixture
@@ -81,10 +87,12 @@ def fs() -> BadSectors:
     return BadSectors()
 
 
-# --- the log, while the store runs -----------------------------------------------------------------------------------
+# --- the log, while the store runs ----------------------------------------------------------------
 
 
-def test_an_unreadable_block_costs_the_records_in_it(tmp_path: Path, fs: BadSectors, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_block_costs_the_records_in_it(
+    tmp_path: Path, fs: BadSectors, caplog: pytest.LogCaptureFixture
+) -> None:
     driver = filled(tmp_path, fs)
     stored = places(driver)
     driver.close()
@@ -95,10 +103,20 @@ def test_an_unreadable_block_costs_the_records_in_it(tmp_path: Path, fs: BadSect
         assert served(driver) == set(range(COUNT)) - lost
     assert driver.store.stats().damaged == len(lost)
     assert driver.store.record_at(stored[20][0]) is None
-    assert len(errors(caplog, "cannot be read", str(tmp_path / "commitlog" / f"{stored[20][0] // SEGMENT * SEGMENT:020d}"))) == 1
+    assert (
+        len(
+            errors(
+                caplog,
+                "cannot be read",
+                str(tmp_path / "commitlog" / f"{stored[20][0] // SEGMENT * SEGMENT:020d}"),
+            )
+        )
+        == 1
+    )
     failures = fs.failures
     assert served(driver)
-    assert fs.failures == failures  # a disk takes seconds to say it
+    # a disk takes seconds to say it
+    assert fs.failures == failures
     driver.close()
 
 
@@ -139,7 +157,9 @@ def numbers(result: GetResult) -> set[int]:
     return found
 
 
-def test_what_can_be_read_the_second_time_is_good(tmp_path: Path, fs: BadSectors, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_can_be_read_the_second_time_is_good(
+    tmp_path: Path, fs: BadSectors, caplog: pytest.LogCaptureFixture
+) -> None:
     driver = filled(tmp_path, fs)
     spoil(fs, tmp_path, 5000)
     fs.times = 1
@@ -182,17 +202,24 @@ def test_a_disk_that_is_gone_is_no_damage(tmp_path: Path, fs: BadSectors) -> Non
         assert served(driver) == set(range(COUNT))
 
 
-def test_there_is_a_limit_to_what_counts_as_damage(tmp_path: Path, fs: BadSectors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_a_limit_to_what_counts_as_damage(
+    tmp_path: Path, fs: BadSectors, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(unreadable_module, "_MAX_BLOCKS", 1)
     driver = filled(tmp_path, fs)
     spoil(fs, tmp_path, 100)
     spoil(fs, tmp_path, SEGMENT + 100)
-    with pytest.raises(StoreError, match=r"1 blocks of the log cannot be read, and that at byte 0 is one more: its disk fails"):
+    with pytest.raises(
+        StoreError,
+        match=r"1 blocks of the log cannot be read, and that at byte 0 is one more: its disk fails",
+    ):
         served(driver)
     driver.close()
 
 
-def test_the_background_reader_counts_it_once(tmp_path: Path, fs: BadSectors, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_background_reader_counts_it_once(
+    tmp_path: Path, fs: BadSectors, caplog: pytest.LogCaptureFixture
+) -> None:
     driver = filled(tmp_path, fs)
     spoil(fs, tmp_path, 5000)
     for _ in range(3):
@@ -204,7 +231,7 @@ def test_the_background_reader_counts_it_once(tmp_path: Path, fs: BadSectors, ca
     driver.close()
 
 
-# --- the log, at the start and for the tools -------------------------------------------------------------------------
+# --- the log, at the start and for the tools ------------------------------------------------------
 
 
 @pytest.mark.parametrize("flush", ["sync", "async"])
@@ -225,8 +252,13 @@ def test_a_start_skips_it(tmp_path: Path, fs: BadSectors, flush: str, killed: bo
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("segment_bytes", [SEGMENT, 4 * SEGMENT])
 @pytest.mark.parametrize("flush", ["sync", "async"])
-def test_the_end_of_the_log_can_be_written_again(tmp_path: Path, fs: BadSectors, flush: str, segment_bytes: int, killed: bool) -> None:
-    """A write to a part of a block has to read the rest of it. In the small segment nothing is behind it."""
+def test_the_end_of_the_log_can_be_written_again(
+    tmp_path: Path, fs: BadSectors, flush: str, segment_bytes: int, killed: bool
+) -> None:
+    """A write to a part of a block has to read the rest of it.
+
+    In the small segment nothing is behind it.
+    """
     driver = filled(tmp_path, fs, flush=flush, segment_bytes=segment_bytes)
     stored = places(driver)
     end = driver.store.stats().commitlog_end
@@ -239,8 +271,12 @@ def test_the_end_of_the_log_can_be_written_again(tmp_path: Path, fs: BadSectors,
             assert served(driver) == set(range(COUNT)) - lost | {98, n}
 
 
-def test_a_block_behind_the_end_of_the_log_is_cleared_when_it_is_met(tmp_path: Path, fs: BadSectors) -> None:
-    """flush=async takes room without writing it: the first write to a part of the block ends the store, and the next start goes on."""
+def test_a_block_behind_the_end_of_the_log_is_cleared_when_it_is_met(
+    tmp_path: Path, fs: BadSectors
+) -> None:
+    """flush=async takes room without writing it: the first write to a part of the block ends the
+    store, and the next start goes on.
+    """
     driver = filled(tmp_path, fs, flush="async", segment_bytes=4 * SEGMENT)
     end = driver.store.stats().commitlog_end
     driver.close()
@@ -254,7 +290,9 @@ def test_a_block_behind_the_end_of_the_log_is_cleared_when_it_is_met(tmp_path: P
         assert served_of(driver, 1) >= set(range(1, COUNT, 2)) | set(range(100, 120))
 
 
-def test_a_block_that_begins_where_the_log_ends_is_cleared_at_once(tmp_path: Path, fs: BadSectors) -> None:
+def test_a_block_that_begins_where_the_log_ends_is_cleared_at_once(
+    tmp_path: Path, fs: BadSectors
+) -> None:
     driver = filled(tmp_path, fs, flush="async", segment_bytes=4 * SEGMENT)
     (result,) = driver.put(message(b""))
     bare = driver.store.stats().commitlog_end - result.commitlog_offset
@@ -263,7 +301,8 @@ def test_a_block_that_begins_where_the_log_ends_is_cleared_at_once(tmp_path: Pat
     assert end % BLOCK == 0
     driver.close()
     path = tmp_path / "commitlog" / f"{0:020d}"
-    with path.open("r+b") as log:  # a block that was never written is not read from the disk, whatever became of it
+    # a block that was never written is not read from the disk, whatever became of it
+    with path.open("r+b") as log:
         log.seek(end)
         log.write(bytes(BLOCK))
     fs.spoil(path, end)
@@ -277,7 +316,9 @@ def put_one_by_one(driver: Driver, numbers: range) -> None:
         driver.put(message(b"%d " % n + bytes(400), queue_id=1))
 
 
-def test_verify_and_repair_tell_of_it(tmp_path: Path, fs: BadSectors, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verify_and_repair_tell_of_it(
+    tmp_path: Path, fs: BadSectors, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver = filled(tmp_path, fs)
     stored = places(driver)
     driver.close()
@@ -293,7 +334,9 @@ def test_verify_and_repair_tell_of_it(tmp_path: Path, fs: BadSectors, monkeypatc
     fs.gone = ("commitlog",)
     for tool in (verify, repair):
         with pytest.raises(
-            StoreUnusable, match=f"{tmp_path}/commitlog/0{{20}}: Input/output error, nothing near byte 0 can be read: its disk fails"
+            StoreUnusable,
+            match=f"{tmp_path}/commitlog/0{{20}}: Input/output error, nothing near byte 0 can be "
+            "read: its disk fails",
         ):
             tool(tmp_path)
 
@@ -312,13 +355,20 @@ def test_what_a_segment_has_too_much_is_cut_though_it_cannot_be_read(
     assert path.stat().st_size == SEGMENT
 
 
-# --- what is made from the log ---------------------------------------------------------------------------------------
+# --- what is made from the log --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("killed", [False, True])
-@pytest.mark.parametrize("part", ["consumequeue/T/0/", "queues.json", "checkpoint", "index/", "apache-broker.conf", "lock"])
+@pytest.mark.parametrize(
+    "part",
+    ["consumequeue/T/0/", "queues.json", "checkpoint", "index/", "apache-broker.conf", "lock"],
+)
 def test_a_file_that_is_made_again_is_lost_with_it(
-    tmp_path: Path, part: str, killed: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    part: str,
+    killed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     root = tmp_path / "store"
     driver = filled(root, BadSectors())
@@ -332,7 +382,8 @@ def test_a_file_that_is_made_again_is_lost_with_it(
         assert errors(caplog, f"{path} cannot be read", "Input/output error")
         assert served(driver) == set(range(COUNT))
         assert len(list(driver.store.find_key("T", "k7", 0, 1 << 62))) >= 1
-    assert not fs.bad or part == "apache-broker.conf"  # which is the broker's
+    # which is the broker's
+    assert not fs.bad or part == "apache-broker.conf"
     fs = BadSectors()
     spoil_all(fs, tmp_path / "copy" / path.relative_to(root))
     monkeypatch.setattr(verification, "ReadOnlyFs", lambda: fs)
@@ -349,7 +400,9 @@ def spoil_all(fs: BadSectors, path: Path) -> None:
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
 @pytest.mark.parametrize("listed", [True, False])
-def test_a_queue_s_file_is_written_over_though_a_block_cannot_be_read(tmp_path: Path, fs: BadSectors, listed: bool, bad: int) -> None:
+def test_a_queue_s_file_is_written_over_though_a_block_cannot_be_read(
+    tmp_path: Path, fs: BadSectors, listed: bool, bad: int
+) -> None:
     driver = Driver(settings(tmp_path, consume_queue_file_bytes=20 * 1000), fs)
     for first in range(0, 600, 10):
         driver.put(*[message(b"%d " % n) for n in range(first, first + 10)])
@@ -378,19 +431,23 @@ def test_delayed_messages_are_due_by_the_table_where_their_queue_cannot_be_read(
         stored_ms = driver.store.store_time(SCHEDULE_TOPIC, 2, 0)
         found = [entry.tags_code for entry in driver.store.entries(SCHEDULE_TOPIC, 2, 0, COUNT)]
         assert found == [stored_ms + delay_ms] * COUNT
-    assert len(errors(caplog, f"{path} cannot be read")) == 2  # by the check, and for its old entries
+    # by the check, and for its old entries
+    assert len(errors(caplog, f"{path} cannot be read")) == 2
 
 
 def test_an_index_file_is_checked_to_its_end(tmp_path: Path, fs: BadSectors) -> None:
     filled(tmp_path, fs, index_slots=2000).close()
     (path,) = (tmp_path / "index").iterdir()
-    fs.spoil(path, 2 * BLOCK)  # items; header and slots are before it
+    # items; header and slots are before it
+    fs.spoil(path, 2 * BLOCK)
     with Driver(settings(tmp_path), fs) as driver:
         assert not fs.bad
         assert len(list(driver.store.find_key("T", f"k{COUNT - 1}", 0, 1 << 62))) == 1
 
 
-def test_where_queues_ended_is_read_from_the_files_that_can_be_read(tmp_path: Path, fs: BadSectors) -> None:
+def test_where_queues_ended_is_read_from_the_files_that_can_be_read(
+    tmp_path: Path, fs: BadSectors
+) -> None:
     filled(tmp_path, fs).close()
     kind = QueueKinds.found(fs, settings(tmp_path)).usual
     end = end_of_files(fs, kind, ("T", 0))
@@ -411,18 +468,24 @@ def test_an_unreadable_queue_of_batches_holds_nothing(tmp_path: Path, fs: BadSec
     handles.close()
 
 
-def test_a_queue_file_that_becomes_unreadable_is_an_error_until_it_is_made_again(tmp_path: Path, fs: BadSectors) -> None:
+def test_a_queue_file_that_becomes_unreadable_is_an_error_until_it_is_made_again(
+    tmp_path: Path, fs: BadSectors
+) -> None:
     """The log has its messages: to pass over them would lose them."""
     driver = filled(tmp_path, fs)
     driver.close()
     driver = Driver(settings(tmp_path), fs)
     fs.gone = ("consumequeue/T/0/",)
     for _ in range(2):
-        with pytest.raises(StoreError, match=r"the next start makes it again: '.*/consumequeue/T/0/0{20}'"):
+        with pytest.raises(
+            StoreError, match=r"the next start makes it again: '.*/consumequeue/T/0/0{20}'"
+        ):
             driver.bodies()
         with pytest.raises(Cold) as cold:
             driver.store.get("T", 0, 0, 4, 1 << 20, wait=False)
-        with pytest.raises(StoreError, match=r"the next start makes it again: '.*/consumequeue/T/0/0{20}'"):
+        with pytest.raises(
+            StoreError, match=r"the next start makes it again: '.*/consumequeue/T/0/0{20}'"
+        ):
             driver.store.bring_in(cold.value.place)
     driver.close()
     with Driver(settings(tmp_path), fs) as driver:
@@ -430,11 +493,13 @@ def test_a_queue_file_that_becomes_unreadable_is_an_error_until_it_is_made_again
         assert served(driver) == set(range(COUNT))
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("size", [1, 20_000])
-def test_an_unreadable_table_is_its_backup(tmp_path: Path, fs: BadSectors, caplog: pytest.LogCaptureFixture, size: int) -> None:
+def test_an_unreadable_table_is_its_backup(
+    tmp_path: Path, fs: BadSectors, caplog: pytest.LogCaptureFixture, size: int
+) -> None:
     def table() -> JsonTable:
         return JsonTable(fs, tmp_path / "topics.json", now=lambda: 1234.0)
 
@@ -442,7 +507,8 @@ def test_an_unreadable_table_is_its_backup(tmp_path: Path, fs: BadSectors, caplo
         table().save({"version": version, "filler": "x" * size})
     fs.spoil(tmp_path / "topics.json", size)
     fs.times = 1
-    assert (table().load() or {})["version"] == 2  # the second time it could be read
+    # the second time it could be read
+    assert (table().load() or {})["version"] == 2
     assert not caplog.records
     fs.times = None
     again = table()
@@ -467,7 +533,9 @@ def test_an_unreadable_table_without_a_backup_is_lost(tmp_path: Path, fs: BadSec
 
 
 @pytest.mark.parametrize("code", [errno.EBADF, errno.ENOMEM])
-def test_a_table_that_cannot_be_read_for_another_reason_is_an_error(tmp_path: Path, fs: BadSectors, code: int) -> None:
+def test_a_table_that_cannot_be_read_for_another_reason_is_an_error(
+    tmp_path: Path, fs: BadSectors, code: int
+) -> None:
     JsonTable(fs, tmp_path / "topics.json").save({"version": 1})
     fs.gone, fs.code = ("topics.json",), code
     with pytest.raises(OSError, match=re.escape(os.strerror(code))):

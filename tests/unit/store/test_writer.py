@@ -23,8 +23,14 @@ class Recorded:
         self.now = 0.0
         self.outcomes: list[Outcome] = []
         self.log = LogWriter(self.fs, LOG, 4096, 0)
-        settings: dict[str, Any] = {"window_bytes": 1000, "window_s": 0.5, "ahead_bytes": 0} | changes
-        self.work = GroupWriter(self.log, self._complete, flush=flush, monotonic=lambda: self.now, **settings)
+        settings: dict[str, Any] = {
+            "window_bytes": 1000,
+            "window_s": 0.5,
+            "ahead_bytes": 0,
+        } | changes
+        self.work = GroupWriter(
+            self.log, self._complete, flush=flush, monotonic=lambda: self.now, **settings
+        )
         self.end = 0
 
     def _complete(self, groups: Sequence[Group], outcome: Outcome) -> None:
@@ -54,7 +60,11 @@ def test_sync_mode_answers_after_the_sync() -> None:
     for _ in range(3):
         recorded.commit(100)
         assert recorded.unsynced == 0
-    kinds = [type(operation).__name__ for operation in recorded.fs.operations if not isinstance(operation, Write) or any(operation.data)]
+    kinds = [
+        type(operation).__name__
+        for operation in recorded.fs.operations
+        if not isinstance(operation, Write) or any(operation.data)
+    ]
     assert kinds[-3:] == ["Write", "Sync", "Ack"]
     assert len(recorded.outcomes) == 3
 
@@ -105,7 +115,11 @@ def test_zeros_are_written_ahead_so_that_a_record_extends_nothing() -> None:
     assert recorded.log.prepared >= 2048
     before = len(recorded.fs.operations)
     recorded.commit(500)
-    assert [type(operation).__name__ for operation in recorded.fs.operations[before:]] == ["Write", "Sync", "Ack"]
+    assert [type(operation).__name__ for operation in recorded.fs.operations[before:]] == [
+        "Write",
+        "Sync",
+        "Ack",
+    ]
 
 
 def test_failed_sync_is_never_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +139,12 @@ def test_failed_sync_is_never_tried_again(monkeypatch: pytest.MonkeyPatch) -> No
         recorded.work.sync_now()
         recorded.work.idle()
     assert len(calls) == 1
-    assert [isinstance(outcome, StoreFailed) for outcome in recorded.outcomes] == [False, True, True, True]
+    assert [isinstance(outcome, StoreFailed) for outcome in recorded.outcomes] == [
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_groups_that_wait_together_become_one_write() -> None:
@@ -154,8 +173,11 @@ class Threaded:
         self.work = self.recorded.work
         self.work._complete = self._complete
         self.sleeps = 0
-        self.writer = WriterThread(self.work, 1 << 20, lambda: self.recorded.now, lambda: self.sleeps)
-        self.do(lambda: self.work._log.write([(0, b"")]))  # the first segment is open
+        self.writer = WriterThread(
+            self.work, 1 << 20, lambda: self.recorded.now, lambda: self.sleeps
+        )
+        # the first segment is open
+        self.do(lambda: self.work._log.write([(0, b"")]))
 
     def _complete(self, groups: Sequence[Group], outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -165,7 +187,9 @@ class Threaded:
     def do(self, job: Job) -> None:
         """On the thread, and the thread is through with it when this returns."""
         self.writer.post(job)
-        wait_until(lambda: self.writer._posted == self.writer._done and not self.writer._working.locked())
+        wait_until(
+            lambda: self.writer._posted == self.writer._done and not self.writer._working.locked()
+        )
 
     def post(self, size: int, *, here: bool) -> None:
         """A group, answered when this returns, and written by the caller or not."""
@@ -188,7 +212,9 @@ def threaded() -> Iterator[Threaded]:
     threaded.writer.close()
 
 
-def test_owner_writes_a_short_group_itself_while_the_thread_has_nothing_to_do(threaded: Threaded) -> None:
+def test_owner_writes_a_short_group_itself_while_the_thread_has_nothing_to_do(
+    threaded: Threaded,
+) -> None:
     for _ in range(3):
         threaded.post(100, here=True)
     assert threaded.recorded.unsynced == 300
@@ -221,10 +247,13 @@ def test_nothing_overtakes_what_the_thread_has_not_carried_out(threaded: Threade
     threaded.post(100, here=True)
 
 
-def test_owner_writes_nothing_between_the_moments_when_the_thread_takes_a_job_and_begins_it(threaded: Threaded) -> None:
+def test_owner_writes_nothing_between_the_moments_when_the_thread_takes_a_job_and_begins_it(
+    threaded: Threaded,
+) -> None:
     """The inbox is empty then, and nobody is at work."""
     threaded.post(100, here=True)
-    threaded.writer._posted += 1  # a job that the thread has taken
+    # a job that the thread has taken
+    threaded.writer._posted += 1
     data = [b"x" * 100]
     threaded.writer.post(Group(100, 200, [(100, data)], data))
     assert threaded.arrived.acquire(timeout=60.0)
@@ -241,11 +270,13 @@ def test_with_sync_flush_the_owner_writes_nothing() -> None:
 
 def test_owner_leaves_a_write_that_needs_more_than_memory_to_the_thread(threaded: Threaded) -> None:
     threaded.post(900, here=True)
-    threaded.post(200, here=False)  # over the window: a sync comes first
+    # over the window: a sync comes first
+    threaded.post(200, here=False)
     threaded.post(100, here=True)
     threaded.recorded.end = 4096
     threaded.work._end = 4096
-    threaded.post(100, here=False)  # a new segment, and no zeros there
+    # a new segment, and no zeros there
+    threaded.post(100, here=False)
 
 
 def post_slowly(threaded: Threaded, monkeypatch: pytest.MonkeyPatch, *, sleeps: int) -> None:
@@ -261,7 +292,9 @@ def post_slowly(threaded: Threaded, monkeypatch: pytest.MonkeyPatch, *, sleeps: 
         threaded.post(100, here=True)
 
 
-def test_owner_goes_on_writing_after_a_write_that_waited_for_a_processor(threaded: Threaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_owner_goes_on_writing_after_a_write_that_waited_for_a_processor(
+    threaded: Threaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It happens all the time where clients use up both cores."""
     post_slowly(threaded, monkeypatch, sleeps=0)
     threaded.post(100, here=True)
@@ -270,7 +303,9 @@ def test_owner_goes_on_writing_after_a_write_that_waited_for_a_processor(threade
 def test_owner_leaves_writing_to_the_thread_for_a_while_after_a_write_that_slept_long(
     threaded: Threaded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A system that makes writers wait for the disk must not stop the broker's loop with every write."""
+    """A system that makes writers wait for the disk must not stop the broker's loop with every
+    write.
+    """
     post_slowly(threaded, monkeypatch, sleeps=1)
     threaded.post(100, here=False)
     threaded.recorded.now += 4.0
@@ -279,7 +314,9 @@ def test_owner_leaves_writing_to_the_thread_for_a_while_after_a_write_that_slept
     threaded.post(100, here=True)
 
 
-def test_failed_write_of_the_owner_is_final_too(threaded: Threaded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_of_the_owner_is_final_too(
+    threaded: Threaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(handle: int, data: Any, offset: int) -> None:
         raise OSError(5, "Input/output error")
 

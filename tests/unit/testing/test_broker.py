@@ -33,7 +33,9 @@ def test_a_killed_broker_comes_back_on_its_ports_with_its_messages_and_leaves_no
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere no second process may bind a port")
 def test_nobody_else_is_given_the_ports_of_a_killed_broker() -> None:
     with Broker() as broker:
-        ports = [int(address.rpartition(":")[2]) for address in (broker.name_server, broker.address)]
+        ports = [
+            int(address.rpartition(":")[2]) for address in (broker.name_server, broker.address)
+        ]
         broker.kill()
         for port in ports:
             with socket.socket() as other, pytest.raises(OSError, match="in use"):
@@ -45,9 +47,14 @@ def test_nobody_else_is_given_the_ports_of_a_killed_broker() -> None:
             other.listen()
 
 
-def test_a_broker_that_cannot_start_says_why_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_cannot_start_says_why_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(IllegalStateError, match="not loopback"), Broker(options=("--host", "192.0.2.1")):
+    with (
+        pytest.raises(IllegalStateError, match="not loopback"),
+        Broker(options=("--host", "192.0.2.1")),
+    ):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -62,7 +69,10 @@ def test_a_broker_that_dies_says_so_with_its_last_words_when_it_is_stopped() -> 
     broker.start()
     folder = broker.data
     os.kill(broker.pid, signal.SIGKILL)
-    with pytest.raises(IllegalStateError, match=r"(?s)the broker ended with code -9; its last words:\n.*broker-a serves on"):
+    with pytest.raises(
+        IllegalStateError,
+        match=r"(?s)the broker ended with code -9; its last words:\n.*broker-a serves on",
+    ):
         broker.stop()
     assert not folder.exists()
     broker.stop()
@@ -95,7 +105,10 @@ def test_only_the_end_of_what_a_broker_says_is_kept() -> None:
 @pytest.mark.parametrize(
     ("line", "addresses"),
     [
-        ("ready name-server=127.0.0.1:9876 broker=[::1]:10911\n", ("127.0.0.1:9876", "[::1]:10911")),
+        (
+            "ready name-server=127.0.0.1:9876 broker=[::1]:10911\n",
+            ("127.0.0.1:9876", "[::1]:10911"),
+        ),
         ("ready", None),
         ("", None),
         ("Traceback (most recent call last):", None),

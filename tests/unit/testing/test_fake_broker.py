@@ -25,7 +25,10 @@ async def test_what_is_sent_is_delivered_and_every_request_is_recorded_with_its_
 
     before = time.monotonic()
     async with FakeBroker({"Orders": 1}) as broker:
-        async with aio.Producer(broker.address) as producer, aio.PushConsumer(bill, name_server=broker.address):
+        async with (
+            aio.Producer(broker.address) as producer,
+            aio.PushConsumer(bill, name_server=broker.address),
+        ):
             await producer.send("Orders", b"4711")
             await asyncio.wait_for(got.wait(), 10)
             assert broker.connections
@@ -38,7 +41,10 @@ async def test_what_is_sent_is_delivered_and_every_request_is_recorded_with_its_
 
 async def test_answers_are_scripted_one_by_one_and_for_good() -> None:
     once = ProducerConfig(retries=0, max_requests=1)
-    async with FakeBroker({"Orders": 1}) as broker, aio.Producer(broker.address, config=once) as producer:
+    async with (
+        FakeBroker({"Orders": 1}) as broker,
+        aio.Producer(broker.address, config=once) as producer,
+    ):
         broker.script(SEND, After(0.01), error(ResponseCode.NO_PERMISSION, "not you"), HANG_UP)
         await producer.send("Orders", b"1")
         with pytest.raises(NoPermission, match="not you"):

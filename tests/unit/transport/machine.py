@@ -14,7 +14,9 @@ class Machine:
         self.keeps_s = 0.0
 
     def expectation(self, limit_s: float = LIMIT_S) -> Expectation:
-        return Expectation(limit_s, clock=lambda: self.now, taken_away=lambda: self.taken_away, give_way=self._take)
+        return Expectation(
+            limit_s, clock=lambda: self.now, taken_away=lambda: self.taken_away, give_way=self._take
+        )
 
     def _take(self) -> None:
         self.now += self.keeps_s

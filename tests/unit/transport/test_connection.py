@@ -29,7 +29,9 @@ def answer(command: RemotingCommand, body: bytes = b"") -> RemotingCommand:
 
 
 def echo(connection: Connection, command: RemotingCommand) -> None:
-    """Code 1 echoes, code 2 is held back, code 3 echoes what was held before itself (answers out of order)."""
+    """Code 1 echoes, code 2 is held back, code 3 echoes what was held before itself (answers out of
+    order).
+    """
     if command.is_oneway:
         return
     if command.code == 2:
@@ -65,7 +67,9 @@ async def test_answers_are_matched_by_opaque_not_by_order(server: Server) -> Non
 
 @pytest.mark.parametrize("by_us", [True, False])
 async def test_a_closed_connection_is_freed_at_once(server: Server, by_us: bool) -> None:
-    """At both ends, without a garbage collection: of clients that come and go, thousands would lie in memory until the next one."""
+    """At both ends, without a garbage collection: of clients that come and go, thousands would lie
+    in memory until the next one.
+    """
     gc.disable()
     try:
         connection = await connect("127.0.0.1", server.port)
@@ -109,7 +113,9 @@ async def test_many_requests_in_one_loop_turn_are_answered(server: Server) -> No
 
 @pytest.mark.feature(119)
 async def test_a_hundred_thousand_calls_that_wait_together_get_their_own_answers() -> None:
-    """The last request is answered first, and the numbers of the requests begin again in between."""
+    """The last request is answered first, and the numbers of the requests begin again in
+    between.
+    """
     count, waiting = 100_000, list[RemotingCommand]()
     limits = Limits(max_calls_in_flight=count, max_requests_in_flight=count + 1)
 
@@ -133,9 +139,13 @@ async def test_a_hundred_thousand_calls_that_wait_together_get_their_own_answers
 
 
 @pytest.mark.feature(117, 125, 127, 129)
-async def test_a_call_without_answer_times_out_and_says_that_the_outcome_is_unknown(server: Server) -> None:
+async def test_a_call_without_answer_times_out_and_says_that_the_outcome_is_unknown(
+    server: Server,
+) -> None:
     connection = await connect("127.0.0.1", server.port)
-    with pytest.raises(RequestTimeout, match=rf"127.0.0.1:{server.port} within \d+\.\d s") as caught:
+    with pytest.raises(
+        RequestTimeout, match=rf"127.0.0.1:{server.port} within \d+\.\d s"
+    ) as caught:
         await connection.call(RemotingCommand(2), 0.1)
     assert caught.value.outcome_unknown
 
@@ -198,7 +208,9 @@ async def test_calls_in_flight_are_limited(server: Server) -> None:
 
 @pytest.mark.feature(121)
 async def test_after_faults_as_many_calls_fit_as_before_and_not_one_more(server: Server) -> None:
-    """Timeouts, calls that nobody waits for any more, late answers, answers that nobody asked for, a lost connection."""
+    """Timeouts, calls that nobody waits for any more, late answers, answers that nobody asked for,
+    a lost connection.
+    """
 
     async def two_fit(connection: Connection) -> list[asyncio.Future[RemotingCommand]]:
         assert connection.calls_in_flight == 0
@@ -214,7 +226,8 @@ async def test_after_faults_as_many_calls_fit_as_before_and_not_one_more(server:
         late[0].cancel()
         with pytest.raises(RequestTimeout):
             await late[1]
-        await connection.call(RemotingCommand(3), 5.0)  # and with it the late answers
+        # and with it the late answers
+        await connection.call(RemotingCommand(3), 5.0)
         calls = await two_fit(connection)
         while len(HELD) < 2:
             await asyncio.sleep(0)
@@ -225,7 +238,10 @@ async def test_after_faults_as_many_calls_fit_as_before_and_not_one_more(server:
     lost = await two_fit(connection)
     for peer in server.connections:
         peer.abort("")
-    assert all(isinstance(result, ConnectionLost) for result in await asyncio.gather(*lost, return_exceptions=True))
+    assert all(
+        isinstance(result, ConnectionLost)
+        for result in await asyncio.gather(*lost, return_exceptions=True)
+    )
     assert connection.calls_in_flight == 0
     HELD.clear()
     again = await connect("127.0.0.1", server.port, limits=limits)
@@ -235,7 +251,9 @@ async def test_after_faults_as_many_calls_fit_as_before_and_not_one_more(server:
 
 
 async def test_a_server_reads_no_more_while_too_many_requests_wait(server: Server) -> None:
-    """The ninth request of a connection that may have eight in flight is read only after answers have gone."""
+    """The ninth request of a connection that may have eight in flight is read only after answers
+    have gone.
+    """
     connection = await connect("127.0.0.1", server.port)
     calls = [connection.start_call(RemotingCommand(2), 60.0) for _ in range(8)]
     while len(HELD) < 8:
@@ -251,7 +269,9 @@ async def test_a_server_reads_no_more_while_too_many_requests_wait(server: Serve
     connection.close()
 
 
-async def test_requests_before_a_broken_frame_are_answered(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+async def test_requests_before_a_broken_frame_are_answered(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.ERROR)
     connection = await connect("127.0.0.1", server.port)
     held = connection.start_call(RemotingCommand(2), 5.0)
@@ -271,17 +291,23 @@ async def test_a_request_that_nobody_handles_is_refused_at_once() -> None:
     while not server.connections:
         await asyncio.sleep(0)
     (peer,) = server.connections
-    assert (await peer.call(RemotingCommand(40), 5.0)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+    assert (
+        await peer.call(RemotingCommand(40), 5.0)
+    ).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     connection.close()
     await server.stop()
 
 
-async def test_a_connection_that_was_accepted_when_the_server_stopped_is_closed_and_one_after_a_new_start_serves() -> None:
+async def test_a_connection_accepted_while_the_server_stops_is_closed_and_a_new_start_serves() -> (
+    None
+):
     server = Server(echo)
     await server.start()
     await server.stop()
     theirs, ours = socket.socketpair()
-    await asyncio.get_running_loop().connect_accepted_socket(lambda: ServerConnection(server), theirs)
+    await asyncio.get_running_loop().connect_accepted_socket(
+        lambda: ServerConnection(server), theirs
+    )
     ours.settimeout(10)
     assert await asyncio.to_thread(ours.recv, 1) == b""
     ours.close()
@@ -319,7 +345,9 @@ async def test_pool_shares_one_connection_and_replaces_a_lost_one(server: Server
         await pool.get(address)
 
 
-async def test_a_pool_is_closed_in_time_although_a_peer_takes_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pool_is_closed_in_time_although_a_peer_takes_nothing_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("ogive.transport.pool.LINGER_S", 0.05)
     accepted: list[asyncio.Transport] = []
 
@@ -340,7 +368,9 @@ async def test_a_pool_is_closed_in_time_although_a_peer_takes_nothing_more(monke
     await listening.wait_closed()
 
 
-async def test_pool_connects_to_a_good_address_while_another_hangs(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pool_connects_to_a_good_address_while_another_hangs(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def connect_or_hang(host: str, port: int, **options: object) -> Connection:
         if port == 9:
             await asyncio.Event().wait()
@@ -353,7 +383,8 @@ async def test_pool_connects_to_a_good_address_while_another_hangs(server: Serve
     assert reply.body == b"x"
     assert not hanging.done()
     await pool.close()
-    with pytest.raises(ConnectError, match="the client was closed meanwhile"):  # nobody has cancelled the caller
+    # nobody has cancelled the caller
+    with pytest.raises(ConnectError, match="the client was closed meanwhile"):
         await hanging
 
 
@@ -379,7 +410,9 @@ async def sends_half(server: Server, buffered: int) -> Connection:
     return connection
 
 
-async def test_half_frames_of_all_connections_share_one_budget(caplog: pytest.LogCaptureFixture) -> None:
+async def test_half_frames_of_all_connections_share_one_budget(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Who holds it for longest goes, and not who comes to it: its frame would never get through."""
     server = Server(echo, limits=ServerLimits(max_read_buffer_bytes=120_000))
     await server.start()
@@ -422,7 +455,9 @@ async def test_connections_that_access_control_let_nothing_through_of_share_less
 async def test_a_frame_that_stops_arriving_ends_its_connection_however_much_of_it_is_there(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after whole frames: 16 MiB in hand would last for hours at the least rate that is asked for."""
+    """Also after whole frames: 16 MiB in hand would last for hours at the least rate that is asked
+    for.
+    """
     monkeypatch.setattr("ogive.transport.server.SWEEP_S", 0.01)
     server = Server(echo, limits=ServerLimits(first_frame_s=0.2))
     await server.start()
@@ -434,7 +469,9 @@ async def test_a_frame_that_stops_arriving_ends_its_connection_however_much_of_i
     await server.stop()
 
 
-async def test_a_connection_that_ends_inside_a_read_leaves_nothing_in_the_budget_of_half_frames(server: Server) -> None:
+async def test_a_connection_that_ends_inside_a_read_leaves_nothing_in_the_budget_of_half_frames(
+    server: Server,
+) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", server.port)
     no_header = (5).to_bytes(4) + b"\0\0\0\x01x"
     writer.write(no_header + (1000).to_bytes(4) + bytes(500))
@@ -460,12 +497,16 @@ async def test_connections_per_address_are_limited(caplog: pytest.LogCaptureFixt
 
 
 def large_answers(connection: Connection, command: RemotingCommand) -> None:
-    """To each request one MiB, like a broker that is asked for stored messages or all its topics."""
+    """To each request one MiB, like a broker that is asked for stored messages or all its
+    topics.
+    """
     HELD.append((connection, command.opaque))
     connection.reply(answer(command, bytes(1024 * 1024)))
 
 
-async def deaf_peer(server: Server, requests: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def deaf_peer(
+    server: Server, requests: bytes
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Sends *requests* and reads no answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
     cast(asyncio.Transport, writer.transport).pause_reading()
@@ -473,7 +514,9 @@ async def deaf_peer(server: Server, requests: bytes) -> tuple[asyncio.StreamRead
     return reader, writer
 
 
-async def test_an_idle_client_is_no_cause_for_alarm(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_idle_client_is_no_cause_for_alarm(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ogive.transport.server.SWEEP_S", 0.01)
     caplog.set_level(logging.INFO)
     server = Server(echo, limits=ServerLimits(connection=Limits(idle_s=0.05)))
@@ -486,11 +529,15 @@ async def test_an_idle_client_is_no_cause_for_alarm(caplog: pytest.LogCaptureFix
     assert said.levelno == logging.INFO
 
 
-async def test_a_peer_that_asks_and_does_not_read_is_cut_off_and_the_rest_is_not_handled(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_peer_that_asks_and_does_not_read_is_cut_off_and_the_rest_is_not_handled(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     HELD.clear()
     server = Server(large_answers, limits=ServerLimits(max_unsent_bytes=16 * 1024 * 1024))
     await server.start()
-    _, writer = await deaf_peer(server, b"".join(encode_command(RemotingCommand(1, opaque=i)) for i in range(1000)))
+    _, writer = await deaf_peer(
+        server, b"".join(encode_command(RemotingCommand(1, opaque=i)) for i in range(1000))
+    )
     async with asyncio.timeout(5):
         while not HELD or server.connections:
             await asyncio.sleep(0.01)
@@ -503,7 +550,9 @@ async def test_a_peer_that_asks_and_does_not_read_is_cut_off_and_the_rest_is_not
 async def test_a_closed_connection_counts_until_its_socket_is_gone_and_goes_after_a_while(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a peer that makes itself be closed, and never reads, holds sockets and memory that nobody counts."""
+    """Else a peer that makes itself be closed, and never reads, holds sockets and memory that
+    nobody counts.
+    """
     monkeypatch.setattr("ogive.transport.server.SWEEP_S", 0.01)
     HELD.clear()
     server = Server(large_answers, limits=ServerLimits(linger_s=0.3))
@@ -522,14 +571,22 @@ async def test_a_closed_connection_counts_until_its_socket_is_gone_and_goes_afte
 
 
 async def test_a_peer_that_takes_less_than_the_least_rate_is_slow_however_little_waits() -> None:
-    """Beyond what writers are held back for. Else it keeps that much memory for as long as it takes a byte now and then."""
+    """Beyond what writers are held back for.
+
+    Else it keeps that much memory for as long as it takes a byte now and then.
+    """
     limits = ServerLimits(
-        connection=Limits(write_high_bytes=1000), max_write_buffer_bytes=50_000, slow_reader_s=10.0, slow_reader_bytes_per_s=100
+        connection=Limits(write_high_bytes=1000),
+        max_write_buffer_bytes=50_000,
+        slow_reader_s=10.0,
+        slow_reader_bytes_per_s=100,
     )
     server = Server(large_answers, limits=limits)
 
     def ends(waiting: int, taken: Iterable[int]) -> bool:
-        """Whether a peer is closed for which so much waits, and that has taken so much at each look."""
+        """Whether a peer is closed for which so much waits, and that has taken so much at each
+        look.
+        """
         connection = ServerConnection(server)
         connection.received_frames = 1
         connection._unsent_bytes = waiting
@@ -542,9 +599,11 @@ async def test_a_peer_that_takes_less_than_the_least_rate_is_slow_however_little
 
     assert ends(40_000, [0] * 13)
     assert ends(40_000, range(0, 13 * 50, 50))
-    assert ends(60_000, range(0, 13 * 1000, 1000))  # over the limit, it is too slow as well
+    # over the limit, it is too slow as well
+    assert ends(60_000, range(0, 13 * 1000, 1000))
     assert not ends(40_000, range(0, 40 * 101, 101))
-    assert not ends(40_000, [1010 * (i // 9) for i in range(40)])  # in large steps
+    # in large steps
+    assert not ends(40_000, [1010 * (i // 9) for i in range(40)])
     assert not ends(900, [0] * 40)
 
 
@@ -573,18 +632,23 @@ async def test_a_host_that_is_no_name_is_a_connect_error(host: str) -> None:
         await connect(host, 9876)
 
 
-# --- runs of requests ------------------------------------------------------------------------------------------------
+# --- runs of requests -----------------------------------------------------------------------------
 
 
 class Read:
-    """A server's connection that is given what a read brings. Requests of code 10 go as runs, of at most *most*, and are not answered."""
+    """A server's connection that is given what a read brings.
+
+    Requests of code 10 go as runs, of at most *most*, and are not answered.
+    """
 
     def __init__(self, *, most: int = 99, limits: ServerLimits | None = None) -> None:
         self.asked: list[int] = []
         self.seen: list[int] = []
         self._most = most
         self.wire = ReadableWire()
-        server = Server(lambda _, command: self.seen.append(command.opaque), self._take_run, limits=limits)
+        server = Server(
+            lambda _, command: self.seen.append(command.opaque), self._take_run, limits=limits
+        )
         self.connection = ServerConnection(server)
         self.connection.connection_made(self.wire)
 
@@ -597,7 +661,11 @@ class Read:
         return taken
 
     def bring(self, *codes: int) -> None:
-        self.connection.data_received(b"".join([encode_command(RemotingCommand(code, opaque=n)) for n, code in enumerate(codes)]))
+        self.connection.data_received(
+            b"".join(
+                [encode_command(RemotingCommand(code, opaque=n)) for n, code in enumerate(codes)]
+            )
+        )
 
 
 async def test_who_brings_no_runs_is_asked_less_and_less_until_a_read_begins_with_one() -> None:
@@ -608,7 +676,8 @@ async def test_who_brings_no_runs_is_asked_less_and_less_until_a_read_begins_wit
         read.bring(1, 1)
         asked.append(len(read.asked))
     assert sum(asked[:4]) >= 2
-    assert 3 <= sum(asked[-100:]) <= 4  # of 200 requests
+    # of 200 requests
+    assert 3 <= sum(asked[-100:]) <= 4
     while not read.asked:
         read.bring(10, 10)
     read.asked.clear()
@@ -634,7 +703,8 @@ async def test_a_request_that_comes_alone_is_no_run() -> None:
 async def test_behind_a_run_that_ends_the_connection_nothing_is_carried_out() -> None:
     read = Read()
     read.wire.abort = lambda: None  # type: ignore[method-assign]
-    read.connection.take_requests = lambda count: read.connection.abort("")  # type: ignore[method-assign]
+    connection = read.connection
+    connection.take_requests = lambda count: connection.abort("")  # type: ignore[method-assign]
     read.bring(10, 10, 1, 10, 10)
     assert (read.asked, read.seen) == ([0], [])
 
@@ -662,7 +732,9 @@ async def test_a_run_counts_for_the_limit_of_requests_and_one_answer_for_all_of_
     assert b"".join(read.wire.written) == b"fivethreetwo"
 
 
-async def test_what_comes_after_the_beginning_of_the_end_is_not_read_however_many_are_answered() -> None:
+async def test_what_comes_after_the_start_of_the_end_is_not_read_however_many_are_answered() -> (
+    None
+):
     """It would be carried out, and the connection closed before the answer."""
     read = Read(limits=ServerLimits(connection=Limits(max_requests_in_flight=8)))
     read.bring(*[10] * 7)
@@ -697,7 +769,9 @@ async def test_requests_that_came_together_and_take_long_let_others_have_their_t
 
 @pytest.mark.usefixtures("short_slices")
 async def test_answers_that_nobody_waits_for_let_others_have_their_turn_too() -> None:
-    """From anybody, without a signature: a broker with forty such connections answered nobody else for seconds."""
+    """From anybody, without a signature: a broker with forty such connections answered nobody else
+    for seconds.
+    """
     connection = ServerConnection(Server(lambda connection, _: None))
     connection.connection_made(ReadableWire())
     connection.data_received(encode_command(RemotingCommand(0, flag=Flag.RESPONSE)) * 5)

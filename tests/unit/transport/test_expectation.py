@@ -2,7 +2,18 @@
 
 import pytest
 
-from ogive.transport.expectation import HELD_UP, HELD_UP_S, PAUSE_S, RARELY, ROUND, SAVED_S, SHARE, SOON, WAKING_S, Expectation
+from ogive.transport.expectation import (
+    HELD_UP,
+    HELD_UP_S,
+    PAUSE_S,
+    RARELY,
+    ROUND,
+    SAVED_S,
+    SHARE,
+    SOON,
+    WAKING_S,
+    Expectation,
+)
 from tests.unit.transport.machine import LIMIT_S, Machine
 
 
@@ -23,7 +34,9 @@ def wait(machine: Machine, expectation: Expectation, gap_s: float) -> float:
 def test_looking_begins_when_requests_have_followed_answers_soon() -> None:
     machine = Machine()
     expectation = machine.expectation()
-    assert [wait(machine, expectation, 60e-6) > 0 for _ in range(SOON + 2)] == [False] * SOON + [True] * 2
+    assert [wait(machine, expectation, 60e-6) > 0 for _ in range(SOON + 2)] == [False] * SOON + [
+        True
+    ] * 2
 
 
 def test_a_sleeper_is_allowed_for_its_own_waking() -> None:
@@ -65,11 +78,17 @@ def test_a_request_that_was_looked_for_and_came_makes_up_for_those_that_did_not(
     while not wait(machine, expectation, 50e-6):
         pass
     assert wait(machine, expectation, LIMIT_S + 50e-6)
-    assert [wait(machine, expectation, 50e-6) > 0 for _ in range(2 * SOON)] == [False] * (2 * SOON - 1) + [True]
+    assert [wait(machine, expectation, 50e-6) > 0 for _ in range(2 * SOON)] == [False] * (
+        2 * SOON - 1
+    ) + [True]
 
 
-@pytest.mark.parametrize("pattern", [[50e-6, 150e-6], [50e-6] * 3 + [0.001], [10e-6] * SOON + [101e-6], [20e-6, 500e-6]])
-def test_looking_in_vain_costs_no_more_than_its_share_of_the_time_whatever_the_requests_do(pattern: list[float]) -> None:
+@pytest.mark.parametrize(
+    "pattern", [[50e-6, 150e-6], [50e-6] * 3 + [0.001], [10e-6] * SOON + [101e-6], [20e-6, 500e-6]]
+)
+def test_looking_in_vain_costs_no_more_than_its_share_of_the_time_whatever_the_requests_do(
+    pattern: list[float],
+) -> None:
     machine = Machine()
     expectation = machine.expectation()
     started, in_vain_s = machine.now, 0.0
@@ -116,11 +135,15 @@ def test_something_else_that_comes_ends_it_without_blame() -> None:
     assert expectation.begin()
     expectation.disturb()
     assert not expectation.goes_on()
-    assert [wait(machine, expectation, 50e-6) > 0 for _ in range(SOON + 1)] == [False] * SOON + [True]
+    assert [wait(machine, expectation, 50e-6) > 0 for _ in range(SOON + 1)] == [False] * SOON + [
+        True
+    ]
 
 
 def hold_up(machine: Machine, expectation: Expectation, keeps_s: float) -> bool:
-    """Look as soon as it is allowed, and have somebody keep the processor; whether the looking went on."""
+    """Look as soon as it is allowed, and have somebody keep the processor; whether the looking went
+    on.
+    """
     while not expectation.begin():
         machine.now += 50e-6
         expectation.came()

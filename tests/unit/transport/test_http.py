@@ -12,7 +12,11 @@ from ogive.transport.http import MAX_CONNECTIONS, Page, PageServer
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PageServer]:
     monkeypatch.setattr(http, "TIMEOUT_S", 1.0)
-    pages = PageServer({"/a": lambda: Page(200, "größe\n"), "/b": lambda: Page(503, "no\n")}, host="127.0.0.1", port=0)
+    pages = PageServer(
+        {"/a": lambda: Page(200, "größe\n"), "/b": lambda: Page(503, "no\n")},
+        host="127.0.0.1",
+        port=0,
+    )
     await pages.start()
     yield pages
     await pages.stop()
@@ -43,22 +47,36 @@ async def ask(server: PageServer, request: bytes) -> bytes:
         (b"\x00\x01\x02\r\n\r\n", b"400 Bad Request", b"this is not an HTTP request\n"),
     ],
 )
-async def test_a_page_is_answered(server: PageServer, request_: bytes, status: bytes, body: bytes) -> None:
+async def test_a_page_is_answered(
+    server: PageServer, request_: bytes, status: bytes, body: bytes
+) -> None:
     head, _, found = (await ask(server, request_)).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 " + status)
     assert found == body
     assert b"Content-Length: %d" % len("größe\n".encode()) in head or status != b"200 OK"
 
 
-@pytest.mark.parametrize("hosts", [b"Host: rebound.example\r\n", b"Host:\r\n", b"Host: localhost\r\nHost : rebound.example:9\r\n"])
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        b"Host: rebound.example\r\n",
+        b"Host:\r\n",
+        b"Host: localhost\r\nHost : rebound.example:9\r\n",
+    ],
+)
 async def test_a_name_that_was_pointed_here_is_refused(server: PageServer, hosts: bytes) -> None:
     """DNS rebinding: a page of another site would read this one."""
-    assert (await ask(server, b"GET /a HTTP/1.1\r\n" + hosts + b"\r\n")).startswith(b"HTTP/1.1 421 Misdirected Request")
+    assert (await ask(server, b"GET /a HTTP/1.1\r\n" + hosts + b"\r\n")).startswith(
+        b"HTTP/1.1 421 Misdirected Request"
+    )
 
 
 async def test_pages_that_a_network_reaches_are_asked_by_any_name(server: PageServer) -> None:
-    server.host = "192.0.2.7"  # as if it listened there
-    assert (await ask(server, b"GET /a HTTP/1.1\r\nHost: broker.example\r\n\r\n")).startswith(b"HTTP/1.1 200")
+    # as if it listened there
+    server.host = "192.0.2.7"
+    assert (await ask(server, b"GET /a HTTP/1.1\r\nHost: broker.example\r\n\r\n")).startswith(
+        b"HTTP/1.1 200"
+    )
 
 
 async def test_a_request_that_is_too_long_or_never_ends_gets_nothing(server: PageServer) -> None:
@@ -66,7 +84,9 @@ async def test_a_request_that_is_too_long_or_never_ends_gets_nothing(server: Pag
     assert await ask(server, b"GET /a") == b""
 
 
-async def test_who_says_nothing_shuts_out_no_watcher(server: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_says_nothing_shuts_out_no_watcher(
+    server: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A supervisor that cannot ask /health restarts the broker."""
     monkeypatch.setattr(http, "TIMEOUT_S", 60.0)
     held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MAX_CONNECTIONS)]
@@ -78,8 +98,12 @@ async def test_who_says_nothing_shuts_out_no_watcher(server: PageServer, monkeyp
 
 
 async def test_connections_are_bounded_and_the_pages_stay_there(server: PageServer) -> None:
-    held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MAX_CONNECTIONS + 20)]
-    await asyncio.wait_for(asyncio.gather(*(reader.read() for reader, _ in held), return_exceptions=True), 30)
+    held = [
+        await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MAX_CONNECTIONS + 20)
+    ]
+    await asyncio.wait_for(
+        asyncio.gather(*(reader.read() for reader, _ in held), return_exceptions=True), 30
+    )
     for _, writer in held:
         writer.close()
     assert (await ask(server, b"GET /a HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")

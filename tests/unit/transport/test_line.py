@@ -129,7 +129,7 @@ def test_hanging_up_ends_the_request_of_another_thread(pair: Pair) -> None:
     line.hang_up()
 
 
-# --- looking before sleeping -----------------------------------------------------------------------------------------
+# --- looking before sleeping ----------------------------------------------------------------------
 
 
 class Looks(Expectation):
@@ -153,8 +153,12 @@ class Looks(Expectation):
 
 
 @contextmanager
-def looking(monkeypatch: pytest.MonkeyPatch, *steps: Callable[[socket.socket], object]) -> Iterator[tuple[Line, Looks]]:
-    """A line whose peer does the *steps*, one after each look that found nothing: whether to look again."""
+def looking(
+    monkeypatch: pytest.MonkeyPatch, *steps: Callable[[socket.socket], object]
+) -> Iterator[tuple[Line, Looks]]:
+    """A line whose peer does the *steps*, one after each look that found nothing: whether to look
+    again.
+    """
     near, far = socket.socketpair()
     near.setblocking(False)
     looks = Looks(*((lambda step=step: step(far)) for step in steps))
@@ -175,7 +179,9 @@ def nothing(far: socket.socket) -> bool:
     return True
 
 
-def test_an_answer_that_comes_while_it_is_looked_for_is_had_without_sleeping(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_comes_while_it_is_looked_for_is_had_without_sleeping(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def answer_it(far: socket.socket) -> bool:
         far.sendall(answer(1, b"mine"))
         return True
@@ -210,7 +216,9 @@ def test_only_the_first_bytes_of_an_answer_are_looked_for(monkeypatch: pytest.Mo
         assert looks.told == ["begin", "looked", "came", "slept"]
 
 
-def test_a_request_without_answer_ends_in_time_after_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_without_answer_ends_in_time_after_looking(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with looking(monkeypatch, nothing, lambda far: False) as (line, looks):
         with pytest.raises(RequestTimeout):
             line.ask(1, b"request", 0.01)

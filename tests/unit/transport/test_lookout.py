@@ -1,4 +1,7 @@
-"""A loop that looks for the next request, and when a server has it do so. See test_expectation.py."""
+"""A loop that looks for the next request, and when a server has it do so.
+
+See test_expectation.py.
+"""
 
 import asyncio
 from collections import deque
@@ -14,7 +17,7 @@ from ogive.wire.command import RemotingCommand, encode_command
 from tests.unit.transport.machine import LIMIT_S, Machine
 from tests.unit.transport.wire import Wire
 
-# --- on a loop -------------------------------------------------------------------------------------------------------
+# --- on a loop ------------------------------------------------------------------------------------
 
 
 async def test_a_loop_that_looks_serves_its_timers_and_sockets_and_can_be_told_to_sleep() -> None:
@@ -40,7 +43,9 @@ async def test_a_loop_that_looks_serves_its_timers_and_sockets_and_can_be_told_t
     await server.stop(grace_s=0.05)
 
 
-async def test_the_loop_is_asked_once_a_turn_and_not_at_all_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_loop_is_asked_once_a_turn_and_not_at_all_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     machine = Machine()
     expectation = machine.expectation()
     loop = asyncio.get_running_loop()
@@ -67,11 +72,15 @@ async def test_the_loop_is_asked_once_a_turn_and_not_at_all_afterwards(monkeypat
     assert looks == 6
 
 
-# --- at a server -----------------------------------------------------------------------------------------------------
+# --- at a server ----------------------------------------------------------------------------------
 
 
 def echo(connection: Connection, command: RemotingCommand) -> None:
-    connection.reply(RemotingCommand(ResponseCode.SUCCESS, body=command.body, opaque=command.opaque, flag=Flag.RESPONSE))
+    connection.reply(
+        RemotingCommand(
+            ResponseCode.SUCCESS, body=command.body, opaque=command.opaque, flag=Flag.RESPONSE
+        )
+    )
 
 
 class Looks:
@@ -92,7 +101,9 @@ class Looks:
 
 
 class Scene:
-    """A server whose clients ask and are answered when a test says so, and what it was told to expect."""
+    """A server whose clients ask and are answered when a test says so, and what it was told to
+    expect.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._looks = Looks()
@@ -108,7 +119,9 @@ class Scene:
         if client not in self._clients:
             self._clients[client] = ServerConnection(self._server)
             self._clients[client].connection_made(Wire())
-        self._clients[client].data_received(b"".join(encode_command(RemotingCommand(1)) for _ in range(requests)))
+        self._clients[client].data_received(
+            b"".join(encode_command(RemotingCommand(1)) for _ in range(requests))
+        )
 
     async def answer(self, requests: int = 1) -> list[str]:
         """Those that have waited longest; returns what was told since the last answer."""
@@ -124,7 +137,9 @@ async def scene(monkeypatch: pytest.MonkeyPatch) -> Scene:
     return Scene(monkeypatch)
 
 
-async def test_a_server_expects_the_next_request_of_a_client_that_asks_one_after_another(scene: Scene) -> None:
+async def test_a_server_expects_the_next_request_of_a_client_that_asks_one_after_another(
+    scene: Scene,
+) -> None:
     scene.ask("a")
     assert await scene.answer() == ["disturb", "begin"]
     for _ in range(3):
@@ -132,12 +147,16 @@ async def test_a_server_expects_the_next_request_of_a_client_that_asks_one_after
         assert await scene.answer() == ["came", "begin"]
 
 
-async def test_a_server_expects_nothing_of_a_client_that_asks_for_much_at_once(scene: Scene) -> None:
+async def test_a_server_expects_nothing_of_a_client_that_asks_for_much_at_once(
+    scene: Scene,
+) -> None:
     scene.ask("a", requests=2)
     assert await scene.answer(2) == ["disturb"]
 
 
-async def test_a_server_expects_nothing_while_a_request_of_the_client_is_under_way(scene: Scene) -> None:
+async def test_a_server_expects_nothing_while_a_request_of_the_client_is_under_way(
+    scene: Scene,
+) -> None:
     """It may be the writer's thread that works for it, which wants the interpreter."""
     scene.ask("a")
     scene.ask("a")

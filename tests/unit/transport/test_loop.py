@@ -21,14 +21,18 @@ class WithoutDescriptors(socket.socket):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
-def test_clients_that_cannot_be_accepted_are_one_line_in_the_log(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_clients_that_cannot_be_accepted_are_one_line_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """asyncio tells of each try to take one of a whole backlog, with a traceback."""
     monkeypatch.setitem(sys.modules, "uvloop", None)
 
     async def wait_in_vain() -> None:
         listener = WithoutDescriptors()
         listener.bind(("127.0.0.1", 0))
-        server = await asyncio.get_running_loop().create_server(asyncio.Protocol, sock=listener, backlog=100)
+        server = await asyncio.get_running_loop().create_server(
+            asyncio.Protocol, sock=listener, backlog=100
+        )
         client = socket.create_connection(listener.getsockname())
         async with asyncio.timeout(LIMIT_S):
             while not caplog.records:
@@ -43,7 +47,9 @@ def test_clients_that_cannot_be_accepted_are_one_line_in_the_log(monkeypatch: py
     ]
 
 
-def test_other_faults_are_told_as_ever(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_faults_are_told_as_ever(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setitem(sys.modules, "uvloop", None)
     loop = new_event_loop()
     loop.call_exception_handler({"message": "something else"})

@@ -1,4 +1,6 @@
-"""A server that says GO_AWAY: what is asked of it goes to a new connection, and what it still answers is taken."""
+"""A server that says GO_AWAY: what is asked of it goes to a new connection, and what it still
+answers is taken.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,7 +25,10 @@ def answer(command: RemotingCommand, code: int = ResponseCode.SUCCESS) -> Remoti
 
 
 class Leaver:
-    """Echoes; *tired* connections, in the order in which they came, answer GO_AWAY. HELD requests get no answer until *give*."""
+    """Echoes; *tired* connections, in the order in which they came, answer GO_AWAY.
+
+    HELD requests get no answer until *give*.
+    """
 
     def __init__(self, *tired: int) -> None:
         self.tired = tired
@@ -39,7 +44,11 @@ class Leaver:
         if command.code == HELD:
             self.held.append((connection, command))
         else:
-            connection.reply(answer(command, ResponseCode.GO_AWAY if number in self.tired else ResponseCode.SUCCESS))
+            connection.reply(
+                answer(
+                    command, ResponseCode.GO_AWAY if number in self.tired else ResponseCode.SUCCESS
+                )
+            )
 
     def give(self) -> None:
         for connection, command in self.held:
@@ -91,7 +100,9 @@ async def test_requests_on_their_way_get_their_answers_on_the_connection_that_is
     await left.wait_closed()
 
 
-async def test_an_idle_connection_that_is_left_ends_and_takes_nothing_more(leaver: Leaver, address: str, pool: ConnectionPool) -> None:
+async def test_an_idle_connection_that_is_left_ends_and_takes_nothing_more(
+    leaver: Leaver, address: str, pool: ConnectionPool
+) -> None:
     leaver.tired = ()
     await pool.call(address, RemotingCommand(ECHO), WAIT_S)
     connection = await pool.get(address)
@@ -101,13 +112,19 @@ async def test_an_idle_connection_that_is_left_ends_and_takes_nothing_more(leave
     await connection.wait_closed()
 
 
-async def test_callers_of_one_connection_move_to_one_new_connection(leaver: Leaver, address: str, pool: ConnectionPool) -> None:
-    replies = await asyncio.gather(*(pool.call(address, RemotingCommand(ECHO), WAIT_S) for _ in range(20)))
+async def test_callers_of_one_connection_move_to_one_new_connection(
+    leaver: Leaver, address: str, pool: ConnectionPool
+) -> None:
+    replies = await asyncio.gather(
+        *(pool.call(address, RemotingCommand(ECHO), WAIT_S) for _ in range(20))
+    )
     assert {reply.code for reply in replies} == {ResponseCode.SUCCESS}
     assert len(leaver.connections) == 2
 
 
-async def test_a_server_that_says_so_for_ever_is_left_once(leaver: Leaver, address: str, pool: ConnectionPool) -> None:
+async def test_a_server_that_says_so_for_ever_is_left_once(
+    leaver: Leaver, address: str, pool: ConnectionPool
+) -> None:
     """It would be a new connection with every request otherwise."""
     leaver.tired = tuple(range(100))
     replies = [await pool.call(address, RemotingCommand(ECHO), WAIT_S) for _ in range(5)]
@@ -116,7 +133,9 @@ async def test_a_server_that_says_so_for_ever_is_left_once(leaver: Leaver, addre
     assert len(leaver.requests) == 6
 
 
-async def test_a_pool_that_closes_takes_the_connection_that_is_left_along(leaver: Leaver, address: str, pool: ConnectionPool) -> None:
+async def test_a_pool_that_closes_takes_the_connection_that_is_left_along(
+    leaver: Leaver, address: str, pool: ConnectionPool
+) -> None:
     left = await pool.get(address)
     held = left.start_call(RemotingCommand(HELD), WAIT_S)
     await pool.call(address, RemotingCommand(ECHO), WAIT_S)
@@ -131,7 +150,8 @@ async def test_where_nobody_takes_its_place_the_answer_is_the_servers(pool: Conn
 
     async def last_words(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
-        server.close()  # takes no new connections
+        # takes no new connections
+        server.close()
         writer.write(encode_command(answer(RemotingCommand(ECHO, opaque=1), ResponseCode.GO_AWAY)))
         await reader.read()
         writer.close()

@@ -5,7 +5,9 @@ from ogive.transport.prometheus import Histogram, MetricsText
 
 def test_lines_have_all_labels_and_numbers_as_they_are() -> None:
     text = MetricsText({"node": "a"})
-    text.add("sent_total", "counter", "messages", [({"topic": "T"}, 2**60 + 1), ({"topic": "U"}, 3.0)])
+    text.add(
+        "sent_total", "counter", "messages", [({"topic": "T"}, 2**60 + 1), ({"topic": "U"}, 3.0)]
+    )
     text.add("rate", "gauge", "a second", [({}, 0.1), ({"node": "b"}, float("inf"))])
     assert text.text().splitlines() == [
         "# HELP sent_total messages",

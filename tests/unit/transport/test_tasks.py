@@ -10,10 +10,17 @@ from ogive.errors import ConnectError, NoNameServer, OgiveError
 from ogive.transport.tasks import every
 
 
-async def test_a_job_that_fails_is_one_line_until_it_works_or_fails_otherwise(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_job_that_fails_is_one_line_until_it_works_or_fails_otherwise(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The texts of an outage differ in the number of tries."""
     outcomes: list[OgiveError | None] = [
-        *(NoNameServer("tried 7 times"), NoNameServer("tried 6 times"), ConnectError("refused"), None),
+        *(
+            NoNameServer("tried 7 times"),
+            NoNameServer("tried 6 times"),
+            ConnectError("refused"),
+            None,
+        ),
         *(None, NoNameServer("again")),
     ]
 

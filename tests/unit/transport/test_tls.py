@@ -32,7 +32,9 @@ def authority() -> trustme.CA:
 YEARS_AGO = datetime(2001, 1, 1, tzinfo=UTC)
 
 
-def write_certificate(folder: Path, authority: trustme.CA, name: str = "127.0.0.1", *, until: datetime | None = None) -> tuple[Path, Path]:
+def write_certificate(
+    folder: Path, authority: trustme.CA, name: str = "127.0.0.1", *, until: datetime | None = None
+) -> tuple[Path, Path]:
     issued = authority.issue_cert(name, not_after=until)
     cert, key = folder / "cert.pem", folder / "key.pem"
     cert.write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
@@ -48,7 +50,9 @@ def files(tmp_path: Path, authority: trustme.CA) -> TlsConfig:
 
 
 def echo(connection: Connection, command: RemotingCommand) -> None:
-    connection.reply(RemotingCommand(0, body=command.body, opaque=command.opaque, flag=Flag.RESPONSE))
+    connection.reply(
+        RemotingCommand(0, body=command.body, opaque=command.opaque, flag=Flag.RESPONSE)
+    )
 
 
 @pytest.fixture
@@ -56,7 +60,8 @@ async def start() -> AsyncIterator[StartServer]:
     servers: list[Server] = []
 
     async def start_one(tls: TlsConfig | None, **limits: float) -> Server:
-        server = Server(echo, tls=tls, limits=ServerLimits(**limits))  # type: ignore[arg-type]  # the test names fields of the right type
+        # the test names fields of the right type
+        server = Server(echo, tls=tls, limits=ServerLimits(**limits))  # type: ignore[arg-type]
         await server.start()
         servers.append(server)
         return server
@@ -66,7 +71,9 @@ async def start() -> AsyncIterator[StartServer]:
         await server.stop()
 
 
-def trusting(authority: trustme.CA, client: trustme.CA | None = None, *, until: datetime | None = None) -> ssl.SSLContext:
+def trusting(
+    authority: trustme.CA, client: trustme.CA | None = None, *, until: datetime | None = None
+) -> ssl.SSLContext:
     """*client*: who issued the client's certificate, which ends at *until*."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
@@ -92,7 +99,9 @@ async def is_refused(server: Server, context: ssl.SSLContext | None) -> bool:
     return False
 
 
-async def test_enforcing_takes_tls_and_nothing_else(start: StartServer, files: TlsConfig, authority: trustme.CA) -> None:
+async def test_enforcing_takes_tls_and_nothing_else(
+    start: StartServer, files: TlsConfig, authority: trustme.CA
+) -> None:
     server = await start(files)
     assert await say(server, trusting(authority)) == b"hello"
     assert await say(server, trusting(authority), b"x" * 3_000_000) == b"x" * 3_000_000
@@ -100,28 +109,41 @@ async def test_enforcing_takes_tls_and_nothing_else(start: StartServer, files: T
     assert not server.connections
 
 
-async def test_permissive_takes_both_on_one_port(start: StartServer, files: TlsConfig, authority: trustme.CA) -> None:
+async def test_permissive_takes_both_on_one_port(
+    start: StartServer, files: TlsConfig, authority: trustme.CA
+) -> None:
     server = await start(TlsConfig(cert=files.cert, key=files.key, mode="permissive"))
     assert await say(server, trusting(authority)) == b"hello"
     assert await say(server, None) == b"hello"
 
 
-async def test_who_speaks_tls_to_one_who_does_not_hears_that(start: StartServer, files: TlsConfig, authority: trustme.CA) -> None:
-    with pytest.raises(ConnectError, match="it ended the TLS handshake; perhaps it does not speak TLS"):
+async def test_who_speaks_tls_to_one_who_does_not_hears_that(
+    start: StartServer, files: TlsConfig, authority: trustme.CA
+) -> None:
+    with pytest.raises(
+        ConnectError, match="it ended the TLS handshake; perhaps it does not speak TLS"
+    ):
         await say(await start(None), trusting(authority))
     with pytest.raises(ConnectionLost, match="before its first answer; perhaps it speaks TLS only"):
         await say(await start(files), None)
 
 
-async def test_a_client_that_does_not_trust_the_certificate_stays_away(start: StartServer, files: TlsConfig, authority: trustme.CA) -> None:
+async def test_a_client_that_does_not_trust_the_certificate_stays_away(
+    start: StartServer, files: TlsConfig, authority: trustme.CA
+) -> None:
     server = await start(files)
-    with pytest.raises(ConnectError, match=r"TLS with .*: CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate"):
+    with pytest.raises(
+        ConnectError,
+        match=r"TLS with .*: CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate",
+    ):
         await say(server, trusting(trustme.CA()))
     with pytest.raises(ConnectError, match="TLS with"):
         await say(server, ssl.create_default_context())
     wrong_host = trusting(authority)
     with pytest.raises(ssl.SSLCertVerificationError):
-        await asyncio.open_connection("127.0.0.1", server.port, ssl=wrong_host, server_hostname="example.org")
+        await asyncio.open_connection(
+            "127.0.0.1", server.port, ssl=wrong_host, server_hostname="example.org"
+        )
 
 
 async def test_a_client_that_leaves_within_the_handshake_is_told_from_one_that_says_nothing(
@@ -136,7 +158,10 @@ async def test_a_client_that_leaves_within_the_handshake_is_told_from_one_that_s
             await asyncio.sleep(0.01)
     silent.close()
     left, nothing = caplog.messages
-    assert "the client ended the TLS handshake, perhaps it does not trust the certificate" in left or "UNKNOWN_CA" in left
+    assert (
+        "the client ended the TLS handshake, perhaps it does not trust the certificate" in left
+        or "UNKNOWN_CA" in left
+    )
     assert "nothing came within 0.2 s" in nothing
 
 
@@ -145,8 +170,11 @@ async def test_a_client_stays_away_from_an_expired_certificate(
     start: StartServer, tmp_path: Path, authority: trustme.CA, mode: str
 ) -> None:
     cert, key = write_certificate(tmp_path, authority, until=YEARS_AGO)
-    server = await start(TlsConfig(cert=cert, key=key, mode=mode))  # type: ignore[arg-type]  # parametrized text
-    with pytest.raises(ConnectError, match=r"TLS with .*: CERTIFICATE_VERIFY_FAILED: certificate has expired"):
+    # parametrized text
+    server = await start(TlsConfig(cert=cert, key=key, mode=mode))  # type: ignore[arg-type]
+    with pytest.raises(
+        ConnectError, match=r"TLS with .*: CERTIFICATE_VERIFY_FAILED: certificate has expired"
+    ):
         await say(server, trusting(authority))
     assert not server.connections
 
@@ -162,12 +190,22 @@ async def test_a_client_stays_away_from_an_expired_certificate(
     ],
 )
 async def test_old_versions_are_refused(
-    start: StartServer, files: TlsConfig, authority: trustme.CA, mode: TlsMode, version: ssl.TLSVersion, works: bool
+    start: StartServer,
+    files: TlsConfig,
+    authority: trustme.CA,
+    mode: TlsMode,
+    version: ssl.TLSVersion,
+    works: bool,
 ) -> None:
     server = await start(TlsConfig(cert=files.cert, key=files.key, mode=mode))
     context = trusting(authority)
-    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # else this client would not even offer 1.0 and 1.1
-    with pytest.warns(DeprecationWarning, match=f"{version.name} is deprecated") if not works else contextlib.nullcontext():
+    # else this client would not even offer 1.0 and 1.1
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")
+    with (
+        pytest.warns(DeprecationWarning, match=f"{version.name} is deprecated")
+        if not works
+        else contextlib.nullcontext()
+    ):
         context.minimum_version = context.maximum_version = version
     assert await is_refused(server, context) is not works
 
@@ -187,11 +225,26 @@ async def test_old_versions_are_refused(
     ],
 )
 async def test_client_certificates(
-    start: StartServer, files: TlsConfig, authority: trustme.CA, mode: str, auth: str, certificate: str, works: bool
+    start: StartServer,
+    files: TlsConfig,
+    authority: trustme.CA,
+    mode: str,
+    auth: str,
+    certificate: str,
+    works: bool,
 ) -> None:
-    config = TlsConfig(cert=files.cert, key=files.key, mode=mode, client_ca=files.cert.with_name("ca.pem"), client_auth=auth)  # type: ignore[arg-type]  # parametrized text
+    # parametrized text
+    config = TlsConfig(
+        cert=files.cert,
+        key=files.key,
+        mode=mode,  # type: ignore[arg-type]
+        client_ca=files.cert.with_name("ca.pem"),
+        client_auth=auth,  # type: ignore[arg-type]
+    )
     server = await start(config)
-    own = {"good": authority, "strange": trustme.CA(), "expired": authority, "none": None}[certificate]
+    own = {"good": authority, "strange": trustme.CA(), "expired": authority, "none": None}[
+        certificate
+    ]
     context = trusting(authority, own, until=YEARS_AGO if certificate == "expired" else None)
     assert await is_refused(server, context) is not works
     assert not server.connections or works
@@ -200,12 +253,20 @@ async def test_client_certificates(
 async def test_permissive_asks_only_those_who_speak_tls_for_a_certificate(
     start: StartServer, files: TlsConfig, authority: trustme.CA
 ) -> None:
-    """Who comes without TLS is not kept out by client certificates: that takes the enforcing mode."""
+    """Who comes without TLS is not kept out by client certificates: that takes the enforcing
+    mode.
+    """
     own = files.cert.with_name("ca.pem")
-    permissive = await start(TlsConfig(cert=files.cert, key=files.key, mode="permissive", client_ca=own, client_auth="required"))
+    permissive = await start(
+        TlsConfig(
+            cert=files.cert, key=files.key, mode="permissive", client_ca=own, client_auth="required"
+        )
+    )
     assert await say(permissive, None) == b"hello"
     assert await is_refused(permissive, trusting(authority))
-    enforcing = await start(TlsConfig(cert=files.cert, key=files.key, client_ca=own, client_auth="required"))
+    enforcing = await start(
+        TlsConfig(cert=files.cert, key=files.key, client_ca=own, client_auth="required")
+    )
     assert await is_refused(enforcing, None)
 
 
@@ -224,7 +285,9 @@ async def test_certificates_are_read_again_and_bad_ones_change_nothing(
     assert await say(server, trusting(another)) == b"hello"
 
 
-async def test_connections_inside_the_process_need_no_tls(start: StartServer, files: TlsConfig) -> None:
+async def test_connections_inside_the_process_need_no_tls(
+    start: StartServer, files: TlsConfig
+) -> None:
     server = await start(files)
     connection = await server.connect_here()
     assert (await connection.call(RemotingCommand(1, body=b"here"), 10)).body == b"here"
@@ -284,16 +347,23 @@ def test_bad_files_are_named(files: TlsConfig, tmp_path: Path, spoil: str) -> No
         files.cert.write_text("garbage")
     elif spoil == "two keys":
         (tmp_path / "other").mkdir()
-        config = TlsConfig(cert=files.cert, key=write_certificate(tmp_path / "other", trustme.CA())[1])
+        config = TlsConfig(
+            cert=files.cert, key=write_certificate(tmp_path / "other", trustme.CA())[1]
+        )
     else:
         (tmp_path / "empty.pem").write_text("")
-        config = TlsConfig(cert=files.cert, key=files.key, client_ca=tmp_path / "empty.pem", client_auth="required")
+        config = TlsConfig(
+            cert=files.cert, key=files.key, client_ca=tmp_path / "empty.pem", client_auth="required"
+        )
     with pytest.raises(InvalidOption, match=r"\.pem"):
         config.context()
 
 
 def test_files_that_are_swapped_or_hold_something_else_are_told(files: TlsConfig) -> None:
-    with pytest.raises(InvalidOption, match=r"key\.pem holds no certificate in PEM form; are certificate and key swapped\?$"):
+    with pytest.raises(
+        InvalidOption,
+        match=r"key\.pem holds no certificate in PEM form; are certificate and key swapped\?$",
+    ):
         TlsConfig(cert=files.key, key=files.cert).context()
     with pytest.raises(InvalidOption, match=r"cert\.pem holds no key in PEM form$"):
         TlsConfig(cert=files.cert, key=files.cert).context()
@@ -302,19 +372,25 @@ def test_files_that_are_swapped_or_hold_something_else_are_told(files: TlsConfig
         files.context()
 
 
-def test_what_a_client_would_say_of_a_certificate_is_known_without_one(tmp_path: Path, authority: trustme.CA, files: TlsConfig) -> None:
+def test_what_a_client_would_say_of_a_certificate_is_known_without_one(
+    tmp_path: Path, authority: trustme.CA, files: TlsConfig
+) -> None:
     assert files.doubt("127.0.0.1") == ""
     assert "IP address mismatch" in files.doubt("192.0.2.2")
     assert "Hostname mismatch" in files.doubt("broker.example")
-    asking = TlsConfig(cert=files.cert, key=files.key, client_ca=tmp_path / "ca.pem", client_auth="required")
+    asking = TlsConfig(
+        cert=files.cert, key=files.key, client_ca=tmp_path / "ca.pem", client_auth="required"
+    )
     assert asking.doubt("127.0.0.1") == ""
     write_certificate(tmp_path, authority, until=YEARS_AGO)
     assert files.doubt("127.0.0.1") == "certificate has expired"
-    write_certificate(tmp_path, authority.create_child_ca())  # with a chain
+    # with a chain
+    write_certificate(tmp_path, authority.create_child_ca())
     files.cert.write_bytes("Brücke\n".encode() + files.cert.read_bytes())
     assert files.doubt("127.0.0.1") == ""
     files.cert.write_text(files.cert.read_text().replace(" CERTIFICATE-", " X509 CERTIFICATE-"))
-    assert files.doubt("192.0.2.2") == ""  # what cannot be tried stops nothing
+    # what cannot be tried stops nothing
+    assert files.doubt("192.0.2.2") == ""
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
@@ -330,7 +406,9 @@ def test_an_encrypted_key_is_refused_without_asking_at_the_terminal(files: TlsCo
 
     key = serialization.load_pem_private_key(files.key.read_bytes(), None)
     form = serialization.BestAvailableEncryption(b"password")
-    files.key.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, form))
+    files.key.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, form)
+    )
     with pytest.raises(InvalidOption, match="encrypted"):
         files.context()
 
@@ -341,4 +419,5 @@ def test_settings_that_contradict_each_other_are_refused(files: TlsConfig) -> No
     with pytest.raises(InvalidOption):
         TlsConfig(cert=files.cert, key=files.key, client_ca=files.cert)
     with pytest.raises(InvalidOption):
-        TlsConfig(cert=files.cert, key=files.key, mode="off")  # type: ignore[arg-type]  # what a user might write
+        # what a user might write
+        TlsConfig(cert=files.cert, key=files.key, mode="off")  # type: ignore[arg-type]

@@ -97,7 +97,7 @@ async def test_what_a_thread_reports_is_followed_by_what_it_brings_along() -> No
     assert done == ["answer"]
 
 
-# --- a server's connections ------------------------------------------------------------------------------------------
+# --- a server's connections -----------------------------------------------------------------------
 
 
 class Peer:
@@ -110,7 +110,9 @@ class Peer:
 
     def ask(self, *bodies: bytes) -> int:
         """All of them arrive in one read; how many writes have answered this client so far."""
-        self.connection.data_received(b"".join(encode_command(RemotingCommand(1, body=body)) for body in bodies))
+        self.connection.data_received(
+            b"".join(encode_command(RemotingCommand(1, body=body)) for body in bodies)
+        )
         return len(self.wire.written)
 
 
@@ -121,7 +123,9 @@ def answering_server(groups: list[list[bytes]]) -> Server:
     def finish() -> None:
         groups.append([command.body for _, command in waiting])
         for connection, command in waiting:
-            connection.reply(RemotingCommand(ResponseCode.SUCCESS, opaque=command.opaque, flag=Flag.RESPONSE))
+            connection.reply(
+                RemotingCommand(ResponseCode.SUCCESS, opaque=command.opaque, flag=Flag.RESPONSE)
+            )
         waiting.clear()
 
     def take(connection: Connection, command: RemotingCommand) -> None:
@@ -133,10 +137,13 @@ def answering_server(groups: list[list[bytes]]) -> Server:
     return server
 
 
-async def test_a_client_that_alone_asks_one_request_after_another_is_answered_within_the_read() -> None:
+async def test_a_client_that_alone_asks_one_request_after_another_is_answered_within_the_read() -> (
+    None
+):
     groups: list[list[bytes]] = []
     peer = Peer(answering_server(groups))
-    assert peer.ask(b"1") == 0  # there may be others
+    # there may be others
+    assert peer.ask(b"1") == 0
     await asyncio.sleep(0)
     assert len(peer.wire.written) == 1
     assert peer.ask(b"2") == 2
@@ -188,11 +195,13 @@ async def test_a_handler_that_fails_leaves_nothing_held() -> None:
     assert server.turn.hold()
 
 
-# --- slices ----------------------------------------------------------------------------------------------------------
+# --- slices ---------------------------------------------------------------------------------------
 
 
 class Steps:
-    """Tasks whose first step takes so much of a slice, by a clock of the test's; in which turn each took it."""
+    """Tasks whose first step takes so much of a slice, by a clock of the test's; in which turn each
+    took it.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, part: float) -> None:
         monkeypatch.setattr(transport_turn, "SLICE_S", SLICE_S)
@@ -216,7 +225,9 @@ class Steps:
 
 
 @pytest.mark.parametrize(("part", "most"), [(3.0, 1), (0.6, 2), (0.03, 34)])
-async def test_the_loop_turns_between_first_steps_that_take_long(monkeypatch: pytest.MonkeyPatch, part: float, most: int) -> None:
+async def test_the_loop_turns_between_first_steps_that_take_long(
+    monkeypatch: pytest.MonkeyPatch, part: float, most: int
+) -> None:
     """Requests with many steps that came together began all in one turn, however long that took."""
     steps = Steps(monkeypatch, part)
     count = 3 * AT_ONCE
@@ -226,7 +237,9 @@ async def test_the_loop_turns_between_first_steps_that_take_long(monkeypatch: py
     assert not steps.slices._turning
 
 
-async def test_a_task_that_is_cancelled_keeps_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_that_is_cancelled_keeps_no_other_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     steps = Steps(monkeypatch, 3.0)
     tasks = [asyncio.create_task(steps.take(number)) for number in range(5)]
     await asyncio.sleep(0)

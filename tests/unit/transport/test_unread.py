@@ -51,7 +51,10 @@ def clock() -> Clock:
 
 @pytest.fixture
 def unread(clock: Clock) -> Unread:
-    return Unread(cast("asyncio.AbstractEventLoop", cast("Any", clock)), ServerLimits(max_unread_bytes=64 * MIB, slow_reader_s=60.0))
+    return Unread(
+        cast("asyncio.AbstractEventLoop", cast("Any", clock)),
+        ServerLimits(max_unread_bytes=64 * MIB, slow_reader_s=60.0),
+    )
 
 
 def pass_s(clock: Clock, unread: Unread, readers: list[Reader], seconds: int) -> None:
@@ -62,7 +65,9 @@ def pass_s(clock: Clock, unread: Unread, readers: list[Reader], seconds: int) ->
         unread.sweep()
 
 
-def test_who_takes_least_and_holds_most_goes_and_an_honest_one_on_a_slow_network_stays(clock: Clock, unread: Unread) -> None:
+def test_who_takes_least_and_holds_most_goes_and_an_honest_one_on_a_slow_network_stays(
+    clock: Clock, unread: Unread
+) -> None:
     honest = Reader(unread, "honest", 4 * MIB, rate=100 * 1024)
     hogs = [Reader(unread, f"hog {i}", 4 * MIB, rate=1024) for i in range(13)]
     smaller = Reader(unread, "a smaller hog", MIB, rate=1024)
@@ -77,7 +82,9 @@ def test_who_takes_least_and_holds_most_goes_and_an_honest_one_on_a_slow_network
     assert "more than allowed" in next(hog.reason for hog in hogs if hog.closed)
 
 
-def test_of_those_of_whom_nothing_is_known_yet_the_largest_and_oldest_goes(clock: Clock, unread: Unread) -> None:
+def test_of_those_of_whom_nothing_is_known_yet_the_largest_and_oldest_goes(
+    clock: Clock, unread: Unread
+) -> None:
     usual = Reader(unread, "usual", 256 * 1024)
     readers = []
     for i in range(16):
@@ -88,7 +95,9 @@ def test_of_those_of_whom_nothing_is_known_yet_the_largest_and_oldest_goes(clock
     assert not usual.closed
 
 
-def test_while_all_take_their_answers_the_others_wait_and_nobody_is_cut(clock: Clock, unread: Unread) -> None:
+def test_while_all_take_their_answers_the_others_wait_and_nobody_is_cut(
+    clock: Clock, unread: Unread
+) -> None:
     readers = [Reader(unread, str(i), 4 * MIB, rate=MIB) for i in range(15)]
     pass_s(clock, unread, readers, 3)
     readers[0].held_bytes += 2 * MIB
@@ -103,7 +112,9 @@ def test_while_all_take_their_answers_the_others_wait_and_nobody_is_cut(clock: C
     assert not clock.later
 
 
-def test_over_the_limit_one_goes_also_where_all_take_their_answers(clock: Clock, unread: Unread) -> None:
+def test_over_the_limit_one_goes_also_where_all_take_their_answers(
+    clock: Clock, unread: Unread
+) -> None:
     readers = [Reader(unread, str(i), 4 * MIB, rate=MIB) for i in range(15)]
     pass_s(clock, unread, readers, 3)
     readers[3].held_bytes += 5 * MIB
@@ -113,12 +124,18 @@ def test_over_the_limit_one_goes_also_where_all_take_their_answers(clock: Clock,
 
 
 def test_what_was_taken_meanwhile_costs_nobody_the_connection(clock: Clock, unread: Unread) -> None:
-    """What is counted is never less than what is held, and looked at once more before anybody goes."""
+    """What is counted is never less than what is held, and looked at once more before anybody
+    goes.
+    """
     readers = [Reader(unread, str(i), 4 * MIB) for i in range(40)]
     for reader in readers:
         reader.held_bytes = 0
     clock.look()
-    assert (unread.total, unread.is_full, any(reader.closed for reader in readers)) == (0, False, False)
+    assert (unread.total, unread.is_full, any(reader.closed for reader in readers)) == (
+        0,
+        False,
+        False,
+    )
 
 
 async def test_who_waits_for_room_goes_on_when_there_is_some(clock: Clock, unread: Unread) -> None:

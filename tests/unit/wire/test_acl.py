@@ -24,7 +24,9 @@ def test_a_token_is_signed_too() -> None:
 
 def test_names_are_ordered_as_java_orders_them() -> None:
     """By UTF-16 units: an emoji (two surrogates) comes before U+FFFD."""
-    assert USER.sign({"\ufffd": "2", "\U0001f680": "1"}, b"") == USER.sign({"\U0001f680": "1", "\ufffd": "2"}, b"")
+    assert USER.sign({"\ufffd": "2", "\U0001f680": "1"}, b"") == USER.sign(
+        {"\U0001f680": "1", "\ufffd": "2"}, b""
+    )
     joined = USER.signature(b"rocketmq212", b"")
     assert USER.sign({"\ufffd": "2", "\U0001f680": "1"}, b"")["Signature"] == joined
 
@@ -36,7 +38,9 @@ def test_signing_again_replaces_the_signature_and_leaves_out_what_would_be_lost(
 
 
 def test_the_secret_is_in_no_text() -> None:
-    user = Credentials(access_key="rocketmq2", secret_key="hidden-secret", security_token="hidden-token")
+    user = Credentials(
+        access_key="rocketmq2", secret_key="hidden-secret", security_token="hidden-token"
+    )
     assert "hidden" not in f"{user!r} {user}"
 
 

@@ -1,4 +1,6 @@
-"""What a peer's JSON may not be: text that no UTF-8 can hold, which would stop every answer that it stands in, and too much of it."""
+"""What a peer's JSON may not be: text that no UTF-8 can hold, which would stop every answer that it
+stands in, and too much of it.
+"""
 
 import pytest
 
@@ -6,7 +8,14 @@ from ogive.errors import ProtocolError
 from ogive.wire import java_json
 from ogive.wire.bodies.fields import loads_object, loads_table
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
-from ogive.wire.java_json import MAX_DEPTH, MAX_JAVA_VALUES, MAX_TABLE_VALUES, MAX_VALUES, FrozenObject, loads
+from ogive.wire.java_json import (
+    MAX_DEPTH,
+    MAX_JAVA_VALUES,
+    MAX_TABLE_VALUES,
+    MAX_VALUES,
+    FrozenObject,
+    loads,
+)
 
 HALVES = [r"\ud800", r"\uDFFF", r"x\uDe00\ud83d", r"\\\ud800", r"\ud83d\\ude00", r"\ud83d \ude00"]
 WHOLES = [r"\ud83d\ude00", r"\\ud800", r"\u00fc", "ü"]
@@ -43,8 +52,15 @@ def test_whole_characters_in_a_header_are_read(text: str) -> None:
 
 
 def test_a_reference_stands_for_what_was_written_elsewhere_and_so_do_its_own() -> None:
-    assert java_json.loads('{"a":[{"x":1}],"b":{"$ref":"$.a[0]"}}') == {"a": [{"x": 1}], "b": {"x": 1}}
-    assert java_json.loads('{"a":{"$ref":"$.b"},"b":[{"$ref":"$.c"}],"c":5}') == {"a": [5], "b": [5], "c": 5}
+    assert java_json.loads('{"a":[{"x":1}],"b":{"$ref":"$.a[0]"}}') == {
+        "a": [{"x": 1}],
+        "b": {"x": 1},
+    }
+    assert java_json.loads('{"a":{"$ref":"$.b"},"b":[{"$ref":"$.c"}],"c":5}') == {
+        "a": [5],
+        "b": [5],
+        "c": 5,
+    }
 
 
 @pytest.mark.parametrize(
@@ -77,16 +93,22 @@ def test_an_object_as_a_key_may_have_keys_of_both_kinds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "one", "most"), [(b"[", b"1,", MAX_VALUES), (b"[", b"[],", MAX_VALUES // 2), (b"{1:[", b"1,", MAX_JAVA_VALUES)]
+    ("start", "one", "most"),
+    [(b"[", b"1,", MAX_VALUES), (b"[", b"[],", MAX_VALUES // 2), (b"{1:[", b"1,", MAX_JAVA_VALUES)],
 )
-def test_what_a_peer_sends_holds_so_many_values_and_no_more(start: bytes, one: bytes, most: int) -> None:
-    """One frame of the largest size kept a broker from everybody else for ten seconds, or took half a GiB."""
+def test_what_a_peer_sends_holds_so_many_values_and_no_more(
+    start: bytes, one: bytes, most: int
+) -> None:
+    """One frame of the largest size kept a broker from everybody else for ten seconds, or took half
+    a GiB.
+    """
     end = b"1]" + b"}" * start.count(b"{")
     body = start + one * (most - 3) + end
     assert loads(body, bounded=True)
     with pytest.raises(ProtocolError, match="values"):
         loads(start + one * (most + 1) + end, bounded=True)
-    assert loads(start + one * (most + 1) + end)  # a file of ours may be as large as it is
+    # a file of ours may be as large as it is
+    assert loads(start + one * (most + 1) + end)
 
 
 def test_the_body_of_a_request_is_bounded() -> None:
@@ -102,8 +124,13 @@ def test_a_table_of_all_queues_has_room_for_more() -> None:
 
 
 def test_keys_that_differ_in_the_kind_of_a_value_only_have_hashes_of_their_own() -> None:
-    """Else 2 ** n objects of n values could be given one hash, and a table of them takes minutes to fill."""
-    keys = [FrozenObject({chr(97 + place): ("1", 1)[number >> place & 1] for place in range(10)}) for number in range(1024)]
+    """Else 2 ** n objects of n values could be given one hash, and a table of them takes minutes to
+    fill.
+    """
+    keys = [
+        FrozenObject({chr(97 + place): ("1", 1)[number >> place & 1] for place in range(10)})
+        for number in range(1024)
+    ]
     assert len({hash(key) for key in keys}) > 1000
 
 

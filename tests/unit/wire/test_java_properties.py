@@ -1,4 +1,6 @@
-"""Files in the form of java.util.Properties. tests/interop/test_broker_conf.py has Java read the same texts."""
+"""Files in the form of java.util.Properties. tests/interop/test_broker_conf.py has Java read the
+same texts.
+"""
 
 import pytest
 

@@ -1,4 +1,7 @@
-"""Numbers are read as Java's parsers read them. The expected values come from Long.parseLong and Integer.parseInt of Java 17."""
+"""Numbers are read as Java's parsers read them.
+
+The expected values come from Long.parseLong and Integer.parseInt of Java 17.
+"""
 
 import pytest
 
@@ -10,10 +13,20 @@ MAX_LONG, MAX_INT = 2**63 - 1, 2**31 - 1
 @pytest.mark.parametrize(
     ("text", "number"),
     [
-        ("0", 0), ("+100", 100), ("-5", -5), ("-0", 0), ("0" * 30 + "100", 100), ("-" + "0" * 40, 0), ("٣", 3), ("1٣", 13), ("１２", 12),
-        (str(MAX_LONG), MAX_LONG), (str(-MAX_LONG - 1), -MAX_LONG - 1), ("0" + str(MAX_LONG), MAX_LONG),
+        ("0", 0),
+        ("+100", 100),
+        ("-5", -5),
+        ("-0", 0),
+        ("0" * 30 + "100", 100),
+        ("-" + "0" * 40, 0),
+        ("٣", 3),
+        ("1٣", 13),
+        ("１２", 12),
+        (str(MAX_LONG), MAX_LONG),
+        (str(-MAX_LONG - 1), -MAX_LONG - 1),
+        ("0" + str(MAX_LONG), MAX_LONG),
     ],
-)  # fmt: skip
+)
 def test_a_long_is_what_java_takes_for_one(text: str, number: int) -> None:
     assert parse_long(text) == number
 
@@ -46,7 +59,11 @@ def test_what_java_does_not_take_for_a_long_is_refused(text: str) -> None:
 
 
 def test_an_int_has_32_bits() -> None:
-    assert (parse_int(str(MAX_INT)), parse_int(str(-MAX_INT - 1)), parse_int("0" * 30 + "7")) == (MAX_INT, -MAX_INT - 1, 7)
+    assert (parse_int(str(MAX_INT)), parse_int(str(-MAX_INT - 1)), parse_int("0" * 30 + "7")) == (
+        MAX_INT,
+        -MAX_INT - 1,
+        7,
+    )
     for text in (str(MAX_INT + 1), str(-MAX_INT - 2), "9" * 19):
         with pytest.raises(ValueError, match="32 bits"):
             parse_int(text)

@@ -1,4 +1,6 @@
-"""Frames and records written by Apache 5.5.0's own classes, and conversations recorded between Apache's programs."""
+"""Frames and records written by Apache 5.5.0's own classes, and conversations recorded between
+Apache's programs.
+"""
 
 import json
 from collections import Counter
@@ -44,7 +46,11 @@ def test_frame_of_apache_is_read_and_written_again_byte_for_byte(vector: dict[st
     (frame,), fault = FrameDecoder().feed(raw)
     command = decode_command(frame)
     assert fault is None
-    assert (command.code, command.opaque, command.version) == (vector["code"], vector["opaque"], vector["version"])
+    assert (command.code, command.opaque, command.version) == (
+        vector["code"],
+        vector["opaque"],
+        vector["version"],
+    )
     assert LanguageCode(command.language).name == vector["language"]
     assert command.remark == vector["remark"]
     assert command.ext_fields == vector["fields"]
@@ -60,7 +66,15 @@ def test_record_of_apache_is_read_and_written_again_byte_for_byte(vector: dict[s
     assert record.topic == vector["topic"]
     assert record.body == bytes.fromhex(vector["body"])
     assert decode_properties(record.properties) == vector["properties"]
-    for name in ("queue_id", "flag", "queue_offset", "commitlog_offset", "reconsume_times", "body_crc", "prepared_transaction_offset"):
+    for name in (
+        "queue_id",
+        "flag",
+        "queue_offset",
+        "commitlog_offset",
+        "reconsume_times",
+        "body_crc",
+        "prepared_transaction_offset",
+    ):
         assert getattr(record, name) == vector[name], name
     assert record.born_timestamp_ms == vector["born_timestamp"]
     assert record.store_timestamp_ms == vector["store_timestamp"]
@@ -69,16 +83,25 @@ def test_record_of_apache_is_read_and_written_again_byte_for_byte(vector: dict[s
     assert encode_stored(record) == raw
     (message,) = decode_messages(raw, "broker-a")
     assert message.offset_id == vector["offset_msg_id"]
-    assert parse_offset_message_id(message.offset_id) == (message.store_host, message.commitlog_offset)
+    assert parse_offset_message_id(message.offset_id) == (
+        message.store_host,
+        message.commitlog_offset,
+    )
 
 
 def test_bodies_compressed_by_apache() -> None:
     compressed = [m for m in MESSAGES if m["name"].startswith("compressed")]
     assert len(compressed) == 3
     for vector in compressed:
-        stored = encode_stored(StoredMessage("T", bytes.fromhex(vector["compressed"]), sys_flag=vector["sys_flag"]))
+        stored = encode_stored(
+            StoredMessage("T", bytes.fromhex(vector["compressed"]), sys_flag=vector["sys_flag"])
+        )
         (message,) = decode_messages(stored)
-        assert (message.body, message.is_compressed, message.sys_flag) == (bytes.fromhex(vector["body"]), False, 0)
+        assert (message.body, message.is_compressed, message.sys_flag) == (
+            bytes.fromhex(vector["body"]),
+            False,
+            0,
+        )
 
 
 def test_batch_of_apache() -> None:
@@ -99,7 +122,9 @@ def test_java_string_hash_also_outside_the_basic_plane() -> None:
 
 @pytest.mark.parametrize("side", ["request", "response"])
 def test_every_recorded_header_is_read_and_survives_both_codecs(side: str) -> None:
-    """93 conversations of Apache's servers with their Java client, benchmark programs, mqadmin and the C++ client."""
+    """93 conversations of Apache's servers with their Java client, benchmark programs, mqadmin and
+    the C++ client.
+    """
     seen: Counter[str] = Counter()
     for conversation in CONVERSATIONS:
         recorded = conversation.get(side)
@@ -110,10 +135,17 @@ def test_every_recorded_header_is_read_and_survives_both_codecs(side: str) -> No
         command = decode_command(len(header).to_bytes(4) + header)
         assert command.code == recorded["code"]
         assert command.opaque == recorded["opaque"]
-        expected = {name: _java_text(value) for name, value in (recorded.get("extFields") or {}).items()}
+        expected = {
+            name: _java_text(value) for name, value in (recorded.get("extFields") or {}).items()
+        }
         assert command.ext_fields == expected
         again = decode_command(encode_command(command)[4:])
-        assert (again.code, again.opaque, again.ext_fields, again.flag) == (command.code, command.opaque, expected, command.flag)
+        assert (again.code, again.opaque, again.ext_fields, again.flag) == (
+            command.code,
+            command.opaque,
+            expected,
+            command.flag,
+        )
         if command.code < 0x8000 and all(expected.values()):
             command.serialize_type = SerializeType.ROCKETMQ
             assert decode_command(encode_command(command)[4:]).ext_fields == expected

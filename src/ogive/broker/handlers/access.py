@@ -1,13 +1,16 @@
-"""Users and policies: 3001 to 3010. Source: AdminBrokerProcessor.java, 5.5; access/needs.py says who may send them.
+"""Users and policies: 3001 to 3010.
+
+Source: AdminBrokerProcessor.java, 5.5; access/needs.py says who may send them.
 
 Behaviour
-- Commands of mqadmin (createUser, updateAcl, ...) and of `ogive user` and `ogive acl` end here. A change is on stable storage before it is
-  answered, and counts for this broker and for the name server beside it at once.
+- Commands of mqadmin (createUser, updateAcl, ...) and of `ogive user` and `ogive acl` end here. A
+  change is on stable storage before it is answered, and counts for this broker and for the name
+  server beside it at once.
 - Asking for something unknown succeeds, without a body.
 
 Differs from Java
-- A password is never answered (CVE-2024-23321); mqadmin prints "null" where Java's broker sends it in clear text. So
-  its copyUser changes no password, and cannot make a user.
+- A password is never answered (CVE-2024-23321); mqadmin prints "null" where Java's broker sends it
+  in clear text. So its copyUser changes no password, and cannot make a user.
 - A broker without access control refuses all of them: they would have no effect.
 """
 
@@ -39,19 +42,26 @@ K = TypeVar("K", User, Acl)
 
 def _table(ctx: Context) -> AccessTable:
     if ctx.guard is None:
-        raise Rejected(ResponseCode.NO_PERMISSION, "this broker runs without access control: start it with --acl")
+        raise Rejected(
+            ResponseCode.NO_PERMISSION,
+            "this broker runs without access control: start it with --acl",
+        )
     return ctx.guard.table
 
 
-# --- users -----------------------------------------------------------------------------------------------------------
+# --- users ----------------------------------------------------------------------------------------
 
 
-async def create_user(ctx: Context, connection: Connection, header: CreateUserRequest, body: bytes) -> RemotingCommand:
+async def create_user(
+    ctx: Context, connection: Connection, header: CreateUserRequest, body: bytes
+) -> RemotingCommand:
     await _table(ctx).create_user(_user(header.username, body))
     return success()
 
 
-async def update_user(ctx: Context, connection: Connection, header: UpdateUserRequest, body: bytes) -> RemotingCommand:
+async def update_user(
+    ctx: Context, connection: Connection, header: UpdateUserRequest, body: bytes
+) -> RemotingCommand:
     await _table(ctx).update_user(_user(header.username, body))
     return success()
 
@@ -60,35 +70,51 @@ def _user(name: str, body: bytes) -> User:
     """The header names the user, as for Java; a body that names another is a mistake."""
     user = _decode(User, body)
     if user.username and user.username != name:
-        raise InvalidOption(f"the request is about user {name[:128]!r}, its body about {user.username[:128]!r}")
+        raise InvalidOption(
+            f"the request is about user {name[:128]!r}, its body about {user.username[:128]!r}"
+        )
     return User(username=name, password=user.password, user_type=user.user_type, status=user.status)
 
 
-async def delete_user(ctx: Context, connection: Connection, header: DeleteUserRequest, body: bytes) -> RemotingCommand:
+async def delete_user(
+    ctx: Context, connection: Connection, header: DeleteUserRequest, body: bytes
+) -> RemotingCommand:
     await _table(ctx).delete_user(header.username)
     return success()
 
 
-def show_user(ctx: Context, connection: Connection, header: GetUserRequest, body: bytes) -> RemotingCommand:
+def show_user(
+    ctx: Context, connection: Connection, header: GetUserRequest, body: bytes
+) -> RemotingCommand:
     if not header.username.strip():
         raise Rejected(ResponseCode.INVALID_PARAMETER, "The username is blank")
     user = _table(ctx).users.get(header.username)
     return success(body=b"" if user is None else dumps(user.to_json(with_password=False)))
 
 
-def list_users(ctx: Context, connection: Connection, header: ListUsersRequest, body: bytes) -> RemotingCommand:
-    return success(body=users_dumps(user for name, user in _table(ctx).users.items() if (header.filter or "") in name))
+def list_users(
+    ctx: Context, connection: Connection, header: ListUsersRequest, body: bytes
+) -> RemotingCommand:
+    return success(
+        body=users_dumps(
+            user for name, user in _table(ctx).users.items() if (header.filter or "") in name
+        )
+    )
 
 
-# --- policies --------------------------------------------------------------------------------------------------------
+# --- policies -------------------------------------------------------------------------------------
 
 
-async def create_acl(ctx: Context, connection: Connection, header: CreateAclRequest, body: bytes) -> RemotingCommand:
+async def create_acl(
+    ctx: Context, connection: Connection, header: CreateAclRequest, body: bytes
+) -> RemotingCommand:
     await _table(ctx).put_acl(_acl(header.subject, body))
     return success()
 
 
-async def update_acl(ctx: Context, connection: Connection, header: UpdateAclRequest, body: bytes) -> RemotingCommand:
+async def update_acl(
+    ctx: Context, connection: Connection, header: UpdateAclRequest, body: bytes
+) -> RemotingCommand:
     await _table(ctx).put_acl(_acl(header.subject, body))
     return success()
 
@@ -99,24 +125,34 @@ def _acl(subject: str, body: bytes) -> Acl:
     return Acl(subject=subject, policies=_decode(Acl, body).policies)
 
 
-async def delete_acl(ctx: Context, connection: Connection, header: DeleteAclRequest, body: bytes) -> RemotingCommand:
+async def delete_acl(
+    ctx: Context, connection: Connection, header: DeleteAclRequest, body: bytes
+) -> RemotingCommand:
     await _table(ctx).delete_acl(header.subject, header.policy_type, header.resource)
     return success()
 
 
-def show_acl(ctx: Context, connection: Connection, header: GetAclRequest, body: bytes) -> RemotingCommand:
+def show_acl(
+    ctx: Context, connection: Connection, header: GetAclRequest, body: bytes
+) -> RemotingCommand:
     acl = _table(ctx).acls.get(USER_SUBJECT + user_of(header.subject))
     return success(body=b"" if acl is None else dumps(acl.to_json()))
 
 
-def list_acls(ctx: Context, connection: Connection, header: ListAclsRequest, body: bytes) -> RemotingCommand:
+def list_acls(
+    ctx: Context, connection: Connection, header: ListAclsRequest, body: bytes
+) -> RemotingCommand:
     resource = header.resource_filter or ""
     return success(
         body=acls_dumps(
             acl
             for subject, acl in _table(ctx).acls.items()
             if (header.subject_filter or "") in subject
-            and any(resource in str(entry.resource) for policy in acl.policies for entry in policy.entries)
+            and any(
+                resource in str(entry.resource)
+                for policy in acl.policies
+                for entry in policy.entries
+            )
         )
     )
 

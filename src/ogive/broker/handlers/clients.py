@@ -1,18 +1,26 @@
-"""Clients and their groups: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP (38), CHECK_CLIENT_CONFIG (46).
+"""Clients and their groups: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP
+(38), CHECK_CLIENT_CONFIG (46).
 
 Source: ClientManageProcessor.java, ConsumerManageProcessor.java, 5.3.
 
 Behaviour
-- A consumer's heartbeat makes its group (if allowed) and the group's retry topic, and replaces the group's subscriptions.
-- A heartbeat that made a retry topic is answered once the name servers know it, or could not be told: clients ask them for it next.
-- A member that comes or goes, or a change of topics, notifies every member of a group that is not broadcasting (code 40).
-- Heartbeats with a fingerprint may leave the subscriptions out (withoutSub); IS_SUB_CHANGE=true asks for the next one in full.
+- A consumer's heartbeat makes its group (if allowed) and the group's retry topic, and replaces the
+  group's subscriptions.
+- A heartbeat that made a retry topic is answered once the name servers know it, or could not be
+  told: clients ask them for it next.
+- A member that comes or goes, or a change of topics, notifies every member of a group that is not
+  broadcasting (code 40).
+- Heartbeats with a fingerprint may leave the subscriptions out (withoutSub); IS_SUB_CHANGE=true
+  asks for the next one in full.
 
 Differs from Java
 - Names, sizes and counts are checked, and a heartbeat with a bad one is refused as a whole.
-- A heartbeat without subscriptions from a group that has none here is answered IS_SUB_CHANGE=true, so that a restarted broker learns them.
-- It waits for name servers for REGISTRATION_WAIT_S at most, and not at all where too much waits already.
-- A bad SQL92 expression is kept as Java keeps it, and CHECK_CLIENT_CONFIG and the pulls say at which character it goes wrong.
+- A heartbeat without subscriptions from a group that has none here is answered IS_SUB_CHANGE=true,
+  so that a restarted broker learns them.
+- It waits for name servers for REGISTRATION_WAIT_S at most, and not at all where too much waits
+  already.
+- A bad SQL92 expression is kept as Java keeps it, and CHECK_CLIENT_CONFIG and the pulls say at
+  which character it goes wrong.
 """
 
 import asyncio
@@ -29,7 +37,13 @@ from ogive.errors import ConnectError, InvalidOption, ResponseCode
 from ogive.model import validate_group, validate_topic
 from ogive.transport.connection import Connection
 from ogive.wire.acl import ACCESS_KEY
-from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData, consumer_ids_dumps, loads_object
+from ogive.wire.bodies import (
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+    consumer_ids_dumps,
+    loads_object,
+)
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import (
     CheckClientConfigRequest,
@@ -48,19 +62,24 @@ REGISTRATION_WAIT_S: Final = 1.0
 def heartbeat(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     if len(command.body) > MAX_HEARTBEAT_BYTES:
         raise Rejected(
-            ResponseCode.INVALID_PARAMETER, f"a heartbeat of {len(command.body)} bytes is over the limit of {MAX_HEARTBEAT_BYTES}"
+            ResponseCode.INVALID_PARAMETER,
+            f"a heartbeat of {len(command.body)} bytes is over the limit of {MAX_HEARTBEAT_BYTES}",
         )
     data = HeartbeatData.decode(command.body)
     _check(data)
     user = command.ext_fields.get(ACCESS_KEY, "") if ctx.guard is not None else ""
-    client = Client(data.client_id, connection, command.language, command.version, ctx.loop.time(), user)
+    client = Client(
+        data.client_id, connection, command.language, command.version, ctx.loop.time(), user
+    )
     changed, known = False, ctx.topics.data_version
     for consumer in data.consumers:
         changed |= _register_consumer(ctx, consumer, client, data)
     for producer in data.producers:
         ctx.clients.register_producer(producer, client)
     # a heartbeat without fingerprint is the old kind, whose sender does not look at the answer
-    answer = success(HeartbeatResponse(supports_v2=True, subscription_changed=changed or not data.fingerprint))
+    answer = success(
+        HeartbeatResponse(supports_v2=True, subscription_changed=changed or not data.fingerprint)
+    )
     waits = ctx.topics.data_version is not known and ctx.carry_out_later(
         connection, command, partial(_once_registered, ctx, connection, command, answer)
     )
@@ -68,7 +87,9 @@ def heartbeat(ctx: Context, connection: Connection, command: RemotingCommand) ->
         reply(connection, command, answer)
 
 
-async def _once_registered(ctx: Context, connection: Connection, command: RemotingCommand, answer: RemotingCommand) -> None:
+async def _once_registered(
+    ctx: Context, connection: Connection, command: RemotingCommand, answer: RemotingCommand
+) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(REGISTRATION_WAIT_S):
             await ctx.registration.registered()
@@ -87,12 +108,15 @@ def _check(data: HeartbeatData) -> None:
             check_subscription(subscription)
 
 
-def _register_consumer(ctx: Context, consumer: ConsumerData, client: Client, data: HeartbeatData) -> bool:
+def _register_consumer(
+    ctx: Context, consumer: ConsumerData, client: Client, data: HeartbeatData
+) -> bool:
     """Whether the client should send its subscriptions in full next time."""
     config = ctx.groups.find_or_create(consumer.group)
     if config is None:
         ctx.groups.miss(consumer.group)
-        return False  # Java's way: what is asked next says so
+        # Java's way: what is asked next says so
+        return False
     ctx.topics.ensure_retry(consumer.group, config.retry_queues)
     ctx.clients.register_consumer(consumer, client, with_subscriptions=not data.without_sub)
     group = ctx.clients.consumers[consumer.group]
@@ -100,7 +124,9 @@ def _register_consumer(ctx: Context, consumer: ConsumerData, client: Client, dat
     return changed or (data.without_sub and not group.subscriptions)
 
 
-def unregister(ctx: Context, connection: Connection, header: UnregisterClientRequest, body: bytes) -> RemotingCommand:
+def unregister(
+    ctx: Context, connection: Connection, header: UnregisterClientRequest, body: bytes
+) -> RemotingCommand:
     if header.producer_group:
         ctx.clients.unregister_producer(header.producer_group, connection)
     if header.consumer_group:
@@ -108,16 +134,24 @@ def unregister(ctx: Context, connection: Connection, header: UnregisterClientReq
     return success()
 
 
-def consumer_list(ctx: Context, connection: Connection, header: GetConsumerListRequest, body: bytes) -> RemotingCommand:
+def consumer_list(
+    ctx: Context, connection: Connection, header: GetConsumerListRequest, body: bytes
+) -> RemotingCommand:
     name = header.consumer_group
     group = ctx.clients.consumer_group(name)
     if group is None:
-        why = "" if ctx.groups.auto_create or name in ctx.groups else f": it does not exist, and {NONE_IS_MADE}"
+        why = (
+            ""
+            if ctx.groups.auto_create or name in ctx.groups
+            else f": it does not exist, and {NONE_IS_MADE}"
+        )
         raise Rejected(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}{why}")
     return success(body=consumer_ids_dumps(group.client_ids))
 
 
-def check_config(ctx: Context, connection: Connection, header: CheckClientConfigRequest, body: bytes) -> RemotingCommand:
+def check_config(
+    ctx: Context, connection: Connection, header: CheckClientConfigRequest, body: bytes
+) -> RemotingCommand:
     data = SubscriptionData.from_json(loads_object(body).get("subscriptionData"))
     wanted_by(data.expression_type, data.expression, sql=ctx.config.property_filter)
     return success()
@@ -126,11 +160,16 @@ def check_config(ctx: Context, connection: Connection, header: CheckClientConfig
 def notify_members(ctx: Context, name: str) -> None:
     """Tell every member of a group that its members or topics changed."""
     config, group = ctx.groups.get(name), ctx.clients.consumer_group(name)
-    if group is None or group.is_broadcasting or (config is not None and not config.notify_consumer_ids_changed):
+    if (
+        group is None
+        or group.is_broadcasting
+        or (config is not None and not config.notify_consumer_ids_changed)
+    ):
         return
     request = NotifyConsumerIdsChangedRequest(consumer_group=name)
     for connection in list(group.members):
         try:
             connection.send_nowait(RemotingCommand(request.code, encode_header(request)))
         except ConnectError:
-            continue  # it is about to be dropped, which notifies the others again
+            # it is about to be dropped, which notifies the others again
+            continue

@@ -3,11 +3,12 @@
 Source: AdminBrokerProcessor.java, RebalanceLockManager.java, 5.3.
 
 Behaviour
-- A lock is given if the queue is free, the client's own, or its lease is over; each call renews the lease.
+- A lock is given if the queue is free, the client's own, or its lease is over; each call renews the
+  lease.
 
 Differs from Java
-- Who holds a queue is on stable storage before the answer leaves, so that a restart gives no queue to a second member. A lease that is
-  renewed needs no disk: a full one stops no orderly consumer.
+- Who holds a queue is on stable storage before the answer leaves, so that a restart gives no queue
+  to a second member. A lease that is renewed needs no disk: a full one stops no orderly consumer.
 - Only queues that this broker has can be locked; the others are left out of the answer.
 """
 
@@ -21,7 +22,9 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import LockBatchRequest, UnlockBatchRequest
 
 
-async def lock(ctx: Context, connection: Connection, header: LockBatchRequest, body: bytes) -> RemotingCommand:
+async def lock(
+    ctx: Context, connection: Connection, header: LockBatchRequest, body: bytes
+) -> RemotingCommand:
     request = _decode(body)
     queues = [queue for queue in request.queues if _is_ours(ctx, queue)]
     held = ctx.locks.lock(request.group, request.client_id, queues)
@@ -29,7 +32,9 @@ async def lock(ctx: Context, connection: Connection, header: LockBatchRequest, b
     return success(body=locked_queues_dumps(held))
 
 
-def unlock(ctx: Context, connection: Connection, header: UnlockBatchRequest, body: bytes) -> RemotingCommand:
+def unlock(
+    ctx: Context, connection: Connection, header: UnlockBatchRequest, body: bytes
+) -> RemotingCommand:
     request = _decode(body)
     ctx.locks.unlock(request.group, request.client_id, request.queues)
     ctx.locks.save_soon()
@@ -45,4 +50,8 @@ def _decode(body: bytes) -> LockBatchBody:
 
 def _is_ours(ctx: Context, queue: MessageQueue) -> bool:
     topic = ctx.topics.get(queue.topic)
-    return topic is not None and queue.broker_name == ctx.config.name and 0 <= queue.queue_id < max(topic.read_queues, topic.write_queues)
+    return (
+        topic is not None
+        and queue.broker_name == ctx.config.name
+        and 0 <= queue.queue_id < max(topic.read_queues, topic.write_queues)
+    )

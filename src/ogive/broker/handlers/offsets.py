@@ -1,24 +1,30 @@
-"""Offsets of queues and groups: QUERY (14) and UPDATE_CONSUMER_OFFSET (15), SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX (30) and
-GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32), INVOKE_BROKER_TO_RESET_OFFSET (222), CLONE_GROUP_OFFSET (314); and
-VIEW_MESSAGE_BY_ID (33).
+"""Offsets of queues and groups: QUERY (14) and UPDATE_CONSUMER_OFFSET (15),
+SEARCH_OFFSET_BY_TIMESTAMP (29), GET_MAX (30) and GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME
+(32), INVOKE_BROKER_TO_RESET_OFFSET (222), CLONE_GROUP_OFFSET (314); and VIEW_MESSAGE_BY_ID (33).
 
 Source: ConsumerManageProcessor.java, AdminBrokerProcessor.java, QueryMessageProcessor.java, 5.3.
 
 Behaviour
-- No progress of a group in a queue: 22, unless the queue is there and still starts at 0; then offset 0, so that a new group misses nothing.
+- No progress of a group in a queue: 22, unless the queue is there and still starts at 0; then
+  offset 0, so that a new group misses nothing.
 - Offsets of a queue that does not exist are 0. The maximum counts what consumers can see.
-- Progress beyond the end of its queue is answered and not taken: the next messages would be passed over. Not so in a topic without write
-  permission, where none come: such offsets are numbers that a program keeps at the broker.
-- 222 and 314 put a group elsewhere at once. Members that are online learn it with their next pull (see pull.py), each of them, as around a
-  rebalance two may stand in one queue; until the pull after that, what they commit is answered and not taken. For client_expiry_s so does
-  whoever else comes with a place that was not given to it since: members may be away for a moment. Who has asked (14) and goes on from
-  there is left alone.
+- Progress beyond the end of its queue is answered and not taken: the next messages would be passed
+  over. Not so in a topic without write permission, where none come: such offsets are numbers that a
+  program keeps at the broker.
+- 222 and 314 put a group elsewhere at once. Members that are online learn it with their next pull
+  (see pull.py), each of them, as around a rebalance two may stand in one queue; until the pull
+  after that, what they commit is answered and not taken. For client_expiry_s so does whoever else
+  comes with a place that was not given to it since: members may be away for a moment. Who has asked
+  (14) and goes on from there is left alone.
 
 Differs from Java
-- 222 for one queue refuses an offset that the queue does not have, and a queue that the topic does not have.
-- A group that nobody has been online for since longer is only put elsewhere: a member that starts asks (14). Java tells that one, too, with
-  its first pull, which costs it a rebalance; and only the first pull of a queue is told, whoever it is of.
-- 314 needs the target group to exist, takes all topics of the source unless one is named, and does not look at "offline".
+- 222 for one queue refuses an offset that the queue does not have, and a queue that the topic does
+  not have.
+- A group that nobody has been online for since longer is only put elsewhere: a member that starts
+  asks (14). Java tells that one, too, with its first pull, which costs it a rebalance; and only the
+  first pull of a queue is told, whoever it is of.
+- 314 needs the target group to exist, takes all topics of the source unless one is named, and does
+  not look at "offline".
 - "Starts at 0" does not ask whether the first messages are still in memory.
 - VIEW_MESSAGE_BY_ID answers only where a whole record starts; Java trusts the offset.
 """
@@ -49,67 +55,115 @@ from ogive.wire.headers import (
 )
 
 
-def query_consumer_offset(ctx: Context, connection: Connection, header: QueryConsumerOffsetRequest, body: bytes) -> RemotingCommand:
+def query_consumer_offset(
+    ctx: Context, connection: Connection, header: QueryConsumerOffsetRequest, body: bytes
+) -> RemotingCommand:
     offset = ctx.offsets.get(header.consumer_group, header.topic, header.queue_id)
     if offset is None:
         topic = ctx.topics.get(header.topic)
-        there = topic is not None and 0 <= header.queue_id < max(topic.read_queues, topic.write_queues)
-        if not there or header.set_zero_if_not_found is False or ctx.store.min_offset(header.topic, header.queue_id) > 0:
-            raise Rejected(ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first")
+        there = topic is not None and 0 <= header.queue_id < max(
+            topic.read_queues, topic.write_queues
+        )
+        if (
+            not there
+            or header.set_zero_if_not_found is False
+            or ctx.store.min_offset(header.topic, header.queue_id) > 0
+        ):
+            raise Rejected(
+                ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
+            )
         offset = 0
     ctx.offsets.resets.give(
-        header.consumer_group, header.topic, header.queue_id, ctx.clients.asker(header.consumer_group, connection), offset
+        header.consumer_group,
+        header.topic,
+        header.queue_id,
+        ctx.clients.asker(header.consumer_group, connection),
+        offset,
     )
     return success(OffsetResponse(offset=offset))
 
 
-def update_consumer_offset(ctx: Context, connection: Connection, header: UpdateConsumerOffsetRequest, body: bytes) -> RemotingCommand:
+def update_consumer_offset(
+    ctx: Context, connection: Connection, header: UpdateConsumerOffsetRequest, body: bytes
+) -> RemotingCommand:
     _check_group(ctx, header.consumer_group)
     topic = _existing_topic(ctx, header.topic)
-    if header.commit_offset < 0 or not 0 <= header.queue_id < max(topic.read_queues, topic.write_queues):
+    if header.commit_offset < 0 or not 0 <= header.queue_id < max(
+        topic.read_queues, topic.write_queues
+    ):
         raise Rejected(
-            ResponseCode.INVALID_PARAMETER, f"Offset {header.commit_offset} of queue {header.queue_id} is no progress in {topic.name}"
+            ResponseCode.INVALID_PARAMETER,
+            f"Offset {header.commit_offset} of queue {header.queue_id} is no progress in "
+            f"{topic.name}",
         )
     asker = ctx.clients.asker(header.consumer_group, connection)
     if ctx.offsets.resets.is_untold(header.consumer_group, header.topic, header.queue_id, asker):
         return success(remark="Offset has been previously reset")
-    if header.commit_offset > ctx.store.max_offset(header.topic, header.queue_id) and topic.perm & PERM_WRITE:
+    if (
+        header.commit_offset > ctx.store.max_offset(header.topic, header.queue_id)
+        and topic.perm & PERM_WRITE
+    ):
         return success(remark=BEYOND_THE_END)
     ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
     return success()
 
 
-def reset(ctx: Context, connection: Connection, header: ResetOffsetRequest, body: bytes) -> RemotingCommand:
+def reset(
+    ctx: Context, connection: Connection, header: ResetOffsetRequest, body: bytes
+) -> RemotingCommand:
     topic = _existing_topic(ctx, header.topic)
     _check_group(ctx, header.group)
     targets = _reset_targets(ctx, topic, header)
     for queue_id, offset in targets.items():
         _put_elsewhere(ctx, header.group, topic.name, queue_id, offset)
-    return success(body=offset_table_dumps({MessageQueue(topic.name, ctx.config.name, queue_id): at for queue_id, at in targets.items()}))
+    return success(
+        body=offset_table_dumps(
+            {
+                MessageQueue(topic.name, ctx.config.name, queue_id): at
+                for queue_id, at in targets.items()
+            }
+        )
+    )
 
 
 def _reset_targets(ctx: Context, topic: TopicConfig, header: ResetOffsetRequest) -> dict[int, int]:
     if header.queue_id < 0:
-        reads = (partial(_offset_at, ctx, topic.name, queue_id, header.timestamp) for queue_id in range(topic.read_queues))
+        reads = (
+            partial(_offset_at, ctx, topic.name, queue_id, header.timestamp)
+            for queue_id in range(topic.read_queues)
+        )
         return dict(enumerate(each_or_cold(reads)))
     if header.queue_id >= topic.read_queues:
-        raise Rejected(ResponseCode.INVALID_PARAMETER, f"{topic.name} has {topic.read_queues} read queues, none with id {header.queue_id}")
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"{topic.name} has {topic.read_queues} read queues, none with id {header.queue_id}",
+        )
     if header.offset is None or header.offset == -1:
         return {header.queue_id: _offset_at(ctx, topic.name, header.queue_id, header.timestamp)}
-    first, end = ctx.store.min_offset(topic.name, header.queue_id), ctx.store.max_offset(topic.name, header.queue_id)
+    first, end = (
+        ctx.store.min_offset(topic.name, header.queue_id),
+        ctx.store.max_offset(topic.name, header.queue_id),
+    )
     if not first <= header.offset <= end:
         raise Rejected(
             ResponseCode.INVALID_PARAMETER,
-            f"Target offset {header.offset} not in the offset range [{first}-{end}] of queue {header.queue_id}",
+            f"Target offset {header.offset} not in the offset range [{first}-{end}] of queue "
+            f"{header.queue_id}",
         )
     return {header.queue_id: header.offset}
 
 
 def _offset_at(ctx: Context, topic: str, queue_id: int, timestamp_ms: int) -> int:
-    return ctx.store.max_offset(topic, queue_id) if timestamp_ms < 0 else ctx.store.offset_by_time(topic, queue_id, timestamp_ms)
+    return (
+        ctx.store.max_offset(topic, queue_id)
+        if timestamp_ms < 0
+        else ctx.store.offset_by_time(topic, queue_id, timestamp_ms)
+    )
 
 
-def clone(ctx: Context, connection: Connection, header: CloneGroupOffsetRequest, body: bytes) -> RemotingCommand:
+def clone(
+    ctx: Context, connection: Connection, header: CloneGroupOffsetRequest, body: bytes
+) -> RemotingCommand:
     _check_group(ctx, header.dest_group)
     topics = ctx.offsets.topics_to_clone(header.src_group)
     for topic in [topic for topic in topics if topic == header.topic] if header.topic else topics:
@@ -135,26 +189,44 @@ def _check_group(ctx: Context, group: str) -> None:
         raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group[:256]} not exist!")
 
 
-def search_offset(ctx: Context, connection: Connection, header: SearchOffsetRequest, body: bytes) -> RemotingCommand:
+def search_offset(
+    ctx: Context, connection: Connection, header: SearchOffsetRequest, body: bytes
+) -> RemotingCommand:
     upper = (header.boundary_type or "").upper() == "UPPER"
-    return success(OffsetResponse(offset=ctx.store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper)))
+    return success(
+        OffsetResponse(
+            offset=ctx.store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper)
+        )
+    )
 
 
-def max_offset(ctx: Context, connection: Connection, header: GetMaxOffsetRequest, body: bytes) -> RemotingCommand:
+def max_offset(
+    ctx: Context, connection: Connection, header: GetMaxOffsetRequest, body: bytes
+) -> RemotingCommand:
     return success(OffsetResponse(offset=ctx.store.max_offset(header.topic, header.queue_id)))
 
 
-def min_offset(ctx: Context, connection: Connection, header: GetMinOffsetRequest, body: bytes) -> RemotingCommand:
+def min_offset(
+    ctx: Context, connection: Connection, header: GetMinOffsetRequest, body: bytes
+) -> RemotingCommand:
     return success(OffsetResponse(offset=ctx.store.min_offset(header.topic, header.queue_id)))
 
 
-def earliest_store_time(ctx: Context, connection: Connection, header: GetEarliestStoreTimeRequest, body: bytes) -> RemotingCommand:
+def earliest_store_time(
+    ctx: Context, connection: Connection, header: GetEarliestStoreTimeRequest, body: bytes
+) -> RemotingCommand:
     first = ctx.store.min_offset(header.topic, header.queue_id)
-    return success(TimestampResponse(timestamp=ctx.store.store_time(header.topic, header.queue_id, first)))
+    return success(
+        TimestampResponse(timestamp=ctx.store.store_time(header.topic, header.queue_id, first))
+    )
 
 
-def view_message(ctx: Context, connection: Connection, header: ViewMessageRequest, body: bytes) -> RemotingCommand:
+def view_message(
+    ctx: Context, connection: Connection, header: ViewMessageRequest, body: bytes
+) -> RemotingCommand:
     record = ctx.store.record_at(header.offset) if header.offset >= 0 else None
     if record is None:
-        raise Rejected(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}")
+        raise Rejected(
+            ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}"
+        )
     return success(body=record)

@@ -3,15 +3,17 @@
 Source: QueryMessageProcessor.java, DefaultMessageStore.queryMessage, 5.3.
 
 Behaviour
-- The answer's body is the newest records that have the key, at most 64 and max_large_pull_bytes, in the order of the commit log; its
-  header says up to where keys are indexed. None: QUERY_NOT_FOUND.
+- The answer's body is the newest records that have the key, at most 64 and max_large_pull_bytes, in
+  the order of the commit log; its header says up to where keys are indexed. None: QUERY_NOT_FOUND.
 - indexType=T asks for a tag, as in 5.5; see tag_search.py.
 - _UNIQUE_KEY_QUERY=true limits the answer to 32.
 
 Differs from Java
-- Only records that really have the key: Java gives everything with the same hash in the same second, and clients sort it out.
-- A search stops for others, and for the disk, so it takes as long as it takes without being in anybody's way. At most MAX_SEARCHES are
-  under way, none of them for a client that is gone or does not take the answers it has.
+- Only records that really have the key: Java gives everything with the same hash in the same
+  second, and clients sort it out.
+- A search stops for others, and for the disk, so it takes as long as it takes without being in
+  anybody's way. At most MAX_SEARCHES are under way, none of them for a client that is gone or does
+  not take the answers it has.
 """
 
 import asyncio
@@ -33,13 +35,17 @@ MAX_FOUND: Final = 64  # maxMsgsNumBatch
 MAX_FOUND_UNIQUE: Final = 32  # defaultQueryMaxNum
 
 
-async def query(ctx: Context, connection: Connection, header: QueryMessageRequest, body: bytes) -> RemotingCommand:
+async def query(
+    ctx: Context, connection: Connection, header: QueryMessageRequest, body: bytes
+) -> RemotingCommand:
     while True:
         await _room(connection)
         async with ctx.searches:
             if not ctx.slow_readers.must_wait(connection):
                 return await _search(ctx, connection, header)
-        await asyncio.sleep(LOOK_AGAIN_S)  # until the answers before it have reached the socket's buffer, and pulls that wait are through
+        # until the answers before it have reached the socket's buffer, and pulls that wait are
+        # through
+        await asyncio.sleep(LOOK_AGAIN_S)
 
 
 async def _room(connection: Connection) -> None:
@@ -53,7 +59,9 @@ def _gone() -> Rejected:
     return Rejected(ResponseCode.SYSTEM_ERROR, "the client is gone")
 
 
-async def _search(ctx: Context, connection: Connection, header: QueryMessageRequest) -> RemotingCommand:
+async def _search(
+    ctx: Context, connection: Connection, header: QueryMessageRequest
+) -> RemotingCommand:
     limit = MAX_FOUND_UNIQUE if header.unique_key_query else min(header.max_num, MAX_FOUND)
     records: list[bytes] = []
     size = 0
@@ -77,9 +85,14 @@ async def _search(ctx: Context, connection: Connection, header: QueryMessageRequ
             found = next(search, False)
     indexed_ms, indexed_offset = ctx.store.indexed_up_to
     answer = success(
-        QueryMessageResponse(index_last_update_timestamp=indexed_ms, index_last_update_phyoffset=indexed_offset),
+        QueryMessageResponse(
+            index_last_update_timestamp=indexed_ms, index_last_update_phyoffset=indexed_offset
+        ),
         b"".join(reversed(records)),
     )
     if not records:
-        answer.code, answer.remark = ResponseCode.QUERY_NOT_FOUND, "can not find message, maybe time range not correct"
+        answer.code, answer.remark = (
+            ResponseCode.QUERY_NOT_FOUND,
+            "can not find message, maybe time range not correct",
+        )
     return answer

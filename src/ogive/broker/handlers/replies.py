@@ -1,4 +1,6 @@
-"""Replies to requests: SEND_REPLY_MESSAGE (324), SEND_REPLY_MESSAGE_V2 (325). Source: ReplyMessageProcessor.java, 5.3.
+"""Replies to requests: SEND_REPLY_MESSAGE (324), SEND_REPLY_MESSAGE_V2 (325).
+
+Source: ReplyMessageProcessor.java, 5.3.
 
 Behaviour
 - A reply is pushed (code 326) to the client that its property REPLY_TO_CLIENT names, which must be
@@ -53,31 +55,52 @@ CLIENT_ANSWER_S: Final = 10.0
 NOT_STORED: Final = "0"
 
 
-async def handle(ctx: Context, connection: Connection, header: SendMessageRequest | SendMessageRequestV2, body: bytes) -> RemotingCommand:
+async def handle(
+    ctx: Context,
+    connection: Connection,
+    header: SendMessageRequest | SendMessageRequestV2,
+    body: bytes,
+) -> RemotingCommand:
     check_room(ctx)
     message = _message(ctx, connection, header, body)
     trouble = await _push(ctx, header, message)
     stored = await _store(ctx, message) if trouble is None and ctx.config.store_replies else None
     answer = success(
         SendMessageResponse(
-            msg_id=NOT_STORED if stored is None else offset_message_id(ctx.store_host, stored.commitlog_offset),
+            msg_id=NOT_STORED
+            if stored is None
+            else offset_message_id(ctx.store_host, stored.commitlog_offset),
             queue_id=message.queue_id,
             queue_offset=0 if stored is None else stored.queue_offset,
             region=ctx.config.region,
             trace_on="true",
         )
     )
-    return answer if trouble is None else RemotingCommand(ResponseCode.SYSTEM_ERROR, answer.ext_fields, b"", 0, RESPONSE, trouble)
+    return (
+        answer
+        if trouble is None
+        else RemotingCommand(
+            ResponseCode.SYSTEM_ERROR, answer.ext_fields, b"", 0, RESPONSE, trouble
+        )
+    )
 
 
-def _message(ctx: Context, connection: Connection, header: SendMessageRequest | SendMessageRequestV2, body: bytes) -> NewMessage:
+def _message(
+    ctx: Context,
+    connection: Connection,
+    header: SendMessageRequest | SendMessageRequestV2,
+    body: bytes,
+) -> NewMessage:
     """The reply as it is stored. Raises Rejected, ProtocolError."""
     reconsume_times = header.reconsume_times or 0
     check_numbers(header.sys_flag, header.born_timestamp, header.flag, reconsume_times)
     check_may_send_to(header.topic)
     config = ctx.topics.get(header.topic)
     if config is None:
-        raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:256]}] not exist, apply first please!")
+        raise Rejected(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"topic[{header.topic[:256]}] not exist, apply first please!",
+        )
     check_body(ctx, body)
     sent = (header.properties or "").encode(errors="replace")
     properties = decode_properties(sent) | decode_properties(ctx.own_properties.encode())
@@ -96,8 +119,13 @@ def _message(ctx: Context, connection: Connection, header: SendMessageRequest | 
     )
 
 
-async def _push(ctx: Context, header: SendMessageRequest | SendMessageRequestV2, message: NewMessage) -> str | None:
-    """Bring the reply to its client; None, or why that was not possible. Raises Rejected where too many wait."""
+async def _push(
+    ctx: Context, header: SendMessageRequest | SendMessageRequestV2, message: NewMessage
+) -> str | None:
+    """Bring the reply to its client; None, or why that was not possible.
+
+    Raises Rejected where too many wait.
+    """
     properties = decode_properties(message.properties)
     client_id = properties.get(PropertyName.REPLY_TO_CLIENT)
     if client_id is None:
@@ -124,15 +152,22 @@ async def _push(ctx: Context, header: SendMessageRequest | SendMessageRequestV2,
         store_timestamp=now_ms,
     )
     if not ctx.replies.take(connection, ctx.config.max_sends_waiting):
-        raise Rejected(ResponseCode.SYSTEM_BUSY, f"[REJECTREQUEST]system busy: too many replies wait for <{client_id[:256]}>, or in all")
+        raise Rejected(
+            ResponseCode.SYSTEM_BUSY,
+            f"[REJECTREQUEST]system busy: too many replies wait for <{client_id[:256]}>, or in all",
+        )
     try:
-        answer = await connection.call(RemotingCommand(push.code, encode_header(push), message.body), CLIENT_ANSWER_S)
+        answer = await connection.call(
+            RemotingCommand(push.code, encode_header(push), message.body), CLIENT_ANSWER_S
+        )
     except TransportError as exc:
         log.warning("a reply to %s was not taken: %s", client_id, exc)
     else:
         if answer.code == ResponseCode.SUCCESS:
             return None
-        log.warning("a reply to %s was not taken: code %d, %s", client_id, answer.code, answer.remark)
+        log.warning(
+            "a reply to %s was not taken: code %d, %s", client_id, answer.code, answer.remark
+        )
     finally:
         ctx.replies.give_back(connection)
     return f"push reply message to {client_id}fail."
@@ -143,7 +178,8 @@ async def _store(ctx: Context, message: NewMessage) -> PutResult | None:
     try:
         (stored,) = await ctx.stored((message,), message.topic)
         return stored
-    except (StoreError, InvalidOption) as exc:  # InvalidOption: it fits no file of the log
+    except (StoreError, InvalidOption) as exc:
+        # InvalidOption: it fits no file of the log
         log.warning("a reply was not stored: %s", exc)
         return None
     finally:

@@ -15,7 +15,12 @@ from ogive.wire.headers import SendMessageResponse
 from ogive.wire.message import offset_message_ids
 
 
-def settled(ctx: Context, connection: Connection, command: RemotingCommand, result: list[PutResult] | OgiveError) -> list[PutResult] | None:
+def settled(
+    ctx: Context,
+    connection: Connection,
+    command: RemotingCommand,
+    result: list[PutResult] | OgiveError,
+) -> list[PutResult] | None:
     """A send waits no more: what it stored, or None, and it is refused."""
     ctx.sends_waiting -= 1
     if isinstance(result, OgiveError):
@@ -24,15 +29,25 @@ def settled(ctx: Context, connection: Connection, command: RemotingCommand, resu
     return result
 
 
-_WITH_REGION: Final = frozenset((
-    RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE,
-    RequestCode.SEND_REPLY_MESSAGE_V2, RequestCode.RECALL_MESSAGE,
-))  # fmt: skip
+_WITH_REGION: Final = frozenset(
+    (
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+        RequestCode.RECALL_MESSAGE,
+    )
+)
 
 
-def refuse_send(ctx: Context, connection: Connection, command: RemotingCommand, error: OgiveError) -> None:
+def refuse_send(
+    ctx: Context, connection: Connection, command: RemotingCommand, error: OgiveError
+) -> None:
     """Count a send that is not stored, and say why."""
-    ctx.traffic.refused(command.code, code_and_remark(error)[0], by_store=isinstance(error, StoreError))
+    ctx.traffic.refused(
+        command.code, code_and_remark(error)[0], by_store=isinstance(error, StoreError)
+    )
     refuse(connection, command, error, fields_of_refusal(ctx, command.code, error))
 
 
@@ -55,7 +70,8 @@ def message_id_format(store_host: bytes) -> str:
 def answer_template(region: str, message_id: str, *, keyed: bool = True) -> bytes:
     """The header of a send's answer.
 
-    To fill in: queue id, unique key (JSON text) if *keyed*, what *message_id* asks for, queue offset, opaque.
+    To fill in: queue id, unique key (JSON text) if *keyed*, what *message_id* asks for, queue
+    offset, opaque.
     """
     text = (
         '{"code":0,"extFields":{"queueId":"%d",'
@@ -64,7 +80,10 @@ def answer_template(region: str, message_id: str, *, keyed: bool = True) -> byte
         + message_id
         + '","TRACE_ON":"true","MSG_REGION":'
         + json.dumps(region).replace("%", "%%")
-        + ',"queueOffset":"%d"},"flag":1,"language":"PYTHON","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":'
+        + (
+            ',"queueOffset":"%d"},"flag":1,"language":"PYTHON","opaque":%d,'
+            '"serializeTypeCurrentRPC":"JSON","version":'
+        )
         + f"{VERSION}}}"
     )
     return text.encode()
@@ -78,10 +97,23 @@ def reply_head(connection: Connection, head: bytes) -> None:
     connection.reply(framed(head))
 
 
-def reply_to_batch(ctx: Context, connection: Connection, queue_id: int, key: str | None, stored: list[PutResult], opaque: int) -> None:
-    """The answer of a batch that became as many records, with its own unique key where it has one."""
+def reply_to_batch(
+    ctx: Context,
+    connection: Connection,
+    queue_id: int,
+    key: str | None,
+    stored: list[PutResult],
+    opaque: int,
+) -> None:
+    """The answer of a batch that became as many records, with its own unique key where it has
+    one.
+    """
     template = ctx.keyless_batch_answer if key is None else ctx.batch_answer
-    frame = None if native is None else native.batch_answer(template, queue_id, key, ctx.store_host, stored, opaque)
+    frame = (
+        None
+        if native is None
+        else native.batch_answer(template, queue_id, key, ctx.store_host, stored, opaque)
+    )
     if frame is None:
         ids = offset_message_ids(ctx.store_host, [one.commitlog_offset for one in stored]).encode()
         keys = () if key is None else (json_text(key),)
@@ -99,7 +131,9 @@ def reply_in_full(
     recall: str | None = None,
     batch_key: str | None = None,
 ) -> None:
-    """The answer of a batch that is one record, with its key, or of one message with a handle to take it back."""
+    """The answer of a batch that is one record, with its key, or of one message with a handle to
+    take it back.
+    """
     header = SendMessageResponse(
         msg_id=offset_message_ids(ctx.store_host, [stored.commitlog_offset for stored in result]),
         queue_id=queue_id,

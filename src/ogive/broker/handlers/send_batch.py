@@ -1,7 +1,10 @@
-"""Batches: messages of one queue, stored all or none. Source: SendMessageProcessor.sendBatchMessage, 5.5.
+"""Batches: messages of one queue, stored all or none.
 
-In a topic of batches (queue.type=BatchCQ) one with a unique key of its own, such as Java's MessageBatch has, is one record with all
-messages in its body. Any other batch, and one for any other topic, is as many records as it has messages.
+Source: SendMessageProcessor.sendBatchMessage, 5.5.
+
+In a topic of batches (queue.type=BatchCQ) one with a unique key of its own, such as Java's
+MessageBatch has, is one record with all messages in its body. Any other batch, and one for any
+other topic, is as many records as it has messages.
 """
 
 from functools import partial
@@ -30,29 +33,58 @@ from ogive.wire.message import (
     encode_properties,
 )
 
-_OURS: Final = frozenset((PropertyName.MSG_REGION, PropertyName.TRACE_ON, PropertyName.CLUSTER, "INNER_NUM", "INNER_BASE"))
+_OURS: Final = frozenset(
+    (
+        PropertyName.MSG_REGION,
+        PropertyName.TRACE_ON,
+        PropertyName.CLUSTER,
+        "INNER_NUM",
+        "INNER_BASE",
+    )
+)
 """What a broker sets."""
 BARRED_STARTS: Final = (b"DELAY\x01", b"TRAN_MSG\x01", b"TIMER_", b"INNER_NUM\x01")
 """How properties begin that no message in a batch may have."""
 
 
-def put_batch(ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, text: str) -> None:
-    """*draft* holds what all items share. Stored all or none, with offsets that follow each other."""
+def put_batch(
+    ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, text: str
+) -> None:
+    """*draft* holds what all items share.
+
+    Stored all or none, with offsets that follow each other.
+    """
     own = decode_properties(encoded(text))
     if draft.topic.startswith(RETRY_PREFIX):
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {draft.topic}")
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"batch request does not support retry group {draft.topic}",
+        )
     key = own.get(PropertyName.UNIQ_KEY)
-    whole = bool(key) and (topic := ctx.topics.get(draft.topic)) is not None and keeps_batches(topic.attributes)
+    whole = (
+        bool(key)
+        and (topic := ctx.topics.get(draft.topic)) is not None
+        and keeps_batches(topic.attributes)
+    )
     batch = _checked(draft, command.body, MAX_INNER_MESSAGES if whole else MAX_BATCH_MESSAGES)
     if any(name in own for name in NOT_PLAIN):
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional")
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional"
+        )
     started = ctx.loop.time()
     if whole:
         _put_whole(ctx, connection, command, draft, own, len(batch))
     elif ctx.duplicates is not None:
-        ctx.put_once(batch.each(), partial(_placed_batch, ctx, connection, command, draft, key, started), draft.topic, command)
+        ctx.put_once(
+            batch.each(),
+            partial(_placed_batch, ctx, connection, command, draft, key, started),
+            draft.topic,
+            command,
+        )
     else:
-        ctx.put(batch, partial(stored_batch, ctx, connection, command, draft, key, started), draft.topic)
+        ctx.put(
+            batch, partial(stored_batch, ctx, connection, command, draft, key, started), draft.topic
+        )
     ctx.sends_waiting += 1
 
 
@@ -68,14 +100,38 @@ def _checked(draft: NewMessage, body: bytes, most: int) -> NewBatch | EncodedBat
     return NewBatch(draft, items)
 
 
-def _put_whole(ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, own: dict[str, str], count: int) -> None:
-    """The batch as one record: as a message with the properties of the batch, and with its count."""
+def _put_whole(
+    ctx: Context,
+    connection: Connection,
+    command: RemotingCommand,
+    draft: NewMessage,
+    own: dict[str, str],
+    count: int,
+) -> None:
+    """The batch as one record: as a message with the properties of the batch, and with its
+    count.
+    """
     if draft.sys_flag & SysFlag.COMPRESSED:
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "a batch that stays whole cannot be compressed")
-    text = encode_properties({name: value for name, value in own.items() if name not in _OURS}).decode()
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL, "a batch that stays whole cannot be compressed"
+        )
+    text = encode_properties(
+        {name: value for name, value in own.items() if name not in _OURS}
+    ).decode()
     stored = encoded(f"{text}{ctx.own_properties}INNER_NUM\x01{count}\x02")
-    message = draft._replace(body=command.body, properties=stored, sys_flag=draft.sys_flag | WRAPPED)
-    done = partial(_stored_whole, ctx, connection, command, draft.topic, own[PropertyName.UNIQ_KEY], count, ctx.loop.time())
+    message = draft._replace(
+        body=command.body, properties=stored, sys_flag=draft.sys_flag | WRAPPED
+    )
+    done = partial(
+        _stored_whole,
+        ctx,
+        connection,
+        command,
+        draft.topic,
+        own[PropertyName.UNIQ_KEY],
+        count,
+        ctx.loop.time(),
+    )
     if ctx.duplicates is not None:
         ctx.put_once((message,), done, draft.topic, command)
     else:
@@ -83,9 +139,16 @@ def _put_whole(ctx: Context, connection: Connection, command: RemotingCommand, d
 
 
 def _stored_whole(
-    ctx: Context, connection: Connection, command: RemotingCommand, topic: str, key: str, count: int, started: float, queue_id: int,
+    ctx: Context,
+    connection: Connection,
+    command: RemotingCommand,
+    topic: str,
+    key: str,
+    count: int,
+    started: float,
+    queue_id: int,
     result: list[PutResult] | OgiveError,
-) -> None:  # fmt: skip
+) -> None:
     stored = settled(ctx, connection, command, result)
     if stored is not None:
         ctx.traffic.stored(topic, count, stored[0].size, ctx.loop.time() - started, command.code)
@@ -93,30 +156,53 @@ def _stored_whole(
 
 
 def _placed_batch(
-    ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, key: str | None, started: float, queue_id: int,
+    ctx: Context,
+    connection: Connection,
+    command: RemotingCommand,
+    draft: NewMessage,
+    key: str | None,
+    started: float,
+    queue_id: int,
     result: list[PutResult] | OgiveError,
-) -> None:  # fmt: skip
+) -> None:
     """stored_batch() for messages some of which may have been stored before."""
     stored_batch(ctx, connection, command, draft._replace(queue_id=queue_id), key, started, result)
 
 
 def _check_items(items: list[BatchItem]) -> None:
     if max([len(properties) for _, _, properties in items]) > MAX_PROPERTIES_BYTES:
-        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, f"properties in a batch are over the limit of {MAX_PROPERTIES_BYTES} bytes")
-    texts = b"\x02".join([properties for _, _, properties in items])  # to be searched at once, for what nearly no batch has
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"properties in a batch are over the limit of {MAX_PROPERTIES_BYTES} bytes",
+        )
+    # to be searched at once, for what nearly no batch has
+    texts = b"\x02".join([properties for _, _, properties in items])
     if any(start in texts for start in BARRED_STARTS):
         for item in items:
             check_plain("a message in a batch", decode_properties(item.properties))
 
 
 def stored_batch(
-    ctx: Context, connection: Connection, command: RemotingCommand, draft: NewMessage, key: str | None, started: float,
+    ctx: Context,
+    connection: Connection,
+    command: RemotingCommand,
+    draft: NewMessage,
+    key: str | None,
+    started: float,
     result: list[PutResult] | OgiveError,
-) -> None:  # fmt: skip
-    """A batch that becomes as many records as it has messages is counted and answered, or refused."""
+) -> None:
+    """A batch that becomes as many records as it has messages is counted and answered, or
+    refused.
+    """
     stored = settled(ctx, connection, command, result)
     if stored is None:
         return
-    ctx.traffic.stored(draft.topic, len(stored), sum([one.size for one in stored]), ctx.loop.time() - started, command.code)
+    ctx.traffic.stored(
+        draft.topic,
+        len(stored),
+        sum([one.size for one in stored]),
+        ctx.loop.time() - started,
+        command.code,
+    )
     if not command.flag & ONEWAY:
         reply_to_batch(ctx, connection, draft.queue_id, key, stored, command.opaque)

@@ -1,19 +1,26 @@
-"""Figures by topic and group: VIEW_BROKER_STATS_DATA (315), GET_BROKER_CONSUME_STATS (317), QUERY_CONSUME_TIME_SPAN (303).
+"""Figures by topic and group: VIEW_BROKER_STATS_DATA (315), GET_BROKER_CONSUME_STATS (317),
+QUERY_CONSUME_TIME_SPAN (303).
 
 Source: AdminBrokerProcessor.java, BrokerStatsManager.java, 5.5.
 
 Behaviour
-- 315 knows TOPIC_PUT_NUMS and TOPIC_PUT_SIZE by topic, GROUP_GET_NUMS, GROUP_GET_SIZE and SNDBCK_PUT_NUMS by "topic@group",
-  BROKER_PUT_NUMS and BROKER_GET_NUMS by cluster, each for the last minute, hour and day. A key without counts is
-  answered SYSTEM_ERROR, which every tool takes for none.
-- 317 shows every group's position in each topic where it has one; on request, in ordered topics only.
-- 303 shows for each queue the times of its first and last message and of the one that the group consumed last.
+- 315 knows TOPIC_PUT_NUMS and TOPIC_PUT_SIZE by topic, GROUP_GET_NUMS, GROUP_GET_SIZE and
+  SNDBCK_PUT_NUMS by "topic@group", BROKER_PUT_NUMS and BROKER_GET_NUMS by cluster, each for the
+  last minute, hour and day. A key without counts is answered SYSTEM_ERROR, which every tool takes
+  for none.
+- 317 shows every group's position in each topic where it has one; on request, in ordered topics
+  only.
+- 303 shows for each queue the times of its first and last message and of the one that the group
+  consumed last.
 
 Differs from Java
-- 315 does not know Java's figures of latency (TOPIC_PUT_LATENCY, GROUP_GET_LATENCY), nor BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC and
-  BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC; 28 has these two for the day.
-- 317 of more than 50,000 queues is refused, with what to ask for instead. As with 208, others have their turn while it is made.
-- 315 counts what is stored and delivered, not what is requested; its windows end now, see tallies.py.
+- 315 does not know Java's figures of latency (TOPIC_PUT_LATENCY, GROUP_GET_LATENCY), nor
+  BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC and BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC; 28 has these two
+  for the day.
+- 317 of more than 50,000 queues is refused, with what to ask for instead. As with 208, others have
+  their turn while it is made.
+- 315 counts what is stored and delivered, not what is requested; its windows end now, see
+  tallies.py.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,7 +45,11 @@ from ogive.wire.bodies import (
     stats_dumps,
 )
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import GetBrokerConsumeStatsRequest, QueryConsumeTimeSpanRequest, ViewBrokerStatsRequest
+from ogive.wire.headers import (
+    GetBrokerConsumeStatsRequest,
+    QueryConsumeTimeSpanRequest,
+    ViewBrokerStatsRequest,
+)
 
 PassedAll = tuple[Passed, ...]
 
@@ -73,7 +84,9 @@ def _size(counts: Counts) -> int:
     return counts.size
 
 
-_STATISTICS: Final[Mapping[str, tuple[Callable[[Context, str], PassedAll | None], Callable[[Counts], int]]]] = {
+_STATISTICS: Final[
+    Mapping[str, tuple[Callable[[Context, str], PassedAll | None], Callable[[Counts], int]]]
+] = {
     "TOPIC_PUT_NUMS": (_by_topic, _messages),
     "TOPIC_PUT_SIZE": (_by_topic, _size),
     "GROUP_GET_NUMS": (_by_group, _messages),
@@ -84,7 +97,9 @@ _STATISTICS: Final[Mapping[str, tuple[Callable[[Context, str], PassedAll | None]
 }
 
 
-def view(ctx: Context, connection: Connection, header: ViewBrokerStatsRequest, body: bytes) -> RemotingCommand:
+def view(
+    ctx: Context, connection: Connection, header: ViewBrokerStatsRequest, body: bytes
+) -> RemotingCommand:
     find, figure = _STATISTICS.get(header.stats_name, (None, None))
     passed = find(ctx, header.stats_key) if find is not None else None
     if passed is None or figure is None:
@@ -94,7 +109,11 @@ def view(ctx: Context, connection: Connection, header: ViewBrokerStatsRequest, b
 
 
 def _item(total: int, passed: Passed) -> StatsItem:
-    return StatsItem(total=total, per_second=total / passed.elapsed_s, per_call=total / max(1, passed.counts.calls))
+    return StatsItem(
+        total=total,
+        per_second=total / passed.elapsed_s,
+        per_call=total / max(1, passed.counts.calls),
+    )
 
 
 def consume_stats_of_all(
@@ -105,28 +124,44 @@ def consume_stats_of_all(
         config = ctx.topics.get(topic)
         if group in groups and config is not None and (config.order or not header.is_order):
             groups[group].append(config)
-    check_shown(sum([config.read_queues for topics in groups.values() for config in topics]), "ask for one group after the other (208)")
+    check_shown(
+        sum([config.read_queues for topics in groups.values() for config in topics]),
+        "ask for one group after the other (208)",
+    )
     pairs = [(group, config) for group, topics in groups.items() for config in topics]
     stats: dict[str, list[StatsOfGroup]] = {group: [] for group in groups}
-    each = yield from each_in_pieces([partial(_stats, ctx, *pair, positions_later(ctx, *pair)) for pair in pairs])
+    each = yield from each_in_pieces(
+        [partial(_stats, ctx, *pair, positions_later(ctx, *pair)) for pair in pairs]
+    )
     for (group, _), of_topic in zip(pairs, each, strict=True):
         if of_topic is not None:
             stats[group].append(of_topic)
     return success(body=broker_consume_stats_dumps(ctx.address, stats))
 
 
-def _stats(ctx: Context, group: str, topic: TopicConfig, positions: Callable[[], Positions]) -> StatsOfGroup | None:
+def _stats(
+    ctx: Context, group: str, topic: TopicConfig, positions: Callable[[], Positions]
+) -> StatsOfGroup | None:
     """None once the topic is deleted. Raises StoreError, Cold."""
-    return StatsOfGroup.of(positions(), ctx.traffic.group_rate(group, topic.name)) if topic.name in ctx.topics else None
+    return (
+        StatsOfGroup.of(positions(), ctx.traffic.group_rate(group, topic.name))
+        if topic.name in ctx.topics
+        else None
+    )
 
 
-def consume_time_spans(ctx: Context, connection: Connection, header: QueryConsumeTimeSpanRequest, body: bytes) -> RemotingCommand:
+def consume_time_spans(
+    ctx: Context, connection: Connection, header: QueryConsumeTimeSpanRequest, body: bytes
+) -> RemotingCommand:
     config = ctx.topics.get(header.topic)
     if config is None:
         raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"topic[{header.topic[:256]}] not exist")
     return success(
         body=consume_time_spans_dumps(
-            each_or_cold(partial(_span, ctx, header.group, config.name, queue_id) for queue_id in range(config.write_queues))
+            each_or_cold(
+                partial(_span, ctx, header.group, config.name, queue_id)
+                for queue_id in range(config.write_queues)
+            )
         )
     )
 

@@ -1,10 +1,13 @@
-"""Half messages (310) and ends of transactions (37) that came together, in any order, in one read of a connection.
+"""Half messages (310) and ends of transactions (37) that came together, in any order, in one read
+of a connection.
 
 Behaviour
-- What send.py and transaction.py do with each of them, for all of them at once: one call of the compiled part reads them, one builds all
-  their records, which are one write. Without the compiled part there are no runs.
-- A half message belongs here that is stored as producers send it; an end, one-way or answered, of a transaction whose message is in memory.
-  Anything else ends the run and goes the usual way, and so do all of a run that the store refuses; the rest may be a run again.
+- What send.py and transaction.py do with each of them, for all of them at once: one call of the
+  compiled part reads them, one builds all their records, which are one write. Without the compiled
+  part there are no runs.
+- A half message belongs here that is stored as producers send it; an end, one-way or answered, of a
+  transaction whose message is in memory. Anything else ends the run and goes the usual way, and so
+  do all of a run that the store refuses; the rest may be a run again.
 """
 
 from functools import partial
@@ -24,7 +27,8 @@ from ogive.wire.codes import Decision, RequestCode
 from ogive.wire.command import RemotingCommand
 
 _SEND_MESSAGE_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
-MAX_BYTES: Final = 256 * 1024  # of the bodies of a run
+# of the bodies of a run
+MAX_BYTES: Final = 256 * 1024
 _DECISIONS: Final = {int(decision): decision for decision in (Decision.COMMIT, Decision.ROLLBACK)}
 
 
@@ -36,21 +40,31 @@ class _Half(NamedTuple):
 
 
 class _End(NamedTuple):
-    opaque: int | None  # None: no answer is wanted
+    # None: no answer is wanted
+    opaque: int | None
     place: int
     transaction: Transaction
     messages: list[NewMessage]
 
 
 def take_transactions(ctx: Context, connection: Connection, frames: list[bytes], at: int) -> int:
-    """Carry out the half messages and ends from frames[at] on, as far as they follow each other; how many they are."""
+    """Carry out the half messages and ends from frames[at] on, as far as they follow each other;
+    how many they are.
+    """
     if native is None or ctx.guard is not None:
         return 0
     config = ctx.config
     steps = native.transaction_steps(
-        frames, at, config.max_sends_waiting - ctx.sends_waiting, min(config.max_message_bytes, MAX_BYTES), HALF_TOPIC,
-        ctx.own_properties, ctx.born_hosts[connection], ctx.store_host, NewMessage,
-    )  # fmt: skip
+        frames,
+        at,
+        config.max_sends_waiting - ctx.sends_waiting,
+        min(config.max_message_bytes, MAX_BYTES),
+        HALF_TOPIC,
+        ctx.own_properties,
+        ctx.born_hosts[connection],
+        ctx.store_host,
+        NewMessage,
+    )
     if steps is None:
         return 0
     messages: list[NewMessage] = []
@@ -59,7 +73,8 @@ def take_transactions(ctx: Context, connection: Connection, frames: list[bytes],
         return 0
     try:
         ctx.put_now(messages, partial(_stored, ctx, connection, run, ctx.loop.time()))
-    except OgiveError:  # perhaps because of one of them: each by itself is answered
+    except OgiveError:
+        # perhaps because of one of them: each by itself is answered
         for one in run:
             if type(one) is _End:
                 ctx.transactions.take_back_end(one.transaction)
@@ -69,7 +84,9 @@ def take_transactions(ctx: Context, connection: Connection, frames: list[bytes],
     return len(run)
 
 
-def _begin(ctx: Context, steps: list[tuple[Any, ...]], messages: list[NewMessage]) -> list[_Half | _End]:
+def _begin(
+    ctx: Context, steps: list[tuple[Any, ...]], messages: list[NewMessage]
+) -> list[_Half | _End]:
     """Those of *steps* that are carried out; what they store is added to *messages*."""
     transactions = ctx.transactions
     run: list[_Half | _End] = []
@@ -101,7 +118,13 @@ def _begin(ctx: Context, steps: list[tuple[Any, ...]], messages: list[NewMessage
     return run
 
 
-def _stored(ctx: Context, connection: Connection, run: list[_Half | _End], started: float, result: list[PutResult] | StoreError) -> None:
+def _stored(
+    ctx: Context,
+    connection: Connection,
+    run: list[_Half | _End],
+    started: float,
+    result: list[PutResult] | StoreError,
+) -> None:
     ctx.sends_waiting -= sum([type(one) is _Half for one in run])
     if isinstance(result, StoreError):
         _refuse(ctx, connection, run, result)
@@ -130,15 +153,28 @@ def _stored(ctx: Context, connection: Connection, run: list[_Half | _End], start
 
 
 def _answer(ctx: Context, half: _Half, stored: PutResult) -> bytes:
-    queue_id, key, offset, place = half.ready.queue_id, half.key, stored.commitlog_offset, stored.queue_offset
-    frame = None if native is None else native.send_answer(ctx.send_answer, queue_id, key, offset, place, half.opaque)
+    queue_id, key, offset, place = (
+        half.ready.queue_id,
+        half.key,
+        stored.commitlog_offset,
+        stored.queue_offset,
+    )
+    frame = (
+        None
+        if native is None
+        else native.send_answer(ctx.send_answer, queue_id, key, offset, place, half.opaque)
+    )
     return frame or framed(ctx.send_answer % (queue_id, json_text(key), offset, place, half.opaque))
 
 
-def _refuse(ctx: Context, connection: Connection, run: list[_Half | _End], error: StoreError) -> None:
+def _refuse(
+    ctx: Context, connection: Connection, run: list[_Half | _End], error: StoreError
+) -> None:
     for one in run:
         if type(one) is _Half:
-            refuse_send(ctx, connection, RemotingCommand(_SEND_MESSAGE_V2, opaque=one.opaque), error)
+            refuse_send(
+                ctx, connection, RemotingCommand(_SEND_MESSAGE_V2, opaque=one.opaque), error
+            )
             continue
         ctx.transactions.end_failed(one.transaction, error)
         if one.opaque is not None:

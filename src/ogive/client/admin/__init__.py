@@ -1,4 +1,7 @@
-"""Administration: topics, groups, offsets, messages, users. Every call asks the brokers themselves; nothing is cached."""
+"""Administration: topics, groups, offsets, messages, users.
+
+Every call asks the brokers themselves; nothing is cached.
+"""
 
 from ogive.client.admin.admin import Admin
 from ogive.client.admin.records import (

@@ -14,6 +14,6 @@ from ogive.keywords import explains
 class Admin(TopicCalls, GroupCalls, OffsetCalls, MessageCalls, AccessCalls):
     """Administration of a cluster: ``async with Admin() as admin``.
 
-    Changes are made at every master, of all clusters unless one is given. *client* takes either settings, instead of *name_server*, or a
-    running client to share, which stays open.
+    Changes are made at every master, of all clusters unless one is given. *client* takes either
+    settings, instead of *name_server*, or a running client to share, which stays open.
     """

@@ -1,6 +1,8 @@
-"""Admin inside a namespace of 4.x: arguments and results have plain names, and lists show only what is in the namespace.
+"""Admin inside a namespace of 4.x: arguments and results have plain names, and lists show only what
+is in the namespace.
 
-Every public call of ``Admin`` translates at its border; between calls, and to brokers, names are those on the wire.
+Every public call of ``Admin`` translates at its border; between calls, and to brokers, names are
+those on the wire.
 """
 
 import functools
@@ -17,8 +19,10 @@ from ogive.model import MessageExt, MessageQueue, is_system_group
 C = TypeVar("C", bound=type)
 
 _inside: Final[ContextVar[bool]] = ContextVar("inside an operator's call", default=False)
-_NAMES: Final = frozenset({"topic", "group", "source", "target"})  # arguments that name a topic or a group
-_NAME_FIELDS: Final = frozenset({"name", "topic", "group", "groups", "subscriptions", "topics"})  # the same in results
+# arguments that name a topic or a group
+_NAMES: Final = frozenset({"topic", "group", "source", "target"})
+# the same in results
+_NAME_FIELDS: Final = frozenset({"name", "topic", "group", "groups", "subscriptions", "topics"})
 
 
 def bordered(cls: C) -> C:
@@ -38,7 +42,13 @@ def _border(method: Callable[..., Any]) -> Callable[..., Any]:
         if not namespace or _inside.get():
             return await method(self, *args, **kwargs)
         bound = signature.bind(self, *args, **kwargs)
-        bound.arguments.update({name: wrapped(name, value, namespace) for name, value in bound.arguments.items() if name != "self"})
+        bound.arguments.update(
+            {
+                name: wrapped(name, value, namespace)
+                for name, value in bound.arguments.items()
+                if name != "self"
+            }
+        )
         token = _inside.set(True)
         try:
             result = await method(*bound.args, **bound.kwargs)
@@ -58,14 +68,18 @@ def wrapped(name: str, value: Any, namespace: Namespace) -> Any:
     if isinstance(value, Mapping):
         return {wrapped("", key, namespace): item for key, item in value.items()}
     if isinstance(value, MessageExt):
-        return replace(value, topic=namespace.wrap(value.topic), queue=namespace.wrap_queue(value.queue))
+        return replace(
+            value, topic=namespace.wrap(value.topic), queue=namespace.wrap_queue(value.queue)
+        )
     return namespace.wrap(value) if name in _NAMES and isinstance(value, str) else value
 
 
 def _is_ours(row: Any, namespace: Namespace) -> bool:
     if isinstance(row, TopicSummary):
         return row.kind == "system" or namespace.holds(row.name)
-    return not isinstance(row, GroupSummary) or is_system_group(row.name) or namespace.holds(row.name)
+    return (
+        not isinstance(row, GroupSummary) or is_system_group(row.name) or namespace.holds(row.name)
+    )
 
 
 def stripped(value: Any, namespace: Namespace) -> Any:
@@ -79,7 +93,14 @@ def stripped(value: Any, namespace: Namespace) -> Any:
     if isinstance(value, list | tuple):
         return type(value)([stripped(item, namespace) for item in value])
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{one.name: _field(one.name, getattr(value, one.name), namespace) for one in fields(value) if one.init})
+        return replace(
+            value,
+            **{
+                one.name: _field(one.name, getattr(value, one.name), namespace)
+                for one in fields(value)
+                if one.init
+            },
+        )
     return value
 
 
@@ -89,5 +110,8 @@ def _field(name: str, value: Any, namespace: Namespace) -> Any:
     if isinstance(value, Mapping):
         return {namespace.strip(key): item for key, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(namespace.strip(item) if isinstance(item, str) else stripped(item, namespace) for item in value)
+        return tuple(
+            namespace.strip(item) if isinstance(item, str) else stripped(item, namespace)
+            for item in value
+        )
     return namespace.strip(value) if isinstance(value, str) else stripped(value, namespace)

@@ -1,7 +1,8 @@
 """The progress of groups: looking at it, and changing it.
 
-A broker of 5.x moves a group, whoever is online: it sets the offset and tells the member at its next pull (useServerSideResetOffset, on
-by default). At others the offsets of a group without members are written; they pass a time on to each member, and nothing but a time.
+A broker of 5.x moves a group, whoever is online: it sets the offset and tells the member at its
+next pull (useServerSideResetOffset, on by default). At others the offsets of a group without
+members are written; they pass a time on to each member, and nothing but a time.
 """
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -13,7 +14,13 @@ from ogive.client import api
 from ogive.client.admin.base import AdminBase, master_addresses, master_of
 from ogive.client.admin.records import OffsetReset, ResetTarget
 from ogive.client.routes import subscribe_queues
-from ogive.errors import BrokerError, BrokerInternalError, ConsumerNotOnline, GroupNotExist, InvalidOption
+from ogive.errors import (
+    BrokerError,
+    BrokerInternalError,
+    ConsumerNotOnline,
+    GroupNotExist,
+    InvalidOption,
+)
 from ogive.model import MessageQueue, check_offset, validate_group, validate_topic
 from ogive.transport.tasks import each
 
@@ -35,7 +42,9 @@ class _Places:
 
 class OffsetCalls(AdminBase):
     async def offsets_at(self, topic: str, at: datetime) -> dict[MessageQueue, int]:
-        """For each queue, the offset of the first message stored at or after *at*; the queue's end if there is none. Raises NoRoute."""
+        """For each queue, the offset of the first message stored at or after *at*; the queue's end
+        if there is none. Raises NoRoute.
+        """
         validate_topic(topic)
         return await self._targets(await self._places(topic), at)
 
@@ -52,34 +61,55 @@ class OffsetCalls(AdminBase):
             await self._check_known(group)
         return dict(zip(places.queues, offsets, strict=True))
 
-    async def reset_offsets(self, group: str, topic: str, to: ResetTarget, *, dry_run: bool = False) -> list[OffsetReset]:
-        """Move the group to ``"earliest"``, ``"latest"``, a time, or given offsets (then only in these queues). Returns the changes.
+    async def reset_offsets(
+        self, group: str, topic: str, to: ResetTarget, *, dry_run: bool = False
+    ) -> list[OffsetReset]:
+        """Move the group to ``"earliest"``, ``"latest"``, a time, or given offsets (then only in
+        these queues). Returns the changes.
 
-        Members may be online: they continue there within seconds, and may still finish what they have. *dry_run*: only return what would
-        change, also for a group that no broker knows yet. Raises NoRoute, GroupNotExist, and InvalidOption for an offset that a queue does
-        not have.
+        Members may be online: they continue there within seconds, and may still finish what they
+        have. *dry_run*: only return what would change, also for a group that no broker knows yet.
+        Raises NoRoute, GroupNotExist, and InvalidOption for an offset that a queue does not have.
         """
         validate_group(group)
         places = await self._places(validate_topic(topic))
         targets = await self._targets(places, to)
         before = await self._committed(group, places, targets)
-        plan = [OffsetReset(queue, old, new) for (queue, new), old in zip(sorted(targets.items()), before, strict=True)]
+        plan = [
+            OffsetReset(queue, old, new)
+            for (queue, new), old in zip(sorted(targets.items()), before, strict=True)
+        ]
         if not dry_run:
             await self._carry_out(group, places, plan, to)
         return plan
 
-    async def skip_backlog(self, group: str, topic: str, *, dry_run: bool = False) -> list[OffsetReset]:
-        """Skip everything that the group has not consumed yet: ``reset_offsets`` to ``"latest"``."""
+    async def skip_backlog(
+        self, group: str, topic: str, *, dry_run: bool = False
+    ) -> list[OffsetReset]:
+        """Skip everything that the group has not consumed yet: ``reset_offsets`` to
+        ``"latest"``.
+        """
         return await self.reset_offsets(group, topic, "latest", dry_run=dry_run)
 
-    async def clone_offsets(self, source: str, target: str, topic: str, *, dry_run: bool = False) -> list[OffsetReset]:
-        """Give *target* the offsets of *source* in the topic, in all queues where it has any. Returns the changes."""
-        positions = {queue: at for queue, at in (await self.positions(source, topic)).items() if at is not None}
+    async def clone_offsets(
+        self, source: str, target: str, topic: str, *, dry_run: bool = False
+    ) -> list[OffsetReset]:
+        """Give *target* the offsets of *source* in the topic, in all queues where it has any.
+
+        Returns the changes.
+        """
+        positions = {
+            queue: at
+            for queue, at in (await self.positions(source, topic)).items()
+            if at is not None
+        }
         if not positions:
-            raise InvalidOption(f'group "{source}" has no position in topic "{topic}": there is nothing to clone')
+            raise InvalidOption(
+                f'group "{source}" has no position in topic "{topic}": there is nothing to clone'
+            )
         return await self.reset_offsets(target, topic, positions, dry_run=dry_run)
 
-    # --- the plan ----------------------------------------------------------------------------------------------------
+    # --- the plan ---------------------------------------------------------------------------------
 
     async def _places(self, topic: str) -> _Places:
         route = await self.client.routes.refresh(topic)
@@ -93,44 +123,66 @@ class OffsetCalls(AdminBase):
         async def find(queue: MessageQueue) -> int:
             pool, address = self.client.pool, places.master(queue)
             if at_ms is not None:
-                return await api.search_offset(pool, address, queue, at_ms, timeout_s=self._timeout_s)
+                return await api.search_offset(
+                    pool, address, queue, at_ms, timeout_s=self._timeout_s
+                )
             end = api.min_offset if to == "earliest" else api.max_offset
             return await end(pool, address, queue, timeout_s=self._timeout_s)
 
         return dict(zip(places.queues, await each(places.queues, find), strict=True))
 
-    async def _checked(self, places: _Places, to: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Return *to* if each queue has its offset. The next pull would correct any other offset, to a place that was not asked for."""
+    async def _checked(
+        self, places: _Places, to: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
+        """Return *to* if each queue has its offset.
+
+        The next pull would correct any other offset, to a place that was not asked for.
+        """
         strange = sorted(set(to) - set(places.queues))
         if strange:
-            raise InvalidOption(f"{strange[0]} is no queue of {places.topic}, which has {len(places.queues)}")
+            raise InvalidOption(
+                f"{strange[0]} is no queue of {places.topic}, which has {len(places.queues)}"
+            )
 
         for offset in to.values():
             check_offset(offset)
 
         async def check(queue: MessageQueue) -> None:
             address = places.master(queue)
-            first = await api.min_offset(self.client.pool, address, queue, timeout_s=self._timeout_s)
+            first = await api.min_offset(
+                self.client.pool, address, queue, timeout_s=self._timeout_s
+            )
             end = await api.max_offset(self.client.pool, address, queue, timeout_s=self._timeout_s)
             if not first <= to[queue] <= end:
-                raise InvalidOption(f"{queue} holds the offsets {first} to {end}: it cannot go on at {to[queue]}")
+                raise InvalidOption(
+                    f"{queue} holds the offsets {first} to {end}: it cannot go on at {to[queue]}"
+                )
 
         await each(to, check)
         return dict(to)
 
-    async def _committed(self, group: str, places: _Places, queues: Iterable[MessageQueue]) -> list[int | None]:
+    async def _committed(
+        self, group: str, places: _Places, queues: Iterable[MessageQueue]
+    ) -> list[int | None]:
         """In the order of the queues."""
 
         async def position(queue: MessageQueue) -> int | None:
             return await api.query_consumer_offset(
-                self.client.pool, places.master(queue), group, queue, zero_if_young=False, timeout_s=self._timeout_s
+                self.client.pool,
+                places.master(queue),
+                group,
+                queue,
+                zero_if_young=False,
+                timeout_s=self._timeout_s,
             )
 
         return await each(sorted(queues), position)
 
-    # --- carrying it out ---------------------------------------------------------------------------------------------
+    # --- carrying it out --------------------------------------------------------------------------
 
-    async def _carry_out(self, group: str, places: _Places, plan: list[OffsetReset], to: ResetTarget) -> None:
+    async def _carry_out(
+        self, group: str, places: _Places, plan: list[OffsetReset], to: ResetTarget
+    ) -> None:
         """Every broker's way is known before the first offset moves."""
         by_address: dict[str, list[OffsetReset]] = {}
         for row in plan:
@@ -144,58 +196,80 @@ class OffsetCalls(AdminBase):
                 move = api.reset_offset if way == "broker" else api.update_consumer_offset
                 await self._move(move, address, group, rows)
 
-    async def _move(self, move: Callable[..., Coroutine[Any, Any, object]], address: str, group: str, rows: list[OffsetReset]) -> None:
+    async def _move(
+        self,
+        move: Callable[..., Coroutine[Any, Any, object]],
+        address: str,
+        group: str,
+        rows: list[OffsetReset],
+    ) -> None:
         """Raises GroupNotExist, saying how to create the group.
 
-        The first offset goes alone: each of several first ones at once would make Apache's broker create the group's table for the topic
-        anew, and lose the others (see RemoteOffsetStore).
+        The first offset goes alone: each of several first ones at once would make Apache's broker
+        create the group's table for the topic anew, and lose the others (see RemoteOffsetStore).
         """
 
         async def one(row: OffsetReset) -> None:
-            await move(self.client.pool, address, group, row.queue, row.after, timeout_s=self._timeout_s)
+            await move(
+                self.client.pool, address, group, row.queue, row.after, timeout_s=self._timeout_s
+            )
 
         try:
             await one(rows[0])
             await each(rows[1:], one)
         except GroupNotExist as exc:
             await self._check_known(group)
-            text = f"{exc.remark}; create it first, with create_group or `ogive group create {group}`"
+            text = (
+                f"{exc.remark}; create it first, with create_group or `ogive group create {group}`"
+            )
             raise GroupNotExist(exc.code, text, address) from None
 
     async def _send_members(self, address: str, group: str, topic: str, at_ms: int) -> None:
         try:
-            await api.reset_offset_by_time(self.client.pool, address, group, topic, at_ms, timeout_s=self._timeout_s)
+            await api.reset_offset_by_time(
+                self.client.pool, address, group, topic, at_ms, timeout_s=self._timeout_s
+            )
         except BrokerInternalError as exc:
             if "not exist" not in (exc.remark or ""):
                 raise
             text = (
-                f"{exc.remark}; it says so while a queue of {topic} has no progress yet: try again once the members have committed in all"
+                f"{exc.remark}; it says so while a queue of {topic} has no progress yet: try "
+                "again once the members have committed in all"
             )
             raise BrokerInternalError(exc.code, text, address) from None
 
-    async def _way(self, address: str, group: str, to: ResetTarget) -> Literal["offsets", "broker", "members"]:
-        """Who moves the group at this broker: the broker, we (nobody is online there), or the members.
+    async def _way(
+        self, address: str, group: str, to: ResetTarget
+    ) -> Literal["offsets", "broker", "members"]:
+        """Who moves the group at this broker: the broker, we (nobody is online there), or the
+        members.
 
-        A broker that can does it also where nobody is online: it keeps it for members that are not back yet, and from a reset that they
-        have not heard of until then it takes no progress that is written. Where it does not say to this user whether it can, and nobody is
-        online, we do it.
+        A broker that can does it also where nobody is online: it keeps it for members that are not
+        back yet, and from a reset that they have not heard of until then it takes no progress that
+        is written. Where it does not say to this user whether it can, and nobody is online, we do
+        it.
         """
         settings, refused = dict[str, str](), None
         try:
-            settings = await api.broker_settings(self.client.pool, address, timeout_s=self._timeout_s)
+            settings = await api.broker_settings(
+                self.client.pool, address, timeout_s=self._timeout_s
+            )
         except BrokerError as exc:
             refused = exc
         if settings.get("useServerSideResetOffset") == "true":
             return "broker"
         try:
-            await api.consumer_connections(self.client.pool, address, group, timeout_s=self._timeout_s)
+            await api.consumer_connections(
+                self.client.pool, address, group, timeout_s=self._timeout_s
+            )
         except ConsumerNotOnline:
             return "offsets"
         if refused is not None:
             raise refused
         if isinstance(to, Mapping):
             raise InvalidOption(
-                f'group "{group}" has members online, and {address} can only tell them a time, not offsets: '
+                f'group "{group}" has members online, and {address} can only tell them a time, not '
+                "offsets: "
                 'stop the members, or reset to "earliest", "latest" or a datetime'
             )
         return "members"
@@ -208,7 +282,11 @@ def _reset_time(to: ResetTarget) -> int:
 
 def to_ms(at: object) -> int:
     if not isinstance(at, datetime):
-        raise InvalidOption(f'{at!r} is no place in a queue: "earliest", "latest", a datetime, or offsets by queue are possible')
+        raise InvalidOption(
+            f'{at!r} is no place in a queue: "earliest", "latest", a datetime, or offsets by queue '
+            "are possible"
+        )
     if at.tzinfo is None:
         raise InvalidOption(f"{at} needs a time zone: datetime(..., tzinfo=UTC)")
-    return max(0, (at - _EPOCH) // timedelta(milliseconds=1))  # not by way of a float, which may end up a millisecond before
+    # not by way of a float, which may end up a millisecond before
+    return max(0, (at - _EPOCH) // timedelta(milliseconds=1))

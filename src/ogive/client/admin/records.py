@@ -1,4 +1,7 @@
-"""What Admin returns. Offsets number the messages of a queue; times end in ``_ms`` and count from 1970."""
+"""What Admin returns.
+
+Offsets number the messages of a queue; times end in ``_ms`` and count from 1970.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +9,15 @@ from datetime import datetime
 from typing import Final, Literal
 
 from ogive.errors import InvalidOption
-from ogive.model import BATCHES, DLQ_PREFIX, QUEUE_TYPE, RETRY_PREFIX, SYSTEM_TOPIC_PREFIX, SYSTEM_TOPICS, MessageQueue
+from ogive.model import (
+    BATCHES,
+    DLQ_PREFIX,
+    QUEUE_TYPE,
+    RETRY_PREFIX,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    MessageQueue,
+)
 
 Permission = Literal["rw", "r", "w"]
 TopicKind = Literal["application", "retry", "dead-letter", "system"]
@@ -15,7 +26,8 @@ NO_MEMBER: Final = "no member is online"
 """The beginning of the gap that ``lag_gaps(members=False)`` leaves out."""
 ResetTarget = Literal["earliest", "latest"] | datetime | Mapping[MessageQueue, int]
 
-_SYSTEM_NAMES = SYSTEM_TOPICS | {"DefaultHeartBeatSyncerTopic"}  # the latter is the proxy's
+# the latter is the proxy's
+_SYSTEM_NAMES = SYSTEM_TOPICS | {"DefaultHeartBeatSyncerTopic"}
 _SYSTEM_PREFIXES = (SYSTEM_TOPIC_PREFIX, "RMQ_SYS_", "CID_RMQ_SYS_")
 
 
@@ -27,12 +39,21 @@ def topic_kind(name: str) -> TopicKind:
     return "system" if name in _SYSTEM_NAMES or name.startswith(_SYSTEM_PREFIXES) else "application"
 
 
-_MODELS: Final = {"CLUSTERING": "they share the messages", "BROADCASTING": "each gets every message"}
-_TYPES: Final = {"CONSUME_PASSIVELY": "by listeners", "CONSUME_ACTIVELY": "by pulling", "CONSUME_POP": "by popping"}
+_MODELS: Final = {
+    "CLUSTERING": "they share the messages",
+    "BROADCASTING": "each gets every message",
+}
+_TYPES: Final = {
+    "CONSUME_PASSIVELY": "by listeners",
+    "CONSUME_ACTIVELY": "by pulling",
+    "CONSUME_POP": "by popping",
+}
 
 
 def how_consumed(message_model: str, consume_type: str) -> str:
-    """What the members of a group say of themselves, in words that need no knowledge of Java's names."""
+    """What the members of a group say of themselves, in words that need no knowledge of Java's
+    names.
+    """
     words = (_MODELS.get(message_model, message_model), _TYPES.get(consume_type, consume_type))
     return ", ".join(word for word in words if word)
 
@@ -64,7 +85,10 @@ class BrokerTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic: settings and route. *groups* consume it, or have done so. *message_type* is None if none was declared."""
+    """A topic: settings and route.
+
+    *groups* consume it, or have done so. *message_type* is None if none was declared.
+    """
 
     name: str
     kind: TopicKind
@@ -80,7 +104,10 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class QueueOffsets:
-    """The messages in one queue: from *min_offset* until before *max_offset*. *last_stored_ms* is None for an empty queue."""
+    """The messages in one queue: from *min_offset* until before *max_offset*.
+
+    *last_stored_ms* is None for an empty queue.
+    """
 
     queue: MessageQueue
     min_offset: int
@@ -90,9 +117,12 @@ class QueueOffsets:
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """How far a group is behind in one queue. *last_consumed_ms*: when the newest consumed message was stored, or None.
+    """How far a group is behind in one queue.
 
-    *member*: the client id of the queue's holder; None if nobody holds it, or the holder does not tell.
+    *last_consumed_ms*: when the newest consumed message was stored, or None.
+
+    *member*: the client id of the queue's holder; None if nobody holds it, or the holder does not
+    tell.
     """
 
     queue: MessageQueue
@@ -105,7 +135,10 @@ class QueueLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One connected client of a group. *version* is the RocketMQ release whose protocol it speaks."""
+    """One connected client of a group.
+
+    *version* is the RocketMQ release whose protocol it speaks.
+    """
 
     client_id: str
     address: str
@@ -127,9 +160,10 @@ class GroupSummary:
 class Group:
     """A consumer group: settings, members, progress.
 
-    *max_retries* is the brokers' limit, for members that send none of their own; clients of ogive and Java do. *orderly* is a hint for
-    proxies of 5.x. *subscriptions* (topic to expression), *consume_type* and *message_model* come from the members, and are empty while
-    none is online. *lag* is the number of messages still to be consumed, in all queues.
+    *max_retries* is the brokers' limit, for members that send none of their own; clients of ogive
+    and Java do. *orderly* is a hint for proxies of 5.x. *subscriptions* (topic to expression),
+    *consume_type* and *message_model* come from the members, and are empty while none is online.
+    *lag* is the number of messages still to be consumed, in all queues.
     """
 
     name: str
@@ -149,7 +183,8 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One setting of a topic or group at one broker, named like the argument of ``update_topic`` or ``update_group``.
+    """One setting of a topic or group at one broker, named like the argument of ``update_topic`` or
+    ``update_group``.
 
     *before* is None for a message type that was not declared.
     """
@@ -171,10 +206,13 @@ class OffsetReset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerStatus:
-    """One broker process. *figures* is everything that it reports, under its own names; *trouble* says why figures are missing.
+    """One broker process.
 
-    *version* is Apache's release, such as ``5.5.0``, or ``ogive 0.1.0``. *disk_used* is the used share of the commit log's disk, 0 to 1.
-    *oldest_message_ms* is None for an empty broker.
+    *figures* is everything that it reports, under its own names; *trouble* says why figures are
+    missing.
+
+    *version* is Apache's release, such as ``5.5.0``, or ``ogive 0.1.0``. *disk_used* is the used
+    share of the commit log's disk, 0 to 1. *oldest_message_ms* is None for an empty broker.
     """
 
     name: str
@@ -203,7 +241,10 @@ class UserRow:
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """One permission or prohibition. *default*: applies only if no other rule does. Empty *source_ips*: from anywhere."""
+    """One permission or prohibition.
+
+    *default*: applies only if no other rule does. Empty *source_ips*: from anywhere.
+    """
 
     user: str
     resource: str
@@ -213,18 +254,33 @@ class AccessRule:
     default: bool = False
 
 
-def setting_changes(broker: str, known: Mapping[str, SettingValue | None], wanted: Mapping[str, SettingValue]) -> list[SettingChange]:
+def setting_changes(
+    broker: str, known: Mapping[str, SettingValue | None], wanted: Mapping[str, SettingValue]
+) -> list[SettingChange]:
     """What *wanted* changes at a broker whose settings are *known*."""
-    return [SettingChange(broker, name, known[name], value) for name, value in wanted.items() if known[name] != value]
+    return [
+        SettingChange(broker, name, known[name], value)
+        for name, value in wanted.items()
+        if known[name] != value
+    ]
 
 
-def refusal(kind: Literal["topic", "group"], name: str, changes: Sequence[SettingChange]) -> InvalidOption:
+def refusal(
+    kind: Literal["topic", "group"], name: str, changes: Sequence[SettingChange]
+) -> InvalidOption:
     """For a ``create_...`` that would overwrite the settings at the first broker of *changes*."""
     broker = changes[0].broker
-    known = ", ".join(f"{row.setting.replace('_', ' ')} {_word(row.before)}" for row in changes if row.broker == broker)
+    known = ", ".join(
+        f"{row.setting.replace('_', ' ')} {_word(row.before)}"
+        for row in changes
+        if row.broker == broker
+    )
     way_out = f"update_{kind} or `ogive {kind} update` changes it"
     if any(row.setting == "whole_batches" for row in changes):
-        way_out = "whole batches are decided when it is made: take another name, or delete it first, with its messages"
+        way_out = (
+            "whole batches are decided when it is made: take another name, or delete it "
+            "first, with its messages"
+        )
     return InvalidOption(f"{kind} {name} exists already on {broker}, with {known}: {way_out}")
 
 

@@ -21,10 +21,25 @@ from ogive.client.admin.records import (
     topic_kind,
 )
 from ogive.client.config import check_type
-from ogive.errors import BrokerError, InvalidOption, NoRoute, NotSupported, ResponseCode, TopicNotExist, TransportError
+from ogive.errors import (
+    BrokerError,
+    InvalidOption,
+    NoRoute,
+    NotSupported,
+    ResponseCode,
+    TopicNotExist,
+    TransportError,
+)
 from ogive.model import BATCHES, QUEUE_TYPE, DelayLevels, MessageQueue, MessageType, validate_topic
 from ogive.transport.tasks import each
-from ogive.wire.bodies import PERM_READ, PERM_WRITE, QueueData, TopicConfig, TopicOffset, TopicRouteData
+from ogive.wire.bodies import (
+    PERM_READ,
+    PERM_WRITE,
+    QueueData,
+    TopicConfig,
+    TopicOffset,
+    TopicRouteData,
+)
 from ogive.wire.codes import OWN_VERSION_FIGURE
 
 PERMISSIONS: dict[Permission, int] = {"rw": PERM_READ | PERM_WRITE, "r": PERM_READ, "w": PERM_WRITE}
@@ -44,11 +59,13 @@ class TopicCalls(AdminBase):
         message_type: MessageType | None = None,
         whole_batches: bool = False,
     ) -> None:
-        """Create the topic with *queues* queues on each master of the cluster (default: of all) that lacks it.
+        """Create the topic with *queues* queues on each master of the cluster (default: of all)
+        that lacks it.
 
-        *message_type* is looked at by proxies of 5.x, and by brokers from 5.0 on kept. *whole_batches* makes a topic of batches
-        (queue.type=BatchCQ, from 5.0 on), which no update changes. Returns when every broker has the topic and the name server answers its
-        route. Raises InvalidOption if a broker has it with other settings: ``update_topic`` changes them.
+        *message_type* is looked at by proxies of 5.x, and by brokers from 5.0 on kept.
+        *whole_batches* makes a topic of batches (queue.type=BatchCQ, from 5.0 on), which no update
+        changes. Returns when every broker has the topic and the name server answers its route.
+        Raises InvalidOption if a broker has it with other settings: ``update_topic`` changes them.
         """
         validate_topic(topic)
         _check_settings(queues, perm, message_type)
@@ -59,14 +76,17 @@ class TopicCalls(AdminBase):
             write_queues=queues,
             order=order,
             perm=PERMISSIONS[perm],
-            attributes=({MESSAGE_TYPE: message_type} if message_type else {}) | ({QUEUE_TYPE: BATCHES} if whole_batches else {}),
+            attributes=({MESSAGE_TYPE: message_type} if message_type else {})
+            | ({QUEUE_TYPE: BATCHES} if whole_batches else {}),
         )
         wanted = {name: value for name, value in _settings(config).items() if value is not None}
 
         async def differences(master: tuple[str, str]) -> list[SettingChange] | None:
             broker, address = master
             try:
-                return setting_changes(broker, _settings(await self._config(address, topic)), wanted)
+                return setting_changes(
+                    broker, _settings(await self._config(address, topic)), wanted
+                )
             except TopicNotExist:
                 return None
 
@@ -74,8 +94,15 @@ class TopicCalls(AdminBase):
         if others := [change for rows in found.values() for change in rows or ()]:
             raise refusal("topic", topic, others)
         lacking = [address for broker, address in masters.items() if found[broker] is None]
-        await each(lacking, lambda address: api.create_topic(self.client.pool, address, config, timeout_s=self._timeout_s))
-        await self._wait_for_route(topic, len(masters), lambda row: row.write_queues == queues and row.perm == config.perm)
+        await each(
+            lacking,
+            lambda address: api.create_topic(
+                self.client.pool, address, config, timeout_s=self._timeout_s
+            ),
+        )
+        await self._wait_for_route(
+            topic, len(masters), lambda row: row.write_queues == queues and row.perm == config.perm
+        )
 
     async def update_topic(
         self,
@@ -88,16 +115,26 @@ class TopicCalls(AdminBase):
         message_type: MessageType | None = None,
         dry_run: bool = False,
     ) -> list[SettingChange]:
-        """Change the settings that are given, at every broker that has the topic. Returns the changes.
+        """Change the settings that are given, at every broker that has the topic.
 
-        To remove queues without loss, lower *write_queues* first, and *read_queues* once the others are consumed. *dry_run*: only return
-        what would change. Raises NoRoute.
+        Returns the changes.
+
+        To remove queues without loss, lower *write_queues* first, and *read_queues* once the others
+        are consumed. *dry_run*: only return what would change. Raises NoRoute.
         """
         validate_topic(topic)
         for count in (read_queues, write_queues):
             _check_settings(count, perm, message_type)
-        named = {"read_queues": read_queues, "write_queues": write_queues, "perm": perm, "order": order, "message_type": message_type}
-        wanted: dict[str, SettingValue] = {name: value for name, value in named.items() if value is not None}
+        named = {
+            "read_queues": read_queues,
+            "write_queues": write_queues,
+            "perm": perm,
+            "order": order,
+            "message_type": message_type,
+        }
+        wanted: dict[str, SettingValue] = {
+            name: value for name, value in named.items() if value is not None
+        }
         if not wanted:
             raise InvalidOption(f'nothing is to be changed of topic "{topic}": name a setting')
         masters = await self._topic_masters(topic)
@@ -121,11 +158,19 @@ class TopicCalls(AdminBase):
         await each(plans, carry_out)
         shown = _changed(TopicConfig(name=topic), wanted)
         names = [name for name in ("read_queues", "write_queues", "perm") if name in wanted]
-        await self._wait_for_route(topic, len(masters), lambda row: all(getattr(row, name) == getattr(shown, name) for name in names))
+        await self._wait_for_route(
+            topic,
+            len(masters),
+            lambda row: all(getattr(row, name) == getattr(shown, name) for name in names),
+        )
         return changes
 
-    async def _wait_for_route(self, topic: str, brokers: int, shown: Callable[[QueueData], bool]) -> None:
-        """Brokers tell their name servers before they answer, but not in every release before these act on it."""
+    async def _wait_for_route(
+        self, topic: str, brokers: int, shown: Callable[[QueueData], bool]
+    ) -> None:
+        """Brokers tell their name servers before they answer, but not in every release before these
+        act on it.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
                 while True:
@@ -138,7 +183,8 @@ class TopicCalls(AdminBase):
                     await asyncio.sleep(0.02)
         except TimeoutError:
             raise NoRoute(
-                f'topic "{topic}" is created, but {self.client.name_servers} does not show it after {self._timeout_s:.1f} s'
+                f'topic "{topic}" is created, but {self.client.name_servers} does not show it '
+                f"after {self._timeout_s:.1f} s"
             ) from None
 
     async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
@@ -149,24 +195,40 @@ class TopicCalls(AdminBase):
         """
         await self.client.routes.refresh(validate_topic(topic))
         masters = await self._masters(cluster)
-        await each(masters.values(), lambda address: api.delete_topic(self.client.pool, address, topic, timeout_s=self._timeout_s))
+        await each(
+            masters.values(),
+            lambda address: api.delete_topic(
+                self.client.pool, address, topic, timeout_s=self._timeout_s
+            ),
+        )
         for server in self.client.name_servers.addresses:
-            await api.delete_topic_in_name_server(self.client.pool, server, topic, timeout_s=self._timeout_s)
+            await api.delete_topic_in_name_server(
+                self.client.pool, server, topic, timeout_s=self._timeout_s
+            )
 
     async def topics(self, *, system: bool = False) -> list[TopicSummary]:
-        """All topics, by name; *system* includes the brokers' own, and retry and dead-letter topics."""
+        """All topics, by name; *system* includes the brokers' own, and retry and dead-letter
+        topics.
+        """
         kinds = await self._topic_kinds()
 
         async def summary(name: str) -> TopicSummary | None:
             try:
                 route = await self._route(name)
             except TopicNotExist:
-                return None  # deleted since it was listed
+                # deleted since it was listed
+                return None
             brokers = tuple(sorted(row.broker_name for row in route.queues))
-            reads, writes = sum(row.read_queues for row in route.queues), sum(row.write_queues for row in route.queues)
+            reads, writes = (
+                sum(row.read_queues for row in route.queues),
+                sum(row.write_queues for row in route.queues),
+            )
             return TopicSummary(name, brokers, reads, writes, kinds[name])
 
-        rows = await each((name for name, kind in sorted(kinds.items()) if system or kind == "application"), summary)
+        rows = await each(
+            (name for name, kind in sorted(kinds.items()) if system or kind == "application"),
+            summary,
+        )
         return [row for row in rows if row is not None]
 
     async def topic(self, topic: str) -> Topic:
@@ -178,7 +240,9 @@ class TopicCalls(AdminBase):
         async def at(master: tuple[str, str]) -> tuple[BrokerTopic, list[str]]:
             broker, address = master
             config = await self._config(address, topic)
-            groups = await api.topic_groups(self.client.pool, address, topic, timeout_s=self._timeout_s)
+            groups = await api.topic_groups(
+                self.client.pool, address, topic, timeout_s=self._timeout_s
+            )
             row = BrokerTopic(
                 broker=broker,
                 cluster=clusters[broker],
@@ -204,11 +268,15 @@ class TopicCalls(AdminBase):
     async def _config(self, address: str, topic: str) -> TopicConfig:
         """Raises TopicNotExist. Brokers of 4.x show all topics or none."""
         try:
-            return await api.topic_config(self.client.pool, address, topic, timeout_s=self._timeout_s)
+            return await api.topic_config(
+                self.client.pool, address, topic, timeout_s=self._timeout_s
+            )
         except NotSupported:
             table = await api.topic_configs(self.client.pool, address, timeout_s=self._timeout_s)
         if topic not in table:
-            raise TopicNotExist(ResponseCode.TOPIC_NOT_EXIST, f'no topic "{topic}" in this broker', address)
+            raise TopicNotExist(
+                ResponseCode.TOPIC_NOT_EXIST, f'no topic "{topic}" in this broker', address
+            )
         return table[topic]
 
     async def route(self, topic: str) -> TopicRouteData:
@@ -219,12 +287,15 @@ class TopicCalls(AdminBase):
         """The offsets in each queue of the topic. Raises NoRoute."""
         rows: dict[MessageQueue, TopicOffset] = {}
         for address in (await self._topic_masters(topic)).values():
-            rows |= await api.topic_stats(self.client.pool, address, topic, timeout_s=self._timeout_s)
+            rows |= await api.topic_stats(
+                self.client.pool, address, topic, timeout_s=self._timeout_s
+            )
         return [
-            QueueOffsets(queue, row.min_offset, row.max_offset, row.last_update_timestamp or None) for queue, row in sorted(rows.items())
+            QueueOffsets(queue, row.min_offset, row.max_offset, row.last_update_timestamp or None)
+            for queue, row in sorted(rows.items())
         ]
 
-    # --- brokers -----------------------------------------------------------------------------------------------------
+    # --- brokers ----------------------------------------------------------------------------------
 
     async def brokers(self) -> list[BrokerStatus]:
         """Return every broker that the name server knows, with its version and figures.
@@ -237,40 +308,69 @@ class TopicCalls(AdminBase):
         async def status(row: tuple[str, str, int, str]) -> BrokerStatus:
             name, cluster, broker_id, address = row
             try:
-                figures = await api.broker_runtime_info(self.client.pool, address, timeout_s=self._timeout_s)
+                figures = await api.broker_runtime_info(
+                    self.client.pool, address, timeout_s=self._timeout_s
+                )
             except (BrokerError, TransportError) as exc:
-                return BrokerStatus(name=name, cluster=cluster, broker_id=broker_id, address=address, figures={}, trouble=str(exc))
+                return BrokerStatus(
+                    name=name,
+                    cluster=cluster,
+                    broker_id=broker_id,
+                    address=address,
+                    figures={},
+                    trouble=str(exc),
+                )
             return broker_status(name, cluster, broker_id, address, figures)
 
-        rows = [(b.broker_name, b.cluster, i, at) for _, b in sorted(info.brokers.items()) for i, at in sorted(b.addresses.items())]
+        rows = [
+            (b.broker_name, b.cluster, i, at)
+            for _, b in sorted(info.brokers.items())
+            for i, at in sorted(b.addresses.items())
+        ]
         lost = [
-            BrokerStatus(name=b.broker_name, cluster=b.cluster, broker_id=i, address=at, figures={}, trouble=_LOST)
+            BrokerStatus(
+                name=b.broker_name,
+                cluster=b.cluster,
+                broker_id=i,
+                address=at,
+                figures={},
+                trouble=_LOST,
+            )
             for _, b in sorted(info.lost.items())
             for i, at in b.addresses.items()
         ]
         return [*await each(rows, status), *lost]
 
     async def delay_levels(self, topic: str) -> DelayLevels:
-        """The delay levels for messages to *topic*; if its brokers differ, those of the one with the fewest.
+        """The delay levels for messages to *topic*; if its brokers differ, those of the one with
+        the fewest.
 
         Raises BrokerError if a broker does not show its settings.
         """
         try:
             masters = master_addresses(await self._route(topic))
-        except TopicNotExist:  # whichever broker will create it
+        except TopicNotExist:
+            # whichever broker will create it
             masters = await self._masters()
-        tables = await each(masters.values(), lambda address: api.delay_levels(self.client.pool, address, timeout_s=self._timeout_s))
+        tables = await each(
+            masters.values(),
+            lambda address: api.delay_levels(self.client.pool, address, timeout_s=self._timeout_s),
+        )
         return min(tables, key=lambda table: len(table.delays_ms))
 
 
-def _check_settings(queues: int | None, perm: Permission | None, message_type: MessageType | None) -> None:
+def _check_settings(
+    queues: int | None, perm: Permission | None, message_type: MessageType | None
+) -> None:
     check_type("queues", queues, int | None, "int or None")
     if queues is not None and queues < 1:
         raise InvalidOption(f"a topic of {queues} queues: at least 1 is needed")
     if perm is not None and perm not in PERMISSIONS:
         raise InvalidOption(f"permission {perm!r} is none of {', '.join(PERMISSIONS)}")
     if message_type is not None and message_type not in get_args(MessageType):
-        raise InvalidOption(f"message type {message_type!r} is none of {', '.join(get_args(MessageType))}")
+        raise InvalidOption(
+            f"message type {message_type!r} is none of {', '.join(get_args(MessageType))}"
+        )
 
 
 def _settings(config: TopicConfig) -> dict[str, SettingValue | None]:
@@ -281,13 +381,19 @@ def _settings(config: TopicConfig) -> dict[str, SettingValue | None]:
         "perm": permission(config.perm),
         "order": config.order,
         "message_type": config.attributes.get(MESSAGE_TYPE),
-        "whole_batches": config.attributes.get(QUEUE_TYPE) == BATCHES,  # decided when it is made
+        # decided when it is made
+        "whole_batches": config.attributes.get(QUEUE_TYPE) == BATCHES,
     }
 
 
 def _changed(known: TopicConfig, changes: Mapping[str, SettingValue]) -> TopicConfig:
-    """*changes* as ``update_topic`` names them. Of the attributes only what changes: some are fixed at creation."""
-    fields: dict[str, Any] = {name: value for name, value in changes.items() if name != "message_type"}
+    """*changes* as ``update_topic`` names them.
+
+    Of the attributes only what changes: some are fixed at creation.
+    """
+    fields: dict[str, Any] = {
+        name: value for name, value in changes.items() if name != "message_type"
+    }
     if "perm" in fields:
         fields["perm"] = PERMISSIONS[fields["perm"]]
     attributes = {MESSAGE_TYPE: str(changes["message_type"])} if "message_type" in changes else {}
@@ -299,7 +405,9 @@ def permission(perm: int) -> str:
     return ("r" if perm & PERM_READ else "") + ("w" if perm & PERM_WRITE else "")
 
 
-def broker_status(name: str, cluster: str, broker_id: int, address: str, figures: dict[str, str]) -> BrokerStatus:
+def broker_status(
+    name: str, cluster: str, broker_id: int, address: str, figures: dict[str, str]
+) -> BrokerStatus:
     """None for figures that a release does not report, or not as a number."""
     oldest = _int(figures, "earliestMessageTimeStamp")
     return BrokerStatus(
@@ -309,7 +417,8 @@ def broker_status(name: str, cluster: str, broker_id: int, address: str, figures
         address=address,
         version=_version(figures),
         puts_per_s=_float(figures, "putTps"),
-        gets_per_s=_float(figures, "getTransferredTps") or _float(figures, "getTransferedTps"),  # the second is how 4.x spells it
+        # the second is how 4.x spells it
+        gets_per_s=_float(figures, "getTransferredTps") or _float(figures, "getTransferedTps"),
         puts_today=_difference(figures, "msgPutTotalTodayNow", "msgPutTotalTodayMorning"),
         gets_today=_difference(figures, "msgGetTotalTodayNow", "msgGetTotalTodayMorning"),
         disk_used=_float(figures, "commitLogDiskRatio"),
@@ -319,7 +428,10 @@ def broker_status(name: str, cluster: str, broker_id: int, address: str, figures
 
 
 def _version(figures: dict[str, str]) -> str | None:
-    """``5.5.0`` for V5_5_0; not every release reports the number behind the name. Ours has one of its own beside that of its protocol."""
+    """``5.5.0`` for V5_5_0; not every release reports the number behind the name.
+
+    Ours has one of its own beside that of its protocol.
+    """
     if ours := figures.get(OWN_VERSION_FIGURE):
         return f"ogive {ours}"
     name = figures.get("brokerVersionDesc")

@@ -1,10 +1,21 @@
-"""One short coroutine per RPC: header, request, check, typed result. Retries, caches and choices are the callers'.
+"""One short coroutine per RPC: header, request, check, typed result.
 
-Every call takes the pool, the ``host:port`` to ask, and its own time budget. Each raises TransportError when the peer could not be asked,
-the BrokerError for an answer that is not SUCCESS, and ProtocolError for an answer that cannot be read.
+Retries, caches and choices are the callers'.
+
+Every call takes the pool, the ``host:port`` to ask, and its own time budget. Each raises
+TransportError when the peer could not be asked, the BrokerError for an answer that is not SUCCESS,
+and ProtocolError for an answer that cannot be read.
 """
 
-from ogive.client.api.access import create_user, delete_acl, delete_user, list_acls, list_users, update_acl, update_user
+from ogive.client.api.access import (
+    create_user,
+    delete_acl,
+    delete_user,
+    list_acls,
+    list_users,
+    update_acl,
+    update_user,
+)
 from ogive.client.api.answering import refusal, success
 from ogive.client.api.brokers import broker_runtime_info, broker_settings, delay_levels
 from ogive.client.api.calling import REQUEST_TIMEOUT_S, check, request
@@ -29,7 +40,12 @@ from ogive.client.api.members import (
     unlock_queues,
     unregister,
 )
-from ogive.client.api.name_server import delete_topic_in_name_server, get_cluster_info, get_route, topic_list
+from ogive.client.api.name_server import (
+    delete_topic_in_name_server,
+    get_cluster_info,
+    get_route,
+    topic_list,
+)
 from ogive.client.api.offsets import (
     earliest_store_time,
     max_offset,
@@ -52,8 +68,22 @@ from ogive.client.api.pulling import (
     read_messages,
     view_message,
 )
-from ogive.client.api.sending import SEND_BACK_TIMEOUT_S, end_transaction, recall_message, send_back, send_message, send_reply
-from ogive.client.api.topics import create_topic, delete_topic, topic_config, topic_configs, topic_groups, topic_stats
+from ogive.client.api.sending import (
+    SEND_BACK_TIMEOUT_S,
+    end_transaction,
+    recall_message,
+    send_back,
+    send_message,
+    send_reply,
+)
+from ogive.client.api.topics import (
+    create_topic,
+    delete_topic,
+    topic_config,
+    topic_configs,
+    topic_groups,
+    topic_stats,
+)
 
 __all__ = [
     "LOCK_TIMEOUT_S",

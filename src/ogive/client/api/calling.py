@@ -22,6 +22,8 @@ def check(reply: RemotingCommand, address: str) -> RemotingCommand:
     raise broker_error(reply.code, reply.remark, address)
 
 
-async def ask(pool: ConnectionPool, address: str, header: Header, timeout_s: float, body: bytes = b"") -> RemotingCommand:
+async def ask(
+    pool: ConnectionPool, address: str, header: Header, timeout_s: float, body: bytes = b""
+) -> RemotingCommand:
     """The answer, which says SUCCESS."""
     return check(await pool.call(address, request(header, body), timeout_s), address)

@@ -8,7 +8,14 @@ from ogive.client.api.calling import REQUEST_TIMEOUT_S, ask, check, request
 from ogive.model import MessageQueue
 from ogive.transport.pool import ConnectionPool
 from ogive.wire import headers as h
-from ogive.wire.bodies import HeartbeatData, LockBatchBody, SubscriptionData, consumer_ids_loads, dumps, locked_queues_loads
+from ogive.wire.bodies import (
+    HeartbeatData,
+    LockBatchBody,
+    SubscriptionData,
+    consumer_ids_loads,
+    dumps,
+    locked_queues_loads,
+)
 from ogive.wire.headers import decode_header
 
 LOCK_TIMEOUT_S: Final = 1.0
@@ -22,9 +29,14 @@ class HeartbeatAnswer:
     subscription_changed: bool | None
 
 
-async def heartbeat(pool: ConnectionPool, address: str, data: HeartbeatData, *, timeout_s: float = REQUEST_TIMEOUT_S) -> HeartbeatAnswer:
+async def heartbeat(
+    pool: ConnectionPool, address: str, data: HeartbeatData, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> HeartbeatAnswer:
     """Tell a broker who we are."""
-    header = decode_header(h.HeartbeatResponse, (await ask(pool, address, h.HeartbeatRequest(), timeout_s, data.encode())).ext_fields)
+    header = decode_header(
+        h.HeartbeatResponse,
+        (await ask(pool, address, h.HeartbeatRequest(), timeout_s, data.encode())).ext_fields,
+    )
     return HeartbeatAnswer(header.supports_v2, header.subscription_changed)
 
 
@@ -37,21 +49,41 @@ async def unregister(
     consumer_group: str | None = None,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> None:
-    header = h.UnregisterClientRequest(client_id=client_id, producer_group=producer_group, consumer_group=consumer_group)
+    header = h.UnregisterClientRequest(
+        client_id=client_id, producer_group=producer_group, consumer_group=consumer_group
+    )
     await ask(pool, address, header, timeout_s)
 
 
 async def check_client_config(
-    pool: ConnectionPool, address: str, client_id: str, group: str, subscription: SubscriptionData, *, timeout_s: float = REQUEST_TIMEOUT_S
+    pool: ConnectionPool,
+    address: str,
+    client_id: str,
+    group: str,
+    subscription: SubscriptionData,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> None:
-    """Whether the broker can filter like this. Raises SubscriptionInvalid, and BrokerInternalError where it filters by tags only."""
-    body = dumps({"clientId": client_id, "group": group, "subscriptionData": subscription.to_json()})
+    """Whether the broker can filter like this.
+
+    Raises SubscriptionInvalid, and BrokerInternalError where it filters by tags only.
+    """
+    body = dumps(
+        {"clientId": client_id, "group": group, "subscriptionData": subscription.to_json()}
+    )
     await ask(pool, address, h.CheckClientConfigRequest(), timeout_s, body)
 
 
-async def consumer_ids(pool: ConnectionPool, address: str, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> list[str]:
-    """Client ids of the members that this broker knows. Brokers of 4.x and 5.x answer a group without members with SYSTEM_ERROR."""
-    return consumer_ids_loads((await ask(pool, address, h.GetConsumerListRequest(consumer_group=group), timeout_s)).body)
+async def consumer_ids(
+    pool: ConnectionPool, address: str, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> list[str]:
+    """Client ids of the members that this broker knows.
+
+    Brokers of 4.x and 5.x answer a group without members with SYSTEM_ERROR.
+    """
+    return consumer_ids_loads(
+        (await ask(pool, address, h.GetConsumerListRequest(consumer_group=group), timeout_s)).body
+    )
 
 
 async def lock_queues(
@@ -63,9 +95,13 @@ async def lock_queues(
     *,
     timeout_s: float = LOCK_TIMEOUT_S,
 ) -> list[MessageQueue]:
-    """Lock queues of one broker for an orderly consumer, or renew the locks; returns those that are locked now."""
+    """Lock queues of one broker for an orderly consumer, or renew the locks; returns those that are
+    locked now.
+    """
     body = LockBatchBody(group=group, client_id=client_id, queues=tuple(queues)).encode()
-    return locked_queues_loads((await ask(pool, address, h.LockBatchRequest(), timeout_s, body)).body)
+    return locked_queues_loads(
+        (await ask(pool, address, h.LockBatchRequest(), timeout_s, body)).body
+    )
 
 
 async def unlock_queues(
@@ -78,7 +114,10 @@ async def unlock_queues(
     oneway: bool = False,
     timeout_s: float = LOCK_TIMEOUT_S,
 ) -> None:
-    command = request(h.UnlockBatchRequest(), LockBatchBody(group=group, client_id=client_id, queues=tuple(queues)).encode())
+    command = request(
+        h.UnlockBatchRequest(),
+        LockBatchBody(group=group, client_id=client_id, queues=tuple(queues)).encode(),
+    )
     if oneway:
         await pool.send(address, command)
     else:

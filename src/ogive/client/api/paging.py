@@ -10,14 +10,22 @@ from ogive.wire.bodies import loads_table
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import Header
 
-PAGE: Final = 2000  # topics or groups that a broker of 5.4 answers at a time
+# topics or groups that a broker of 5.4 answers at a time
+PAGE: Final = 2000
 MAX_PAGED: Final = 200_000
 
 
 async def pages(
-    header: Callable[[int], Header], table: str, total: str, pool: ConnectionPool, address: str, timeout_s: float
+    header: Callable[[int], Header],
+    table: str,
+    total: str,
+    pool: ConnectionPool,
+    address: str,
+    timeout_s: float,
 ) -> list[tuple[str, Any]]:
-    """The rows of *table*, whose requests *header* makes from the row to begin with; *total* is the field that says how many there are."""
+    """The rows of *table*, whose requests *header* makes from the row to begin with; *total* is the
+    field that says how many there are.
+    """
     rows: dict[str, Any] = {}
     seq = 0
     while True:

@@ -12,16 +12,26 @@ from ogive.wire import headers as h
 from ogive.wire.codes import PullSysFlag, SysFlag
 from ogive.wire.compression import MAX_INFLATED_BYTES
 from ogive.wire.headers import decode_header
-from ogive.wire.message import DamagedMessage, NoRecord, decode_message, decode_messages, decode_some
+from ogive.wire.message import (
+    DamagedMessage,
+    NoRecord,
+    decode_message,
+    decode_messages,
+    decode_some,
+)
 
-MAX_FOUND: Final = 32  # messages that a look-up by key gives (defaultQueryMaxNum)
-PULL_SUSPEND_S: Final = 15.0  # how long a broker holds a pull that finds nothing (BROKER_SUSPEND_MAX_TIME_MILLIS)
+# messages that a look-up by key gives (defaultQueryMaxNum)
+MAX_FOUND: Final = 32
+# how long a broker holds a pull that finds nothing (BROKER_SUSPEND_MAX_TIME_MILLIS)
+PULL_SUSPEND_S: Final = 15.0
 PULL_TIMEOUT_S: Final = 30.0  # CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND
 
 
 @dataclass(frozen=True, slots=True)
 class RawPull:
-    """One pull's answer with its records as they came: back to back in *body*, in the commit log's layout."""
+    """One pull's answer with its records as they came: back to back in *body*, in the commit log's
+    layout.
+    """
 
     status: PullStatus
     next_offset: int
@@ -39,26 +49,53 @@ _PULLED: Final = {
 }
 
 
-async def pull_raw(pool: ConnectionPool, address: str, header: h.PullMessageRequest, *, timeout_s: float = PULL_TIMEOUT_S) -> RawPull:
-    """A pull without decoding, for readers of whole blocks. *timeout_s* must be longer than the time the broker may hold the request."""
+async def pull_raw(
+    pool: ConnectionPool,
+    address: str,
+    header: h.PullMessageRequest,
+    *,
+    timeout_s: float = PULL_TIMEOUT_S,
+) -> RawPull:
+    """A pull without decoding, for readers of whole blocks.
+
+    *timeout_s* must be longer than the time the broker may hold the request.
+    """
     reply = await pool.call(address, request(header), timeout_s)
-    status = _PULLED.get(reply.code)  # type: ignore[call-overload]  # an unknown code is no member, and gives None
+    # an unknown code is no member, and gives None
+    status = _PULLED.get(reply.code)  # type: ignore[call-overload]
     if status is None:
         raise broker_error(reply.code, reply.remark, address)
     answer = decode_header(h.PullMessageResponse, reply.ext_fields)
     if answer.next_begin_offset < 0:
-        raise ProtocolError(f"{address} says that a pull goes on at {answer.next_begin_offset}: no queue has such a place")
-    return RawPull(status, answer.next_begin_offset, answer.min_offset, answer.max_offset, answer.suggest_which_broker_id, reply.body)
+        raise ProtocolError(
+            f"{address} says that a pull goes on at {answer.next_begin_offset}: no queue has such "
+            "a place"
+        )
+    return RawPull(
+        status,
+        answer.next_begin_offset,
+        answer.min_offset,
+        answer.max_offset,
+        answer.suggest_which_broker_id,
+        reply.body,
+    )
 
 
 async def pull_message(
-    pool: ConnectionPool, address: str, header: h.PullMessageRequest, *, broker_name: str, timeout_s: float = PULL_TIMEOUT_S
+    pool: ConnectionPool,
+    address: str,
+    header: h.PullMessageRequest,
+    *,
+    broker_name: str,
+    timeout_s: float = PULL_TIMEOUT_S,
 ) -> PullResult:
-    """A pull with its messages decoded and inflated; *broker_name* goes into their queues. Raises DamagedMessage and NoRecord, too.
+    """A pull with its messages decoded and inflated; *broker_name* goes into their queues.
 
-    What is left of an answer behind MAX_INFLATED_BYTES comes with the next pull. Of a batch that the broker keeps as one record, all
-    messages from the asked offset on come, however few were asked for.
-    Differs from Java, whose client hands out those before the asked offset again.
+    Raises DamagedMessage and NoRecord, too.
+
+    What is left of an answer behind MAX_INFLATED_BYTES comes with the next pull. Of a batch that
+    the broker keeps as one record, all messages from the asked offset on come, however few were
+    asked for. Differs from Java, whose client hands out those before the asked offset again.
     """
     raw = await pull_raw(pool, address, header, timeout_s=timeout_s)
     body = raw.body if raw.status is PullStatus.FOUND else b""
@@ -68,40 +105,73 @@ async def pull_message(
         exc.next_offset = raw.next_offset
         raise
     except NoRecord as exc:
-        place = f"{address} answered a pull of {header.topic}/{broker_name}/{header.queue_id} at {header.queue_offset}"
+        place = (
+            f"{address} answered a pull of {header.topic}/{broker_name}/{header.queue_id} at "
+            f"{header.queue_offset}"
+        )
         behind = f"{len(exc.intact)} messages and then bytes" if exc.intact else "bytes"
         raise NoRecord(f"{place} with {behind} that are no message: {exc}", exc.intact) from None
     messages = _from(header.queue_offset, messages)
     _check_places(messages, header, raw.next_offset, address)
     next_offset = raw.next_offset if end == len(body) else messages[-1].queue_offset + 1
-    return PullResult(raw.status, next_offset, raw.min_offset, raw.max_offset, tuple(messages), raw.suggested_broker_id)
+    return PullResult(
+        raw.status,
+        next_offset,
+        raw.min_offset,
+        raw.max_offset,
+        tuple(messages),
+        raw.suggested_broker_id,
+    )
 
 
 def _from(offset: int, messages: list[MessageExt]) -> list[MessageExt]:
-    """Without what stands before *offset* in the batch that holds it: a broker sends the whole record."""
-    before = offset - messages[0].queue_offset if messages and messages[0].sys_flag & SysFlag.INNER_BATCH else 0
-    if not 0 < before < len(messages) or messages[before].commitlog_offset != messages[0].commitlog_offset:
+    """Without what stands before *offset* in the batch that holds it: a broker sends the whole
+    record.
+    """
+    before = (
+        offset - messages[0].queue_offset
+        if messages and messages[0].sys_flag & SysFlag.INNER_BATCH
+        else 0
+    )
+    if (
+        not 0 < before < len(messages)
+        or messages[before].commitlog_offset != messages[0].commitlog_offset
+    ):
         return messages
     return messages[before:]
 
 
-def _check_places(messages: Sequence[MessageExt], header: h.PullMessageRequest, end: int, address: str) -> None:
-    """Raises NoRecord where a record's own offset is none that can follow: no checksum covers it, and a group's progress goes by it."""
+def _check_places(
+    messages: Sequence[MessageExt], header: h.PullMessageRequest, end: int, address: str
+) -> None:
+    """Raises NoRecord where a record's own offset is none that can follow: no checksum covers it,
+    and a group's progress goes by it.
+    """
     at = header.queue_offset
     for index, message in enumerate(messages):
         if not at <= message.queue_offset < end:
             raise NoRecord(
-                f"{address} answered a pull of {header.topic}/{header.queue_id} at {header.queue_offset}, to go on at {end}, with a "
-                f"message that says it has offset {message.queue_offset}, where {at} or a later one must come",
+                f"{address} answered a pull of {header.topic}/{header.queue_id} at "
+                f"{header.queue_offset}, to go on at {end}, with a "
+                f"message that says it has offset {message.queue_offset}, where {at} or a later "
+                "one must come",
                 messages[:index],
             )
         at = message.queue_offset + 1
 
 
 async def read_messages(
-    pool: ConnectionPool, address: str, queue: MessageQueue, offset: int, count: int, *, timeout_s: float = REQUEST_TIMEOUT_S
+    pool: ConnectionPool,
+    address: str,
+    queue: MessageQueue,
+    offset: int,
+    count: int,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> PullResult:
-    """Up to *count* messages from *offset* on, just to look at them: without progress of any group, and without waiting."""
+    """Up to *count* messages from *offset* on, just to look at them: without progress of any group,
+    and without waiting.
+    """
     header = h.PullMessageRequest(
         consumer_group=TOOLS_GROUP,
         topic=queue.topic,
@@ -112,13 +182,22 @@ async def read_messages(
         commit_offset=0,
         subscription="*",
     )
-    return await pull_message(pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s)
+    return await pull_message(
+        pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s
+    )
 
 
 async def view_message(
-    pool: ConnectionPool, address: str, commitlog_offset: int, topic: str | None = None, *, timeout_s: float = REQUEST_TIMEOUT_S
+    pool: ConnectionPool,
+    address: str,
+    commitlog_offset: int,
+    topic: str | None = None,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> MessageExt:
-    """The message at a commit-log offset (see ``parse_offset_message_id``); its queue has no broker name."""
+    """The message at a commit-log offset (see ``parse_offset_message_id``); its queue has no broker
+    name.
+    """
     header = h.ViewMessageRequest(offset=commitlog_offset, topic=topic)
     return decode_message((await ask(pool, address, header, timeout_s)).body)
 
@@ -135,11 +214,14 @@ async def query_messages(
     broker_name: str = "",
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> list[MessageExt]:
-    """Messages under *key* in the broker's index, which goes by a hash: the caller looks whether each really has the key.
+    """Messages under *key* in the broker's index, which goes by a hash: the caller looks whether
+    each really has the key.
 
     Behind MAX_INFLATED_BYTES of inflated bodies they stay compressed.
     """
-    header = h.QueryMessageRequest(topic=topic, key=key, max_num=limit, begin_timestamp=begin_ms, end_timestamp=end_ms)
+    header = h.QueryMessageRequest(
+        topic=topic, key=key, max_num=limit, begin_timestamp=begin_ms, end_timestamp=end_ms
+    )
     try:
         body = (await ask(pool, address, header, timeout_s)).body
     except QueryNotFound:

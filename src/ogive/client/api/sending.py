@@ -25,7 +25,9 @@ async def send_message(
     batch: bool = False,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> SendResult:
-    """One try of one message, or of one batch (*body* as ``encode_batch`` makes it). *message_id* is handed through to the result.
+    """One try of one message, or of one batch (*body* as ``encode_batch`` makes it).
+
+    *message_id* is handed through to the result.
 
     Raises the BrokerError where it was not stored.
     """
@@ -38,21 +40,42 @@ async def send_message(
         raise broker_error(reply.code, reply.remark, address)
     answer = decode_header(h.SendMessageResponse, reply.ext_fields)
     queue = MessageQueue(header.topic, broker_name, answer.queue_id)
-    return SendResult(status, message_id or answer.msg_id, answer.msg_id, queue, answer.queue_offset, answer.recall_handle)
+    return SendResult(
+        status,
+        message_id or answer.msg_id,
+        answer.msg_id,
+        queue,
+        answer.queue_offset,
+        answer.recall_handle,
+    )
 
 
 async def recall_message(
-    pool: ConnectionPool, address: str, header: h.RecallMessageRequest, *, timeout_s: float = REQUEST_TIMEOUT_S
+    pool: ConnectionPool,
+    address: str,
+    header: h.RecallMessageRequest,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> RecallResult:
     """Take a message back that waits for its time."""
-    answer = decode_header(h.RecallMessageResponse, (await ask(pool, address, header, timeout_s)).ext_fields)
+    answer = decode_header(
+        h.RecallMessageResponse, (await ask(pool, address, header, timeout_s)).ext_fields
+    )
     return RecallResult(answer.msg_id, answer.recalled)
 
 
 async def send_reply(
-    pool: ConnectionPool, address: str, header: h.SendReplyMessageRequestV2, body: bytes, *, timeout_s: float = REQUEST_TIMEOUT_S
+    pool: ConnectionPool,
+    address: str,
+    header: h.SendReplyMessageRequestV2,
+    body: bytes,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> None:
-    """Have the broker bring a reply to the client that asked. Raises BrokerInternalError where it cannot reach that client."""
+    """Have the broker bring a reply to the client that asked.
+
+    Raises BrokerInternalError where it cannot reach that client.
+    """
     await ask(pool, address, header, timeout_s, body)
 
 
@@ -66,7 +89,9 @@ async def send_back(
     max_reconsume_times: int | None = None,
     timeout_s: float = SEND_BACK_TIMEOUT_S,
 ) -> None:
-    """Ask for the message again, later: level 0 is the broker's choice (3 + reconsume times), below 0 the dead-letter topic at once."""
+    """Ask for the message again, later: level 0 is the broker's choice (3 + reconsume times), below
+    0 the dead-letter topic at once.
+    """
     header = h.ConsumerSendMsgBackRequest(
         offset=message.commitlog_offset,
         group=group,
@@ -79,7 +104,14 @@ async def send_back(
 
 
 async def end_transaction(
-    pool: ConnectionPool, address: str, header: h.EndTransactionRequest, *, timeout_s: float = REQUEST_TIMEOUT_S
+    pool: ConnectionPool,
+    address: str,
+    header: h.EndTransactionRequest,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> None:
-    """Commit or roll back, and wait until that is done. A broker does not answer the decision "unknown"."""
+    """Commit or roll back, and wait until that is done.
+
+    A broker does not answer the decision "unknown".
+    """
     await ask(pool, address, header, timeout_s)

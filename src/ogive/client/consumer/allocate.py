@@ -1,7 +1,9 @@
-"""Allocation strategies: pure functions that divide a topic's queues, with the same result at every member. Source: rebalance/*.java, 5.5.
+"""Allocation strategies: pure functions that divide a topic's queues, with the same result at every
+member. Source: rebalance/*.java, 5.5.
 
-Members and queues are given in order (ids as plain strings; queues by topic, broker name, queue id); *me* is one of the members. Together
-the members take every queue exactly once, unless a strategy says otherwise.
+Members and queues are given in order (ids as plain strings; queues by topic, broker name, queue
+id); *me* is one of the members. Together the members take every queue exactly once, unless a
+strategy says otherwise.
 """
 
 import bisect
@@ -17,25 +19,36 @@ Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], list[MessageQu
 
 
 def average(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
-    """Neighbouring queues, the first members take one more where the division leaves a rest. Java's default (AVG)."""
+    """Neighbouring queues, the first members take one more where the division leaves a rest.
+
+    Java's default (AVG).
+    """
     index, extra = members.index(me), len(queues) % len(members)
     share = len(queues) // len(members)
     start = index * share + min(index, extra)
     return list(queues[start : start + share + (index < extra)])
 
 
-def average_by_circle(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
+def average_by_circle(
+    queues: Sequence[MessageQueue], members: Sequence[str], me: str
+) -> list[MessageQueue]:
     """Queues dealt out one by one (AVG_BY_CIRCLE)."""
     return list(queues[members.index(me) :: len(members)])
 
 
 def consistent_hash(virtual_nodes: int = 10) -> Strategy:
-    """A ring with *virtual_nodes* points for each member: a member that comes or goes moves few queues (CONSISTENT_HASH)."""
+    """A ring with *virtual_nodes* points for each member: a member that comes or goes moves few
+    queues (CONSISTENT_HASH).
+    """
     if virtual_nodes < 1:
         raise InvalidOption("a ring needs at least one virtual node for each member")
 
-    def allocate(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
-        ring = {_ring_point(f"{member}-{k}"): member for member in members for k in range(virtual_nodes)}
+    def allocate(
+        queues: Sequence[MessageQueue], members: Sequence[str], me: str
+    ) -> list[MessageQueue]:
+        ring = {
+            _ring_point(f"{member}-{k}"): member for member in members for k in range(virtual_nodes)
+        }
         points = sorted(ring)
 
         def owner(queue: MessageQueue) -> str:
@@ -48,18 +61,24 @@ def consistent_hash(virtual_nodes: int = 10) -> Strategy:
 
 
 def by_config(mine: Iterable[MessageQueue]) -> Strategy:
-    """Exactly the queues in *mine*, whoever else is a member; the other members must be configured not to take them (CONFIG).
+    """Exactly the queues in *mine*, whoever else is a member; the other members must be configured
+    not to take them (CONFIG).
 
-    Differs from Java: queues that the topic does not have are ignored, and *mine* may have queues of several topics.
+    Differs from Java: queues that the topic does not have are ignored, and *mine* may have queues
+    of several topics.
     """
     wanted = frozenset(mine)
     return lambda queues, members, me: [queue for queue in queues if queue in wanted]
 
 
 def machine_room(rooms: Collection[str]) -> Strategy:
-    """Only queues of brokers named ``room@broker`` with a room of *rooms*; the queues of other rooms are not consumed (MACHINE_ROOM)."""
+    """Only queues of brokers named ``room@broker`` with a room of *rooms*; the queues of other
+    rooms are not consumed (MACHINE_ROOM).
+    """
 
-    def allocate(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
+    def allocate(
+        queues: Sequence[MessageQueue], members: Sequence[str], me: str
+    ) -> list[MessageQueue]:
         ours = [queue for queue in queues if _room_of_broker(queue) in rooms]
         index, (share, extra) = members.index(me), divmod(len(ours), len(members))
         mine = ours[share * index : share * (index + 1)]
@@ -68,16 +87,28 @@ def machine_room(rooms: Collection[str]) -> Strategy:
     return allocate
 
 
-def machine_room_nearby(inner: Strategy, room_of_queue: Callable[[MessageQueue], str], room_of_member: Callable[[str], str]) -> Strategy:
-    """Queues of my room are shared by *inner* within the room; queues of rooms without a member, by all (MACHINE_ROOM_NEARBY)."""
+def machine_room_nearby(
+    inner: Strategy,
+    room_of_queue: Callable[[MessageQueue], str],
+    room_of_member: Callable[[str], str],
+) -> Strategy:
+    """Queues of my room are shared by *inner* within the room; queues of rooms without a member, by
+    all (MACHINE_ROOM_NEARBY).
+    """
 
-    def allocate(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:
+    def allocate(
+        queues: Sequence[MessageQueue], members: Sequence[str], me: str
+    ) -> list[MessageQueue]:
         members_by_room: dict[str, list[str]] = {}
         for member in members:
-            members_by_room.setdefault(_named_room(room_of_member(member), member), []).append(member)
+            members_by_room.setdefault(_named_room(room_of_member(member), member), []).append(
+                member
+            )
         queues_by_room: dict[str, list[MessageQueue]] = {}
         for queue in queues:
-            queues_by_room.setdefault(_named_room(room_of_queue(queue), str(queue)), []).append(queue)
+            queues_by_room.setdefault(_named_room(room_of_queue(queue), str(queue)), []).append(
+                queue
+            )
         mine: list[MessageQueue] = []
         my_room = room_of_member(me)
         if my_room in queues_by_room:
@@ -107,7 +138,10 @@ def _ring_point(text: str) -> int:
 
 def _queue_text(queue: MessageQueue) -> str:
     """What Java's toString makes of a queue."""
-    return f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, queueId={queue.queue_id}]"
+    return (
+        f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
+        f"queueId={queue.queue_id}]"
+    )
 
 
 STRATEGIES: Final[dict[str, Strategy]] = {

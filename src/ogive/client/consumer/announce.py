@@ -16,7 +16,10 @@ OnChange = Callable[[list[MessageQueue], list[MessageQueue]], Any]
 
 
 class Announcer:
-    """Calls *on_change*, one call at a time. Changes during a call are reported together in the next one; retry topics are left out."""
+    """Calls *on_change*, one call at a time.
+
+    Changes during a call are reported together in the next one; retry topics are left out.
+    """
 
     def __init__(
         self,
@@ -36,7 +39,9 @@ class Announcer:
             self._telling = self._spawn(self._tell(), "queues changed")
 
     async def _tell(self) -> None:
-        while (held := {queue for queue in self._held if not queue.topic.startswith(RETRY_PREFIX)}) != self._told:
+        while (
+            held := {queue for queue in self._held if not queue.topic.startswith(RETRY_PREFIX)}
+        ) != self._told:
             taken, given_up = sorted(held - self._told), sorted(self._told - held)
             self._told = held
             try:
@@ -44,7 +49,8 @@ class Announcer:
                     await await_in_fresh_context(self._on_change, taken, given_up)
                 else:
                     await asyncio.to_thread(self._on_change, taken, given_up)
-            except BaseException as exc:  # user code: the consumer goes on without it
+            except BaseException as exc:
+                # user code: the consumer goes on without it
                 if must_pass(exc, asyncio.current_task()):
                     raise
                 log.exception("on_change failed for +%d -%d queues", len(taken), len(given_up))

@@ -1,4 +1,6 @@
-"""The RPCs of one consumer group, addressed by queue: broker, time budget, and a fresh route if an error asks for it."""
+"""The RPCs of one consumer group, addressed by queue: broker, time budget, and a fresh route if an
+error asks for it.
+"""
 
 import asyncio
 import contextlib
@@ -29,7 +31,8 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 INNER_GROUP: Final = "CLIENT_INNER_PRODUCER"
-REPLY_TRIES: Final = 3  # brokers, as many as a send tries
+# brokers, as many as a send tries
+REPLY_TRIES: Final = 3
 _NOT_COPIED: Final = {
     # Half-message mark, what goes into the header, and the sum over the old record.
     PropertyName.TRANSACTION_PREPARED,
@@ -64,7 +67,9 @@ class GroupCalls:
         self.group = group
 
     async def _master(self, queue: MessageQueue, call: Callable[[str], Awaitable[T]]) -> T:
-        """Ask the master of the queue's broker; after a failure that blames the route, the next call finds a new one."""
+        """Ask the master of the queue's broker; after a failure that blames the route, the next
+        call finds a new one.
+        """
         try:
             return await call(self._instance.routes.broker_address(queue.broker_name))
         except OgiveError as exc:
@@ -72,12 +77,17 @@ class GroupCalls:
             raise
 
     async def _learn(self, failure: OgiveError, topic: str) -> None:
-        """Ask for the route again if it may be to blame. Whether that works or not, *failure* is what the caller hears of."""
+        """Ask for the route again if it may be to blame.
+
+        Whether that works or not, *failure* is what the caller hears of.
+        """
         if failure.refresh_route:
             with contextlib.suppress(OgiveError):
-                await self._instance.routes.refresh(topic, doubted=isinstance(failure, ConnectError))
+                await self._instance.routes.refresh(
+                    topic, doubted=isinstance(failure, ConnectError)
+                )
 
-    # --- members and locks -------------------------------------------------------------------------------------------
+    # --- members and locks ------------------------------------------------------------------------
 
     async def queues(self, topic: str) -> Sequence[MessageQueue]:
         """The readable queues of *topic*, sorted. Raises NoRoute."""
@@ -97,7 +107,9 @@ class GroupCalls:
 
         return await self._list_keeper(topic, ask)
 
-    async def held_by(self, topic: str, member: str, queues: Collection[MessageQueue], timeout_s: float) -> Collection[MessageQueue]:
+    async def held_by(
+        self, topic: str, member: str, queues: Collection[MessageQueue], timeout_s: float
+    ) -> Collection[MessageQueue]:
         """Return the queues that *member* has, asked through the broker that lists the members.
 
         Our members name only those among *queues*.
@@ -105,16 +117,24 @@ class GroupCalls:
 
         async def ask(some: Sequence[MessageQueue]) -> ConsumerRunningInfo:
             return await self._list_keeper(
-                topic, lambda a: api.consumer_running_info(self._pool, a, self.group, member, queues=some, timeout_s=timeout_s)
+                topic,
+                lambda a: api.consumer_running_info(
+                    self._pool, a, self.group, member, queues=some, timeout_s=timeout_s
+                ),
             )
 
         asked = list(queues)
-        answers = [await ask(asked[at : at + ASKED_IN_ONE]) for at in range(0, len(asked), ASKED_IN_ONE)]
+        answers = [
+            await ask(asked[at : at + ASKED_IN_ONE]) for at in range(0, len(asked), ASKED_IN_ONE)
+        ]
         return {queue for answer in answers for queue in answer.queues}
 
     async def _list_keeper(self, topic: str, call: Callable[[str], Awaitable[T]]) -> T:
         route = await self._instance.routes.find(topic)
-        addresses = sorted(self._instance.routes.group_brokers(route), key=lambda address: self._pool.existing(address) is None)
+        addresses = sorted(
+            self._instance.routes.group_brokers(route),
+            key=lambda address: self._pool.existing(address) is None,
+        )
         for address in addresses:
             try:
                 return await call(address)
@@ -128,7 +148,9 @@ class GroupCalls:
         await self._instance.heartbeat_now()
 
     async def check_filter(self, subscription: SubscriptionData) -> None:
-        """Have a broker check a filter other than tags: better no start than no messages. Does nothing without a route.
+        """Have a broker check a filter other than tags: better no start than no messages.
+
+        Does nothing without a route.
 
         Raises SubscriptionInvalid, and BrokerInternalError from a broker that filters by tags only.
         """
@@ -136,24 +158,43 @@ class GroupCalls:
         if subscription.expression_type == SQL92 and route is not None:
             address = self._instance.routes.any_broker(route)
             await api.check_client_config(
-                self._pool, address, self._instance.client_id, self.group, subscription, timeout_s=self._timeout_s
+                self._pool,
+                address,
+                self._instance.client_id,
+                self.group,
+                subscription,
+                timeout_s=self._timeout_s,
             )
 
-    async def lock(self, queues: Iterable[MessageQueue]) -> tuple[set[MessageQueue], set[MessageQueue]]:
-        """Lock queues, or renew their locks, a request for each broker: (granted, refused). Those of a failing broker are in neither."""
+    async def lock(
+        self, queues: Iterable[MessageQueue]
+    ) -> tuple[set[MessageQueue], set[MessageQueue]]:
+        """Lock queues, or renew their locks, a request for each broker: (granted, refused).
+
+        Those of a failing broker are in neither.
+        """
         granted: set[MessageQueue] = set()
         refused: set[MessageQueue] = set()
 
         async def ask(ours: list[MessageQueue]) -> OgiveError | None:
             try:
-                got = await self._master(ours[0], lambda a: api.lock_queues(self._pool, a, self.group, self._instance.client_id, ours))
+                got = await self._master(
+                    ours[0],
+                    lambda a: api.lock_queues(
+                        self._pool, a, self.group, self._instance.client_id, ours
+                    ),
+                )
             except OgiveError as exc:
                 return exc
             granted.update(set(ours).intersection(got))
             refused.update(set(ours).difference(got))
             return None
 
-        failures = [failure for failure in await asyncio.gather(*map(ask, _by_broker(queues))) if failure is not None]
+        failures = [
+            failure
+            for failure in await asyncio.gather(*map(ask, _by_broker(queues)))
+            if failure is not None
+        ]
         if failures and not granted and not refused:
             raise failures[0]
         return granted, refused
@@ -162,26 +203,43 @@ class GroupCalls:
         """Give locks back. Raises the first failure after every broker was asked."""
 
         async def ask(ours: list[MessageQueue]) -> None:
-            await self._master(ours[0], lambda a: api.unlock_queues(self._pool, a, self.group, self._instance.client_id, ours))
+            await self._master(
+                ours[0],
+                lambda a: api.unlock_queues(
+                    self._pool, a, self.group, self._instance.client_id, ours
+                ),
+            )
 
         results = await asyncio.gather(*map(ask, _by_broker(queues)), return_exceptions=True)
         for failure in results:
             if isinstance(failure, BaseException):
                 raise failure
 
-    # --- offsets -----------------------------------------------------------------------------------------------------
+    # --- offsets ----------------------------------------------------------------------------------
 
-    async def query_offset(self, queue: MessageQueue, *, zero_if_young: bool | None = None) -> int | None:
+    async def query_offset(
+        self, queue: MessageQueue, *, zero_if_young: bool | None = None
+    ) -> int | None:
         """See ``api.query_consumer_offset``."""
         return await self._master(
             queue,
-            lambda a: api.query_consumer_offset(self._pool, a, self.group, queue, zero_if_young=zero_if_young, timeout_s=self._timeout_s),
+            lambda a: api.query_consumer_offset(
+                self._pool,
+                a,
+                self.group,
+                queue,
+                zero_if_young=zero_if_young,
+                timeout_s=self._timeout_s,
+            ),
         )
 
     async def update_offset(self, queue: MessageQueue, offset: int) -> bool:
         """See ``api.update_consumer_offset``."""
         return await self._master(
-            queue, lambda a: api.update_consumer_offset(self._pool, a, self.group, queue, offset, timeout_s=self._timeout_s)
+            queue,
+            lambda a: api.update_consumer_offset(
+                self._pool, a, self.group, queue, offset, timeout_s=self._timeout_s
+            ),
         )
 
     def link(self, queue: MessageQueue) -> Connection | None:
@@ -190,14 +248,23 @@ class GroupCalls:
         return self._pool.existing(address) if address is not None else None
 
     async def max_offset(self, queue: MessageQueue) -> int:
-        return await self._master(queue, lambda a: api.max_offset(self._pool, a, queue, timeout_s=self._timeout_s))
+        return await self._master(
+            queue, lambda a: api.max_offset(self._pool, a, queue, timeout_s=self._timeout_s)
+        )
 
     async def min_offset(self, queue: MessageQueue) -> int:
-        return await self._master(queue, lambda a: api.min_offset(self._pool, a, queue, timeout_s=self._timeout_s))
+        return await self._master(
+            queue, lambda a: api.min_offset(self._pool, a, queue, timeout_s=self._timeout_s)
+        )
 
     async def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first message stored at or after *timestamp_ms*."""
-        return await self._master(queue, lambda a: api.search_offset(self._pool, a, queue, timestamp_ms, timeout_s=self._timeout_s))
+        return await self._master(
+            queue,
+            lambda a: api.search_offset(
+                self._pool, a, queue, timestamp_ms, timeout_s=self._timeout_s
+            ),
+        )
 
     async def start_offset(self, queue: MessageQueue, start: Start) -> int:
         """Where a group begins that has no offset in *queue*."""
@@ -207,7 +274,7 @@ class GroupCalls:
             return await self.min_offset(queue)
         return await self.offset_at(queue, int(start.timestamp() * 1000))
 
-    # --- messages ----------------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     async def pull(
         self,
@@ -223,21 +290,25 @@ class GroupCalls:
     ) -> PullResult:
         """A long poll; with *suspend_s* 0 the broker answers at once.
 
-        With *post_subscription* the request says itself what it wants, else the group's heartbeat has done so.
-        Differs from Java: it carries no progress along, see RemoteOffsetStore. A slave's word that an offset is not there is not believed;
-        without a master it raises NoRoute. A DamagedMessage names the broker whose it is.
+        With *post_subscription* the request says itself what it wants, else the group's heartbeat
+        has done so. Differs from Java: it carries no progress along, see RemoteOffsetStore. A
+        slave's word that an offset is not there is not believed; without a master it raises
+        NoRoute. A DamagedMessage names the broker whose it is.
         """
         timeout_s = suspend_s + api.PULL_TIMEOUT_S - api.PULL_SUSPEND_S
         answering_id = MASTER_ID
         try:
-            address, answering_id = self._instance.routes.readable_broker(queue.broker_name, broker_id)
+            address, answering_id = self._instance.routes.readable_broker(
+                queue.broker_name, broker_id
+            )
             header = PullMessageRequest(
                 consumer_group=self.group,
                 topic=queue.topic,
                 queue_id=queue.queue_id,
                 queue_offset=offset,
                 max_msg_nums=max_messages,
-                sys_flag=(PullSysFlag.SUSPEND if suspend_s > 0 else 0) | (PullSysFlag.SUBSCRIPTION if post_subscription else 0),
+                sys_flag=(PullSysFlag.SUSPEND if suspend_s > 0 else 0)
+                | (PullSysFlag.SUBSCRIPTION if post_subscription else 0),
                 commit_offset=0,
                 suspend_timeout_ms=int(suspend_s * 1000),
                 subscription=subscription.expression if post_subscription else None,
@@ -245,11 +316,23 @@ class GroupCalls:
                 expression_type=subscription.expression_type,
                 max_msg_bytes=max_bytes,
             )
-            result = await api.pull_message(self._pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s)
+            result = await api.pull_message(
+                self._pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s
+            )
             if result.status is PullStatus.OFFSET_ILLEGAL and answering_id != MASTER_ID:
-                log.warning("%s: slave %d does not hold offset %d: it may be behind, the master decides", queue, answering_id, offset)
-                address, answering_id = self._instance.routes.broker_address(queue.broker_name), MASTER_ID
-                result = await api.pull_message(self._pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s)
+                log.warning(
+                    "%s: slave %d does not hold offset %d: it may be behind, the master decides",
+                    queue,
+                    answering_id,
+                    offset,
+                )
+                address, answering_id = (
+                    self._instance.routes.broker_address(queue.broker_name),
+                    MASTER_ID,
+                )
+                result = await api.pull_message(
+                    self._pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s
+                )
             return result
         except DamagedMessage as exc:
             exc.broker_id = answering_id
@@ -259,7 +342,9 @@ class GroupCalls:
             raise
 
     async def send_back(self, message: MessageExt, *, delay_level: int, max_retries: int) -> None:
-        """Ask the broker that holds *message* to deliver it again later (CONSUMER_SEND_MSG_BACK)."""
+        """Ask the broker that holds *message* to deliver it again later
+        (CONSUMER_SEND_MSG_BACK).
+        """
         await self._master(
             message.queue,
             lambda a: api.send_back(
@@ -273,7 +358,9 @@ class GroupCalls:
             ),
         )
 
-    async def send_retry(self, message: MessageExt, *, delay_level: int, reconsume_times: int, max_retries: int) -> None:
+    async def send_retry(
+        self, message: MessageExt, *, delay_level: int, reconsume_times: int, max_retries: int
+    ) -> None:
         """Send a copy of *message* to the group's retry topic, if its broker cannot send it back.
 
         More *reconsume_times* than *max_retries* make the broker put it into the dead-letter topic
@@ -299,20 +386,39 @@ class GroupCalls:
         try:
             await self._send_copy(queue, header, body)
         except MessageIllegal:
-            shorter = encode_properties(fit_properties(properties, MAX_PROPERTIES_BYTES - _ADDED_BYTES)).decode()
+            shorter = encode_properties(
+                fit_properties(properties, MAX_PROPERTIES_BYTES - _ADDED_BYTES)
+            ).decode()
             if shorter == header.properties:
                 raise
             await self._send_copy(queue, replace(header, properties=shorter), body)
 
-    async def _send_copy(self, queue: MessageQueue, header: SendMessageRequestV2, body: bytes) -> None:
+    async def _send_copy(
+        self, queue: MessageQueue, header: SendMessageRequestV2, body: bytes
+    ) -> None:
         address = self._instance.routes.broker_address(queue.broker_name)
-        await api.send_message(self._pool, address, header, body, broker_name=queue.broker_name, timeout_s=api.SEND_BACK_TIMEOUT_S)
+        await api.send_message(
+            self._pool,
+            address,
+            header,
+            body,
+            broker_name=queue.broker_name,
+            timeout_s=api.SEND_BACK_TIMEOUT_S,
+        )
 
-    async def send_reply(self, topic: str, body: bytes, properties: bytes, *, broker_name: str) -> None:
-        """Send a reply through a broker that holds the reply *topic*: by *broker_name* if it does, and by others if that fails."""
-        queues = {queue.broker_name: queue for queue in await self._instance.routes.publish_queues(topic)}
+    async def send_reply(
+        self, topic: str, body: bytes, properties: bytes, *, broker_name: str
+    ) -> None:
+        """Send a reply through a broker that holds the reply *topic*: by *broker_name* if it does,
+        and by others if that fails.
+        """
+        queues = {
+            queue.broker_name: queue for queue in await self._instance.routes.publish_queues(topic)
+        }
         failure: OgiveError | None = None
-        for queue in sorted(queues.values(), key=lambda queue: (queue.broker_name != broker_name, queue))[:REPLY_TRIES]:
+        for queue in sorted(
+            queues.values(), key=lambda queue: (queue.broker_name != broker_name, queue)
+        )[:REPLY_TRIES]:
             header = SendReplyMessageRequestV2(
                 producer_group=INNER_GROUP,
                 topic=topic,
@@ -327,7 +433,8 @@ class GroupCalls:
             except OgiveError as exc:
                 failure = exc
                 if exc.outcome_unknown:
-                    break  # it may have arrived
+                    # it may have arrived
+                    break
             else:
                 return
         assert failure is not None
@@ -340,11 +447,17 @@ async def _copied_body(message: MessageExt) -> tuple[bytes, int]:
     A body that came compressed is compressed again: inflated it may be longer than brokers accept.
     Raises MessageIllegal for one that is too long for a frame.
     """
-    body, sys_flag = message.body, message.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
+    body, sys_flag = (
+        message.body,
+        message.sys_flag & (SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK),
+    )
     if len(body) > message.stored_bytes > 0:
         body, sys_flag = await asyncio.to_thread(compress, body)
     if len(body) > _MAX_COPY_BYTES:
-        raise MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, f"a body of {len(body)} bytes is over the limit of {_MAX_COPY_BYTES}")
+        raise MessageIllegal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a body of {len(body)} bytes is over the limit of {_MAX_COPY_BYTES}",
+        )
     return body, sys_flag
 
 
@@ -354,7 +467,9 @@ def _retry_properties(message: MessageExt, delay_level: int) -> dict[str, str]:
     Differs from Java: ORIGIN_MESSAGE_ID is the offset id, as where the broker makes the copy, by
     which the original is found.
     """
-    properties = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
+    properties = {
+        name: value for name, value in message.properties.items() if name not in _NOT_COPIED
+    }
     properties.setdefault(PropertyName.ORIGIN_MESSAGE_ID, message.offset_id)
     properties.setdefault(PropertyName.RETRY_TOPIC, message.topic)
     properties.pop(PropertyName.DELAY, None)

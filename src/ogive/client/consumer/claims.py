@@ -48,7 +48,9 @@ def nearest(others: Sequence[str], me: str) -> Sequence[str]:
 class HolderCalls(Protocol):
     """Questions to other members, through a broker."""
 
-    async def held_by(self, topic: str, member: str, queues: Collection[MessageQueue], timeout_s: float) -> Collection[MessageQueue]:
+    async def held_by(
+        self, topic: str, member: str, queues: Collection[MessageQueue], timeout_s: float
+    ) -> Collection[MessageQueue]:
         """Return the queues that *member* has. It may name others than *queues*."""
         ...
 
@@ -99,12 +101,16 @@ class Claims:
     @property
     def oldest_s(self) -> float | None:
         """The age of the oldest claim."""
-        return max((self._loop.time() - claim.since for claim in self._claims.values()), default=None)
+        return max(
+            (self._loop.time() - claim.since for claim in self._claims.values()), default=None
+        )
 
     def claim(self, topic: str, queues: Iterable[MessageQueue]) -> None:
         """Claim these queues of *topic*, and give up the claims to all others of it."""
         wanted = set(queues)
-        for queue in [queue for queue in self._claims if queue.topic == topic and queue not in wanted]:
+        for queue in [
+            queue for queue in self._claims if queue.topic == topic and queue not in wanted
+        ]:
             del self._claims[queue]
         for queue in wanted:
             self._claims.setdefault(queue, Claim(self._loop.time()))
@@ -120,7 +126,9 @@ class Claims:
         for task in self._asking.values():
             task.cancel()
 
-    async def free(self, topic: str, queues: Sequence[MessageQueue], others: Sequence[str]) -> list[MessageQueue]:
+    async def free(
+        self, topic: str, queues: Sequence[MessageQueue], others: Sequence[str]
+    ) -> list[MessageQueue]:
         """Return the claimed *queues* of *topic* that no other member has. *others* are sorted."""
         claims = {queue: self._claims[queue] for queue in queues}
         near = nearest(others, self._me)
@@ -131,26 +139,52 @@ class Claims:
             youngest = max((claim.since for claim in claims.values()), default=0.0)
             await asyncio.sleep(min(ROUND_S, youngest + self._pause_s - self._loop.time()))
             await self._ask_all(topic, near, claims)
-        return [queue for queue, claim in claims.items() if self._is_free(queue, claim, near, some_are_not_asked)]
+        return [
+            queue
+            for queue, claim in claims.items()
+            if self._is_free(queue, claim, near, some_are_not_asked)
+        ]
 
-    async def _ask_all(self, topic: str, members: Collection[str], claims: Mapping[MessageQueue, Claim]) -> None:
+    async def _ask_all(
+        self, topic: str, members: Collection[str], claims: Mapping[MessageQueue, Claim]
+    ) -> None:
         """Ask those that may have one of the queues, and wait a while for the answers."""
         for member in members:
-            asked = {queue: claim for queue, claim in claims.items() if member not in claim.clear and member not in claim.mute}
+            asked = {
+                queue: claim
+                for queue, claim in claims.items()
+                if member not in claim.clear and member not in claim.mute
+            }
             if asked and (topic, member) not in self._asking:
-                self._asking[topic, member] = self._spawn(self._ask(topic, member, asked), f"ask {member}")
-        asking = [task for (of, member), task in self._asking.items() if of == topic and member in members]
+                self._asking[topic, member] = self._spawn(
+                    self._ask(topic, member, asked), f"ask {member}"
+                )
+        asking = [
+            task for (of, member), task in self._asking.items() if of == topic and member in members
+        ]
         if asking:
             await asyncio.wait(asking, timeout=ROUND_S)
 
-    def _is_free(self, queue: MessageQueue, claim: Claim, asked: Iterable[str], some_are_not_asked: bool) -> bool:
+    def _is_free(
+        self, queue: MessageQueue, claim: Claim, asked: Iterable[str], some_are_not_asked: bool
+    ) -> bool:
         age_s = self._loop.time() - claim.since
         if some_are_not_asked and age_s < self._pause_s:
             return False
-        waited_for = [member for member in asked if member not in claim.clear and (member not in claim.mute or age_s < self._pause_s)]
+        waited_for = [
+            member
+            for member in asked
+            if member not in claim.clear and (member not in claim.mute or age_s < self._pause_s)
+        ]
         if waited_for and age_s >= self._wait_s:
             names = ", ".join(waited_for[:3])
-            log.warning("%s of %s is taken over although %s did not give it up within %.1f s", queue, self._group, names, age_s)
+            log.warning(
+                "%s of %s is taken over although %s did not give it up within %.1f s",
+                queue,
+                self._group,
+                names,
+                age_s,
+            )
             return True
         return not waited_for
 
@@ -160,7 +194,9 @@ class Claims:
                 held = await self._calls.held_by(topic, member, claims, self._wait_s)
         except (TransportError, BrokerBusy) as exc:
             # Of our own connection, no answer in time, or too many questions: it is asked again.
-            log.debug("%s: %s does not say what it holds of %s: %s", self._group, member, topic, exc)
+            log.debug(
+                "%s: %s does not say what it holds of %s: %s", self._group, member, topic, exc
+            )
         except OgiveError as exc:
             log.debug("%s: %s cannot say what it holds of %s: %s", self._group, member, topic, exc)
             for claim in claims.values():

@@ -1,11 +1,16 @@
-"""Consumption without order: every message by itself, on any worker. Source: ConsumeMessageConcurrentlyService.java, 5.3.
+"""Consumption without order: every message by itself, on any worker.
+
+Source: ConsumeMessageConcurrentlyService.java, 5.3.
 
 Behaviour
 - Messages are begun in the order in which they were pulled; a batch never mixes queues.
 - Progress is the lowest unfinished offset of a queue, whatever order the calls end in.
-- A failed message is sent back and counts as finished once a broker has taken it; in a broadcasting group it is logged and dropped.
-- A message that was answered with a Reply is finished once the reply is out, or could not be sent: see ``reply.py``.
-- A call that runs longer than the consume timeout: its messages are sent back once, and what it returns in the end is ignored.
+- A failed message is sent back and counts as finished once a broker has taken it; in a broadcasting
+  group it is logged and dropped.
+- A message that was answered with a Reply is finished once the reply is out, or could not be sent:
+  see ``reply.py``.
+- A call that runs longer than the consume timeout: its messages are sent back once, and what it
+  returns in the end is ignored.
 
 Differs from Java
 - Workers report results together, one wake-up of the loop for all that ended since the last.
@@ -36,7 +41,8 @@ from ogive.transport.tasks import every
 
 log = logging.getLogger(__name__)
 
-EXPIRED_LEVEL: Final = 3  # delay level of messages that ran into the consume timeout
+# delay level of messages that ran into the consume timeout
+EXPIRED_LEVEL: Final = 3
 
 Batch = tuple[ProcessQueue, list[MessageExt]]
 
@@ -56,7 +62,8 @@ class Tally:
     """The results of one queue since the loop last looked."""
 
     done: list[int] = field(default_factory=list)  # offsets
-    replied: int = 0  # finished once their reply is out
+    # finished once their reply is out
+    replied: int = 0
     failed: int = 0
     calls: int = 0
     seconds: float = 0.0
@@ -76,9 +83,13 @@ class ConcurrentService:
         broken: Result = Failure(why=BROKEN)
         self._workers: Workers[Batch]
         if listener.is_async:
-            self._workers = LoopWorkers(self._run_async, self._finished, failed=broken, count=count, name=name)
+            self._workers = LoopWorkers(
+                self._run_async, self._finished, failed=broken, count=count, name=name
+            )
         else:
-            self._workers = ThreadWorkers(self._run, self._finished, failed=broken, count=count, name=name)
+            self._workers = ThreadWorkers(
+                self._run, self._finished, failed=broken, count=count, name=name
+            )
         self._failed_messages = returns(
             group,
             listener,
@@ -91,14 +102,22 @@ class ConcurrentService:
     def start(self) -> None:
         self._workers.start()
         period = min(1.0, self._timeout_s / 4)
-        self._expiry = self._group.spawn(every(period, self.expire, name="consume timeouts", first_after_s=period), "consume timeouts")
+        self._expiry = self._group.spawn(
+            every(period, self.expire, name="consume timeouts", first_after_s=period),
+            "consume timeouts",
+        )
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         size = self._batch
         if size == 1:
             self._workers.submit([(process_queue, [message]) for message in messages])
         else:
-            self._workers.submit([(process_queue, list(messages[i : i + size])) for i in range(0, len(messages), size)])
+            self._workers.submit(
+                [
+                    (process_queue, list(messages[i : i + size]))
+                    for i in range(0, len(messages), size)
+                ]
+            )
 
     async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
         """Wait until no call of the queue runs, no message of it is being sent back, and no reply
@@ -109,7 +128,11 @@ class ConcurrentService:
     def _is_busy(self, process_queue: ProcessQueue) -> bool:
         running = any(batch[0] is process_queue for _, batch in self._workers.running())
         self._workers.collect()
-        return running or self._failed_messages.is_busy(process_queue) or self._replier.is_busy(process_queue)
+        return (
+            running
+            or self._failed_messages.is_busy(process_queue)
+            or self._replier.is_busy(process_queue)
+        )
 
     async def stop(self, timeout_s: float, caller: object) -> None:
         deadline = self._loop.time() + timeout_s
@@ -119,20 +142,27 @@ class ConcurrentService:
         await self._replier.close(max(0.0, deadline - self._loop.time()))
         await self._failed_messages.close(max(0.0, deadline - self._loop.time()))
 
-    # --- in the workers ----------------------------------------------------------------------------------------------
+    # --- in the workers ---------------------------------------------------------------------------
 
     def _run(self, batch: Batch) -> Result:
-        return call(self._listener, batch[1], self._group.observer) if batch[0].active else NOT_BEGUN
+        return (
+            call(self._listener, batch[1], self._group.observer) if batch[0].active else NOT_BEGUN
+        )
 
     async def _run_async(self, batch: Batch) -> Result:
-        return await call_async(self._listener, batch[1], self._group.observer) if batch[0].active else NOT_BEGUN
+        return (
+            await call_async(self._listener, batch[1], self._group.observer)
+            if batch[0].active
+            else NOT_BEGUN
+        )
 
-    # --- on the loop -------------------------------------------------------------------------------------------------
+    # --- on the loop ------------------------------------------------------------------------------
 
     def _finished(self, results: Sequence[tuple[Batch, Result, float]]) -> None:
         tallies: defaultdict[ProcessQueue, Tally] = defaultdict(Tally)
         for (process_queue, messages), result, seconds in results:
-            if result is NOT_BEGUN:  # what was not begun is not done, even if its queue is being released
+            # what was not begun is not done, even if its queue is being released
+            if result is NOT_BEGUN:
                 continue
             tally = tallies[process_queue]
             tally.calls += 1
@@ -147,11 +177,21 @@ class ConcurrentService:
         now = self._loop.time()
         for process_queue, tally in tallies.items():
             self._group.statistics.of(process_queue.queue.topic).consumed(
-                now, tally.seconds, calls=tally.calls, done=len(tally.done) + tally.replied, failed=tally.failed
+                now,
+                tally.seconds,
+                calls=tally.calls,
+                done=len(tally.done) + tally.replied,
+                failed=tally.failed,
             )
             self._group.finish(process_queue, tally.done)
 
-    def _failed(self, process_queue: ProcessQueue, messages: Sequence[MessageExt], failure: Failure, tally: Tally) -> None:
+    def _failed(
+        self,
+        process_queue: ProcessQueue,
+        messages: Sequence[MessageExt],
+        failure: Failure,
+        tally: Tally,
+    ) -> None:
         tally.done += [message.queue_offset for message in messages[: failure.done]]
         tally.failed += len(messages) - failure.done
         for message in messages[failure.done :]:
@@ -166,7 +206,8 @@ class ConcurrentService:
             late = [
                 message
                 for message in messages
-                if message.queue_offset in process_queue and not self._failed_messages.is_under_way(process_queue, message.queue_offset)
+                if message.queue_offset in process_queue
+                and not self._failed_messages.is_under_way(process_queue, message.queue_offset)
             ]
             for message in late:
                 log.warning(
@@ -176,6 +217,8 @@ class ConcurrentService:
                     message.queue,
                     message.queue_offset,
                 )
-                self._failed_messages.give(process_queue, message, EXPIRED_LEVEL, f"no result within {self._timeout_s:g} s")
+                self._failed_messages.give(
+                    process_queue, message, EXPIRED_LEVEL, f"no result within {self._timeout_s:g} s"
+                )
             if late and self._group.observer is not None:
                 self._group.observer.expired(late)

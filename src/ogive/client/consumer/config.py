@@ -1,4 +1,7 @@
-"""Settings of consumers. Times are in seconds; the comment of each field names its counterpart in Java."""
+"""Settings of consumers.
+
+Times are in seconds; the comment of each field names its counterpart in Java.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,20 +17,33 @@ from ogive.keywords import explains
 @explains
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerConfig:
-    """Settings of a push consumer, for all of its listeners, or of a pull consumer, which has no locks and no retries."""
+    """Settings of a push consumer, for all of its listeners, or of a pull consumer, which has no
+    locks and no retries.
+    """
 
-    pull_batch_size: int = 1024  # pullBatchSize, 32; Apache's brokers never send more than 32
-    pull_batch_bytes: int = 1024 * 1024  # pullBatchSizeInBytes, 256 KiB
-    max_cached_messages: int = 1000  # pullThresholdForQueue; a queue with more unfinished messages is not pulled
+    pull_batch_size: int = 1024
+    """pullBatchSize, 32; Apache's brokers never send more than 32."""
+    pull_batch_bytes: int = 1024 * 1024
+    """pullBatchSizeInBytes, 256 KiB."""
+    max_cached_messages: int = 1000
+    """pullThresholdForQueue; a queue with more unfinished messages is not pulled."""
     max_cached_bytes: int = 100 * 1024 * 1024  # pullThresholdSizeForQueue
-    max_span: int = 2000  # consumeConcurrentlyMaxSpan; between the lowest and the highest unfinished offset of a queue
-    max_topic_messages: int | None = None  # pullThresholdForTopic; over all queues of a topic
+    max_span: int = 2000
+    """consumeConcurrentlyMaxSpan; between the lowest and the highest unfinished offset of a
+    queue.
+    """
+    max_topic_messages: int | None = None
+    """pullThresholdForTopic; over all queues of a topic."""
     max_topic_bytes: int | None = None  # pullThresholdSizeForTopic
-    max_total_bytes: int = 256 * 1024 * 1024  # over all queues of a group
-    pull_suspend_s: float = 15.0  # brokerSuspendMaxTimeMillis; how long a broker holds a pull that finds nothing
+    max_total_bytes: int = 256 * 1024 * 1024
+    """Over all queues of a group."""
+    pull_suspend_s: float = 15.0
+    """brokerSuspendMaxTimeMillis; how long a broker holds a pull that finds nothing."""
     pull_retry_s: float = 1.0  # pullTimeDelayMillsWhenException
-    strategy: Strategy = average  # allocateMessageQueueStrategy; must be the same in all members of a group
-    interceptors: tuple[Interceptor, ...] = ()  # ConsumeMessageHook; around every listener call, the first is the outermost
+    strategy: Strategy = average
+    """allocateMessageQueueStrategy; must be the same in all members of a group."""
+    interceptors: tuple[Interceptor, ...] = ()
+    """ConsumeMessageHook; around every listener call, the first is the outermost."""
     rebalance_period_s: float = 20.0  # rocketmq.client.rebalance.waitInterval
     rebalance_pause_s: float = 1.0
     """Wait after an incomplete rebalance. Also the limit of the pause after each rebalance, which
@@ -43,39 +59,75 @@ class ConsumerConfig:
     """Time between two commits of progress in a queue with a backlog; without one it is a fifth of
     that. After a crash about this much is consumed again. Java: persistConsumerOffsetInterval, 5 s.
     """
-    persist_again_s: float = 30.0  # send even unchanged progress again, in case the broker lost it in a crash
-    offsets_dir: Path | None = None  # rocketmq.client.localOffsetStoreDir; broadcasting only; None: ~/.rocketmq_offsets
+    persist_again_s: float = 30.0
+    """Send even unchanged progress again, in case the broker lost it in a crash."""
+    offsets_dir: Path | None = None
+    """rocketmq.client.localOffsetStoreDir; broadcasting only; None: ~/.rocketmq_offsets."""
     lock_renew_s: float = 20.0  # rocketmq.client.rebalance.lockInterval
-    lock_lease_s: float = 30.0  # rocketmq.client.rebalance.lockMaxLiveTime; brokers keep a lock for 60 s
-    send_back_retry_s: float = 5.0  # pause before trying again to send back a failed message
-    trace: bool = False  # enableTrace; record every consumption in RMQ_SYS_TRACE_TOPIC
-    await_termination_s: float = 10.0  # awaitTerminationMillisWhenShutdown, 0; how long close() waits for running calls
+    lock_lease_s: float = 30.0
+    """rocketmq.client.rebalance.lockMaxLiveTime; brokers keep a lock for 60 s."""
+    send_back_retry_s: float = 5.0
+    """Pause before trying again to send back a failed message."""
+    trace: bool = False
+    """enableTrace; record every consumption in RMQ_SYS_TRACE_TOPIC."""
+    await_termination_s: float = 10.0
+    """awaitTerminationMillisWhenShutdown, 0; how long close() waits for running calls."""
 
     def __post_init__(self) -> None:
         check_types(self)
         if not callable(self.strategy):
             raise TypeError(
-                f"strategy must be a function of ogive.client.consumer.allocate, such as average, or one like it, not {self.strategy!r}"
+                "strategy must be a function of ogive.client.consumer.allocate, such as average, "
+                f"or one like it, not {self.strategy!r}"
             )
-        check_type("interceptors", self.interceptors, Sequence, "a tuple of functions, each of which makes a context manager")
+        check_type(
+            "interceptors",
+            self.interceptors,
+            Sequence,
+            "a tuple of functions, each of which makes a context manager",
+        )
         for one in self.interceptors:
             if not callable(one):
-                raise TypeError(f"interceptors must be functions, each of which makes a context manager, and {one!r} is none")
+                raise TypeError(
+                    "interceptors must be functions, each of which makes a context manager, and "
+                    f"{one!r} is none"
+                )
         _within("pull_batch_size", self.pull_batch_size, 1, 4096)
         _within("pull_batch_bytes", self.pull_batch_bytes, 1024, 8 * 1024 * 1024)
         _within("max_cached_messages", self.max_cached_messages, 1, 65_535)
         _within("max_span", self.max_span, 1, 65_535)
         _within("max_cached_bytes", self.max_cached_bytes, 1, 1 << 40)
-        _within("max_topic_messages", 1 if self.max_topic_messages is None else self.max_topic_messages, 1, 6_553_500)
-        _within("max_topic_bytes", 1 if self.max_topic_bytes is None else self.max_topic_bytes, 1, 1 << 40)
+        _within(
+            "max_topic_messages",
+            1 if self.max_topic_messages is None else self.max_topic_messages,
+            1,
+            6_553_500,
+        )
+        _within(
+            "max_topic_bytes",
+            1 if self.max_topic_bytes is None else self.max_topic_bytes,
+            1,
+            1 << 40,
+        )
         _within("max_total_bytes", self.max_total_bytes, 1, 1 << 40)
-        for name in ("pull_suspend_s", "pull_retry_s", "rebalance_period_s", "rebalance_pause_s", "send_back_retry_s"):
+        for name in (
+            "pull_suspend_s",
+            "pull_retry_s",
+            "rebalance_period_s",
+            "rebalance_pause_s",
+            "send_back_retry_s",
+        ):
             if getattr(self, name) <= 0:
                 raise InvalidOption(f"{name} must be above zero")
         if not 0 < self.persist_period_s <= self.persist_again_s:
-            raise InvalidOption("persist_period_s must be above zero, and persist_again_s not below it")
+            raise InvalidOption(
+                "persist_period_s must be above zero, and persist_again_s not below it"
+            )
         if not 0 < self.lock_renew_s < self.lock_lease_s:
-            raise InvalidOption("lock_renew_s must be above zero and below lock_lease_s: a lock must be renewed before it runs out")
+            raise InvalidOption(
+                "lock_renew_s must be above zero and below lock_lease_s: a lock must be renewed "
+                "before it runs out"
+            )
         for name in ("await_termination_s", "hand_over_wait_s", "hand_over_pause_s"):
             if getattr(self, name) < 0:
                 raise InvalidOption(f"{name} must not be negative")

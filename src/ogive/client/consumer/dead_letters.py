@@ -1,4 +1,6 @@
-"""What the log says when a message is given up: by then its last try is over, and nobody else tells it from the tries before."""
+"""What the log says when a message is given up: by then its last try is over, and nobody else tells
+it from the tries before.
+"""
 
 import logging
 import time
@@ -14,7 +16,9 @@ WINDOW_S: Final = 60.0
 
 
 class DeadLetters:
-    """One line a message, at most LINES in WINDOW_S; how many were left out stands in the next one."""
+    """One line a message, at most LINES in WINDOW_S; how many were left out stands in the next
+    one.
+    """
 
     def __init__(self, group: str, now: Callable[[], float] = time.monotonic) -> None:
         self._topic = dlq_topic(group)
@@ -35,5 +39,12 @@ class DeadLetters:
         tries = message.reconsume_times + 1
         log.warning(
             "%s/%d (id %s) is given up after %d %s and is in %s now%s: %s",
-            message.queue, message.queue_offset, message.id, tries, "try" if tries == 1 else "tries", self._topic, more, why,
-        )  # fmt: skip
+            message.queue,
+            message.queue_offset,
+            message.id,
+            tries,
+            "try" if tries == 1 else "tries",
+            self._topic,
+            more,
+            why,
+        )

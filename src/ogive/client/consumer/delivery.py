@@ -1,10 +1,13 @@
 """Messages for ``async for``: handed out one by one, finished when the application says so.
 
 Behaviour
-- A message counts as finished at the end of its ``process()`` block; an exception there is logged and sends the message back.
+- A message counts as finished at the end of its ``process()`` block; an exception there is logged
+  and sends the message back.
 - Several tasks (or threads) may iterate over one consumer: each message goes to one of them.
-- A message that is handed out and never finished holds back the progress of its queue; after the consume timeout it is sent back.
-- A block that is cancelled leaves its message unfinished: the group gets it again when this consumer closes, or after the timeout.
+- A message that is handed out and never finished holds back the progress of its queue; after the
+  consume timeout it is sent back.
+- A block that is cancelled leaves its message unfinished: the group gets it again when this
+  consumer closes, or after the timeout.
 """
 
 import asyncio
@@ -36,7 +39,9 @@ _FIELDS: Final = tuple(field.name for field in dataclasses.fields(MessageExt))
 
 
 class IncomingMessage(MessageExt):
-    """A message to be settled by ``process()``, ``done()``, ``later()`` or ``dead_letter()``; the first one counts."""
+    """A message to be settled by ``process()``, ``done()``, ``later()`` or ``dead_letter()``; the
+    first one counts.
+    """
 
     __slots__ = ("_settle",)
     _settle: Callable[[Later | None, str], None]
@@ -45,11 +50,15 @@ class IncomingMessage(MessageExt):
     def of(cls, message: MessageExt, settle: Callable[[Later | None, str], None]) -> Self:
         """Return a copy of *message* that calls *settle* with its outcome."""
         incoming = cls(*[getattr(message, name) for name in _FIELDS])
-        object.__setattr__(incoming, "_settle", settle)  # past the guard of the frozen record
+        # past the guard of the frozen record
+        object.__setattr__(incoming, "_settle", settle)
         return incoming
 
     def process(self) -> "Processing":
-        """``async with message.process():``, or ``with message.process():`` in threads. An exception means "again, later"."""
+        """``async with message.process():``, or ``with message.process():`` in threads.
+
+        An exception means "again, later".
+        """
         return Processing(self)
 
     def done(self) -> None:
@@ -67,7 +76,9 @@ class IncomingMessage(MessageExt):
 
 
 class Processing:
-    """The block in which a message is worked on: finished at its end, delivered again later after an exception, which ends here."""
+    """The block in which a message is worked on: finished at its end, delivered again later after
+    an exception, which ends here.
+    """
 
     __slots__ = ("_message",)
 
@@ -77,13 +88,19 @@ class Processing:
     def __enter__(self) -> IncomingMessage:
         return self._message
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
         message = self._message
         if error is None:
             message.done()
             return False
         if not isinstance(error, Exception):
-            return False  # cancelled or interrupted: no verdict
+            # cancelled or interrupted: no verdict
+            return False
         log.warning(
             "processing %s/%d failed (try %d, id %s): %s",
             message.queue,
@@ -99,7 +116,12 @@ class Processing:
     async def __aenter__(self) -> IncomingMessage:
         return self.__enter__()
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
         return self.__exit__(kind, error, trace)
 
 
@@ -113,7 +135,8 @@ class DeliveryService:
         self._thread = threading.get_ident()
         self._ready: deque[tuple[ProcessQueue, MessageExt]] = deque()
         self._waiting: deque[asyncio.Future[None]] = deque()
-        # Handed out, and without a verdict, by queue and offset: since when, the message, and what the observer made of its beginning.
+        # Handed out, and without a verdict, by queue and offset: since when, the message, and what
+        # the observer made of its beginning.
         self._out: dict[tuple[ProcessQueue, int], tuple[float, MessageExt, Any]] = {}
         self._all_settled: asyncio.Future[None] | None = None
         self._closed = False
@@ -129,17 +152,25 @@ class DeliveryService:
 
     def start(self) -> None:
         period = min(1.0, self._timeout_s / 4)
-        self._expiry = self._group.spawn(every(period, self.expire, name="consume timeouts", first_after_s=period), "consume timeouts")
+        self._expiry = self._group.spawn(
+            every(period, self.expire, name="consume timeouts", first_after_s=period),
+            "consume timeouts",
+        )
 
     def submit(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         self._ready.extend((process_queue, message) for message in messages)
         self._wake(len(messages))
 
     async def next(self) -> IncomingMessage:
-        """The next message. Raises StopAsyncIteration once the consumer is closed, IllegalStateError if it failed."""
+        """The next message.
+
+        Raises StopAsyncIteration once the consumer is closed, IllegalStateError if it failed.
+        """
         while True:
             if self._failure is not None:
-                raise IllegalStateError("the consumer stopped after an unexpected error") from self._failure
+                raise IllegalStateError(
+                    "the consumer stopped after an unexpected error"
+                ) from self._failure
             if self._closed:
                 raise StopAsyncIteration
             while self._ready:
@@ -152,7 +183,8 @@ class DeliveryService:
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake(1)  # it settled a message that another member may have now
+                    # it settled a message that another member may have now
+                    self._wake(1)
                 raise
 
     async def quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
@@ -160,7 +192,9 @@ class DeliveryService:
         return await until_quiet(self._is_busy, process_queue, timeout_s)
 
     def _is_busy(self, process_queue: ProcessQueue) -> bool:
-        return any(one is process_queue for one, _ in self._out) or self._failed_messages.is_busy(process_queue)
+        return any(one is process_queue for one, _ in self._out) or self._failed_messages.is_busy(
+            process_queue
+        )
 
     async def stop(self, timeout_s: float, caller: object) -> None:
         """Hand out nothing more; wait for the verdicts on what is out."""
@@ -182,10 +216,20 @@ class DeliveryService:
         before = self._loop.time() - self._timeout_s
         for (process_queue, offset), (since, message, _) in list(self._out.items()):
             if since < before:
-                log.warning("%s/%d got no verdict within %.0f s: it counts as failed", message.queue, offset, self._timeout_s)
-                self._settle(process_queue, message, Later(EXPIRED_LEVEL), f"no verdict within {self._timeout_s:.0f} s")
+                log.warning(
+                    "%s/%d got no verdict within %.0f s: it counts as failed",
+                    message.queue,
+                    offset,
+                    self._timeout_s,
+                )
+                self._settle(
+                    process_queue,
+                    message,
+                    Later(EXPIRED_LEVEL),
+                    f"no verdict within {self._timeout_s:.0f} s",
+                )
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _hand_out(self, process_queue: ProcessQueue, message: MessageExt) -> IncomingMessage:
         observer = self._group.observer
@@ -200,14 +244,20 @@ class DeliveryService:
 
         return IncomingMessage.of(self._group.instance.namespace.strip_message(message), settle)
 
-    def _settle(self, process_queue: ProcessQueue, message: MessageExt, verdict: Later | None, why: str) -> None:
+    def _settle(
+        self, process_queue: ProcessQueue, message: MessageExt, verdict: Later | None, why: str
+    ) -> None:
         out = self._out.pop((process_queue, message.queue_offset), None)
         if out is None:
             return
         now, done = self._loop.time(), verdict is None
-        self._group.statistics.of(message.queue.topic).consumed(now, now - out[0], calls=1, done=done, failed=not done)
+        self._group.statistics.of(message.queue.topic).consumed(
+            now, now - out[0], calls=1, done=done, failed=not done
+        )
         if self._group.observer is not None:
-            self._group.observer.ended(out[2], [message], CallEnd.SUCCESS if done else CallEnd.LATER, int(done))
+            self._group.observer.ended(
+                out[2], [message], CallEnd.SUCCESS if done else CallEnd.LATER, int(done)
+            )
         if verdict is None:
             self._group.finish_message(process_queue, message)
         elif not process_queue.dropped:

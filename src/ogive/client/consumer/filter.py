@@ -1,4 +1,7 @@
-"""Subscriptions by tags or SQL92, and the client's own check of what the broker let through. Pure, but for one warning."""
+"""Subscriptions by tags or SQL92, and the client's own check of what the broker let through.
+
+Pure, but for one warning.
+"""
 
 import functools
 import logging
@@ -18,29 +21,43 @@ _OTHER_SEPARATORS: Final = re.compile(r"\s*[,;]\s*|\s+or\s+", re.IGNORECASE)
 
 
 def validate_filter(tags: str, sql: str | None) -> None:
-    """Raises InvalidOption for both at once, or for tags that are none; InvalidExpression for SQL that no broker would take."""
+    """Raises InvalidOption for both at once, or for tags that are none; InvalidExpression for SQL
+    that no broker would take.
+    """
     parse_tags(tags)
     if sql is not None:
         if not isinstance(sql, str):
             raise TypeError(f"sql must be str, not {type(sql).__name__}")
         if tags != "*":
             raise InvalidOption(
-                "a consumer filters by tags or in SQL, not by both: in SQL a tag is TAGS, as in TAGS IN ('paid', 'refunded')"
+                "a consumer filters by tags or in SQL, not by both: in SQL a tag is TAGS, as in "
+                "TAGS IN ('paid', 'refunded')"
             )
         _compiled(sql)
 
 
 def warn_of_tags(tags: str) -> None:
-    """A tag may hold a comma; usually several tags were meant, and the group would pass over all of their messages. Takes what is valid."""
+    """A tag may hold a comma; usually several tags were meant, and the group would pass over all of
+    their messages. Takes what is valid.
+    """
     for tag in parse_tags(tags):
         several = [word for word in _OTHER_SEPARATORS.split(tag) if word]
         if len(several) > 1:
-            log.warning("tags %r: %r is one tag; several are separated by ||, as in %r", tags, tag, " || ".join(several))
+            log.warning(
+                "tags %r: %r is one tag; several are separated by ||, as in %r",
+                tags,
+                tag,
+                " || ".join(several),
+            )
 
 
 def subscription(topic: str, tags: str, sql: str | None, version: int) -> SubscriptionData:
     """The same, as brokers read it."""
-    return SubscriptionData.of_tags(topic, tags, version) if sql is None else SubscriptionData.of_sql(topic, sql, version)
+    return (
+        SubscriptionData.of_tags(topic, tags, version)
+        if sql is None
+        else SubscriptionData.of_sql(topic, sql, version)
+    )
 
 
 def select(messages: Sequence[MessageExt], subscription: SubscriptionData) -> Sequence[MessageExt]:
@@ -52,7 +69,10 @@ def select(messages: Sequence[MessageExt], subscription: SubscriptionData) -> Se
         matches = _compiled(subscription.expression)
         messages = [message for message in messages if matches(message)]
     if subscription.topic.startswith(RETRY_PREFIX):
-        messages = [replace(message, topic=message.properties.get(PropertyName.RETRY_TOPIC, message.topic)) for message in messages]
+        messages = [
+            replace(message, topic=message.properties.get(PropertyName.RETRY_TOPIC, message.topic))
+            for message in messages
+        ]
     return messages
 
 

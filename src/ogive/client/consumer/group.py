@@ -1,4 +1,6 @@
-"""What the parts of a member share: the queues it holds, their progress, and the calls to the brokers."""
+"""What the parts of a member share: the queues it holds, their progress, and the calls to the
+brokers.
+"""
 
 import asyncio
 import time
@@ -36,7 +38,8 @@ class Group:
     broadcast: bool = False
     auto_commit: bool = True
     held: dict[MessageQueue, ProcessQueue] = field(default_factory=dict)
-    observer: ConsumeObserver | None = None  # of the listeners' calls
+    # of the listeners' calls
+    observer: ConsumeObserver | None = None
     _soon_s: float | None = None
     """Time from the end of a queue's last message to its commit. None: only the application
     commits."""
@@ -46,8 +49,12 @@ class Group:
         """Background work that ends with the client; a bug in it stops the client, loudly."""
         return self.instance.spawn(work, f"{self.name}: {name}")
 
-    def every(self, period_s: float, job: Callable[[], Awaitable[None]], name: str) -> asyncio.Task[Any]:
-        return self.spawn(every(period_s, job, name=f"{name} of {self.name}", first_after_s=period_s), name)
+    def every(
+        self, period_s: float, job: Callable[[], Awaitable[None]], name: str
+    ) -> asyncio.Task[Any]:
+        return self.spawn(
+            every(period_s, job, name=f"{name} of {self.name}", first_after_s=period_s), name
+        )
 
     def keep_progress(self, config: ConsumerConfig) -> list[asyncio.Task[Any]]:
         """Start the jobs that commit the progress of the held queues.
@@ -58,17 +65,25 @@ class Group:
         if not self.broadcast:
             self._soon_s = config.persist_period_s / SOONER
         return [
-            self.every(config.persist_period_s, partial(self._persist, again=False), "persist offsets"),
-            self.every(config.persist_again_s, partial(self._persist, again=True), "persist offsets again"),
+            self.every(
+                config.persist_period_s, partial(self._persist, again=False), "persist offsets"
+            ),
+            self.every(
+                config.persist_again_s, partial(self._persist, again=True), "persist offsets again"
+            ),
         ]
 
     async def _persist(self, *, again: bool) -> None:
-        await self.store.persist([queue for queue, held in self.held.items() if not held.doubted], again=again)
+        await self.store.persist(
+            [queue for queue, held in self.held.items() if not held.doubted], again=again
+        )
 
     def finish(self, process_queue: ProcessQueue, offsets: Iterable[int]) -> None:
-        """Forget finished messages, and advance the queue's progress to its lowest unfinished one.
+        """Forget finished messages, and advance the queue's progress to its lowest unfinished
+        one.
 
-        Does nothing for a queue that was dropped: its present holder, even if that is this member again, goes by its own results.
+        Does nothing for a queue that was dropped: its present holder, even if that is this member
+        again, goes by its own results.
         """
         if process_queue.dropped:
             return

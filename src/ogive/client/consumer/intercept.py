@@ -1,6 +1,7 @@
 """Wrappers around listener calls. Source: ConsumeMessageHook.java, ConsumeReturnType.java, 5.3.
 
-An interceptor is a function that makes a context manager for one call, most simply with ``contextlib.contextmanager``:
+An interceptor is a function that makes a context manager for one call, most simply with
+``contextlib.contextmanager``:
 
     @contextmanager
     def timed(call):
@@ -8,8 +9,9 @@ An interceptor is a function that makes a context manager for one call, most sim
         yield
         log.info("%s: %s after %.3f s", call.queue, call.outcome, time.monotonic() - begun)
 
-The first of several is the outermost. What the listener raises passes through them; one that suppresses it makes the messages finished,
-and what one raises itself counts as raised by the listener.
+The first of several is the outermost. What the listener raises passes through them; one that
+suppresses it makes the messages finished, and what one raises itself counts as raised by the
+listener.
 """
 
 import enum
@@ -25,7 +27,11 @@ from ogive.model import MessageExt, MessageQueue
 
 
 class Outcome(enum.Enum):
-    """How a call ended. FAILED: it returned a failure. TIMED_OUT: it took longer than consume_timeout_s, whatever it returned."""
+    """How a call ended.
+
+    FAILED: it returned a failure. TIMED_OUT: it took longer than consume_timeout_s, whatever it
+    returned.
+    """
 
     SUCCESS = enum.auto()
     FAILED = enum.auto()
@@ -35,7 +41,10 @@ class Outcome(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class ListenerCall:
-    """One call of a listener, as interceptors see it. *properties* are for their own use; *outcome* is None until the call has ended."""
+    """One call of a listener, as interceptors see it.
+
+    *properties* are for their own use; *outcome* is None until the call has ended.
+    """
 
     group: str
     topic: str
@@ -69,7 +78,9 @@ def intercepted(listener: AnyListener, interceptors: Sequence[Interceptor]) -> A
             except BaseException:
                 call.outcome = Outcome.RAISED
                 raise
-            call.outcome = _outcome(listener, len(call.messages), answers[0], time.monotonic() - begun)
+            call.outcome = _outcome(
+                listener, len(call.messages), answers[0], time.monotonic() - begun
+            )
 
     def plain(argument: Any) -> Any:
         answer = None
@@ -91,7 +102,14 @@ def intercepted(listener: AnyListener, interceptors: Sequence[Interceptor]) -> A
 def _call_of(listener: AnyListener, argument: Any) -> ListenerCall:
     messages: Sequence[MessageExt] = (argument,) if listener.config.batch == 1 else tuple(argument)
     first = messages[0]
-    return ListenerCall(listener.config.group, first.topic, first.queue, messages, listener.name, listener.config.orderly)
+    return ListenerCall(
+        listener.config.group,
+        first.topic,
+        first.queue,
+        messages,
+        listener.name,
+        listener.config.orderly,
+    )
 
 
 def _outcome(listener: AnyListener, count: int, answer: Any, seconds: float) -> Outcome:

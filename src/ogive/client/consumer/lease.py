@@ -1,4 +1,6 @@
-"""Time for leases on queue locks, which brokers count on while this machine sleeps: a loop's clock stands still then."""
+"""Time for leases on queue locks, which brokers count on while this machine sleeps: a loop's clock
+stands still then.
+"""
 
 import time
 
@@ -7,7 +9,11 @@ _KNOWS = hasattr(time, "CLOCK_BOOTTIME")
 
 def _slept_s() -> float:
     """Since the machine started; 0 where the system does not tell."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC) if _KNOWS else 0.0
+    return (
+        time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+        if _KNOWS
+        else 0.0
+    )
 
 
 _BEFORE_S = _slept_s()

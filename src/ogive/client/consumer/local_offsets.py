@@ -1,14 +1,19 @@
-"""The progress of a broadcasting member, in a local file. Source: LocalFileOffsetStore.java, 5.3.
+"""The progress of a broadcasting member, in a local file. Source: LocalFileOffsetStore.java,
+5.3.
 
 Behaviour
-- The file is ``<folder>/<ip>@<instance name>/<group>/offsets.json``; the instance name is DEFAULT unless one is given, so that a restarted
-  program finds its progress again. Place and form are those of Java's clients, whose files are read as well.
+- The file is ``<folder>/<ip>@<instance name>/<group>/offsets.json``; the instance name is DEFAULT
+  unless one is given, so that a restarted program finds its progress again. Place and form are
+  those of Java's clients, whose files are read as well.
 - Queues that are not held now keep their place in the file.
 
 Differs from Java
-- The file is replaced as a whole and on stable storage before the next step: after a crash at any point it is the old one or the new one.
-- A damaged file is set aside and logged, and does not prevent the start: its ``.bak``, which Java's clients write, is read instead.
-- A file has one owner at a time. A second member with the same name would overwrite the progress of the first, so it is refused.
+- The file is replaced as a whole and on stable storage before the next step: after a crash at any
+  point it is the old one or the new one.
+- A damaged file is set aside and logged, and does not prevent the start: its ``.bak``, which Java's
+  clients write, is read instead.
+- A file has one owner at a time. A second member with the same name would overwrite the progress of
+  the first, so it is refused.
 - Where nothing can be written the progress stays in memory; the log says so once.
 """
 
@@ -36,26 +41,36 @@ def offsets_path(folder: Path | None, ip: str, instance_name: str | None, group:
     """The file of one member. Raises InvalidOption for an instance name that is no file name."""
     name = f"{ip}@{instance_name or DEFAULT_INSTANCE}"
     if "/" in name or "\0" in name:
-        raise InvalidOption(f"instance name {instance_name!r} cannot name a folder, which broadcasting needs for its offsets")
+        raise InvalidOption(
+            f"instance name {instance_name!r} cannot name a folder, which broadcasting needs for "
+            "its offsets"
+        )
     return (folder or Path.home() / JAVA_FOLDER) / name / group / "offsets.json"
 
 
 class LocalOffsetStore(Offsets):
-    """Offsets of one broadcasting member. ``open`` comes first; ``close`` gives the file free for the next owner."""
+    """Offsets of one broadcasting member. ``open`` comes first; ``close`` gives the file free for
+    the next owner.
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
         self._saved: dict[MessageQueue, int] = {}
         self._turn = asyncio.Lock()
-        self._writer: ThreadPoolExecutor | None = None  # one thread: even an abandoned write ends before the next begins
+        # one thread: even an abandoned write ends before the next begins
+        self._writer: ThreadPoolExecutor | None = None
         self._lock: int | None = None
         self._failing = False
 
     async def open(self) -> None:
         """Read the file. Raises IllegalStateError if another member uses it."""
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix=f"offsets of {self._path.parent.name}")
-        self._saved = await asyncio.get_running_loop().run_in_executor(self._writer, self._take_file)
+        self._writer = ThreadPoolExecutor(
+            1, thread_name_prefix=f"offsets of {self._path.parent.name}"
+        )
+        self._saved = await asyncio.get_running_loop().run_in_executor(
+            self._writer, self._take_file
+        )
 
     async def close(self) -> None:
         if self._writer is not None:
@@ -73,13 +88,16 @@ class LocalOffsetStore(Offsets):
         return True
 
     async def persist(self, queues: Collection[MessageQueue], *, again: bool = False) -> None:
-        """Differs from the remote store: what is in the file is not lost in somebody else's crash, so *again* changes nothing."""
+        """Differs from the remote store: what is in the file is not lost in somebody else's crash,
+        so *again* changes nothing.
+        """
         async with self._turn:
             known = {queue: offset for queue in queues if (offset := self.read(queue)) is not None}
             table = {**self._saved, **known}
             if (table == self._saved and not self._failing) or self._writer is None:
                 return
-            self._saved = table  # what fetch returns, even while the file cannot be written
+            # what fetch returns, even while the file cannot be written
+            self._saved = table
             try:
                 data = offset_table_dumps(dict(sorted(table.items())))
                 await asyncio.get_running_loop().run_in_executor(self._writer, self._write, data)
@@ -94,15 +112,17 @@ class LocalOffsetStore(Offsets):
             else:
                 self._failing = False
 
-    # --- in the writer's thread --------------------------------------------------------------------------------------
+    # --- in the writer's thread -------------------------------------------------------------------
 
     def _take_file(self) -> dict[MessageQueue, int]:
         try:
             self._lock_file()
         except BlockingIOError:
             raise IllegalStateError(
-                f"another broadcasting member keeps its progress in {self._path}: give each on this machine an "
-                "instance_name of its own (`ogive run --instance-name NAME`, or ClientConfig(instance_name=...))"
+                f"another broadcasting member keeps its progress in {self._path}: give each on "
+                "this machine an "
+                "instance_name of its own (`ogive run --instance-name NAME`, or "
+                "ClientConfig(instance_name=...))"
             ) from None
         except OSError as exc:
             log.warning("%s cannot be used, progress is lost at exit: %s", self._path, exc)
@@ -173,7 +193,10 @@ def set_aside(path: Path) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """After a crash at any point *path* holds its old bytes or *data*; after the return, *data*. Raises OSError."""
+    """After a crash at any point *path* holds its old bytes or *data*; after the return, *data*.
+
+    Raises OSError.
+    """
     temporary = path.with_name(path.name + ".tmp")
     with temporary.open("wb") as file:
         file.write(data)

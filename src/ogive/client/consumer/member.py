@@ -1,4 +1,6 @@
-"""One member of one consumer group: its subscriptions, its queues and the listeners that they feed."""
+"""One member of one consumer group: its subscriptions, its queues and the listeners that they
+feed.
+"""
 
 import asyncio
 import logging
@@ -29,7 +31,14 @@ from ogive.client.ids import local_ip
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig, Start, consume_from_where, decoded
 from ogive.client.trace import ConsumeTrace, Tracer
-from ogive.errors import BrokerError, CompressionUnavailable, IllegalStateError, InvalidOption, NoRoute, ProtocolError
+from ogive.errors import (
+    BrokerError,
+    CompressionUnavailable,
+    IllegalStateError,
+    InvalidOption,
+    NoRoute,
+    ProtocolError,
+)
 from ogive.model import MessageExt, MessageQueue, PropertyName, retry_topic
 from ogive.transport.tasks import cancel_all, each
 from ogive.wire.bodies import ConsumerData, SubscriptionData
@@ -39,16 +48,20 @@ from ogive.wire.running_info import ConsumeDirectlyResult, ConsumerRunningInfo
 log = logging.getLogger(__name__)
 
 DEAD_LETTER_LEVEL: Final = -1
-MAX_CALLED_DIRECTLY: Final = 8  # messages of tools, at a time: no limit of a queue counts them
+# messages of tools, at a time: no limit of a queue counts them
+MAX_CALLED_DIRECTLY: Final = 8
 
 MakeService = Callable[[Group, AnyListener, ConsumerConfig], ConsumeService]
 
 
 class Member:
-    """Joins the group with ``start``, leaves it with ``stop``. Source: DefaultMQPushConsumerImpl.java, 5.3.
+    """Joins the group with ``start``, leaves it with ``stop``.
 
-    All *listeners* are of one group. Names are from here on those on the wire. A message that comes back through the retry
-    topic goes to the listener of the topic that it was first sent to. Raises InvalidOption for listeners that cannot share a group.
+    Source: DefaultMQPushConsumerImpl.java, 5.3.
+
+    All *listeners* are of one group. Names are from here on those on the wire. A message that comes
+    back through the retry topic goes to the listener of the topic that it was first sent to. Raises
+    InvalidOption for listeners that cannot share a group.
     """
 
     def __init__(
@@ -61,7 +74,10 @@ class Member:
     ) -> None:
         check_one_group([listener.config for listener in listeners])
         self._namespace = instance.namespace
-        listeners = [wired(intercepted(decoded(listener), config.interceptors), self._namespace) for listener in listeners]
+        listeners = [
+            wired(intercepted(decoded(listener), config.interceptors), self._namespace)
+            for listener in listeners
+        ]
         settings = [listener.config for listener in listeners]
         self._make_service = make_service
         self.group = settings[0].group
@@ -81,17 +97,25 @@ class Member:
             Statistics(self._loop.time()),
             broadcast=self._broadcast,
         )
-        self._tracer = Tracer(instance, self._namespace.strip(self.group), "CONSUME") if config.trace else None
+        self._tracer = (
+            Tracer(instance, self._namespace.strip(self.group), "CONSUME") if config.trace else None
+        )
         if self._tracer is not None:
             group.observer = ConsumeTrace(
-                self._tracer, self._namespace.strip(self.group), {one.topic: one.consume_timeout_s for one in settings}
+                self._tracer,
+                self._namespace.strip(self.group),
+                {one.topic: one.consume_timeout_s for one in settings},
             )
         self._subscriptions = {one.topic: one.subscription(self._started_ms) for one in settings}
         starts: dict[str, Start] = {one.topic: one.start for one in settings}
         if not self._broadcast:
-            self._subscriptions[self._retry_topic] = SubscriptionData(topic=self._retry_topic, version=self._started_ms)
+            self._subscriptions[self._retry_topic] = SubscriptionData(
+                topic=self._retry_topic, version=self._started_ms
+            )
             starts[self._retry_topic] = "earliest"
-        self._listeners = {one.config.topic: one for one in listeners if one.function is not no_function}
+        self._listeners = {
+            one.config.topic: one for one in listeners if one.function is not no_function
+        }
         self._services = {one.config.topic: make_service(group, one, config) for one in listeners}
         self._pulls = PullService(
             group,
@@ -121,12 +145,14 @@ class Member:
             changed=lambda *_: self.announce(),
         )
         on_change = wired_on_change(on_change, self._namespace)
-        self._announcer = Announcer(on_change, group.held, group.spawn) if on_change is not None else None
+        self._announcer = (
+            Announcer(on_change, group.held, group.spawn) if on_change is not None else None
+        )
         self._called_directly = 0
         self._jobs: list[asyncio.Task[Any]] = []
         self._persisting: list[asyncio.Task[Any]] = []
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Join the group and take over queues. A topic that does not exist yet is waited for.
@@ -163,17 +189,26 @@ class Member:
         self._jobs = [group.spawn(self._rebalancer.run(), "rebalance")]
         self._persisting = group.keep_progress(config)
         if self._locks:
-            self._jobs.append(group.every(config.lock_renew_s, self._rebalancer.renew_locks, "renew locks"))
+            self._jobs.append(
+                group.every(config.lock_renew_s, self._rebalancer.renew_locks, "renew locks")
+            )
         self._rebalancer.soon()
 
     async def stop(self, caller: object = None) -> None:
-        """Leave the group: running listener calls end first, progress goes to the brokers last. *caller*: see Workers.stop."""
-        ending = [service.stop(self._config.await_termination_s, caller) for service in self._services.values()]
+        """Leave the group: running listener calls end first, progress goes to the brokers last.
+
+        *caller*: see Workers.stop.
+        """
+        ending = [
+            service.stop(self._config.await_termination_s, caller)
+            for service in self._services.values()
+        ]
         ending.append(self._rejected.close(self._config.await_termination_s))
         try:
             await asyncio.gather(self._stop_fetching(), *ending)
             await self._rebalancer.give_up_all()
-            await cancel_all(self._persisting)  # not before: an update that is cut short could overtake the last one
+            # not before: an update that is cut short could overtake the last one
+            await cancel_all(self._persisting)
             await self._context.store.close()
             await self._context.instance.unregister_consumer(self)
         finally:
@@ -181,10 +216,13 @@ class Member:
                 await self._tracer.close()
 
     def abandon(self) -> None:
-        """The client has failed: call no listener any more. The group gets again what was not committed."""
+        """The client has failed: call no listener any more.
+
+        The group gets again what was not committed.
+        """
         self._rebalancer.lose_all()
 
-    # --- more and less, at run time ----------------------------------------------------------------------------------
+    # --- more and less, at run time ---------------------------------------------------------------
 
     async def add(self, listener: AnyListener) -> None:
         """Listen to one more topic.
@@ -230,7 +268,8 @@ class Member:
         await self._context.instance.heartbeat_now()
         for process_queue in list(self._context.held.values()):
             if any(message.topic == topic for message in process_queue.head(process_queue.count)):
-                await self._go_to(process_queue, process_queue.safe_offset)  # retries that the service left behind
+                # retries that the service left behind
+                await self._go_to(process_queue, process_queue.safe_offset)
 
     def announce(self) -> None:
         """Tell the application if its queues have changed since the last time."""
@@ -252,7 +291,9 @@ class Member:
     async def lag(self) -> dict[MessageQueue, int]:
         """Messages of each held queue that are not finished yet, asked from the brokers now."""
         held = [p for p in self._context.held.values() if p.queue.topic != self._retry_topic]
-        ends = await asyncio.gather(*(self._context.calls.max_offset(process_queue.queue) for process_queue in held))
+        ends = await asyncio.gather(
+            *(self._context.calls.max_offset(process_queue.queue) for process_queue in held)
+        )
         return {p.queue: max(0, end - p.safe_offset) for p, end in zip(held, ends, strict=True)}
 
     @property
@@ -260,7 +301,7 @@ class Member:
         """The queues that this member holds now, the retry topic's included."""
         return self._context.held
 
-    # --- what the client asks ----------------------------------------------------------------------------------------
+    # --- what the client asks ---------------------------------------------------------------------
 
     def consumer_data(self) -> ConsumerData:
         where = consume_from_where(self._settings[0].start)
@@ -293,30 +334,53 @@ class Member:
             | left_behind(statistics.left_behind),
             subscriptions=tuple(self._subscriptions.values()),
             queues={
-                queue: queue_info(process_queue, store.read(queue), lease_s=lease_s, now=lease_time(now), now_ms=now_ms)
+                queue: queue_info(
+                    process_queue,
+                    store.read(queue),
+                    lease_s=lease_s,
+                    now=lease_time(now),
+                    now_ms=now_ms,
+                )
                 for queue, process_queue in self._context.held.items()
             },
             topics={topic: statistics.of(topic).status(now) for topic in self._subscriptions},
         )
         return info.encode()
 
-    # --- what tools ask (see requests.py) ----------------------------------------------------------------------------
+    # --- what tools ask (see requests.py) ---------------------------------------------------------
 
     async def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """Continue at these offsets in the queues that are held; the owners of the others are told, too."""
-        held = [(self._context.held[queue], offset) for queue, offset in offsets.items() if queue in self._context.held]
+        """Continue at these offsets in the queues that are held; the owners of the others are told,
+        too.
+        """
+        held = [
+            (self._context.held[queue], offset)
+            for queue, offset in offsets.items()
+            if queue in self._context.held
+        ]
         for process_queue, offset in held:
             log.warning("%s: %s was told to go on at %d", process_queue.queue, self.group, offset)
-        await asyncio.gather(*(self._go_to(process_queue, offset) for process_queue, offset in held))
+        await asyncio.gather(
+            *(self._go_to(process_queue, offset) for process_queue, offset in held)
+        )
 
     def offsets(self, topic: str) -> Mapping[MessageQueue, int]:
-        known = {queue: self._context.store.read(queue) for queue in self._context.held if queue.topic == topic}
+        known = {
+            queue: self._context.store.read(queue)
+            for queue in self._context.held
+            if queue.topic == topic
+        }
         return {queue: offset for queue, offset in known.items() if offset is not None}
 
     async def consume_directly(self, message: MessageExt) -> ConsumeDirectlyResult:
-        """Raises IllegalStateError if messages are iterated over, so that there is no listener, and for too many calls at a time."""
+        """Raises IllegalStateError if messages are iterated over, so that there is no listener, and
+        for too many calls at a time.
+        """
         if self._called_directly >= MAX_CALLED_DIRECTLY:
-            raise IllegalStateError(f"group {self.group} works on {MAX_CALLED_DIRECTLY} messages that tools have given to it already")
+            raise IllegalStateError(
+                f"group {self.group} works on {MAX_CALLED_DIRECTLY} messages that tools have given "
+                "to it already"
+            )
         topic = message.properties.get(PropertyName.RETRY_TOPIC, message.topic)
         listener = self._listeners.get(topic)
         if listener is None:
@@ -327,12 +391,16 @@ class Member:
         finally:
             self._called_directly -= 1
 
-    # --- inside ------------------------------------------------------------------------------------------------------
+    # --- inside -----------------------------------------------------------------------------------
 
     def _store(self, instance: ClientInstance, calls: GroupCalls) -> OffsetStore:
         if not self._broadcast:
             return RemoteOffsetStore(calls)
-        return LocalOffsetStore(offsets_path(self._config.offsets_dir, local_ip(), instance.config.instance_name, self.group))
+        return LocalOffsetStore(
+            offsets_path(
+                self._config.offsets_dir, local_ip(), instance.config.instance_name, self.group
+            )
+        )
 
     async def _find_route(self, topic: str) -> None:
         try:
@@ -352,7 +420,11 @@ class Member:
         await self._rebalancer.verify(process_queue)
 
     async def _quiet(self, process_queue: ProcessQueue, timeout_s: float) -> bool:
-        return all(await asyncio.gather(*(service.quiet(process_queue, timeout_s) for service in self._services.values())))
+        return all(
+            await asyncio.gather(
+                *(service.quiet(process_queue, timeout_s) for service in self._services.values())
+            )
+        )
 
     def _deliver(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         if len(self._services) == 1:
@@ -364,7 +436,9 @@ class Member:
             self._deliver_retries(process_queue, messages)
 
     def _reject(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
-        """What cannot be read would fail at every member and for ever: it goes to the dead letters, as it is."""
+        """What cannot be read would fail at every member and for ever: it goes to the dead letters,
+        as it is.
+        """
         for message in messages:
             why = "it cannot be read"
             try:
@@ -372,7 +446,11 @@ class Member:
             except (ProtocolError, CompressionUnavailable) as exc:
                 why = f"{why}: {exc}"
                 log.error(
-                    "%s/%d cannot be read and goes to the dead letters of %s: %s", message.queue, message.queue_offset, self.group, exc
+                    "%s/%d cannot be read and goes to the dead letters of %s: %s",
+                    message.queue,
+                    message.queue_offset,
+                    self.group,
+                    exc,
                 )
             self._rejected.give(process_queue, message, DEAD_LETTER_LEVEL, why)
 
@@ -384,7 +462,11 @@ class Member:
         for topic, ours in by_topic.items():
             if topic not in self._services:
                 log.warning(
-                    "%d retries of %s, which %s does not listen to, go to its listener of %s", len(ours), topic, self.group, fallback
+                    "%d retries of %s, which %s does not listen to, go to its listener of %s",
+                    len(ours),
+                    topic,
+                    self.group,
+                    fallback,
                 )
             self._services.get(topic, self._services[fallback]).submit(process_queue, ours)
 
@@ -393,8 +475,16 @@ def check_one_group(settings: Sequence[ListenerConfig]) -> None:
     """Whether listeners may be one member of one group. Raises InvalidOption."""
     group, topics = settings[0].group, [one.topic for one in settings]
     if len(set(topics)) < len(topics):
-        raise InvalidOption(f"group {group} has two listeners to one topic: each topic of a group takes one")
+        raise InvalidOption(
+            f"group {group} has two listeners to one topic: each topic of a group takes one"
+        )
     if len({one.broadcast for one in settings}) > 1:
-        raise InvalidOption(f"group {group} has a broadcasting listener beside one that is not: a group is one or the other")
+        raise InvalidOption(
+            f"group {group} has a broadcasting listener beside one that is not: a group is one or "
+            "the other"
+        )
     if len(settings) > 1 and any(one.orderly for one in settings):
-        raise InvalidOption(f"group {group} has an orderly listener beside another one: give each orderly listener a group of its own")
+        raise InvalidOption(
+            f"group {group} has an orderly listener beside another one: give each orderly listener "
+            "a group of its own"
+        )

@@ -15,14 +15,18 @@ log = logging.getLogger(__name__)
 class OffsetStore(Protocol):
     """Offsets of the queues that a member holds, and the lasting record behind them.
 
-    An offset never moves back, but for a repair, which also freezes it: results of listeners that were still running then cannot overwrite
-    it. Queues are independent of each other: persisting or forgetting one touches no other. What is taken over begins with ``begin``.
+    An offset never moves back, but for a repair, which also freezes it: results of listeners that
+    were still running then cannot overwrite it. Queues are independent of each other: persisting or
+    forgetting one touches no other. What is taken over begins with ``begin``.
     """
 
     async def open(self) -> None: ...
 
     async def fetch(self, queue: MessageQueue) -> int | None:
-        """The committed offset; None only if there certainly is none. Every failure raises OgiveError: it must never pass for "none"."""
+        """The committed offset; None only if there certainly is none.
+
+        Every failure raises OgiveError: it must never pass for "none".
+        """
         ...
 
     def read(self, queue: MessageQueue) -> int | None:
@@ -30,7 +34,9 @@ class OffsetStore(Protocol):
         ...
 
     def highest(self, queue: MessageQueue) -> int | None:
-        """The highest offset that was known here since ``begin``: only somebody else can have brought the record further."""
+        """The highest offset that was known here since ``begin``: only somebody else can have
+        brought the record further.
+        """
         ...
 
     def begin(self, queue: MessageQueue, offset: int) -> None:
@@ -40,7 +46,9 @@ class OffsetStore(Protocol):
     def update(self, queue: MessageQueue, offset: int) -> None: ...
 
     def repair(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset, also back, and keep it until ``thaw``, or until the queue is forgotten."""
+        """Set the offset, also back, and keep it until ``thaw``, or until the queue is
+        forgotten.
+        """
         ...
 
     def thaw(self, queue: MessageQueue) -> None:
@@ -52,7 +60,10 @@ class OffsetStore(Protocol):
         ...
 
     async def persist(self, queues: Collection[MessageQueue], *, again: bool = False) -> None:
-        """Bring what is known of *queues* to the record. A failure is logged. *again*: also what was brought before."""
+        """Bring what is known of *queues* to the record.
+
+        A failure is logged. *again*: also what was brought before.
+        """
         ...
 
     def is_saved(self, queue: MessageQueue) -> bool:
@@ -67,7 +78,8 @@ class Offsets:
 
     def __init__(self) -> None:
         self._offsets: dict[MessageQueue, int] = {}
-        self._passed: dict[MessageQueue, int] = {}  # the highest offset before the present one
+        # the highest offset before the present one
+        self._passed: dict[MessageQueue, int] = {}
         self._frozen: set[MessageQueue] = set()
 
     def read(self, queue: MessageQueue) -> int | None:
@@ -93,7 +105,10 @@ class Offsets:
         self._frozen.discard(queue)
 
     def move(self, queue: MessageQueue, offset: int) -> None:
-        """Set the offset, also back, at the application's request. Unlike after a repair, consumption continues there."""
+        """Set the offset, also back, at the application's request.
+
+        Unlike after a repair, consumption continues there.
+        """
         highest = self.highest(queue)
         if highest is not None:
             self._passed[queue] = highest
@@ -119,12 +134,16 @@ class OffsetCalls(Protocol):
 
 
 class RemoteOffsetStore(Offsets):
-    """Offsets kept at the brokers, for the members of a clustering group. Source: RemoteBrokerOffsetStore.java, 5.3.
+    """Offsets kept at the brokers, for the members of a clustering group.
 
-    Differs from Java: there is one update of a queue in flight at a time, and its answer is awaited. Apache's broker handles the requests
-    of one connection in several threads: of two one-way updates, every tenth pair was carried out in reverse, and an update carried by a
-    pull lost to an older one even more often. The queue's next owner then starts far too early. The first update of a topic at a broker
-    goes alone, as it creates the group's table for the topic: of several at once, each creates one, and the offsets in the others are lost
+    Source: RemoteBrokerOffsetStore.java, 5.3.
+
+    Differs from Java: there is one update of a queue in flight at a time, and its answer is
+    awaited. Apache's broker handles the requests of one connection in several threads: of two
+    one-way updates, every tenth pair was carried out in reverse, and an update carried by a pull
+    lost to an older one even more often. The queue's next owner then starts far too early. The
+    first update of a topic at a broker goes alone, as it creates the group's table for the topic:
+    of several at once, each creates one, and the offsets in the others are lost
     (ConsumerOffsetManager.commitOffset, 5.5; seen in one of 20 closes of a new group).
 
     The first update on a new connection is sent only if the broker does not know more: a member
@@ -139,7 +158,8 @@ class RemoteOffsetStore(Offsets):
         # Of queues that are held: the connection by which the broker last said where the group is.
         self._links: dict[MessageQueue, object] = {}
         self._turns: defaultdict[MessageQueue, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._begun: set[tuple[str, str]] = set()  # (topic, broker name): the broker has acknowledged an update of the topic
+        # (topic, broker name): the broker has acknowledged an update of the topic
+        self._begun: set[tuple[str, str]] = set()
         self._beginning: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def open(self) -> None:
@@ -165,20 +185,29 @@ class RemoteOffsetStore(Offsets):
         return queue not in self._offsets or self._offsets[queue] == self._acknowledged.get(queue)
 
     async def persist(self, queues: Collection[MessageQueue], *, again: bool = False) -> None:
-        """Send what is known of *queues* to their brokers and wait for the answers. A broker that fails is logged, the others get theirs.
+        """Send what is known of *queues* to their brokers and wait for the answers.
+
+        A broker that fails is logged, the others get theirs.
 
         *again* sends also what was acknowledged before: a broker may have lost it in a crash.
         """
-        await asyncio.gather(*(self._persist(queue, again) for queue in queues if queue in self._offsets))
+        await asyncio.gather(
+            *(self._persist(queue, again) for queue in queues if queue in self._offsets)
+        )
 
     async def commit(self, offsets: Mapping[MessageQueue, int], *, again: bool = False) -> None:
-        """Set offsets, also back, as the application says, and tell the brokers. Raises the first failure after every broker was asked.
+        """Set offsets, also back, as the application says, and tell the brokers.
 
-        Without *again* those that were acknowledged before are not sent, nor those of a queue in which another member has gone on
-        meanwhile. With it, an offset that the broker does not keep is a failure. One that fails is forgotten: the application may go
-        back, and then nothing may send it later.
+        Raises the first failure after every broker was asked.
+
+        Without *again* those that were acknowledged before are not sent, nor those of a queue in
+        which another member has gone on meanwhile. With it, an offset that the broker does not keep
+        is a failure. One that fails is forgotten: the application may go back, and then nothing may
+        send it later.
         """
-        for failure in await asyncio.gather(*(self._commit(*row, again) for row in offsets.items()), return_exceptions=True):
+        for failure in await asyncio.gather(
+            *(self._commit(*row, again) for row in offsets.items()), return_exceptions=True
+        ):
             if failure is not None:
                 raise failure
 
@@ -190,7 +219,10 @@ class RemoteOffsetStore(Offsets):
             self.move(queue, offset)
             try:
                 if not await self._tell(queue, again) and again:
-                    raise InvalidOption(f"{queue} ends before {offset}, and its broker keeps no progress beyond the end")
+                    raise InvalidOption(
+                        f"{queue} ends before {offset}, and its broker keeps no progress beyond "
+                        "the end"
+                    )
             except BaseException:
                 if self._offsets.get(queue) == offset:
                     self._restore(queue, before)
@@ -223,7 +255,12 @@ class RemoteOffsetStore(Offsets):
             return True
         at, known = await self.fetch(queue), self.highest(queue)
         if at is not None and known is not None and at > known:
-            log.warning("offset %s of %s is not persisted: another member has brought it to %d", self.read(queue), queue, at)
+            log.warning(
+                "offset %s of %s is not persisted: another member has brought it to %d",
+                self.read(queue),
+                queue,
+                at,
+            )
             return False
         self._links[queue] = self._calls.link(queue)
         return True

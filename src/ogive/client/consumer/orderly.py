@@ -1,18 +1,25 @@
-"""Consumption in order: one call of a queue at a time, only under the broker's lock. Source: ConsumeMessageOrderlyService.java, 5.3.
+"""Consumption in order: one call of a queue at a time, only under the broker's lock.
+
+Source: ConsumeMessageOrderlyService.java, 5.3.
 
 Behaviour
-- The messages of a queue are given to the listener in offset order, one (or one batch) after the other; different queues at the same time.
-- No call begins unless the queue is ours and its lock is fresh, by a clock that also runs while the process is stopped, or the machine
-  sleeps. Each member of a broadcasting group has every queue for itself and needs no lock.
-- A failed message makes its queue wait, 1 s unless the listener says otherwise, and comes again. Over the limit of retries it is sent to
-  the dead-letter topic by way of the retry topic, and the queue moves on; there is no limit unless one is set. A broadcasting group has no
-  dead letters: what is over the limit is logged and dropped.
+- The messages of a queue are given to the listener in offset order, one (or one batch) after the
+  other; different queues at the same time.
+- No call begins unless the queue is ours and its lock is fresh, by a clock that also runs while the
+  process is stopped, or the machine sleeps. Each member of a broadcasting group has every queue for
+  itself and needs no lock.
+- A failed message makes its queue wait, 1 s unless the listener says otherwise, and comes again.
+  Over the limit of retries it is sent to the dead-letter topic by way of the retry topic, and the
+  queue moves on; there is no limit unless one is set. A broadcasting group has no dead letters:
+  what is over the limit is logged and dropped.
 - A queue that is given away waits for the running call; its result still counts.
-- Without auto-commit what the listener has consumed stays in the queue until it answers COMMIT; after ROLLBACK, and with the queue's next
-  owner, it comes again in order. It counts towards max_cached_messages: a listener that never commits gets nothing more.
+- Without auto-commit what the listener has consumed stays in the queue until it answers COMMIT;
+  after ROLLBACK, and with the queue's next owner, it comes again in order. It counts towards
+  max_cached_messages: a listener that never commits gets nothing more.
 
 Differs from Java
-- A worker takes a run of messages at a time and goes on to the next without asking the loop, up to a time slice.
+- A worker takes a run of messages at a time and goes on to the next without asking the loop, up to
+  a time slice.
 - Of a batch, the messages that the listener calls done are not delivered again.
 """
 
@@ -46,7 +53,8 @@ Turn = tuple[ProcessQueue, list[MessageExt]]
 
 @dataclass(frozen=True, slots=True)
 class TurnResult:
-    """The first *done* messages of the turn succeeded; *failure* is about the batch behind them, or they all are to come again.
+    """The first *done* messages of the turn succeeded; *failure* is about the batch behind them, or
+    they all are to come again.
 
     *committed*: the last COMMIT is behind so many of them; None if there was none.
     """
@@ -101,9 +109,21 @@ class OrderlyService:
         count, name = listener.config.threads, f"{group.name} {listener.config.topic}"
         self._workers: Workers[Turn]
         if listener.is_async:
-            self._workers = LoopWorkers(self._run_async, self._finished, failed=TurnResult(0, Failure(why=BROKEN)), count=count, name=name)
+            self._workers = LoopWorkers(
+                self._run_async,
+                self._finished,
+                failed=TurnResult(0, Failure(why=BROKEN)),
+                count=count,
+                name=name,
+            )
         else:
-            self._workers = ThreadWorkers(self._run, self._finished, failed=TurnResult(0, Failure(why=BROKEN)), count=count, name=name)
+            self._workers = ThreadWorkers(
+                self._run,
+                self._finished,
+                failed=TurnResult(0, Failure(why=BROKEN)),
+                count=count,
+                name=name,
+            )
 
     def start(self) -> None:
         self._workers.start()
@@ -128,7 +148,7 @@ class OrderlyService:
         if self._retrying:
             await asyncio.wait(self._retrying, timeout=max(0.0, deadline - self._loop.time()))
 
-    # --- in the workers ----------------------------------------------------------------------------------------------
+    # --- in the workers ---------------------------------------------------------------------------
 
     def _run(self, turn: Turn) -> TurnResult:
         tally = TurnTally()
@@ -141,13 +161,17 @@ class OrderlyService:
     async def _run_async(self, turn: Turn) -> TurnResult:
         tally = TurnTally()
         for batch in self._batches(turn, tally):
-            end = tally.take(await call_async(self._listener, batch, self._group.observer), len(batch))
+            end = tally.take(
+                await call_async(self._listener, batch, self._group.observer), len(batch)
+            )
             if end is not None:
                 return end
         return tally.result()
 
     def _batches(self, turn: Turn, tally: TurnTally) -> Iterator[list[MessageExt]]:
-        """The messages behind the *tally*, batch by batch, as long as the queue is ours and the time slice lasts."""
+        """The messages behind the *tally*, batch by batch, as long as the queue is ours and the
+        time slice lasts.
+        """
         process_queue, messages = turn
         slice_ends = time.monotonic() + TURN_S
         while tally.done < len(messages) and self._may_call(process_queue):
@@ -156,17 +180,29 @@ class OrderlyService:
                 return
 
     def _may_call(self, process_queue: ProcessQueue) -> bool:
-        return process_queue.active and not self._stopping and lease_time(time.monotonic()) < process_queue.leased_until
+        return (
+            process_queue.active
+            and not self._stopping
+            and lease_time(time.monotonic()) < process_queue.leased_until
+        )
 
-    # --- on the loop -------------------------------------------------------------------------------------------------
+    # --- on the loop ------------------------------------------------------------------------------
 
     def _dispatch(self, process_queue: ProcessQueue) -> None:
-        """Give the next run of messages to a worker, unless the queue is at work, waits, or is not ours (any more)."""
+        """Give the next run of messages to a worker, unless the queue is at work, waits, or is not
+        ours (any more).
+        """
         waiting = process_queue.count - len(process_queue.taken)
-        if process_queue.busy or process_queue in self._paused or waiting <= 0 or not self._may_call(process_queue):
+        if (
+            process_queue.busy
+            or process_queue in self._paused
+            or waiting <= 0
+            or not self._may_call(process_queue)
+        ):
             return
         messages = process_queue.head(self._turn, len(process_queue.taken))
-        if not messages:  # only what cannot be read is waiting, on its way to the dead letters
+        # only what cannot be read is waiting, on its way to the dead letters
+        if not messages:
             return
         process_queue.busy = True
         process_queue.taken = [*process_queue.taken, *messages]
@@ -180,23 +216,35 @@ class OrderlyService:
             if failure is not None:
                 calls, done = calls + 1, done + failure.done
                 failed = messages[done : result.done + self._batch]
-            self._group.statistics.of(process_queue.queue.topic).consumed(now, seconds, calls=calls, done=done, failed=len(failed))
-            finished, process_queue.taken = self._settle(process_queue.taken, len(messages), done, result)
+            self._group.statistics.of(process_queue.queue.topic).consumed(
+                now, seconds, calls=calls, done=done, failed=len(failed)
+            )
+            finished, process_queue.taken = self._settle(
+                process_queue.taken, len(messages), done, result
+            )
             if finished:
                 self._group.finish(process_queue, [message.queue_offset for message in finished])
-            if result.rolled_back and process_queue.state is QueueState.ACTIVE and not self._stopping:
+            if (
+                result.rolled_back
+                and process_queue.state is QueueState.ACTIVE
+                and not self._stopping
+            ):
                 self._pause(process_queue, None)
             if failure is None or process_queue.dropped:
                 self._end_turn(process_queue)
             else:
-                task = self._group.spawn(self._retry(process_queue, failed, failure), "retry in order")
+                task = self._group.spawn(
+                    self._retry(process_queue, failed, failure), "retry in order"
+                )
                 self._retrying.add(task)
                 task.add_done_callback(self._retrying.discard)
 
     def _settle(
         self, taken: Sequence[MessageExt], count: int, done: int, result: TurnResult
     ) -> tuple[Sequence[MessageExt], Sequence[MessageExt]]:
-        """(finished, consumed but not committed) of what was *taken*: the last *count* are the turn's, *done* of them consumed."""
+        """(finished, consumed but not committed) of what was *taken*: the last *count* are the
+        turn's, *done* of them consumed.
+        """
         before = len(taken) - count
         consumed = taken[: before + done]
         if self._listener.config.auto_commit:
@@ -211,8 +259,13 @@ class OrderlyService:
             waiter.set_result(None)
         self._dispatch(process_queue)
 
-    async def _retry(self, process_queue: ProcessQueue, failed: Sequence[MessageExt], failure: Failure) -> None:
-        """Give up on what failed too often, count the try of the others, and let the queue wait. The queue is busy meanwhile."""
+    async def _retry(
+        self, process_queue: ProcessQueue, failed: Sequence[MessageExt], failure: Failure
+    ) -> None:
+        """Give up on what failed too often, count the try of the others, and let the queue wait.
+
+        The queue is busy meanwhile.
+        """
         limit = self._listener.config.retries
         waits = False
         for message in failed:
@@ -243,7 +296,12 @@ class OrderlyService:
             log_passed_over(message, exc, why)
             return True
         except OgiveError as exc:
-            log.warning("%s/%d could not be sent to the dead-letter topic, its queue waits: %s", message.queue, message.queue_offset, exc)
+            log.warning(
+                "%s/%d could not be sent to the dead-letter topic, its queue waits: %s",
+                message.queue,
+                message.queue_offset,
+                exc,
+            )
             return False
         self._dead_letters.note(message, why)
         return True

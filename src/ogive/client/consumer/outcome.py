@@ -1,4 +1,7 @@
-"""What a listener's result means for its messages. Pure, and the same for concurrent and orderly groups."""
+"""What a listener's result means for its messages.
+
+Pure, and the same for concurrent and orderly groups.
+"""
 
 import logging
 from collections.abc import Sequence
@@ -20,7 +23,8 @@ class Failure:
     """The first *done* messages of the batch are finished, the others are to come again."""
 
     done: int = 0
-    delay_level: int = 0  # as in Later
+    # as in Later
+    delay_level: int = 0
     suspend_s: float | None = None
     why: str = field(default=ASKED, compare=False)
 
@@ -29,7 +33,9 @@ Verdict = Failure | Reply | OrderlyEnd | None
 
 
 def read(listener: AnyListener, count: int, answer: Any) -> tuple[Verdict, bool]:
-    """(what *answer* means for a batch of *count* messages, whether it makes sense); None for success."""
+    """(what *answer* means for a batch of *count* messages, whether it makes sense); None for
+    success.
+    """
     if answer is None:
         return None, True
     orderly = listener.config.orderly
@@ -37,23 +43,33 @@ def read(listener: AnyListener, count: int, answer: Any) -> tuple[Verdict, bool]
         return (None, False) if listener.config.auto_commit else (answer, True)
     if isinstance(answer, Reply) and not orderly and listener.config.batch == 1:
         return answer, True
-    if isinstance(answer, Later) and answer.done <= count and (answer.delay_level <= 0 or not orderly):
+    if (
+        isinstance(answer, Later)
+        and answer.done <= count
+        and (answer.delay_level <= 0 or not orderly)
+    ):
         why = GIVEN_UP if answer.delay_level < 0 else ASKED
-        return (Failure(answer.done, answer.delay_level, None, why) if answer.done < count else None), True
+        return (
+            Failure(answer.done, answer.delay_level, None, why) if answer.done < count else None
+        ), True
     if isinstance(answer, Suspend) and orderly and answer.done <= count:
         return (Failure(answer.done, 0, answer.seconds) if answer.done < count else None), True
     return Failure(why=f"its listener returned {shown(answer)}, which is no result"), False
 
 
 def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) -> Verdict:
-    """None for success; a Reply is success with something left to do. An answer that makes no sense is logged, and is a failure.
+    """None for success; a Reply is success with something left to do.
 
-    COMMIT and ROLLBACK of a listener whose messages commit themselves are logged, and are success: both as in Java.
+    An answer that makes no sense is logged, and is a failure.
+
+    COMMIT and ROLLBACK of a listener whose messages commit themselves are logged, and are success:
+    both as in Java.
     """
     failure, sensible = read(listener, len(messages), answer)
     if not sensible and failure is None:
         log.warning(
-            "listener %s returned %s, which is for listeners with auto_commit=False: its %d message(s) count as finished",
+            "listener %s returned %s, which is for listeners with auto_commit=False: its %d "
+            "message(s) count as finished",
             listener.name,
             answer.name,
             len(messages),
@@ -61,7 +77,8 @@ def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) ->
     elif not sensible:
         orderly = listener.config.orderly
         log.error(
-            "listener %s returned %s, which is no result of %s listener for %d message(s): they come again later. "
+            "listener %s returned %s, which is no result of %s listener for %d message(s): they "
+            "come again later. "
             "Return None for success, or %s",
             listener.name,
             shown(answer),
@@ -74,12 +91,21 @@ def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) ->
 
 def _results(listener: AnyListener) -> str:
     if listener.config.orderly:
-        return "LATER, DEAD_LETTER or suspend(...)" + ("" if listener.config.auto_commit else ", COMMIT or ROLLBACK")
-    return "LATER, later(...), DEAD_LETTER or Reply(...)" if listener.config.batch == 1 else "LATER, later(...) or DEAD_LETTER"
+        return "LATER, DEAD_LETTER or suspend(...)" + (
+            "" if listener.config.auto_commit else ", COMMIT or ROLLBACK"
+        )
+    return (
+        "LATER, later(...), DEAD_LETTER or Reply(...)"
+        if listener.config.batch == 1
+        else "LATER, later(...) or DEAD_LETTER"
+    )
 
 
 def failed(listener: AnyListener, messages: Sequence[MessageExt], error: BaseException) -> Failure:
-    """The listener raised. The traceback is logged when a message fails for the first time, one line when it fails again."""
+    """The listener raised.
+
+    The traceback is logged when a message fails for the first time, one line when it fails again.
+    """
     first = messages[0]
     log.warning(
         "listener %s failed on %s/%d (try %d, id %s): %s",
@@ -95,7 +121,10 @@ def failed(listener: AnyListener, messages: Sequence[MessageExt], error: BaseExc
 
 
 def shown(value: object) -> str:
-    """The beginning of its repr. That is code of the application's as well: a row of a session that was closed has none, for one."""
+    """The beginning of its repr.
+
+    That is code of the application's as well: a row of a session that was closed has none, for one.
+    """
     try:
         return f"{value!r:.200}"
     except Exception as exc:  # noqa: BLE001  user code, and the line that names it must come out

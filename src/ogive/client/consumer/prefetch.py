@@ -8,14 +8,16 @@ from ogive.model import MessageExt
 
 
 class Prefetch:
-    """Pulled messages that were not returned yet, by queue, and those that the last ``take`` returned.
+    """Pulled messages that were not returned yet, by queue, and those that the last ``take``
+    returned.
 
-    Nothing is returned of a queue that is given up or paused. The process queues bound the size: both kinds of messages count there as
-    unfinished.
+    Nothing is returned of a queue that is given up or paused. The process queues bound the size:
+    both kinds of messages count there as unfinished.
     """
 
     def __init__(self) -> None:
-        self._ready: dict[ProcessQueue, deque[MessageExt]] = {}  # the queue that has waited longest comes first
+        # the queue that has waited longest comes first
+        self._ready: dict[ProcessQueue, deque[MessageExt]] = {}
         self._in_hand: dict[ProcessQueue, list[MessageExt]] = {}
 
     def put(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
@@ -30,15 +32,22 @@ class Prefetch:
             ready = self._ready.pop(process_queue)
             batch = [ready.popleft() for _ in range(min(len(ready), max_messages - len(taken)))]
             if ready:
-                self._ready[process_queue] = ready  # behind the others now
+                # behind the others now
+                self._ready[process_queue] = ready
             self._in_hand[process_queue] = batch
             taken += batch
         return taken
 
     def settle(self) -> Iterator[tuple[ProcessQueue, list[int]]]:
-        """The offsets of what was handed out, of queues that still count; from now on it is not in hand any more."""
+        """The offsets of what was handed out, of queues that still count; from now on it is not in
+        hand any more.
+        """
         in_hand, self._in_hand = self._in_hand, {}
-        return ((one, [message.queue_offset for message in batch]) for one, batch in in_hand.items() if not one.dropped)
+        return (
+            (one, [message.queue_offset for message in batch])
+            for one, batch in in_hand.items()
+            if not one.dropped
+        )
 
     def take_back(self) -> None:
         """What was handed out last did not arrive: it is handed out again."""
@@ -59,7 +68,11 @@ class Prefetch:
 
     def discard_dropped(self) -> None:
         """Free what was pulled from queues that are not held any more."""
-        self._ready = {process_queue: ready for process_queue, ready in self._ready.items() if not process_queue.dropped}
+        self._ready = {
+            process_queue: ready
+            for process_queue, ready in self._ready.items()
+            if not process_queue.dropped
+        }
 
     def position(self, process_queue: ProcessQueue) -> int:
         """The offset that is handed out next."""

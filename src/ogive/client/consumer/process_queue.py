@@ -13,7 +13,10 @@ from ogive.model import MessageExt, MessageQueue
 
 
 class QueueState(enum.Enum):
-    """ACTIVE: pulled and consumed. RELEASING: no new listener call starts, the running one still counts. DROPPED: nothing counts."""
+    """ACTIVE: pulled and consumed.
+
+    RELEASING: no new listener call starts, the running one still counts. DROPPED: nothing counts.
+    """
 
     ACTIVE = enum.auto()
     RELEASING = enum.auto()
@@ -23,18 +26,22 @@ class QueueState(enum.Enum):
 _NEXT: Final[dict[QueueState, set[QueueState]]] = {
     QueueState.ACTIVE: {QueueState.RELEASING, QueueState.DROPPED},
     QueueState.RELEASING: {QueueState.DROPPED},
-    QueueState.DROPPED: set(),  # final: its messages are neither consumed nor committed; the queue comes back as a new object
+    # final: its messages are neither consumed nor committed; the queue comes back as a new object
+    QueueState.DROPPED: set(),
 }
 
 
 class ProcessQueue:
-    """Pulled but unfinished messages of one MessageQueue. The loop owns it; worker threads only read *active* and *leased_until*.
+    """Pulled but unfinished messages of one MessageQueue.
 
-    An orderly group consumes a queue only while the broker's lock on it is fresh: *leased_until* is the ``lease_time`` at which our lease
-    ends, infinity for a concurrent group. After a lock was refused or ran out the object is not used again: another member may have
-    consumed in between, so the queue is dropped and assigned afresh.
-    Differs from Java: while nothing is pending, the offset that is safe to commit follows the pull offset, so that filtered messages count
-    as done at once. Source: ProcessQueue.java, 5.3.
+    The loop owns it; worker threads only read *active* and *leased_until*.
+
+    An orderly group consumes a queue only while the broker's lock on it is fresh: *leased_until* is
+    the ``lease_time`` at which our lease ends, infinity for a concurrent group. After a lock was
+    refused or ran out the object is not used again: another member may have consumed in between, so
+    the queue is dropped and assigned afresh. Differs from Java: while nothing is pending, the
+    offset that is safe to commit follows the pull offset, so that filtered messages count as done
+    at once. Source: ProcessQueue.java, 5.3.
     """
 
     __slots__ = (
@@ -58,23 +65,34 @@ class ProcessQueue:
         "taken",
     )
 
-    def __init__(self, queue: MessageQueue, pull_offset: int, leased_until: float = float("inf")) -> None:
+    def __init__(
+        self, queue: MessageQueue, pull_offset: int, leased_until: float = float("inf")
+    ) -> None:
         self.queue = queue
         self.pull_offset = pull_offset
         self.leased_until = leased_until
         self.state = QueueState.ACTIVE
-        self.active = True  # state is ACTIVE; read by other threads before each listener call
-        self.busy = False  # orderly: a listener call is running, or a pause between two tries
-        self.paused = False  # neither pulled nor handed out until ``resume``
+        # state is ACTIVE; read by other threads before each listener call
+        self.active = True
+        # orderly: a listener call is running, or a pause between two tries
+        self.busy = False
+        # neither pulled nor handed out until ``resume``
+        self.paused = False
         # Time of the loop's clock at which it began to be given up to another member.
         self.releasing_since: float | None = None
-        self.doubted = False  # its broker could not be reached, or had forgotten us: others may have gone on in it
+        # its broker could not be reached, or had forgotten us: others may have gone on in it
+        self.doubted = False
         self.suggested_broker_id = 0
-        self.stuck_at: int | None = None  # its next pulls bring bytes that are no message, see ``damage.py``
-        self.taken: Sequence[MessageExt] = ()  # orderly: what a worker has now, behind what was consumed and not committed
-        self.failed_unlocks = 0  # how often it could not be given up because a call was running
-        self.pulled_at_ms = self.consumed_at_ms = time.time_ns() // 1_000_000  # last pull asked, last message finished
-        # OrderedDict, not dict: acks delete from the front, and dict then scans the holes to find its first key.
+        # its next pulls bring bytes that are no message, see ``damage.py``
+        self.stuck_at: int | None = None
+        # orderly: what a worker has now, behind what was consumed and not committed
+        self.taken: Sequence[MessageExt] = ()
+        # how often it could not be given up because a call was running
+        self.failed_unlocks = 0
+        # last pull asked, last message finished
+        self.pulled_at_ms = self.consumed_at_ms = time.time_ns() // 1_000_000
+        # OrderedDict, not dict: acks delete from the front, and dict then scans the holes to find
+        # its first key.
         self._pending: OrderedDict[int, MessageExt] = OrderedDict()
         self._bytes = 0
         self._room: asyncio.Future[None] | None = None
@@ -100,12 +118,16 @@ class ProcessQueue:
         self.paused = False
         self._wake()
 
-    # --- filling and emptying ----------------------------------------------------------------------------------------
+    # --- filling and emptying ---------------------------------------------------------------------
 
     def put(self, messages: Sequence[MessageExt], next_offset: int) -> list[MessageExt]:
         """Take in one pull's messages; returns those that were not there already."""
         pending = self._pending
-        fresh = [message for message in messages if message.queue_offset not in pending] if pending else list(messages)
+        fresh = (
+            [message for message in messages if message.queue_offset not in pending]
+            if pending
+            else list(messages)
+        )
         for message in fresh:
             pending[message.queue_offset] = message
             self._bytes += len(message.body)
@@ -124,22 +146,28 @@ class ProcessQueue:
         return self.safe_offset
 
     def replace(self, message: MessageExt) -> bool:
-        """Put a changed copy in the place of the message with its offset; False if that is finished already."""
+        """Put a changed copy in the place of the message with its offset; False if that is finished
+        already.
+        """
         if message.queue_offset not in self._pending:
             return False
         self._pending[message.queue_offset] = message
         return True
 
     def head(self, count: int, skip: int = 0) -> list[MessageExt]:
-        """The lowest *count* unfinished messages behind the first *skip*, in order; those that no listener gets are left out."""
+        """The lowest *count* unfinished messages behind the first *skip*, in order; those that no
+        listener gets are left out.
+        """
         readable = (message for message in self._pending.values() if not message.is_compressed)
         return list(itertools.islice(readable, skip, skip + count))
 
-    # --- looking -----------------------------------------------------------------------------------------------------
+    # --- looking ----------------------------------------------------------------------------------
 
     @property
     def safe_offset(self) -> int:
-        """Everything below it is finished: the lowest unfinished offset, or else the next one to pull."""
+        """Everything below it is finished: the lowest unfinished offset, or else the next one to
+        pull.
+        """
         return next(iter(self._pending), self.pull_offset)
 
     @property
@@ -159,10 +187,13 @@ class ProcessQueue:
     def __contains__(self, offset: int) -> bool:
         return offset in self._pending
 
-    # --- waiting -----------------------------------------------------------------------------------------------------
+    # --- waiting ----------------------------------------------------------------------------------
 
     async def changed(self, timeout_s: float) -> None:
-        """Wait until something was finished or the state changed, at most *timeout_s*. One waiter: the queue's pull loop."""
+        """Wait until something was finished or the state changed, at most *timeout_s*.
+
+        One waiter: the queue's pull loop.
+        """
         self._room = asyncio.get_running_loop().create_future()
         try:
             await asyncio.wait((self._room,), timeout=timeout_s)

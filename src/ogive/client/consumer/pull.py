@@ -1,4 +1,6 @@
-"""The pull consumer: the application polls for messages, and decides where to read and what to commit."""
+"""The pull consumer: the application polls for messages, and decides where to read and what to
+commit.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
@@ -27,13 +29,16 @@ from ogive.model import MessageExt, MessageQueue, PullResult, check_offset
 class PullConsumer(OnlyAsyncWith):
     """Messages on demand: ``async with PullConsumer("Orders", group="replay") as consumer``.
 
-    With *topics* it is a member of *group* and shares their queues with the other members. Without topics it reads the queues given to
-    ``assign``; without a group as well, it leaves no trace at the brokers.
+    With *topics* it is a member of *group* and shares their queues with the other members. Without
+    topics it reads the queues given to ``assign``; without a group as well, it leaves no trace at
+    the brokers.
 
-    *tags* or *sql* choose messages. *start* is where to begin in a queue without a committed offset: "latest", "earliest" or a datetime.
-    With *auto_commit* the messages of a poll count as finished at the next poll, or when the consumer is closed in good order.
-    *on_change* is called with the queues gained and lost, from within ``poll`` and before it returns anything of a new queue. *client*
-    takes either settings, instead of *name_server*, or a running client to share, which stays open. Raises InvalidOption.
+    *tags* or *sql* choose messages. *start* is where to begin in a queue without a committed
+    offset: "latest", "earliest" or a datetime. With *auto_commit* the messages of a poll count as
+    finished at the next poll, or when the consumer is closed in good order. *on_change* is called
+    with the queues gained and lost, from within ``poll`` and before it returns anything of a new
+    queue. *client* takes either settings, instead of *name_server*, or a running client to share,
+    which stays open. Raises InvalidOption.
     """
 
     def __init__(
@@ -52,10 +57,17 @@ class PullConsumer(OnlyAsyncWith):
         for topic in topics:
             if not isinstance(topic, str):
                 raise TypeError(
-                    f"topics are str, one argument each: PullConsumer('Orders', 'Refunds', group=...), not {type(topic).__name__}"
+                    "topics are str, one argument each: PullConsumer('Orders', 'Refunds', "
+                    f"group=...), not {type(topic).__name__}"
                 )
         self._settings = PullSettings(
-            topics=topics, group=group, tags=tags, sql=sql, start=start, auto_commit=auto_commit, on_change=on_change
+            topics=topics,
+            group=group,
+            tags=tags,
+            sql=sql,
+            start=start,
+            auto_commit=auto_commit,
+            on_change=on_change,
         )
         warn_of_tags(tags)
         self._config = own_config(config, ConsumerConfig)
@@ -70,7 +82,7 @@ class PullConsumer(OnlyAsyncWith):
         self._member: PullMember | None = None
         self._closing: asyncio.Task[None] | None = None
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Join the group, if there are topics.
@@ -88,15 +100,22 @@ class PullConsumer(OnlyAsyncWith):
             raise
 
     async def close(self) -> None:
-        """Leave the group and close the client. With auto-commit the last poll's messages count as finished. Closing again does nothing."""
+        """Leave the group and close the client.
+
+        With auto-commit the last poll's messages count as finished. Closing again does nothing.
+        """
         await self.close_for(in_good_order=True)
 
     async def close_for(self, *, in_good_order: bool) -> None:
-        """``close``; unless *in_good_order*, the last poll's messages do not count as finished, and are delivered again."""
+        """``close``; unless *in_good_order*, the last poll's messages do not count as finished, and
+        are delivered again.
+        """
         if not self._owner.started:
             return
         if self._closing is None:
-            self._closing = asyncio.create_task(self._close(in_good_order), name="close pull consumer")
+            self._closing = asyncio.create_task(
+                self._close(in_good_order), name="close pull consumer"
+            )
         await asyncio.shield(self._closing)
 
     async def _close(self, in_good_order: bool) -> None:
@@ -112,7 +131,12 @@ class PullConsumer(OnlyAsyncWith):
         await self.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """After an exception the last poll's messages do not count as finished."""
         await self.close_for(in_good_order=kind is None)
 
@@ -132,13 +156,17 @@ class PullConsumer(OnlyAsyncWith):
         """This consumer's name at the brokers."""
         return self._owner.client.client_id
 
-    # --- messages ----------------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
-    async def poll(self, timeout_s: float | None = 5.0, *, max_messages: int = 1000) -> list[MessageExt]:
-        """Return up to *max_messages* as soon as there is one, or an empty list after *timeout_s* (None: wait forever) or at the close.
+    async def poll(
+        self, timeout_s: float | None = 5.0, *, max_messages: int = 1000
+    ) -> list[MessageExt]:
+        """Return up to *max_messages* as soon as there is one, or an empty list after *timeout_s*
+        (None: wait forever) or at the close.
 
-        The messages of a queue are in order. With auto-commit, polling again marks the messages of the last poll as finished. Raises
-        IllegalStateError during another poll, and after the client failed.
+        The messages of a queue are in order. With auto-commit, polling again marks the messages of
+        the last poll as finished. Raises IllegalStateError during another poll, and after the
+        client failed.
         """
         member = self._running()
         check_type("max_messages", max_messages, int, "int")
@@ -151,7 +179,10 @@ class PullConsumer(OnlyAsyncWith):
         return list(map(self._namespace.strip_message, messages)) if self._namespace else messages
 
     def take_back(self, _: object) -> None:
-        """What the last poll returned did not reach the application, so the next one returns it. For the blocking facade."""
+        """What the last poll returned did not reach the application, so the next one returns it.
+
+        For the blocking facade.
+        """
         if self._member is not None:
             self._member.take_back()
 
@@ -163,7 +194,14 @@ class PullConsumer(OnlyAsyncWith):
                 yield batch
 
     async def pull(
-        self, queue: MessageQueue, offset: int, *, max_messages: int = 32, suspend_s: float = 0.0, tags: str = "*", sql: str | None = None
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_messages: int = 32,
+        suspend_s: float = 0.0,
+        tags: str = "*",
+        sql: str | None = None,
     ) -> PullResult:
         """Pull from any queue at any offset once, without touching positions or progress.
 
@@ -173,7 +211,9 @@ class PullConsumer(OnlyAsyncWith):
         check_type("max_messages", max_messages, int, "int")
         check_type("suspend_s", suspend_s, int | float, "a number of seconds")
         if max_messages < 1 or suspend_s < 0:
-            raise InvalidOption(f"max_messages {max_messages}, suspend_s {suspend_s}: 1 and 0 are the least")
+            raise InvalidOption(
+                f"max_messages {max_messages}, suspend_s {suspend_s}: 1 and 0 are the least"
+            )
         validate_filter(tags, sql)
         queue = self._queue_on_wire(queue)
         calls = await self._calls(queue)
@@ -188,27 +228,44 @@ class PullConsumer(OnlyAsyncWith):
             post_subscription=True,
             suspend_s=suspend_s,
         )
-        return replace(result, messages=tuple(map(self._namespace.strip_message, select(result.messages, wanted))))
+        return replace(
+            result,
+            messages=tuple(map(self._namespace.strip_message, select(result.messages, wanted))),
+        )
 
-    # --- queues and positions ----------------------------------------------------------------------------------------
+    # --- queues and positions ---------------------------------------------------------------------
 
     @property
     def assignment(self) -> list[MessageQueue]:
         """The queues held now."""
-        return list(map(self._namespace.strip_queue, self._member.assignment)) if self._member is not None else []
+        return (
+            list(map(self._namespace.strip_queue, self._member.assignment))
+            if self._member is not None
+            else []
+        )
 
     async def assign(self, queues: Collection[MessageQueue]) -> None:
-        """Read exactly these queues, new ones from the group's offset or else from *start*. For a consumer without topics.
+        """Read exactly these queues, new ones from the group's offset or else from *start*.
+
+        For a consumer without topics.
 
         Raises OgiveError if an offset cannot be found out; nothing has changed then.
         """
         await self._running().assign(self._on_wire(queues))
 
-    async def seek(self, queue: MessageQueue, to: int | Literal["earliest", "latest"] | None = None, *, at: datetime | None = None) -> None:
-        """Continue elsewhere in a held queue: at an offset, at either end, or at the first message stored *at* a time or later.
+    async def seek(
+        self,
+        queue: MessageQueue,
+        to: int | Literal["earliest", "latest"] | None = None,
+        *,
+        at: datetime | None = None,
+    ) -> None:
+        """Continue elsewhere in a held queue: at an offset, at either end, or at the first message
+        stored *at* a time or later.
 
-        Messages pulled ahead are discarded. With auto-commit the new position also becomes the group's progress. Raises InvalidOption for
-        an offset that the queue does not have, IllegalStateError for a queue that is not held.
+        Messages pulled ahead are discarded. With auto-commit the new position also becomes the
+        group's progress. Raises InvalidOption for an offset that the queue does not have,
+        IllegalStateError for a queue that is not held.
         """
         member = self._running()
         if (to is None) == (at is None):
@@ -230,17 +287,30 @@ class PullConsumer(OnlyAsyncWith):
         self._running().resume(self._on_wire(queues))
 
     async def position(self, queue: MessageQueue) -> int:
-        """The next offset that ``poll`` returns. Raises IllegalStateError for a queue that is not held."""
+        """The next offset that ``poll`` returns.
+
+        Raises IllegalStateError for a queue that is not held.
+        """
         return self._running().position(self._queue_on_wire(queue))
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """How many messages of each held queue are still to be returned, as the brokers count them now. Raises OgiveError."""
-        return {self._namespace.strip_queue(queue): lag for queue, lag in (await self._running().lag()).items()}
+        """How many messages of each held queue are still to be returned, as the brokers count them
+        now. Raises OgiveError.
+        """
+        return {
+            self._namespace.strip_queue(queue): lag
+            for queue, lag in (await self._running().lag()).items()
+        }
 
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The readable queues of *topic*. Raises NoRoute."""
         check_type("topic", topic, str, "str")
-        return list(map(self._namespace.strip_queue, await self._running().calls.queues(self._namespace.wrap(topic))))
+        return list(
+            map(
+                self._namespace.strip_queue,
+                await self._running().calls.queues(self._namespace.wrap(topic)),
+            )
+        )
 
     async def beginning_offset(self, queue: MessageQueue) -> int:
         """The offset of the oldest message in the queue."""
@@ -253,24 +323,30 @@ class PullConsumer(OnlyAsyncWith):
         return await (await self._calls(queue)).max_offset(queue)
 
     async def offset_at(self, queue: MessageQueue, at: datetime) -> int:
-        """The offset of the first message stored *at* that time or later; the queue's end if there is none."""
+        """The offset of the first message stored *at* that time or later; the queue's end if there
+        is none.
+        """
         validate_start(at, "at")
         queue = self._queue_on_wire(queue)
         return await (await self._calls(queue)).start_offset(queue, at)
 
-    # --- progress ----------------------------------------------------------------------------------------------------
+    # --- progress ---------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit the group's progress: everything that was returned, or the given offsets, which may also go back.
+        """Commit the group's progress: everything that was returned, or the given offsets, which
+        may also go back.
 
-        An offset is that of the next message to read. Returns once the brokers have it. Raises IllegalStateError for a queue that is not
-        held, InvalidOption for an offset that the broker does not keep because the queue ends before it, OgiveError for the first broker
-        that failed (the others have theirs). A cancelled commit is still sent.
+        An offset is that of the next message to read. Returns once the brokers have it. Raises
+        IllegalStateError for a queue that is not held, InvalidOption for an offset that the broker
+        does not keep because the queue ends before it, OgiveError for the first broker that failed
+        (the others have theirs). A cancelled commit is still sent.
         """
         if offsets is not None:
             _check_offsets(offsets)
         wrap = self._namespace.wrap_queue
-        await self._running().commit(None if offsets is None else {wrap(queue): offset for queue, offset in offsets.items()})
+        await self._running().commit(
+            None if offsets is None else {wrap(queue): offset for queue, offset in offsets.items()}
+        )
 
     async def committed(self, queue: MessageQueue) -> int | None:
         """The group's committed offset, asked from the broker; None if it has none."""
@@ -278,11 +354,15 @@ class PullConsumer(OnlyAsyncWith):
 
     def _on_wire(self, queues: Collection[MessageQueue]) -> Collection[MessageQueue]:
         if not isinstance(queues, Iterable):
-            raise TypeError(f"queues must be several ogive.MessageQueue, not {type(queues).__name__}")
+            raise TypeError(
+                f"queues must be several ogive.MessageQueue, not {type(queues).__name__}"
+            )
         return list(map(self._queue_on_wire, queues))
 
     def _queue_on_wire(self, queue: MessageQueue) -> MessageQueue:
-        check_type("queue", queue, MessageQueue, "an ogive.MessageQueue, such as those of queues(topic)")
+        check_type(
+            "queue", queue, MessageQueue, "an ogive.MessageQueue, such as those of queues(topic)"
+        )
         return self._namespace.wrap_queue(queue)
 
     async def _calls(self, queue: MessageQueue) -> GroupCalls:
@@ -297,5 +377,8 @@ def _check_offsets(offsets: Mapping[MessageQueue, int]) -> None:
         raise TypeError(f"offsets must be {{queue: offset}}, not {type(offsets).__name__}")
     for queue, offset in offsets.items():
         if not isinstance(queue, MessageQueue):
-            raise TypeError(f"offsets must be {{queue: offset}} with an ogive.MessageQueue as queue, not {type(queue).__name__}")
+            raise TypeError(
+                f"offsets must be {{queue: offset}} with an ogive.MessageQueue as queue, not "
+                f"{type(queue).__name__}"
+            )
         check_offset(offset)

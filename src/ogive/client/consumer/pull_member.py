@@ -3,20 +3,29 @@
 Source: DefaultLitePullConsumerImpl.java, AssignedMessageQueue.java, 5.3.
 
 Behaviour
-- Topics: a member of the group, whose queues change as members come and go. Without topics: the queues that ``assign`` names, no member.
-- Each queue is pulled ahead, one pull at a time, up to the limits of ConsumerConfig; what a poll has handed out counts until the next one.
-- With auto-commit what a poll hands out is finished when the next poll is called, or the consumer is closed in good order. The progress
-  of a queue is its lowest unfinished message; it goes to the broker each persist_period_s, and when the queue is given up.
-- A message that cannot be decompressed is handed out as it is (``is_compressed``), with an error in the log.
-- A seek, or an offset that the broker does not have, replaces the whole state of the queue: nothing old can come back.
+- Topics: a member of the group, whose queues change as members come and go. Without topics: the
+  queues that ``assign`` names, no member.
+- Each queue is pulled ahead, one pull at a time, up to the limits of ConsumerConfig; what a poll
+  has handed out counts until the next one.
+- With auto-commit what a poll hands out is finished when the next poll is called, or the consumer
+  is closed in good order. The progress of a queue is its lowest unfinished message; it goes to the
+  broker each persist_period_s, and when the queue is given up.
+- A message that cannot be decompressed is handed out as it is (``is_compressed``), with an error in
+  the log.
+- A seek, or an offset that the broker does not have, replaces the whole state of the queue: nothing
+  old can come back.
 
 Differs from Java
-- A poll gathers messages of all queues that have some, up to the asked number, not one pull's answer.
-- Java counts a batch as consumed when it is returned, so that a crash loses it; here it is delivered again.
+- A poll gathers messages of all queues that have some, up to the asked number, not one pull's
+  answer.
+- Java counts a batch as consumed when it is returned, so that a crash loses it; here it is
+  delivered again.
 - A clean close commits; Java's does not.
 - A paused queue hands out nothing, also not what was pulled before.
-- An offset that cannot be learned is not replaced by any other: the queue waits (topics), or ``assign`` raises.
-- A consumer of assigned queues sends no heartbeats: as a member it would be given queues that it does not read.
+- An offset that cannot be learned is not replaced by any other: the queue waits (topics), or
+  ``assign`` raises.
+- A consumer of assigned queues sends no heartbeats: as a member it would be given queues that it
+  does not read.
 - PULL_MESSAGE, not LITE_PULL_MESSAGE: the answers are the same, and brokers before 4.9 know it.
 """
 
@@ -55,8 +64,10 @@ log = logging.getLogger(__name__)
 class PullSettings:
     """What a pull consumer reads, and as whom."""
 
-    topics: tuple[str, ...]  # none: queues are assigned
-    group: str | None  # none: nothing is committed
+    topics: tuple[str, ...]
+    """None: queues are assigned."""
+    group: str | None
+    """None: nothing is committed."""
     tags: str
     sql: str | None
     start: Start
@@ -71,9 +82,14 @@ class PullSettings:
         if self.group is not None:
             validate_group(self.group)
         elif self.topics:
-            raise InvalidOption("who consumes a topic is a member of a group: give group=, or no topic, and assign queues")
+            raise InvalidOption(
+                "who consumes a topic is a member of a group: give group=, or no topic, and assign "
+                "queues"
+            )
         if self.on_change is not None and not self.topics:
-            raise InvalidOption("on_change is for topics: assigned queues do not change by themselves")
+            raise InvalidOption(
+                "on_change is for topics: assigned queues do not change by themselves"
+            )
         validate_filter(self.tags, self.sql)
         validate_start(self.start)
 
@@ -81,7 +97,9 @@ class PullSettings:
 class PullMember:
     """One pull consumer between its start and its end."""
 
-    def __init__(self, instance: ClientInstance, settings: PullSettings, config: ConsumerConfig) -> None:
+    def __init__(
+        self, instance: ClientInstance, settings: PullSettings, config: ConsumerConfig
+    ) -> None:
         self.group = settings.group or TOOLS_GROUP
         self._settings = settings
         self._config = config
@@ -90,7 +108,14 @@ class PullMember:
         auto_commit = settings.auto_commit and settings.group is not None
         self._loop = asyncio.get_running_loop()
         self._store = RemoteOffsetStore(calls)
-        self._group = group = Group(self.group, instance, calls, self._store, Statistics(self._loop.time()), auto_commit=auto_commit)
+        self._group = group = Group(
+            self.group,
+            instance,
+            calls,
+            self._store,
+            Statistics(self._loop.time()),
+            auto_commit=auto_commit,
+        )
         self._subscriptions = {topic: self._subscription(topic) for topic in settings.topics}
         self._prefetch = Prefetch()
         self._pulls = PullService(
@@ -111,10 +136,12 @@ class PullMember:
             quiet=self._quiet,
             changed=self._note_change,
         )
-        self._gained: set[MessageQueue] = set()  # of which the application does not know yet
+        # of which the application does not know yet
+        self._gained: set[MessageQueue] = set()
         self._lost: set[MessageQueue] = set()
         self._news = asyncio.Event()
-        self._assigned = bool(settings.topics)  # or will be: somebody says which queues are read
+        # or will be: somebody says which queues are read
+        self._assigned = bool(settings.topics)
         self._polling = False
         self._closed = False
         self._assigning = asyncio.Lock()
@@ -122,7 +149,7 @@ class PullMember:
         self._jobs: list[asyncio.Task[Any]] = []
         self._persisting: list[asyncio.Task[Any]] = []
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Join the group, if topics are named. A topic that does not exist yet is waited for.
@@ -157,14 +184,15 @@ class PullMember:
         await cancel_all(self._jobs)
         await self._pulls.stop_all()
         await self._rebalancer.give_up_all()
-        await cancel_all(self._persisting)  # not before: an update that is cut short could overtake the last one
+        # not before: an update that is cut short could overtake the last one
+        await cancel_all(self._persisting)
         await self._group.instance.unregister_consumer(self)
 
     def wake(self) -> None:
         """Let a poll that waits look again: something is wrong."""
         self._news.set()
 
-    # --- polling -----------------------------------------------------------------------------------------------------
+    # --- polling ----------------------------------------------------------------------------------
 
     async def poll(self, timeout_s: float | None, max_messages: int) -> list[MessageExt]:
         """See PullConsumer.poll."""
@@ -172,7 +200,8 @@ class PullMember:
             raise IllegalStateError("no queues yet: assign(queues), or name topics and a group")
         if self._polling:
             raise IllegalStateError(
-                "another poll of this consumer is under way: what it hands out is finished with the next poll, so one task polls"
+                "another poll of this consumer is under way: what it hands out is finished with "
+                "the next poll, so one task polls"
             )
         self._polling = True
         try:
@@ -201,7 +230,9 @@ class PullMember:
         return []
 
     def take_back(self) -> None:
-        """The messages of the last poll did not reach the application: the next one returns them."""
+        """The messages of the last poll did not reach the application: the next one returns
+        them.
+        """
         self._prefetch.take_back()
         self._news.set()
 
@@ -210,7 +241,9 @@ class PullMember:
             self._group.finish(process_queue, offsets)
 
     async def _tell_changes(self) -> None:
-        """Before anything of a new queue is handed out, so that the application may seek in it first."""
+        """Before anything of a new queue is handed out, so that the application may seek in it
+        first.
+        """
         on_change = self._settings.on_change
         while on_change is not None and (self._gained or self._lost):
             gained, lost = sorted(self._gained), sorted(self._lost)
@@ -221,32 +254,41 @@ class PullMember:
                     await on_change(gained, lost)
                 else:
                     await asyncio.to_thread(on_change, gained, lost)
-            except BaseException:  # it is told again: nothing of a queue is handed out before the application has set its place
+            except BaseException:
+                # it is told again: nothing of a queue is handed out before the application has set
+                # its place
                 self._gained |= set(gained) - self._lost
                 self._lost = set(lost) | (self._lost - set(gained))
                 raise
 
     def _note_change(self, gained: Sequence[MessageQueue], lost: Sequence[MessageQueue]) -> None:
         self._prefetch.discard_dropped()
-        self._lost.update(set(lost) - self._gained)  # the application never knew the others
+        # the application never knew the others
+        self._lost.update(set(lost) - self._gained)
         self._gained = (self._gained - set(lost)) | set(gained)
         self._news.set()
 
-    # --- queues ------------------------------------------------------------------------------------------------------
+    # --- queues -----------------------------------------------------------------------------------
 
     async def assign(self, queues: Collection[MessageQueue]) -> None:
         """See PullConsumer.assign."""
         if self._settings.topics:
-            raise IllegalStateError("this consumer takes its queues from its group; to assign queues, make one without topics")
+            raise IllegalStateError(
+                "this consumer takes its queues from its group; to assign queues, make one without "
+                "topics"
+            )
         async with self._assigning:
             given_up, taken = difference(self._group.held, queues)
             for topic in {queue.topic for queue in taken}:
-                await self.calls.queues(topic)  # so that their brokers are known
+                # so that their brokers are known
+                await self.calls.queues(topic)
             begins = await asyncio.gather(*map(self._begin, taken))
             if self._closed:
                 raise IllegalStateError("the pull consumer is closed")
             self._assigned = True
-            self._subscriptions.update({queue.topic: self._subscription(queue.topic) for queue in taken})
+            self._subscriptions.update(
+                {queue.topic: self._subscription(queue.topic) for queue in taken}
+            )
             await self._rebalancer.exchange(given_up, begins)
             self._prefetch.discard_dropped()
 
@@ -255,7 +297,9 @@ class PullMember:
         offset = None if self._settings.group is None else await self._store.fetch(queue)
         if offset is not None:
             return Begin(queue, offset, new=offset == 0)
-        return Begin(queue, await self._group.calls.start_offset(queue, self._settings.start), new=True)
+        return Begin(
+            queue, await self._group.calls.start_offset(queue, self._settings.start), new=True
+        )
 
     async def seek(self, queue: MessageQueue, to: int | Start) -> None:
         """See PullConsumer.seek."""
@@ -268,7 +312,8 @@ class PullMember:
             offset = to
         else:
             offset = await calls.start_offset(queue, to)
-        self._jump(self._held(queue), offset)  # checked again: it may have been given up in between
+        # checked again: it may have been given up in between
+        self._jump(self._held(queue), offset)
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         for process_queue in self._chosen(queues):
@@ -288,8 +333,13 @@ class PullMember:
 
     async def lag(self) -> dict[MessageQueue, int]:
         held = list(self._group.held.values())
-        ends = await asyncio.gather(*(self._group.calls.max_offset(process_queue.queue) for process_queue in held))
-        return {p.queue: max(0, end - self._prefetch.position(p)) for p, end in zip(held, ends, strict=True)}
+        ends = await asyncio.gather(
+            *(self._group.calls.max_offset(process_queue.queue) for process_queue in held)
+        )
+        return {
+            p.queue: max(0, end - self._prefetch.position(p))
+            for p, end in zip(held, ends, strict=True)
+        }
 
     def _held(self, queue: MessageQueue, *, also_releasing: bool = False) -> ProcessQueue:
         """Return the state of a queue that is held. Raises IllegalStateError.
@@ -298,13 +348,19 @@ class PullMember:
         out.
         """
         process_queue = self._group.held.get(queue)
-        if process_queue is None or not (also_releasing or process_queue.state is QueueState.ACTIVE):
+        if process_queue is None or not (
+            also_releasing or process_queue.state is QueueState.ACTIVE
+        ):
             raise IllegalStateError(f"{queue} is not held by this consumer (any more)")
         return process_queue
 
     def _chosen(self, queues: Collection[MessageQueue]) -> list[ProcessQueue]:
         """All that are held where none is named."""
-        return [self._held(queue) for queue in queues] if queues else [p for p in self._group.held.values() if p.active]
+        return (
+            [self._held(queue) for queue in queues]
+            if queues
+            else [p for p in self._group.held.values() if p.active]
+        )
 
     def _jump(self, process_queue: ProcessQueue, offset: int) -> None:
         if self._group.auto_commit:
@@ -326,11 +382,15 @@ class PullMember:
     def _deliver(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
         for message in messages:
             if message.is_compressed:
-                log.error("%s/%d cannot be decompressed and is handed out as it is", message.queue, message.queue_offset)
+                log.error(
+                    "%s/%d cannot be decompressed and is handed out as it is",
+                    message.queue,
+                    message.queue_offset,
+                )
         self._prefetch.put(process_queue, messages)
         self._news.set()
 
-    # --- progress ----------------------------------------------------------------------------------------------------
+    # --- progress ---------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[MessageQueue, int] | None) -> None:
         """See PullConsumer.commit."""
@@ -339,16 +399,23 @@ class PullMember:
         if offsets is None:
             wanted = {queue: self._prefetch.position(p) for queue, p in self._group.held.items()}
         else:
-            wanted = {self._held(queue, also_releasing=True).queue: offset for queue, offset in offsets.items()}
-        task = asyncio.create_task(self._store.commit(wanted, again=offsets is not None), name=f"commit of {self.group}")
+            wanted = {
+                self._held(queue, also_releasing=True).queue: offset
+                for queue, offset in offsets.items()
+            }
+        task = asyncio.create_task(
+            self._store.commit(wanted, again=offsets is not None), name=f"commit of {self.group}"
+        )
         self._commits.add(task)
         task.add_done_callback(self._commit_done)
-        await asyncio.shield(task)  # if it were cut short, the next update could overtake it
+        # if it were cut short, the next update could overtake it
+        await asyncio.shield(task)
 
     def _commit_done(self, task: asyncio.Task[None]) -> None:
         self._commits.discard(task)
         if not task.cancelled():
-            task.exception()  # perhaps nobody waits for it any more
+            # perhaps nobody waits for it any more
+            task.exception()
 
     async def committed(self, queue: MessageQueue) -> int | None:
         if self._settings.group is None:
@@ -356,7 +423,7 @@ class PullMember:
         await self.calls.queues(queue.topic)
         return await self.calls.query_offset(queue, zero_if_young=False)
 
-    # --- what the client asks ----------------------------------------------------------------------------------------
+    # --- what the client asks ---------------------------------------------------------------------
 
     def consumer_data(self) -> ConsumerData:
         return ConsumerData(
@@ -375,7 +442,8 @@ class PullMember:
     def running_info(self) -> bytes:
         now, now_ms = self._loop.time(), time.time_ns() // 1_000_000
         queues = {
-            queue: queue_info(p, self._store.read(queue), lease_s=None, now=now, now_ms=now_ms) for queue, p in self._group.held.items()
+            queue: queue_info(p, self._store.read(queue), lease_s=None, now=now, now_ms=now_ms)
+            for queue, p in self._group.held.items()
         }
         about = {
             "PROP_CONSUME_TYPE": "CONSUME_ACTIVELY",
@@ -386,7 +454,12 @@ class PullMember:
         }
         statistics = self._group.statistics
         topics = {topic: statistics.of(topic).status(now) for topic in self._subscriptions}
-        info = ConsumerRunningInfo(properties=about, subscriptions=tuple(self._subscriptions.values()), queues=queues, topics=topics)
+        info = ConsumerRunningInfo(
+            properties=about,
+            subscriptions=tuple(self._subscriptions.values()),
+            queues=queues,
+            topics=topics,
+        )
         return info.encode()
 
     def _subscription(self, topic: str) -> SubscriptionData:

@@ -1,4 +1,6 @@
-"""The push consumer: members of one or several groups on one client, and ``run`` for programs that only consume."""
+"""The push consumer: members of one or several groups on one client, and ``run`` for programs that
+only consume.
+"""
 
 import asyncio
 import logging
@@ -34,14 +36,17 @@ _found_in: Final[ContextVar[str | None]] = ContextVar("found_in", default=None)
 
 @explains
 class PushConsumer(OnlyAsyncWith):
-    """Consumes messages: ``async with PushConsumer(bill, ship) as consumer`` calls listeners, several of which may be of one group.
+    """Consumes messages: ``async with PushConsumer(bill, ship) as consumer`` calls listeners,
+    several of which may be of one group.
 
-    Given a topic and a *group* instead of listeners, ``async for message in consumer`` yields messages, each to be finished by
-    ``async with message.process()``. *tags*, *sql*, *max_retries*, *consume_timeout_s*, *start* and *broadcast* then mean what they mean
-    for ``listener``; listeners have their own.
+    Given a topic and a *group* instead of listeners, ``async for message in consumer`` yields
+    messages, each to be finished by ``async with message.process()``. *tags*, *sql*, *max_retries*,
+    *consume_timeout_s*, *start* and *broadcast* then mean what they mean for ``listener``;
+    listeners have their own.
 
-    *on_change* is called with the queues that were gained and lost, whenever that happens: a plain function in a thread, an ``async def``
-    on the loop. *client* takes either settings, instead of *name_server*, or a running client to share, which stays open.
+    *on_change* is called with the queues that were gained and lost, whenever that happens: a plain
+    function in a thread, an ``async def`` on the loop. *client* takes either settings, instead of
+    *name_server*, or a running client to share, which stays open.
     """
 
     def __init__(
@@ -66,9 +71,14 @@ class PushConsumer(OnlyAsyncWith):
         if not topics:
             self._listeners = _checked_listeners(listeners, group)
         elif any(isinstance(one, Listener) for one in listeners):
-            raise InvalidOption(f"{topics[0]!r} stands among listeners, which name their topics: an address is given as name_server=")
+            raise InvalidOption(
+                f"{topics[0]!r} stands among listeners, which name their topics: an address is "
+                "given as name_server="
+            )
         elif len(listeners) > 1 or group is None:
-            raise InvalidOption("to iterate, give one topic and a group; to consume several topics, give listeners")
+            raise InvalidOption(
+                "to iterate, give one topic and a group; to consume several topics, give listeners"
+            )
         else:
             settings = ListenerConfig(
                 topic=topics[0],
@@ -83,17 +93,20 @@ class PushConsumer(OnlyAsyncWith):
             warn_of_tags(tags)
             self._listeners = [Listener(no_function, settings, f"iteration over {topics[0]}")]
         if self._iterated and self._config.interceptors:
-            raise InvalidOption("interceptors stand around listener calls; an iterated consumer makes none")
+            raise InvalidOption(
+                "interceptors stand around listener calls; an iterated consumer makes none"
+            )
         self._by_group = _by_group(self._listeners)
         self._on_change = on_change
-        self._changing = asyncio.Lock()  # one subscribe, unsubscribe or close at a time
+        # one subscribe, unsubscribe or close at a time
+        self._changing = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
         self._members: list[Member] = []
         self._delivery: DeliveryService | None = None
         self._closing: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[None] | None = None
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Join the groups.
@@ -119,8 +132,9 @@ class PushConsumer(OnlyAsyncWith):
     async def close(self) -> None:
         """Leave the groups and close the client.
 
-        No more listener calls begin; running ones get up to *await_termination_s* to end; then progress is committed. A listener may call
-        this, and is not waited for. Closing again does nothing.
+        No more listener calls begin; running ones get up to *await_termination_s* to end; then
+        progress is committed. A listener may call this, and is not waited for. Closing again does
+        nothing.
         """
         await self.close_for(asyncio.current_task())
 
@@ -138,7 +152,9 @@ class PushConsumer(OnlyAsyncWith):
 
     async def _leave_all(self, instance: ClientInstance, caller: object) -> None:
         try:
-            for result in await asyncio.gather(*(member.stop(caller) for member in self._members), return_exceptions=True):
+            for result in await asyncio.gather(
+                *(member.stop(caller) for member in self._members), return_exceptions=True
+            ):
                 if isinstance(result, BaseException):
                     log.error("a group was not left in good order", exc_info=result)
         finally:
@@ -151,16 +167,26 @@ class PushConsumer(OnlyAsyncWith):
         await self.start()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.close()
 
     async def wait(self) -> None:
-        """Wait until the consumer is closed. Raises IllegalStateError if an unexpected error stopped it."""
+        """Wait until the consumer is closed.
+
+        Raises IllegalStateError if an unexpected error stopped it.
+        """
         instance = self._owner.client
         assert self._ended is not None
         await asyncio.shield(self._ended)
         if instance.failure is not None:
-            raise IllegalStateError("the consumer stopped after an unexpected error") from instance.failure
+            raise IllegalStateError(
+                "the consumer stopped after an unexpected error"
+            ) from instance.failure
 
     def _fail(self, error: BaseException) -> None:
         for member in self._members:
@@ -170,11 +196,13 @@ class PushConsumer(OnlyAsyncWith):
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
-    # --- use ---------------------------------------------------------------------------------------------------------
+    # --- use --------------------------------------------------------------------------------------
 
     def __aiter__(self) -> Self:
         if not self._iterated:
-            raise IllegalStateError("this consumer calls listeners; to iterate, make one with a topic and a group")
+            raise IllegalStateError(
+                "this consumer calls listeners; to iterate, make one with a topic and a group"
+            )
         return self
 
     async def __anext__(self) -> IncomingMessage:
@@ -206,7 +234,10 @@ class PushConsumer(OnlyAsyncWith):
                 raise
 
     async def unsubscribe(self, listener: AnyListener) -> None:
-        """Remove a listener. Waits for its running calls, as ``close`` does, and leaves its group if it was the last one there.
+        """Remove a listener.
+
+        Waits for its running calls, as ``close`` does, and leaves its group if it was the last one
+        there.
 
         A listener may call this. Raises InvalidOption for a listener that does not run here.
         """
@@ -223,7 +254,9 @@ class PushConsumer(OnlyAsyncWith):
             group, topic = listener.config.group, self._owner.namespace.wrap(listener.config.topic)
             member = self._member(group)
             if member is None or topic not in member.topics:
-                raise InvalidOption(f"no listener of {listener.config.topic} in group {group} runs here")
+                raise InvalidOption(
+                    f"no listener of {listener.config.topic} in group {group} runs here"
+                )
             if len(member.topics) > 1:
                 await member.remove(topic, caller)
             else:
@@ -241,7 +274,8 @@ class PushConsumer(OnlyAsyncWith):
     def _changed(self, task: asyncio.Task[None]) -> None:
         self._changes.discard(task)
         if not task.cancelled():
-            task.exception()  # perhaps nobody waits for it any more
+            # perhaps nobody waits for it any more
+            task.exception()
 
     def _check_listening(self) -> None:
         self._owner.client.check_running()
@@ -260,15 +294,21 @@ class PushConsumer(OnlyAsyncWith):
         await member.start()
 
     def _member_of(self, listeners: Sequence[AnyListener]) -> Member:
-        return Member(self._owner.client, listeners, self._config, self._make_service, self._on_change)
+        return Member(
+            self._owner.client, listeners, self._config, self._make_service, self._on_change
+        )
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """Unfinished messages of each queue that this consumer holds, as the brokers count them now. Raises OgiveError."""
+        """Unfinished messages of each queue that this consumer holds, as the brokers count them
+        now. Raises OgiveError.
+        """
         self._owner.client.check_running()
         namespace = self._owner.namespace
         lags: dict[MessageQueue, int] = {}
         for member in self._members:
-            lags.update({namespace.strip_queue(queue): lag for queue, lag in (await member.lag()).items()})
+            lags.update(
+                {namespace.strip_queue(queue): lag for queue, lag in (await member.lag()).items()}
+            )
         return lags
 
     async def suspend(self) -> None:
@@ -292,9 +332,14 @@ class PushConsumer(OnlyAsyncWith):
     def assignment(self) -> dict[str, list[MessageQueue]]:
         """The queues held now, by group; those of retry topics included."""
         namespace = self._owner.namespace
-        return {namespace.strip(member.group): sorted(map(namespace.strip_queue, member.assignment)) for member in self._members}
+        return {
+            namespace.strip(member.group): sorted(map(namespace.strip_queue, member.assignment))
+            for member in self._members
+        }
 
-    def _make_service(self, group: Group, listener: AnyListener, config: ConsumerConfig) -> ConsumeService:
+    def _make_service(
+        self, group: Group, listener: AnyListener, config: ConsumerConfig
+    ) -> ConsumeService:
         if self._iterated:
             self._delivery = DeliveryService(group, listener, config)
             return self._delivery
@@ -308,9 +353,13 @@ def _checked_listeners(given: Sequence[Any], group: str | None) -> list[AnyListe
         raise InvalidOption("a push consumer needs at least one listener, or a topic and a group")
     for one in given:
         if not isinstance(one, Listener):
-            raise InvalidOption(f"{one!r} is no listener: decorate it with @ogive.listener(topic, group=...)")
+            raise InvalidOption(
+                f"{one!r} is no listener: decorate it with @ogive.listener(topic, group=...)"
+            )
     if group is not None:
-        raise InvalidOption("listeners have their own groups; group= is for a consumer that is iterated over")
+        raise InvalidOption(
+            "listeners have their own groups; group= is for a consumer that is iterated over"
+        )
     return list(given)
 
 
@@ -325,7 +374,9 @@ def _by_group(listeners: Sequence[AnyListener]) -> list[list[AnyListener]]:
 
 @contextmanager
 def found_in(module: str) -> Generator[None, None, None]:
-    """While *module* is imported for its listeners, which its importer will run: a ``run`` in it would hold that up for ever."""
+    """While *module* is imported for its listeners, which its importer will run: a ``run`` in it
+    would hold that up for ever.
+    """
     before = _found_in.set(module)
     try:
         yield
@@ -340,9 +391,12 @@ def run(
     config: ConsumerConfig | None = None,
     client: ClientConfig | None = None,
 ) -> None:
-    """Run listeners until Ctrl-C or SIGTERM, then leave their groups in good order. Raises what ``PushConsumer.start`` raises.
+    """Run listeners until Ctrl-C or SIGTERM, then leave their groups in good order.
 
-    The same signal again: running calls are not waited for, what they were given comes again, and KeyboardInterrupt is raised.
+    Raises what ``PushConsumer.start`` raises.
+
+    The same signal again: running calls are not waited for, what they were given comes again, and
+    KeyboardInterrupt is raised.
 
     Raises IllegalStateError inside a running event loop: use ``await ogive.aio.run(...)`` there.
     """
@@ -351,7 +405,9 @@ def run(
     except RuntimeError:
         pass
     else:
-        raise IllegalStateError("run() would hold up the event loop that calls it: use `await ogive.aio.run(...)` there")
+        raise IllegalStateError(
+            "run() would hold up the event loop that calls it: use `await ogive.aio.run(...)` there"
+        )
     if (module := _found_in.get()) is not None:
         raise IllegalStateError(
             f"{module} calls run() while it is imported, and who imports it runs its listeners: "
@@ -393,7 +449,9 @@ def _handling(loop: asyncio.AbstractEventLoop, end: Callable[[int], None]) -> It
             before[number] = handler
     except (ValueError, RuntimeError, NotImplementedError):
         # Signals belong to the main thread, and the loops of Windows do not handle them.
-        log.debug("run() handles no signals here: this is not the main thread, or not a POSIX system")
+        log.debug(
+            "run() handles no signals here: this is not the main thread, or not a POSIX system"
+        )
     try:
         yield
     finally:
@@ -410,7 +468,9 @@ async def _serve(consumer: PushConsumer) -> None:
     came: set[int] = set()
 
     def end(number: int) -> None:
-        if number in came:  # not just any: Ctrl-C under --reload is SIGINT from the terminal and SIGTERM from its parent
+        # not just any: Ctrl-C under --reload is SIGINT from the terminal and SIGTERM from its
+        # parent
+        if number in came:
             whole.cancel()
         came.add(number)
         stop.set()
@@ -429,7 +489,10 @@ async def _serve(consumer: PushConsumer) -> None:
 
 
 async def _unless(stopped: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> bool:
-    """Whether *work* was done before *stopped* was; else it is cancelled. Raises what *work* raises."""
+    """Whether *work* was done before *stopped* was; else it is cancelled.
+
+    Raises what *work* raises.
+    """
     doing = asyncio.ensure_future(work)
     try:
         await asyncio.wait({stopped, doing}, return_when=asyncio.FIRST_COMPLETED)

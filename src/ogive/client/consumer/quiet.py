@@ -9,7 +9,9 @@ from ogive.client.consumer.process_queue import ProcessQueue
 _LOOK_S: Final = 0.01
 
 
-async def until_quiet(is_busy: Callable[[ProcessQueue], bool], process_queue: ProcessQueue, timeout_s: float) -> bool:
+async def until_quiet(
+    is_busy: Callable[[ProcessQueue], bool], process_queue: ProcessQueue, timeout_s: float
+) -> bool:
     """Wait until *process_queue* is not busy any more.
 
     Return False if it still is after *timeout_s*.

@@ -63,7 +63,8 @@ from ogive.model import RETRY_PREFIX, MessageQueue
 
 log = logging.getLogger(__name__)
 
-LEAVE_TIMEOUT_S: Final = 3.0  # for brokers that do not answer while the consumer closes
+# for brokers that do not answer while the consumer closes
+LEAVE_TIMEOUT_S: Final = 3.0
 QUIET_S: Final = 0.25
 """The longest wait for running calls in one pass."""
 LOOK_S: Final = 0.05
@@ -80,7 +81,9 @@ Changed = Callable[[Sequence[MessageQueue], Sequence[MessageQueue]], None]
 """(taken over, given up); called on the loop at the end of a pass that changed something."""
 
 
-def difference(held: Collection[MessageQueue], mine: Collection[MessageQueue]) -> tuple[list[MessageQueue], list[MessageQueue]]:
+def difference(
+    held: Collection[MessageQueue], mine: Collection[MessageQueue]
+) -> tuple[list[MessageQueue], list[MessageQueue]]:
     """(queues to give up, queues to take over), sorted."""
     return sorted(set(held) - set(mine)), sorted(set(mine) - set(held))
 
@@ -109,21 +112,29 @@ class Rebalancer:
         renewed: Callable[[ProcessQueue], None] = lambda _: None,
         changed: Changed | None = None,
     ) -> None:
-        """*renewed* is called when our lease on a queue was prolonged: it may have been over for a moment, and its calls have stopped."""
+        """*renewed* is called when our lease on a queue was prolonged: it may have been over for a
+        moment, and its calls have stopped.
+        """
         self._group = group
         self._config = config
         self._pulls = pulls
-        self._starts = starts  # topic -> where to begin; the retry topic is among them
+        # topic -> where to begin; the retry topic is among them
+        self._starts = starts
         self._orderly = orderly
         self._quiet = quiet
         self._renewed = renewed
         self._changed = changed
         self._wanted = asyncio.Event()
-        self._changing = asyncio.Lock()  # one change of the assignment at a time
-        self._failing: set[str] = set()  # topics whose last pass failed
-        self._leaving: dict[MessageQueue, ProcessQueue] = {}  # given up while a call was still running
-        self._retries_expected_until = 0.0  # by the loop's clock: a retry topic that is missing now should come to be
-        self._locked_still: dict[MessageQueue, float] = {}  # given up without telling their broker: until when its lock lasts
+        # one change of the assignment at a time
+        self._changing = asyncio.Lock()
+        # topics whose last pass failed
+        self._failing: set[str] = set()
+        # given up while a call was still running
+        self._leaving: dict[MessageQueue, ProcessQueue] = {}
+        # by the loop's clock: a retry topic that is missing now should come to be
+        self._retries_expected_until = 0.0
+        # given up without telling their broker: until when its lock lasts
+        self._locked_still: dict[MessageQueue, float] = {}
         self._loop = asyncio.get_running_loop()
         self._claims = Claims(
             group.calls,
@@ -146,18 +157,26 @@ class Rebalancer:
         balanced = True
         while True:
             try:
-                async with asyncio.timeout(self._config.rebalance_period_s if balanced else self._again_s()):
+                async with asyncio.timeout(
+                    self._config.rebalance_period_s if balanced else self._again_s()
+                ):
                     await self._wanted.wait()
             except TimeoutError:
                 pass
             self._wanted.clear()
             balanced = await self.rebalance()
-            await asyncio.sleep(min(self._config.rebalance_pause_s, PASS_EACH_S * self._lists.largest))
+            await asyncio.sleep(
+                min(self._config.rebalance_pause_s, PASS_EACH_S * self._lists.largest)
+            )
 
     def _again_s(self) -> float:
         """Return the pause after an incomplete pass. It is shorter while a queue changes hands."""
         now, pause_s = self._loop.time(), self._config.rebalance_pause_s
-        ages = [now - p.releasing_since for p in self._group.held.values() if p.releasing_since is not None]
+        ages = [
+            now - p.releasing_since
+            for p in self._group.held.values()
+            if p.releasing_since is not None
+        ]
         if self._claims.oldest_s is not None:
             ages.append(self._claims.oldest_s)
         return min(pause_s, max(LOOK_S, max(ages) / SLOWER)) if ages else pause_s
@@ -182,7 +201,11 @@ class Rebalancer:
             async with asyncio.timeout(LEAVE_TIMEOUT_S), self._changing:
                 pass
         except TimeoutError:
-            log.warning("a rebalance of %s is cut off: it did not end within %.0f s", self._group.name, LEAVE_TIMEOUT_S)
+            log.warning(
+                "a rebalance of %s is cut off: it did not end within %.0f s",
+                self._group.name,
+                LEAVE_TIMEOUT_S,
+            )
 
     async def rebalance(self) -> bool:
         """One pass over all topics; False if something is left to do."""
@@ -195,7 +218,9 @@ class Rebalancer:
         async with self._changing:
             before = dict(self._group.held)
             retries = [topic for topic in self._starts if topic.startswith(RETRY_PREFIX)]
-            results = await asyncio.gather(*(one(topic) for topic in self._starts if topic not in retries))
+            results = await asyncio.gather(
+                *(one(topic) for topic in self._starts if topic not in retries)
+            )
             # Last: a missing one is expected if queues were taken over.
             results += await asyncio.gather(*map(one, retries))
             await self._unlock_again()
@@ -209,34 +234,63 @@ class Rebalancer:
             queues = await group.calls.queues(topic)
             members = [me] if group.broadcast else await self._members(topic)
         except NoRoute as exc:
-            log.debug("rebalance of %s: %s", group.name, exc)  # the start has warned; a retry topic may never come to be
-            return topic.startswith(RETRY_PREFIX) and self._loop.time() >= self._retries_expected_until
+            # the start has warned; a retry topic may never come to be
+            log.debug("rebalance of %s: %s", group.name, exc)
+            return (
+                topic.startswith(RETRY_PREFIX) and self._loop.time() >= self._retries_expected_until
+            )
         except OgiveError as exc:
-            level = logging.DEBUG if topic in self._failing else logging.WARNING  # once per outage
+            # once per outage
+            level = logging.DEBUG if topic in self._failing else logging.WARNING
             self._failing.add(topic)
             log.log(level, "rebalance of %s keeps its queues of %s: %s", group.name, topic, exc)
             return False
         try:
             mine = set(self._share(queues, members, me))
-            held = {queue: process_queue for queue, process_queue in group.held.items() if queue.topic == topic}
-            given_up = sorted(queue for queue, p in held.items() if queue not in mine or p.releasing_since is not None)
+            held = {
+                queue: process_queue
+                for queue, process_queue in group.held.items()
+                if queue.topic == topic
+            }
+            given_up = sorted(
+                queue
+                for queue, p in held.items()
+                if queue not in mine or p.releasing_since is not None
+            )
             taken = sorted(mine - held.keys())
-        except Exception:  # user code: a strategy
+        except Exception:
+            # user code: a strategy
             level = logging.DEBUG if topic in self._failing else logging.ERROR
             self._failing.add(topic)
-            log.log(level, "the strategy of %s failed: it keeps its queues of %s", group.name, topic, exc_info=True)
+            log.log(
+                level,
+                "the strategy of %s failed: it keeps its queues of %s",
+                group.name,
+                topic,
+                exc_info=True,
+            )
             return False
         self._failing.discard(topic)
         self._claims.claim(topic, taken)
         if me not in members:
-            log.warning("rebalance of %s: this client is not among the %d members that the broker knows", group.name, len(members))
+            log.warning(
+                "rebalance of %s: this client is not among the %d members that the broker knows",
+                group.name,
+                len(members),
+            )
         released = await self._give_up(given_up)
         added = await self._take_over(topic, taken, [member for member in members if member != me])
         if added:
             self._retries_expected_until = self._loop.time() + self._config.rebalance_period_s
         if released or added:
             log.info(
-                "rebalance of %s in %s: +%d -%d queues, now %d of %d", group.name, topic, len(added), len(released), len(mine), len(queues)
+                "rebalance of %s in %s: +%d -%d queues, now %d of %d",
+                group.name,
+                topic,
+                len(added),
+                len(released),
+                len(mine),
+                len(queues),
             )
             if self._changed is not None:
                 self._changed(added, released)
@@ -244,9 +298,16 @@ class Rebalancer:
             # It came back while its calls were waited for.
             self.soon()
         certain = group.broadcast or self._lists.is_certain(topic)
-        return certain and me in members and len(released) == len(given_up) and len(added) == len(taken)
+        return (
+            certain
+            and me in members
+            and len(released) == len(given_up)
+            and len(added) == len(taken)
+        )
 
-    def _share(self, queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> Sequence[MessageQueue]:
+    def _share(
+        self, queues: Sequence[MessageQueue], members: Sequence[str], me: str
+    ) -> Sequence[MessageQueue]:
         if self._group.broadcast:
             return queues
         return list(self._config.strategy(queues, members, me)) if me in members else []
@@ -255,7 +316,8 @@ class Rebalancer:
         """Client ids, sorted. A broker that does not know us yet gets a heartbeat first."""
         try:
             members = await self._lists.of(topic)
-        except BrokerInternalError:  # how brokers say that they know no member of the group
+        except BrokerInternalError:
+            # how brokers say that they know no member of the group
             members = []
         if self._group.instance.client_id in members:
             return members
@@ -266,7 +328,7 @@ class Rebalancer:
         # Last: what is claimed by it must be claimed at once.
         return await self._lists.of(topic)
 
-    # --- giving up ---------------------------------------------------------------------------------------------------
+    # --- giving up --------------------------------------------------------------------------------
 
     async def _give_up(self, queues: Sequence[MessageQueue]) -> list[MessageQueue]:
         """Return those of *queues* that could be let go now."""
@@ -281,17 +343,32 @@ class Rebalancer:
             if process_queue.releasing_since is None:
                 process_queue.releasing_since = now
         quiet_s = QUIET_S if self._orderly else min(QUIET_S, wait_s)
-        quiet = await asyncio.gather(*(self._quiet(process_queue, quiet_s) for process_queue in process_queues))
+        quiet = await asyncio.gather(
+            *(self._quiet(process_queue, quiet_s) for process_queue in process_queues)
+        )
         released = [p for p, is_quiet in zip(process_queues, quiet, strict=True) if is_quiet]
         for process_queue in process_queues:
             process_queue.failed_unlocks += process_queue not in released
         overdue = [p for p in process_queues if p not in released and self._is_overdue(p)]
         for process_queue in overdue:
             self._group.statistics.left_behind += 1
-            why = "our lock on it is over" if self._orderly else f"waited {wait_s:g} s (hand_over_wait_s), its messages come again"
-            log.warning("%s of %s is given up while its listener still works: %s", process_queue.queue, self._group.name, why)
+            why = (
+                "our lock on it is over"
+                if self._orderly
+                else f"waited {wait_s:g} s (hand_over_wait_s), its messages come again"
+            )
+            log.warning(
+                "%s of %s is given up while its listener still works: %s",
+                process_queue.queue,
+                self._group.name,
+                why,
+            )
         await self._let_go([*released, *overdue])
-        return [process_queue.queue for process_queue in (*released, *overdue) if not self._is_held(process_queue)]
+        return [
+            process_queue.queue
+            for process_queue in (*released, *overdue)
+            if not self._is_held(process_queue)
+        ]
 
     def _is_overdue(self, process_queue: ProcessQueue) -> bool:
         """Return True if the queue is given up whatever runs: (orderly) our lease is over, or its
@@ -303,7 +380,10 @@ class Rebalancer:
         return since is not None and self._loop.time() - since >= self._config.hand_over_wait_s
 
     async def _let_go(self, process_queues: Iterable[ProcessQueue]) -> None:
-        """Those of them that are still held. What is in doubt even now is not committed; what a listener still works in stays locked."""
+        """Those of them that are still held.
+
+        What is in doubt even now is not committed; what a listener still works in stays locked.
+        """
         brokers: defaultdict[str, list[ProcessQueue]] = defaultdict(list)
         for process_queue in process_queues:
             brokers[process_queue.queue.broker_name].append(process_queue)
@@ -311,8 +391,12 @@ class Rebalancer:
 
     async def _let_go_of_one_broker(self, process_queues: Sequence[ProcessQueue]) -> None:
         await self._verify_doubted(process_queues)
-        await self._group.store.persist([p.queue for p in process_queues if self._is_held(p) and not p.doubted], again=True)
-        process_queues = [p for p in process_queues if self._is_held(p) and not self._waits_for_its_commit(p)]
+        await self._group.store.persist(
+            [p.queue for p in process_queues if self._is_held(p) and not p.doubted], again=True
+        )
+        process_queues = [
+            p for p in process_queues if self._is_held(p) and not self._waits_for_its_commit(p)
+        ]
         for process_queue in process_queues:
             # Not before its progress is at the broker: its next owner begins there.
             self._drop(process_queue)
@@ -326,7 +410,11 @@ class Rebalancer:
 
         Its next owner would repeat what was done. The next pass commits again.
         """
-        if process_queue.releasing_since is None or process_queue.doubted or self._is_overdue(process_queue):
+        if (
+            process_queue.releasing_since is None
+            or process_queue.doubted
+            or self._is_overdue(process_queue)
+        ):
             return False
         return not self._group.store.is_saved(process_queue.queue)
 
@@ -337,14 +425,24 @@ class Rebalancer:
         try:
             await self._group.calls.unlock(queues)
         except OgiveError as exc:
-            log.warning("queues of %s stay locked until their broker can be told, or its lease ends: %s", self._group.name, exc)
+            log.warning(
+                "queues of %s stay locked until their broker can be told, or its lease ends: %s",
+                self._group.name,
+                exc,
+            )
             until = self._loop.time() + BROKER_LEASE_S
             self._locked_still |= dict.fromkeys(queues, until)
 
     async def _unlock_again(self) -> None:
-        """Others wait for these queues, and a broker that was away may be back before the lease is over."""
+        """Others wait for these queues, and a broker that was away may be back before the lease is
+        over.
+        """
         now, held = self._loop.time(), self._group.held
-        self._locked_still = {queue: until for queue, until in self._locked_still.items() if until > now and queue not in held}
+        self._locked_still = {
+            queue: until
+            for queue, until in self._locked_still.items()
+            if until > now and queue not in held
+        }
         if self._locked_still:
             try:
                 await self._group.calls.unlock(list(self._locked_still))
@@ -359,12 +457,18 @@ class Rebalancer:
         self.soon()
 
     async def leave(self, topic: str, end_calls: Callable[[], Awaitable[None]]) -> None:
-        """Remove the topic: its queues are given up once *end_calls* has waited for the running calls, whose results still count."""
+        """Remove the topic: its queues are given up once *end_calls* has waited for the running
+        calls, whose results still count.
+        """
         async with self._changing:
             self._starts.pop(topic, None)
             self._claims.claim(topic, ())
             self._lists.forget(topic)
-            leaving = [process_queue for queue, process_queue in self._group.held.items() if queue.topic == topic]
+            leaving = [
+                process_queue
+                for queue, process_queue in self._group.held.items()
+                if queue.topic == topic
+            ]
             for process_queue in leaving:
                 if process_queue.state is QueueState.ACTIVE:
                     process_queue.move_to(QueueState.RELEASING)
@@ -387,7 +491,11 @@ class Rebalancer:
                 async with asyncio.timeout(LEAVE_TIMEOUT_S):
                     await self._let_go(list(self._group.held.values()))
             except TimeoutError:
-                log.warning("not every broker took the last progress of %s within %.0f s", self._group.name, LEAVE_TIMEOUT_S)
+                log.warning(
+                    "not every broker took the last progress of %s within %.0f s",
+                    self._group.name,
+                    LEAVE_TIMEOUT_S,
+                )
 
     def lose_all(self) -> None:
         """The client has failed: no call begins any more, and nothing that ends now counts."""
@@ -403,19 +511,35 @@ class Rebalancer:
             self._leaving[process_queue.queue] = process_queue
 
     def _lose(self, process_queue: ProcessQueue) -> None:
-        """The lock is lost: the group's progress may be somebody else's by now and must not be overwritten."""
+        """The lock is lost: the group's progress may be somebody else's by now and must not be
+        overwritten.
+        """
         if self._group.held.get(process_queue.queue) is process_queue:
             self._drop(process_queue)
             self._group.store.forget(process_queue.queue)
             self.soon()
 
     async def verify(self, process_queue: ProcessQueue) -> None:
-        """Settle the doubt about a queue: what others have made of it meanwhile counts. Raises OgiveError, and it stays in doubt."""
+        """Settle the doubt about a queue: what others have made of it meanwhile counts.
+
+        Raises OgiveError, and it stays in doubt.
+        """
         group, queue = self._group, process_queue.queue
         if not group.broadcast and queue.topic in self._starts:
             at, known = await group.store.fetch(queue), group.store.highest(queue)
-            if at is not None and known is not None and at > known and group.held.get(queue) is process_queue:
-                log.warning("%s: another member has brought %s from %d to %d: it starts anew there", queue, group.name, known, at)
+            if (
+                at is not None
+                and known is not None
+                and at > known
+                and group.held.get(queue) is process_queue
+            ):
+                log.warning(
+                    "%s: another member has brought %s from %d to %d: it starts anew there",
+                    queue,
+                    group.name,
+                    known,
+                    at,
+                )
                 self._lose(process_queue)
                 if self._changed is not None:
                     self._changed([], [queue])
@@ -423,19 +547,28 @@ class Rebalancer:
 
     async def _verify_doubted(self, process_queues: Iterable[ProcessQueue]) -> None:
         async def settle(process_queue: ProcessQueue) -> None:
-            with contextlib.suppress(OgiveError):  # it stays in doubt, and its pulls ask again
+            # it stays in doubt, and its pulls ask again
+            with contextlib.suppress(OgiveError):
                 await self.verify(process_queue)
 
-        await asyncio.gather(*(settle(process_queue) for process_queue in process_queues if process_queue.doubted))
+        await asyncio.gather(
+            *(settle(process_queue) for process_queue in process_queues if process_queue.doubted)
+        )
 
-    # --- taking over -------------------------------------------------------------------------------------------------
+    # --- taking over ------------------------------------------------------------------------------
 
-    async def _take_over(self, topic: str, queues: Sequence[MessageQueue], others: Sequence[str]) -> list[MessageQueue]:
+    async def _take_over(
+        self, topic: str, queues: Sequence[MessageQueue], others: Sequence[str]
+    ) -> list[MessageQueue]:
         """Return those of *queues* that are ours now. *others*: the other members of the group.
 
         A queue in which a call of an earlier time still runs has to wait for it.
         """
-        self._leaving = {queue: process_queue for queue, process_queue in self._leaving.items() if process_queue.busy}
+        self._leaving = {
+            queue: process_queue
+            for queue, process_queue in self._leaving.items()
+            if process_queue.busy
+        }
         queues = [queue for queue in queues if queue not in self._leaving]
         if not queues:
             return []
@@ -449,7 +582,9 @@ class Rebalancer:
                 return []
         elif others:
             queues = await self._claims.free(topic, queues, others)
-        begins = [begin for begin in await asyncio.gather(*map(self._begin, queues)) if begin is not None]
+        begins = [
+            begin for begin in await asyncio.gather(*map(self._begin, queues)) if begin is not None
+        ]
         await self._hold_from(begins, leased_until)
         return [begin.queue for begin in begins]
 
@@ -475,13 +610,23 @@ class Rebalancer:
         try:
             offset = await self._group.store.fetch(queue)
             if offset is not None:
-                return Begin(queue, offset, new=offset == 0)  # which brokers say of a young queue, and no longer of an old one
-            return Begin(queue, await self._group.calls.start_offset(queue, self._starts[queue.topic]), new=True)
+                # which brokers say of a young queue, and no longer of an old one
+                return Begin(queue, offset, new=offset == 0)
+            return Begin(
+                queue,
+                await self._group.calls.start_offset(queue, self._starts[queue.topic]),
+                new=True,
+            )
         except OgiveError as exc:
-            log.warning("%s is left alone: where %s stands in it cannot be learned: %s", queue, self._group.name, exc)
+            log.warning(
+                "%s is left alone: where %s stands in it cannot be learned: %s",
+                queue,
+                self._group.name,
+                exc,
+            )
             return None
 
-    # --- what an application that pulls asks for ---------------------------------------------------------------------
+    # --- what an application that pulls asks for --------------------------------------------------
 
     async def exchange(self, given_up: Iterable[MessageQueue], taken: Sequence[Begin]) -> None:
         """Give up queues that are held, and take over others."""
@@ -490,18 +635,26 @@ class Rebalancer:
             await self._hold_from(taken)
 
     def jump(self, process_queue: ProcessQueue, offset: int) -> None:
-        """Continue a held queue at *offset*, and discard what was pulled before, or is being pulled."""
+        """Continue a held queue at *offset*, and discard what was pulled before, or is being
+        pulled.
+        """
         self._drop(process_queue)
         moved = ProcessQueue(process_queue.queue, offset)
         moved.paused = process_queue.paused
         self._hold(moved)
 
-    # --- repairs and locks -------------------------------------------------------------------------------------------
+    # --- repairs and locks ------------------------------------------------------------------------
 
     async def go_to(self, process_queue: ProcessQueue, offset: int) -> None:
-        """Continue a held queue at another offset, also a lower one. A running orderly call is waited for as at a hand-over."""
+        """Continue a held queue at another offset, also a lower one.
+
+        A running orderly call is waited for as at a hand-over.
+        """
         group, queue = self._group, process_queue.queue
-        if group.held.get(queue) is not process_queue or process_queue.state is not QueueState.ACTIVE:
+        if (
+            group.held.get(queue) is not process_queue
+            or process_queue.state is not QueueState.ACTIVE
+        ):
             return
         process_queue.move_to(QueueState.RELEASING)
         group.store.repair(queue, offset)
@@ -509,7 +662,8 @@ class Rebalancer:
         await self._quiet(process_queue, max(0.0, process_queue.leased_until - self._lease_time()))
         async with self._changing:
             if group.held.get(queue) is not process_queue:
-                return  # given up in between
+                # given up in between
+                return
             self._drop(process_queue)
             if process_queue.busy:
                 group.store.forget(queue)
@@ -533,7 +687,11 @@ class Rebalancer:
             self._lose(held[queue])
         for queue in granted:
             if held[queue].leased_until <= asked_at:
-                log.warning("the lock on %s came back after our lease on it was over: %s starts anew in it", queue, self._group.name)
+                log.warning(
+                    "the lock on %s came back after our lease on it was over: %s starts anew in it",
+                    queue,
+                    self._group.name,
+                )
                 self._lose(held[queue])
             else:
                 held[queue].leased_until = asked_at + self._config.lock_lease_s

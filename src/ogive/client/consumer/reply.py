@@ -1,13 +1,17 @@
-"""Sends the replies of listeners to the requesters. Source: MessageUtil.java createReplyMessage, 5.3.
+"""Sends the replies of listeners to the requesters.
+
+Source: MessageUtil.java createReplyMessage, 5.3.
 
 Behaviour
-- A reply goes to the reply topic of the cluster that the request came through, first by the broker that holds the request: it knows the
-  client that asked.
-- The message counts as finished when its reply is out, and also when the reply cannot be sent: that is logged. Java's listeners, which send
-  their replies themselves, do the same. Delivering the request again would repeat the work, and come after the requester's timeout.
+- A reply goes to the reply topic of the cluster that the request came through, first by the broker
+  that holds the request: it knows the client that asked.
+- The message counts as finished when its reply is out, and also when the reply cannot be sent: that
+  is logged. Java's listeners, which send their replies themselves, do the same. Delivering the
+  request again would repeat the work, and come after the requester's timeout.
 - A Reply to a message that is no request is dropped, with a warning.
 
-The number of replies in flight is bounded by the process queues: each message keeps its place until its reply is out.
+The number of replies in flight is bounded by the process queues: each message keeps its place until
+its reply is out.
 """
 
 import asyncio
@@ -32,7 +36,9 @@ _NEEDED: Final = (PropertyName.CORRELATION_ID, PropertyName.REPLY_TO_CLIENT, Pro
 class ReplyCalls(Protocol):
     """What it asks of brokers."""
 
-    async def send_reply(self, topic: str, body: bytes, properties: bytes, *, broker_name: str) -> None: ...
+    async def send_reply(
+        self, topic: str, body: bytes, properties: bytes, *, broker_name: str
+    ) -> None: ...
 
 
 class Replier:
@@ -62,7 +68,9 @@ class Replier:
         return any(one is process_queue for one in self._under_way.values())
 
     async def close(self, timeout_s: float) -> None:
-        """Wait at most *timeout_s* for replies in flight; the group gets the other requests again."""
+        """Wait at most *timeout_s* for replies in flight; the group gets the other requests
+        again.
+        """
         if self._under_way:
             await asyncio.wait(self._under_way, timeout=timeout_s)
         for task in list(self._under_way):
@@ -72,18 +80,36 @@ class Replier:
         where = f"{request.queue}/{request.queue_offset}"
         missing = [name for name in _NEEDED if not request.properties.get(name)]
         if missing:
-            log.warning("the reply to %s is dropped: it is no request, its properties lack %s", where, ", ".join(missing))
+            log.warning(
+                "the reply to %s is dropped: it is no request, its properties lack %s",
+                where,
+                ", ".join(missing),
+            )
         else:
             topic = reply_topic(request.properties[PropertyName.CLUSTER])
             try:
-                properties = with_unique_key(self._keys.next(time.time_ns() // 1_000_000), _properties(request, reply, topic))
-                await self._calls.send_reply(topic, reply.body, properties, broker_name=request.queue.broker_name)
+                properties = with_unique_key(
+                    self._keys.next(time.time_ns() // 1_000_000), _properties(request, reply, topic)
+                )
+                await self._calls.send_reply(
+                    topic, reply.body, properties, broker_name=request.queue.broker_name
+                )
             except OgiveError as exc:
-                log.warning("the reply to %s, request %s, is lost: %s", where, request.properties[PropertyName.CORRELATION_ID], exc)
+                log.warning(
+                    "the reply to %s, request %s, is lost: %s",
+                    where,
+                    request.properties[PropertyName.CORRELATION_ID],
+                    exc,
+                )
         self._done(process_queue, request)
 
 
 def _properties(request: MessageExt, reply: Reply, topic: str) -> str:
     copied = [(name, request.properties[name]) for name in _COPIED if name in request.properties]
-    own = "".join([f"{name}\x01{value}\x02" for name, value in [(PropertyName.MESSAGE_TYPE, "reply"), *copied]])
+    own = "".join(
+        [
+            f"{name}\x01{value}\x02"
+            for name, value in [(PropertyName.MESSAGE_TYPE, "reply"), *copied]
+        ]
+    )
     return own + message_property_text(reply.message(topic))

@@ -1,4 +1,7 @@
-"""The running info that a member reports about itself. Pure. Source: DefaultMQPushConsumerImpl.java, 5.3."""
+"""The running info that a member reports about itself.
+
+Pure. Source: DefaultMQPushConsumerImpl.java, 5.3.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -15,11 +18,19 @@ CLIENT_VERSION: Final = f"ogive {ogive.__version__}"
 
 
 def queue_info(
-    process_queue: ProcessQueue, commit_offset: int | None, *, lease_s: float | None, now: float, now_ms: int
+    process_queue: ProcessQueue,
+    commit_offset: int | None,
+    *,
+    lease_s: float | None,
+    now: float,
+    now_ms: int,
 ) -> ProcessQueueInfo:
-    """*lease_s*: how long a lock is good, None for a group without locks; *now* is a ``lease_time``, *now_ms* that moment since 1970."""
+    """*lease_s*: how long a lock is good, None for a group without locks; *now* is a
+    ``lease_time``, *now_ms* that moment since 1970.
+    """
     taken = process_queue.taken
-    held = process_queue.count - len(taken)  # what is taken comes first in the queue
+    # what is taken comes first in the queue
+    held = process_queue.count - len(taken)
     first = process_queue.head(len(taken) + 1)[-1:]
     lease_left_s = process_queue.leased_until - now
     return ProcessQueueInfo(
@@ -53,9 +64,17 @@ def left_behind(queues: int) -> dict[str, str]:
 
 
 def properties(
-    settings: Sequence[ListenerConfig], config: ConsumerConfig, client: ClientConfig, *, from_where: str, started_ms: int
+    settings: Sequence[ListenerConfig],
+    config: ConsumerConfig,
+    client: ClientConfig,
+    *,
+    from_where: str,
+    started_ms: int,
 ) -> dict[str, str]:
-    """Settings by their Java names, and what tools look for (PROP_...). Where listeners of the group differ, each value once."""
+    """Settings by their Java names, and what tools look for (PROP_...).
+
+    Where listeners of the group differ, each value once.
+    """
     first = settings[0]
     return {
         "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
@@ -67,7 +86,9 @@ def properties(
         "consumerGroup": first.group,
         "messageModel": "BROADCASTING" if first.broadcast else "CLUSTERING",
         "consumeFromWhere": from_where,
-        "allocateMessageQueueStrategy": getattr(config.strategy, "__qualname__", repr(config.strategy)),
+        "allocateMessageQueueStrategy": getattr(
+            config.strategy, "__qualname__", repr(config.strategy)
+        ),
         "consumeThreadMax": _each(one.threads for one in settings),
         "consumeMessageBatchMaxSize": _each(one.batch for one in settings),
         "consumeTimeout": _each(round(one.consume_timeout_s / 60, 3) for one in settings),
@@ -78,7 +99,9 @@ def properties(
         "pullThresholdForQueue": str(config.max_cached_messages),
         "pullThresholdSizeForQueue": str(config.max_cached_bytes >> 20),
         "pullThresholdForTopic": str(config.max_topic_messages or -1),
-        "pullThresholdSizeForTopic": str(config.max_topic_bytes >> 20 if config.max_topic_bytes is not None else -1),
+        "pullThresholdSizeForTopic": str(
+            config.max_topic_bytes >> 20 if config.max_topic_bytes is not None else -1
+        ),
         "consumeConcurrentlyMaxSpan": str(config.max_span),
         "pullTimeDelayMillsWhenException": _ms(config.pull_retry_s),
         "persistConsumerOffsetInterval": _ms(config.persist_period_s),

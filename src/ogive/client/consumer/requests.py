@@ -1,7 +1,8 @@
 """Answers requests of brokers and tools that are for push consumers only.
 
 Behaviour
-- RESET_CONSUMER_CLIENT_OFFSET (220, one-way): held queues go on at the given offsets, also at lower ones, and so does the progress.
+- RESET_CONSUMER_CLIENT_OFFSET (220, one-way): held queues go on at the given offsets, also at lower
+  ones, and so does the progress.
 - GET_CONSUMER_STATUS_FROM_CLIENT (221): how far the group got in the queues that are held here.
 - CONSUME_MESSAGE_DIRECTLY (309): a listener gets one message outside of any queue.
 
@@ -21,7 +22,12 @@ from ogive.transport.connection import Connection
 from ogive.wire.bodies import consumer_status_dumps, offset_table_loads
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import ConsumeMessageDirectlyRequest, GetConsumerStatusRequest, ResetConsumerOffsetRequest, decode_header
+from ogive.wire.headers import (
+    ConsumeMessageDirectlyRequest,
+    GetConsumerStatusRequest,
+    ResetConsumerOffsetRequest,
+    decode_header,
+)
 from ogive.wire.message import decode_message
 from ogive.wire.running_info import ConsumeDirectlyResult
 
@@ -44,7 +50,9 @@ def answer_requests(instance: ClientInstance) -> None:
         instance.requests.serve(code, partial(_answer, instance, answer))
 
 
-async def _answer(instance: ClientInstance, answer: Answer, _: Connection, request: RemotingCommand) -> RemotingCommand | None:
+async def _answer(
+    instance: ClientInstance, answer: Answer, _: Connection, request: RemotingCommand
+) -> RemotingCommand | None:
     return await answer(instance, request)
 
 
@@ -59,12 +67,16 @@ def _member(instance: ClientInstance, group: str) -> AskedMember:
 async def _reset(instance: ClientInstance, request: RemotingCommand) -> None:
     header = decode_header(ResetConsumerOffsetRequest, request.ext_fields)
     offsets = offset_table_loads(request.body)
-    await _member(instance, header.group).reset_offsets({queue: at for queue, at in offsets.items() if queue.topic == header.topic})
+    await _member(instance, header.group).reset_offsets(
+        {queue: at for queue, at in offsets.items() if queue.topic == header.topic}
+    )
 
 
 async def _status(instance: ClientInstance, request: RemotingCommand) -> RemotingCommand:
     header = decode_header(GetConsumerStatusRequest, request.ext_fields)
-    return api.success(body=consumer_status_dumps(_member(instance, header.group).offsets(header.topic)))
+    return api.success(
+        body=consumer_status_dumps(_member(instance, header.group).offsets(header.topic))
+    )
 
 
 async def _consume(instance: ClientInstance, request: RemotingCommand) -> RemotingCommand:

@@ -33,7 +33,8 @@ from ogive.wire.codes import SysFlag
 log = logging.getLogger(__name__)
 
 MAX_AT_A_TIME: Final = 16
-FIRST_RETRY_LEVEL: Final = 3  # what a broker uses for delay level 0 and the first retry
+# what a broker uses for delay level 0 and the first retry
+FIRST_RETRY_LEVEL: Final = 3
 
 
 class CopyRefused(OgiveError):
@@ -43,30 +44,45 @@ class CopyRefused(OgiveError):
 class ReturnCalls(Protocol):
     """What it asks of brokers."""
 
-    async def send_back(self, message: MessageExt, *, delay_level: int, max_retries: int) -> None: ...
-    async def send_retry(self, message: MessageExt, *, delay_level: int, reconsume_times: int, max_retries: int) -> None: ...
+    async def send_back(
+        self, message: MessageExt, *, delay_level: int, max_retries: int
+    ) -> None: ...
+    async def send_retry(
+        self, message: MessageExt, *, delay_level: int, reconsume_times: int, max_retries: int
+    ) -> None: ...
 
 
 class Returns(Protocol):
     """What becomes of failed messages."""
 
-    def give(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str) -> None: ...
+    def give(
+        self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str
+    ) -> None: ...
     def is_under_way(self, process_queue: ProcessQueue, offset: int) -> bool: ...
     def is_busy(self, process_queue: ProcessQueue) -> bool: ...
     async def close(self, timeout_s: float) -> None: ...
 
 
 class Drop:
-    """Broadcasting: a failed message is logged and counts as finished. From a retry topic every member would get the failures of all."""
+    """Broadcasting: a failed message is logged and counts as finished.
+
+    From a retry topic every member would get the failures of all.
+    """
 
     def __init__(self, group: str, returned: Callable[[ProcessQueue, MessageExt], None]) -> None:
         self._group = group
         self._returned = returned
 
-    def give(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str) -> None:
+    def give(
+        self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str
+    ) -> None:
         if message.queue_offset in process_queue:
             log.error(
-                "%s/%d (id %s) failed and is dropped: %s is broadcasting", message.queue, message.queue_offset, message.id, self._group
+                "%s/%d (id %s) failed and is dropped: %s is broadcasting",
+                message.queue,
+                message.queue_offset,
+                message.id,
+                self._group,
             )
             self._returned(process_queue, message)
 
@@ -81,7 +97,10 @@ class Drop:
 
 
 class SendBack:
-    """One per listener. *returned* is called when a broker has taken the message, *redeliver* a while after none would."""
+    """One per listener.
+
+    *returned* is called when a broker has taken the message, *redeliver* a while after none would.
+    """
 
     def __init__(
         self,
@@ -109,8 +128,13 @@ class SendBack:
         self._couriers: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    def give(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str) -> None:
-        """Send *message* back, unless it is finished or on its way already. *why* its try failed."""
+    def give(
+        self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str
+    ) -> None:
+        """Send *message* back, unless it is finished or on its way already.
+
+        *why* its try failed.
+        """
         key = (process_queue, message.queue_offset)
         if self._closed or key in self._under_way or message.queue_offset not in process_queue:
             return
@@ -133,7 +157,9 @@ class SendBack:
         return process_queue in self._sending
 
     async def close(self, timeout_s: float) -> None:
-        """Wait at most *timeout_s* for messages being sent back; what is left stays unfinished, and the group gets it again."""
+        """Wait at most *timeout_s* for messages being sent back; what is left stays unfinished, and
+        the group gets it again.
+        """
         if self._couriers:
             await asyncio.wait(self._couriers, timeout=timeout_s)
         self._closed = True
@@ -154,7 +180,9 @@ class SendBack:
                 if not self._sending[process_queue]:
                     del self._sending[process_queue]
 
-    async def _carry_one(self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str) -> None:
+    async def _carry_one(
+        self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str
+    ) -> None:
         if process_queue.dropped:
             self._under_way.discard((process_queue, message.queue_offset))
             return
@@ -163,7 +191,13 @@ class SendBack:
             await self._send(message, delay_level)
         except OgiveError as exc:
             if not is_over or not isinstance(exc, CopyRefused):
-                log.warning("%s/%d stays here and is tried again in %.0f s: %s", message.queue, message.queue_offset, self._retry_s, exc)
+                log.warning(
+                    "%s/%d stays here and is tried again in %.0f s: %s",
+                    message.queue,
+                    message.queue_offset,
+                    self._retry_s,
+                    exc,
+                )
                 self._strand(process_queue, message)
                 return
             log_passed_over(message, exc, why)
@@ -178,17 +212,26 @@ class SendBack:
         is_refused = bool(message.sys_flag & SysFlag.INNER_BATCH)
         if not is_refused:
             try:
-                await self._calls.send_back(message, delay_level=delay_level, max_retries=self._max_retries)
+                await self._calls.send_back(
+                    message, delay_level=delay_level, max_retries=self._max_retries
+                )
             except OgiveError as exc:
                 is_refused = isinstance(exc, MessageIllegal | BrokerInternalError)
-                log.warning("%s/%d could not be sent back, trying the retry topic: %s", message.queue, message.queue_offset, exc)
+                log.warning(
+                    "%s/%d could not be sent back, trying the retry topic: %s",
+                    message.queue,
+                    message.queue_offset,
+                    exc,
+                )
             else:
                 return
         dead = delay_level < 0
         try:
             await self._calls.send_retry(
                 message,
-                delay_level=0 if dead else delay_level or FIRST_RETRY_LEVEL + message.reconsume_times,
+                delay_level=0
+                if dead
+                else delay_level or FIRST_RETRY_LEVEL + message.reconsume_times,
                 reconsume_times=self._max_retries + 1 if dead else message.reconsume_times + 1,
                 max_retries=self._max_retries,
             )
@@ -215,10 +258,17 @@ async def send_to_dead_letters(calls: ReturnCalls, message: MessageExt, max_retr
     CopyRefused if both are refused.
     """
     try:
-        await calls.send_retry(message, delay_level=0, reconsume_times=max_retries + 1, max_retries=max_retries)
+        await calls.send_retry(
+            message, delay_level=0, reconsume_times=max_retries + 1, max_retries=max_retries
+        )
     except MessageIllegal as exc:
         if not message.sys_flag & SysFlag.INNER_BATCH:
-            log.warning("%s/%d could not be sent to the dead letters, its broker is asked: %s", message.queue, message.queue_offset, exc)
+            log.warning(
+                "%s/%d could not be sent to the dead letters, its broker is asked: %s",
+                message.queue,
+                message.queue_offset,
+                exc,
+            )
             try:
                 await calls.send_back(message, delay_level=-1, max_retries=max_retries)
             except (MessageIllegal, BrokerInternalError) as error:
@@ -231,10 +281,17 @@ async def send_to_dead_letters(calls: ReturnCalls, message: MessageExt, max_retr
 def log_passed_over(message: MessageExt, failure: CopyRefused, why: str) -> None:
     tries = message.reconsume_times + 1
     log.error(
-        "%s/%d is passed over after %d %s, and is in no dead-letter topic: brokers refuse its copy (%s). "
+        "%s/%d is passed over after %d %s, and is in no dead-letter topic: brokers refuse its copy "
+        "(%s). "
         "Its offset id, %s, finds it as long as its broker keeps it. It failed with: %s",
-        message.queue, message.queue_offset, tries, "try" if tries == 1 else "tries", failure, message.offset_id, why,
-    )  # fmt: skip
+        message.queue,
+        message.queue_offset,
+        tries,
+        "try" if tries == 1 else "tries",
+        failure,
+        message.offset_id,
+        why,
+    )
 
 
 def returns(

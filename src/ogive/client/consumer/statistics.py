@@ -1,4 +1,6 @@
-"""How fast a member pulls and consumes: figures of the last minute and hour. Source: ConsumerStatsManager.java, 5.3.
+"""How fast a member pulls and consumes: figures of the last minute and hour.
+
+Source: ConsumerStatsManager.java, 5.3.
 
 Times are given by the caller, in seconds of any clock that only goes forward.
 """
@@ -8,7 +10,8 @@ from typing import Final
 
 from ogive.wire.running_info import ConsumeStatus
 
-MINUTE_SLOTS: Final = (6, 10.0)  # so many slots of so many seconds
+# so many slots of so many seconds
+MINUTE_SLOTS: Final = (6, 10.0)
 HOUR_SLOTS: Final = (6, 600.0)
 
 
@@ -20,7 +23,8 @@ class Window:
     def __init__(self, slots: int, slot_s: float, begun: float) -> None:
         self._slot_s = slot_s
         self._begun = begun
-        self._slots: deque[list[float]] = deque(maxlen=slots)  # [number of the slot, sum, count]
+        # [number of the slot, sum, count]
+        self._slots: deque[list[float]] = deque(maxlen=slots)
 
     def add(self, now: float, value: float, count: int) -> None:
         number = now // self._slot_s

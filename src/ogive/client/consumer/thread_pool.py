@@ -79,7 +79,9 @@ class ThreadPool:
     def _assign(self, client: PoolClient) -> None:
         if self._idle:
             self._idle.pop().put(self._job(client))
-        elif (self._threads >= self._max_threads and len(client.slots) < client.count) or not self._start(client):
+        elif (
+            self._threads >= self._max_threads and len(client.slots) < client.count
+        ) or not self._start(client):
             self._wait(client)
             self._look()
 
@@ -103,7 +105,9 @@ class ThreadPool:
             if not self._threads:
                 raise
             level = logging.DEBUG if self._no_more else logging.WARNING
-            log.log(level, "listeners share %d threads, no more can be started: %s", self._threads, exc)
+            log.log(
+                level, "listeners share %d threads, no more can be started: %s", self._threads, exc
+            )
             self._no_more = True
             return False
         self._no_more = False
@@ -111,7 +115,7 @@ class ThreadPool:
         inbox.put(self._job(client))
         return True
 
-    # --- in the threads ----------------------------------------------------------------------------------------------
+    # --- in the threads ---------------------------------------------------------------------------
 
     def _run(self, inbox: "queue.SimpleQueue[Job]") -> None:
         thread = threading.current_thread()

@@ -1,4 +1,6 @@
-"""A listener inside a namespace: names on the wire carry it, messages for the application do not."""
+"""A listener inside a namespace: names on the wire carry it, messages for the application do
+not.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +17,11 @@ def wired(listener: AnyListener, namespace: Namespace) -> AnyListener:
     """The same listener, where there is no namespace."""
     if not namespace:
         return listener
-    config = replace(listener.config, topic=namespace.wrap(listener.config.topic), group=namespace.wrap(listener.config.group))
+    config = replace(
+        listener.config,
+        topic=namespace.wrap(listener.config.topic),
+        group=namespace.wrap(listener.config.group),
+    )
     function = listener.function
     if function is no_function:
         return replace(listener, config=config)

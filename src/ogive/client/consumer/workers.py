@@ -1,7 +1,9 @@
-"""Workers that call the listener: threads for a plain function, tasks for an async one. Both serve one queue, first come first served.
+"""Workers that call the listener: threads for a plain function, tasks for an async one.
 
-Thousands of tasks a millisecond must cost next to nothing beyond the call itself, so results are collected and handed to the loop with one
-wake-up for all that finished since the last one.
+Both serve one queue, first come first served.
+
+Thousands of tasks a millisecond must cost next to nothing beyond the call itself, so results are
+collected and handed to the loop with one wake-up for all that finished since the last one.
 """
 
 import asyncio
@@ -23,13 +25,17 @@ R = TypeVar("R")
 
 Finished = Callable[[Sequence[tuple[T, R, float]]], None]
 
-_RUN_BEFORE_YIELD = 32  # tasks that one async worker finishes without letting the loop turn
-_NOTICE_S: Final = 1.0  # from the beginning of a stop until it is told what is waited for
-_REPLACE_S: Final = 1.0  # after a worker was cancelled: a loop that ends cancels everything, and is gone by then
+# tasks that one async worker finishes without letting the loop turn
+_RUN_BEFORE_YIELD = 32
+# from the beginning of a stop until it is told what is waited for
+_NOTICE_S: Final = 1.0
+# after a worker was cancelled: a loop that ends cancels everything, and is gone by then
+_REPLACE_S: Final = 1.0
 
 
 class Workers(Protocol[T]):
-    """Calls ``run(task)`` for each submitted task, and hands (task, result, seconds that it took) to ``finished`` on the loop.
+    """Calls ``run(task)`` for each submitted task, and hands (task, result, seconds that it took)
+    to ``finished`` on the loop.
 
     ``run`` should not raise; where it does, that is logged, and the result is ``failed``.
     """
@@ -52,20 +58,26 @@ class Workers(Protocol[T]):
         ...
 
     async def stop(self, timeout_s: float, caller: object = None) -> int:
-        """Start no more tasks, and wait at most *timeout_s* for the running ones; returns how many still run.
+        """Start no more tasks, and wait at most *timeout_s* for the running ones; returns how many
+        still run.
 
-        *caller* is the thread ident or the task that asked to stop: if it is one of the workers, it is not waited for.
+        *caller* is the thread ident or the task that asked to stop: if it is one of the workers, it
+        is not waited for.
         """
         ...
 
 
 @contextmanager
 def _told(workers: Workers[T], timeout_s: float) -> Iterator[None]:
-    """While it lasts somebody waits for running calls: if that is for longer than a moment, the log says so."""
+    """While it lasts somebody waits for running calls: if that is for longer than a moment, the log
+    says so.
+    """
 
     def tell() -> None:
         if running := len(workers.running()):
-            log.warning("waiting up to %.0f s for %d listener calls that still run", timeout_s, running)
+            log.warning(
+                "waiting up to %.0f s for %d listener calls that still run", timeout_s, running
+            )
 
     notice = asyncio.get_running_loop().call_later(_NOTICE_S, tell)
     try:
@@ -98,7 +110,8 @@ class ThreadWorkers(Generic[T, R]):
         self._pool = pool or thread_pool()
         self._tasks: deque[T] = deque()
         self._results: deque[tuple[T, R, float]] = deque()
-        self._told = False  # the loop knows that there are results
+        # the loop knows that there are results
+        self._told = False
         self._stopping = False
         self._running: list[tuple[float, T] | None] = [None] * count
         self._idents: list[int | None] = [None] * count
@@ -134,7 +147,11 @@ class ThreadWorkers(Generic[T, R]):
                         self._gone.clear()
                         await self._gone.wait()
         except TimeoutError:
-            log.warning("%d listener calls still run after %.1f s and are left behind", self._busy - left_out, timeout_s)
+            log.warning(
+                "%d listener calls still run after %.1f s and are left behind",
+                self._busy - left_out,
+                timeout_s,
+            )
         self.collect()
         return max(0, self._busy - left_out)
 
@@ -142,7 +159,7 @@ class ThreadWorkers(Generic[T, R]):
     def _busy(self) -> int:
         return self.count - len(self.slots)
 
-    # --- in the threads ----------------------------------------------------------------------------------------------
+    # --- in the threads ---------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
@@ -153,7 +170,13 @@ class ThreadWorkers(Generic[T, R]):
         """Do tasks until there are none, or until another listener waits for a thread."""
         threading.current_thread().name = f"{self._name}-{slot}"
         self._idents[slot] = threading.get_ident()
-        tasks, run, results, running, clock = self._tasks, self._run, self._results, self._running, time.monotonic
+        tasks, run, results, running, clock = (
+            self._tasks,
+            self._run,
+            self._results,
+            self._running,
+            time.monotonic,
+        )
         while not self._stopping:
             try:
                 task = tasks.popleft()
@@ -163,7 +186,8 @@ class ThreadWorkers(Generic[T, R]):
             running[slot] = (begun, task)
             try:
                 result = run(task)
-            except BaseException:  # whatever it is, the messages behind it need their worker
+            except BaseException:
+                # whatever it is, the messages behind it need their worker
                 log.exception("a worker failed on what it had in hand")
                 result = self._failed
             results.append((task, result, clock() - begun))
@@ -183,13 +207,15 @@ class ThreadWorkers(Generic[T, R]):
     def _tell(self, callback: Callable[[], None]) -> None:
         try:
             self._loop.call_soon_threadsafe(callback)
-        except RuntimeError:  # the loop is closed: this thread was left behind, and its result counts no more
+        except RuntimeError:
+            # the loop is closed: this thread was left behind, and its result counts no more
             log.debug("a listener call ended after its loop")
 
-    # --- on the loop -------------------------------------------------------------------------------------------------
+    # --- on the loop ------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        self._told = False  # first: a result that comes while we collect tells again
+        # first: a result that comes while we collect tells again
+        self._told = False
         results = self._results
         batch = [results.popleft() for _ in range(len(results))]
         if batch:
@@ -199,12 +225,21 @@ class ThreadWorkers(Generic[T, R]):
 class LoopWorkers(Generic[T, R]):
     """Tasks on the loop: *count* calls of an async listener at a time.
 
-    A listener may leave its worker's task cancelled: with a count of cancellations that it took for its own and did not take back, as some
-    libraries do for a timeout, or with one that strikes once it is over. The first is forgotten before the next call; the second ends the
-    task, and another one takes its place.
+    A listener may leave its worker's task cancelled: with a count of cancellations that it took for
+    its own and did not take back, as some libraries do for a timeout, or with one that strikes once
+    it is over. The first is forgotten before the next call; the second ends the task, and another
+    one takes its place.
     """
 
-    def __init__(self, run: Callable[[T], Awaitable[R]], finished: Finished[T, R], *, failed: R, count: int, name: str) -> None:
+    def __init__(
+        self,
+        run: Callable[[T], Awaitable[R]],
+        finished: Finished[T, R],
+        *,
+        failed: R,
+        count: int,
+        name: str,
+    ) -> None:
         self._run = run
         self._finished = finished
         self._failed = failed
@@ -223,13 +258,19 @@ class LoopWorkers(Generic[T, R]):
 
     def _worker(self, index: int) -> asyncio.Task[None]:
         worker = asyncio.create_task(self._work(index), name=f"{self._name}-{index}")
-        worker.add_done_callback(lambda _: None if self._stopping else self._loop.call_later(_REPLACE_S, self._replace, index))
+        worker.add_done_callback(
+            lambda _: (
+                None if self._stopping else self._loop.call_later(_REPLACE_S, self._replace, index)
+            )
+        )
         return worker
 
     def _replace(self, index: int) -> None:
         if self._stopping:
             return
-        log.warning("worker %s-%d was cancelled by somebody else, and is replaced", self._name, index)
+        log.warning(
+            "worker %s-%d was cancelled by somebody else, and is replaced", self._name, index
+        )
         slot, self._slots[index] = self._slots[index], None
         if slot is not None:
             self._finish(slot[1], self._failed, slot[0])
@@ -266,7 +307,9 @@ class LoopWorkers(Generic[T, R]):
         for worker in late:
             worker.cancel()
         if late:
-            log.warning("%d listener calls still run after %.1f s and are cancelled", len(late), timeout_s)
+            log.warning(
+                "%d listener calls still run after %.1f s and are cancelled", len(late), timeout_s
+            )
             await asyncio.wait(late, timeout=1.0)
         self.collect()
         return len(late)
@@ -287,7 +330,8 @@ class LoopWorkers(Generic[T, R]):
                 worker.uncancel()
             try:
                 result = await self._run(task)
-            except BaseException as exc:  # whatever it is, the messages behind it need their worker
+            except BaseException as exc:
+                # whatever it is, the messages behind it need their worker
                 if must_pass(exc, worker):
                     raise
                 log.exception("a worker failed on what it had in hand")

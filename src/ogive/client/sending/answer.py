@@ -21,7 +21,9 @@ def result_of(key: str, answer: Answer, target: Target) -> SendResult | OgiveErr
         return ProtocolError(f"the broker stored the message, but its answer cannot be read: {exc}")
 
 
-def results_of(run: Sequence[Outgoing], answer: Answer, target: Target) -> list[SendResult] | OgiveError:
+def results_of(
+    run: Sequence[Outgoing], answer: Answer, target: Target
+) -> list[SendResult] | OgiveError:
     """The same for messages of one request: a result for each, or an error."""
     result = result_of(run[0].key, answer, target)
     if not isinstance(result, SendResult):
@@ -34,7 +36,14 @@ def _read(key: str, answer: RemotingCommand, queue: MessageQueue) -> SendResult:
     queue_id = int(ext["queueId"])
     if queue_id != queue.queue_id:
         queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
-    return SendResult(STORED[answer.code], key, ext["msgId"], queue, int(ext["queueOffset"]), ext.get("recallHandle"))
+    return SendResult(
+        STORED[answer.code],
+        key,
+        ext["msgId"],
+        queue,
+        int(ext["queueOffset"]),
+        ext.get("recallHandle"),
+    )
 
 
 def split_result(result: SendResult, keys: list[str]) -> list[SendResult]:
@@ -43,6 +52,10 @@ def split_result(result: SendResult, keys: list[str]) -> list[SendResult]:
         return [result]
     ids = result.offset_id.split(",")
     if len(ids) != len(keys):
-        ids = [result.offset_id] * len(keys)  # a topic that keeps batches whole has one id for all
+        # a topic that keeps batches whole has one id for all
+        ids = [result.offset_id] * len(keys)
     rows = enumerate(zip(keys, ids, strict=True))
-    return [SendResult(result.status, key, offset_id, result.queue, result.queue_offset + i) for i, (key, offset_id) in rows]
+    return [
+        SendResult(result.status, key, offset_id, result.queue, result.queue_offset + i)
+        for i, (key, offset_id) in rows
+    ]

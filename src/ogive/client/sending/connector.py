@@ -29,9 +29,19 @@ class Engine(Protocol):
 
 
 class Connector:
-    """Opens the connections of lanes while anything waits there, and lets that go. *patience_s* is the time of one attempt."""
+    """Opens the connections of lanes while anything waits there, and lets that go.
 
-    def __init__(self, client: ClientInstance, patience_s: float, destinations: Destinations, watch: Watch, engine: Engine) -> None:
+    *patience_s* is the time of one attempt.
+    """
+
+    def __init__(
+        self,
+        client: ClientInstance,
+        patience_s: float,
+        destinations: Destinations,
+        watch: Watch,
+        engine: Engine,
+    ) -> None:
         self._client = client
         self._patience_s = patience_s
         self._destinations = destinations
@@ -54,7 +64,8 @@ class Connector:
         for lane in self._destinations.lanes.values():
             address = self._client.routes.find_address(lane.broker_name)
             if address is not None and address != lane.address:
-                lane.connection = None  # the broker moved; what is in flight there may still be answered
+                # the broker moved; what is in flight there may still be answered
+                lane.connection = None
             if address is not None and lane.down is not None:
                 self._start(lane)
 
@@ -68,10 +79,15 @@ class Connector:
             self._client.spawn(self._open(lane), f"connection to {lane.broker_name}")
 
     async def _open(self, lane: Lane) -> None:
-        """Connect and let the backlog go. While the broker cannot be reached, try again and again, for later messages as well."""
+        """Connect and let the backlog go.
+
+        While the broker cannot be reached, try again and again, for later messages as well.
+        """
         pause = FIRST_PAUSE_S
         try:
-            while not self._closed and self._client.running and (lane.wanted or lane.down is not None):
+            while (
+                not self._closed and self._client.running and (lane.wanted or lane.down is not None)
+            ):
                 try:
                     lane.address = self._client.routes.broker_address(lane.broker_name)
                     async with asyncio.timeout(self._patience_s):
@@ -81,7 +97,8 @@ class Connector:
                 except (TransportError, NoRoute) as exc:
                     lane.down = exc
                     if isinstance(exc, NoRoute) and not lane.wanted:
-                        break  # the broker left for good
+                        # the broker left for good
+                        break
                 else:
                     self._opened(lane, connection)
                     continue
@@ -121,5 +138,6 @@ class Connector:
         if topics:
             try:
                 await self._client.routes.refresh(topics[0], doubted=True)
-            except OgiveError as exc:  # the address that is known may still be right
+            except OgiveError as exc:
+                # the address that is known may still be right
                 log.debug("connection to %s: %s", lane.broker_name, exc)

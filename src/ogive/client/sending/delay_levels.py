@@ -27,8 +27,13 @@ class LevelCheck:
         Brokers that do not show their levels are ignored.
         """
         try:
-            queues = await find_queues(self._client, outgoing.topic, self._default_topic_queues, timeout_s)
-            addresses = {queue.broker_name: self._client.routes.broker_address(queue.broker_name) for queue in queues}
+            queues = await find_queues(
+                self._client, outgoing.topic, self._default_topic_queues, timeout_s
+            )
+            addresses = {
+                queue.broker_name: self._client.routes.broker_address(queue.broker_name)
+                for queue in queues
+            }
         except OgiveError:
             # The send meets the same error, and raises it.
             return
@@ -41,7 +46,8 @@ class LevelCheck:
                 levels = await self._ask(address, timeout_s)
             if levels is not None and level > (count := len(levels.delays_ms)):
                 raise InvalidOption(
-                    f"delay_level is {level}: {name} has {count} delay level{'' if count == 1 else 's'}, the last is "
+                    f"delay_level is {level}: {name} has {count} delay "
+                    f"level{'' if count == 1 else 's'}, the last is "
                     f"{levels.delays_ms[-1] / 1000:g} s; delay_s= and deliver_at= take any time"
                 )
 

@@ -12,23 +12,41 @@ from ogive.client.routes import split_by_size
 from ogive.client.sending.outgoing import Outgoing
 from ogive.client.sending.properties import message_property_text, property_text
 from ogive.errors import InvalidOption
-from ogive.model import MAX_BODY_BYTES, DelayLevels, Message, MessageQueue, SendResult, as_keys, validate_topic
+from ogive.model import (
+    MAX_BODY_BYTES,
+    DelayLevels,
+    Message,
+    MessageQueue,
+    SendResult,
+    as_keys,
+    validate_topic,
+)
 from ogive.wire.compression import compress
 from ogive.wire.message import MAX_BATCH_MESSAGES, java_hash
 
 USUAL_LEVELS: Final = len(DelayLevels.parse().delays_ms)
 """Delay levels that brokers have unless they are set up otherwise."""
-_BATCH_ITEM_BYTES: Final = 22 + 42  # fixed part and unique key
+# fixed part and unique key
+_BATCH_ITEM_BYTES: Final = 22 + 42
 
 Ended = Callable[[Sequence[Message], Outgoing, SendResult | None, BaseException | None], None]
-"""Hears what became of messages that went together; of none, if nobody but the trace wants to know."""
+"""Hears what became of messages that went together; of none, if nobody but the trace wants to
+know.
+"""
 
 
 class Intake:
-    """Forms what is sent by one producer. *ended* hears every outcome, if there is one. May be used on any thread."""
+    """Forms what is sent by one producer.
+
+    *ended* hears every outcome, if there is one. May be used on any thread.
+    """
 
     def __init__(
-        self, config: ProducerConfig, namespace: Namespace, serializer: Callable[[Any], bytes] | None, ended: Ended | None
+        self,
+        config: ProducerConfig,
+        namespace: Namespace,
+        serializer: Callable[[Any], bytes] | None,
+        ended: Ended | None,
     ) -> None:
         self._config = config
         self._namespace = namespace
@@ -64,10 +82,30 @@ class Intake:
             and deliver_at is None
             and delay_s is None
         ):
-            text = property_text(topic, body, tag, as_keys(keys) if keys != () else (), sharding_key, delay_level)
+            text = property_text(
+                topic, body, tag, as_keys(keys) if keys != () else (), sharding_key, delay_level
+            )
         else:
-            message = run_before(hooks, _as_message(topic, body, tag, keys, properties, sharding_key, delay_level, deliver_at, delay_s))
-            topic, body, sharding_key, flag = message.topic, message.body, message.sharding_key, message.flag
+            message = run_before(
+                hooks,
+                _as_message(
+                    topic,
+                    body,
+                    tag,
+                    keys,
+                    properties,
+                    sharding_key,
+                    delay_level,
+                    deliver_at,
+                    delay_s,
+                ),
+            )
+            topic, body, sharding_key, flag = (
+                message.topic,
+                message.body,
+                message.sharding_key,
+                message.flag,
+            )
             text = message_property_text(message)
             unusual_level = message.delay_level if message.delay_level > USUAL_LEVELS else 0
         topic, queue = self.on_wire(topic, queue)
@@ -84,18 +122,31 @@ class Intake:
         return outgoing
 
     def batches(
-        self, topic: str, messages: Iterable[Any], tag: str | None, sharding_key: str | None, queue: MessageQueue | None
+        self,
+        topic: str,
+        messages: Iterable[Any],
+        tag: str | None,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
     ) -> Iterator[tuple[Sequence[int], Outgoing]]:
-        """Messages in as few requests as can be; with each the places of its messages. Raises InvalidOption, MessageIllegal, TypeError.
+        """Messages in as few requests as can be; with each the places of its messages.
+
+        Raises InvalidOption, MessageIllegal, TypeError.
 
         *tag* and *sharding_key* go to the messages that are given as bodies.
         """
         _check_arguments(sharding_key, queue)
         if isinstance(messages, (bytes, bytearray, memoryview, str)):  # iterable, too
-            raise TypeError(f"a batch is a list of bodies or Messages, not {type(messages).__name__}: send_batch(topic, [body])")
+            raise TypeError(
+                f"a batch is a list of bodies or Messages, not {type(messages).__name__}: "
+                "send_batch(topic, [body])"
+            )
         items = [
             run_before(
-                self._config.hooks, m if isinstance(m, Message) else Message(topic, self._raw(m), tag=tag, sharding_key=sharding_key)
+                self._config.hooks,
+                m
+                if isinstance(m, Message)
+                else Message(topic, self._raw(m), tag=tag, sharding_key=sharding_key),
             )
             for m in messages
         ]
@@ -113,35 +164,55 @@ class Intake:
         """The names that brokers know. Raises InvalidOption, TypeError."""
         if queue is not None and not isinstance(queue, MessageQueue):
             raise TypeError(
-                f"queue must be an ogive.MessageQueue (sent.queue, or MessageQueue('Orders', 'broker-a', 1)), not {type(queue).__name__}"
+                "queue must be an ogive.MessageQueue (sent.queue, or MessageQueue('Orders', "
+                f"'broker-a', 1)), not {type(queue).__name__}"
             )
         if not self._namespace:
             return validate_topic(topic), queue
-        return validate_topic(self._namespace.wrap(topic)), None if queue is None else self._namespace.wrap_queue(queue)
+        return validate_topic(
+            self._namespace.wrap(topic)
+        ), None if queue is None else self._namespace.wrap_queue(queue)
 
     def _raw(self, body: Any) -> bytes:
-        """*body* as bytes. Raises what the serializer raises, and TypeError if it returns no bytes."""
+        """*body* as bytes.
+
+        Raises what the serializer raises, and TypeError if it returns no bytes.
+        """
         raw = body if self._serializer is None else self._serializer(body)
         if self._serializer is not None and not isinstance(raw, bytes):
-            raise TypeError(f"the serializer gave a {type(raw).__name__} for a {type(body).__name__}: bytes are expected")
+            raise TypeError(
+                f"the serializer gave a {type(raw).__name__} for a {type(body).__name__}: bytes "
+                "are expected"
+            )
         return raw
 
 
 def _check_arguments(sharding_key: str | None, queue: MessageQueue | None) -> None:
-    """Raises InvalidOption for what would be taken without a word, and do something else. A Message is sent as it is: it may be a copy."""
+    """Raises InvalidOption for what would be taken without a word, and do something else.
+
+    A Message is sent as it is: it may be a copy.
+    """
     if sharding_key is not None and queue is not None:
         raise InvalidOption("sharding_key and queue: only one of them can choose the queue")
 
 
-def _shared(topic: str, items: Sequence[Message], queue: MessageQueue | None, max_bytes: int) -> Iterator[Sequence[int]]:
-    """Indexes of the messages of each request: same queue or same sharding key's hash, at most the size limit, in order."""
+def _shared(
+    topic: str, items: Sequence[Message], queue: MessageQueue | None, max_bytes: int
+) -> Iterator[Sequence[int]]:
+    """Indexes of the messages of each request: same queue or same sharding key's hash, at most the
+    size limit, in order.
+    """
     groups: dict[int | None, list[int]] = {}
     for i, message in enumerate(items):
         if message.topic != topic:
             raise InvalidOption(f"a message for {message.topic} stands in a batch for {topic}")
         if message.is_delayed:
             raise InvalidOption("delayed messages cannot be sent in a batch")
-        key = None if message.sharding_key is None or queue is not None else java_hash(message.sharding_key)
+        key = (
+            None
+            if message.sharding_key is None or queue is not None
+            else java_hash(message.sharding_key)
+        )
         groups.setdefault(key, []).append(i)
     for group in groups.values():
         sizes = [_batch_item_bytes(items[i]) for i in group]
@@ -150,7 +221,11 @@ def _shared(topic: str, items: Sequence[Message], queue: MessageQueue | None, ma
 
 
 def _batch_item_bytes(message: Message) -> int:
-    text = len(message_property_text(message)) if message.properties or message.tag or message.keys or message.sharding_key else 0
+    text = (
+        len(message_property_text(message))
+        if message.properties or message.tag or message.keys or message.sharding_key
+        else 0
+    )
     return _BATCH_ITEM_BYTES + len(message.body) + text
 
 
@@ -165,7 +240,10 @@ def _as_message(
     deliver_at: datetime | None,
     delay_s: float | None,
 ) -> Message:
-    """The message that the arguments of a send describe. Raises InvalidOption, MessageIllegal, TypeError."""
+    """The message that the arguments of a send describe.
+
+    Raises InvalidOption, MessageIllegal, TypeError.
+    """
     if isinstance(topic, str):
         if body is None:
             raise TypeError("a body is missing: send(topic, body), or send(Message(...))")
@@ -182,7 +260,19 @@ def _as_message(
         )
     if not isinstance(topic, Message):
         raise TypeError(f"topic must be str, or a Message in its place, not {type(topic).__name__}")
-    given = (body, tag, keys or None, properties or None, sharding_key, delay_level or None, deliver_at, delay_s)
+    given = (
+        body,
+        tag,
+        keys or None,
+        properties or None,
+        sharding_key,
+        delay_level or None,
+        deliver_at,
+        delay_s,
+    )
     if any(value is not None for value in given):
-        raise InvalidOption("a Message carries its own body, tag, keys, properties, sharding key and delay: give nothing beside it")
+        raise InvalidOption(
+            "a Message carries its own body, tag, keys, properties, sharding key and delay: give "
+            "nothing beside it"
+        )
     return topic

@@ -1,18 +1,24 @@
-"""The short way of a blocking send that is alone: its thread asks the broker itself, and sleeps once.
+"""The short way of a blocking send that is alone: its thread asks the broker itself, and sleeps
+once.
 
-Through the loop a send wakes the loop's thread, which wakes it again when the answer is there, and each of them may have to wait for the
-interpreter besides. On a quiet machine these hand-overs are two thirds of its time.
+Through the loop a send wakes the loop's thread, which wakes it again when the answer is there, and
+each of them may have to wait for the interpreter besides. On a quiet machine these hand-overs are
+two thirds of its time.
 
 Behaviour
-- A message goes this way while nothing else of its producer is under way, if it needs no order, is not large, nobody watches its outcome
-  (hooks, trace), and its broker is connected, well and spoken to without TLS. All others go through the loop, where they share requests.
-- It is one try like any other: the queue whose turn it is, the same frame, the same time budget. Whatever is not plainly stored goes to the
-  publisher as that try's answer, and the publisher decides as ever: another try, or which error.
-- The connection is one of its own beside the client's, to the same address, for sends only: no heartbeats, so a broker asks nothing
-  there. It is made in the background when sends follow one another, and closed when idle: firewalls forget silent ones.
-- Where answers come in a moment the thread looks for its own before it sleeps (``ProducerConfig.busy_poll_s``, transport/expectation.py).
-- An interrupt (Ctrl-C, or whatever a signal handler raises) closes it. The message then has no further try, and may or may not be stored;
-  the exception gets a note that says so.
+- A message goes this way while nothing else of its producer is under way, if it needs no order, is
+  not large, nobody watches its outcome (hooks, trace), and its broker is connected, well and spoken
+  to without TLS. All others go through the loop, where they share requests.
+- It is one try like any other: the queue whose turn it is, the same frame, the same time budget.
+  Whatever is not plainly stored goes to the publisher as that try's answer, and the publisher
+  decides as ever: another try, or which error.
+- The connection is one of its own beside the client's, to the same address, for sends only: no
+  heartbeats, so a broker asks nothing there. It is made in the background when sends follow one
+  another, and closed when idle: firewalls forget silent ones.
+- Where answers come in a moment the thread looks for its own before it sleeps
+  (``ProducerConfig.busy_poll_s``, transport/expectation.py).
+- An interrupt (Ctrl-C, or whatever a signal handler raises) closes it. The message then has no
+  further try, and may or may not be stored; the exception gets a note that says so.
 """
 
 import asyncio
@@ -38,9 +44,12 @@ from ogive.wire.command import RemotingCommand
 
 log = logging.getLogger(__name__)
 
-MAX_BYTES: Final = 64 * 1024  # beyond the publisher's bound on what is in flight there is one message, and a small one
-FOLLOWS_S: Final = 1.0  # a send so soon after another is worth a connection
-OPEN_PAUSE_S: Final = 5.0  # between two attempts to open one to the same broker
+# beyond the publisher's bound on what is in flight there is one message, and a small one
+MAX_BYTES: Final = 64 * 1024
+# a send so soon after another is worth a connection
+FOLLOWS_S: Final = 1.0
+# between two attempts to open one to the same broker
+OPEN_PAUSE_S: Final = 5.0
 IDLE_S: Final = 10.0
 
 
@@ -50,24 +59,33 @@ def _processors() -> int:
 
 
 class LoneSends:
-    """The short way of one producer. Its state belongs to whoever holds the turn; what the loop does, says so."""
+    """The short way of one producer.
+
+    Its state belongs to whoever holds the turn; what the loop does, says so.
+    """
 
     def __init__(self, publisher: Publisher, portal: Portal) -> None:
         self._publisher = publisher
         self._destinations = publisher.destinations
         self._portal = portal
         self._possible = not publisher.client.config.ssl
-        self._turn = {"free": True}  # taken by a `del`: one thread succeeds, and no interrupt comes between it and the next `try`
-        self._keys = UniqueKeys()  # not the publisher's: that one is the loop's
-        self._lines: dict[str, Line] = {}  # by address; the loop adds
-        self._tried_at: dict[str, float] = {}  # the loop's: when a connection was last tried, by address
+        # taken by a `del`: one thread succeeds, and no interrupt comes between it and the next
+        # `try`
+        self._turn = {"free": True}
+        # not the publisher's: that one is the loop's
+        self._keys = UniqueKeys()
+        # by address; the loop adds
+        self._lines: dict[str, Line] = {}
+        # the loop's: when a connection was last tried, by address
+        self._tried_at: dict[str, float] = {}
         self._last_at = -inf
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
         publisher.on_close.append(self._close)
 
     def send(self, outgoing: Outgoing, timeout_s: float) -> bool:
-        """Send it and give its future the outcome, or see to it that the publisher does; False if it has to go through the loop.
+        """Send it and give its future the outcome, or see to it that the publisher does; False if
+        it has to go through the loop.
 
         Raises MessageIllegal like the publisher's ``take``.
         """
@@ -119,7 +137,14 @@ class LoneSends:
         outgoing.sent_at = outgoing.started
         target.sent += 1
         opaque = line.next_opaque()
-        frame = target.frames.single(opaque, outgoing.born_ms, outgoing.properties, outgoing.body, outgoing.sys_flag, outgoing.flag)
+        frame = target.frames.single(
+            opaque,
+            outgoing.born_ms,
+            outgoing.properties,
+            outgoing.body,
+            outgoing.sys_flag,
+            outgoing.flag,
+        )
         answer: RemotingCommand | TransportError
         try:
             publisher.under_way.add(outgoing)
@@ -136,27 +161,40 @@ class LoneSends:
                 line.hang_up()
             self._portal.post(publisher.adopt, outgoing, target, answer, waiter=outgoing.future)
             handed_over = True
-        except BaseException as exc:  # an interrupt: every other error is an answer
+        except BaseException as exc:
+            # an interrupt: every other error is an answer
             exc.add_note(f"The message may or may not be stored: its id is {outgoing.key}.")
             raise
         finally:
             if not handed_over:
-                publisher.under_way.discard(outgoing)  # first, and without a call of Python's: nothing can interrupt before it is done
+                # first, and without a call of Python's: nothing can interrupt before it is done
+                publisher.under_way.discard(outgoing)
                 if publisher.is_flushing:
                     self._portal.post(publisher.settle, outgoing)
 
-    # --- connections, on the loop ------------------------------------------------------------------------------------
+    # --- connections, on the loop -----------------------------------------------------------------
 
     def _prepare(self, lane: Lane) -> None:
         """Open a connection to where the lane's own one leads, unless that was tried just now."""
         now, connection = time.monotonic(), lane.ready()
-        if self._closed or connection is None or connection.peer is None or now - self._tried_at.get(lane.address, -inf) < OPEN_PAUSE_S:
+        if (
+            self._closed
+            or connection is None
+            or connection.peer is None
+            or now - self._tried_at.get(lane.address, -inf) < OPEN_PAUSE_S
+        ):
             return
-        self._tried_at = {known: at for known, at in self._tried_at.items() if now - at < OPEN_PAUSE_S} | {lane.address: now}
-        self._publisher.spawn(self._open(lane.address, connection.peer), f"line to {lane.broker_name}")
+        self._tried_at = {
+            known: at for known, at in self._tried_at.items() if now - at < OPEN_PAUSE_S
+        } | {lane.address: now}
+        self._publisher.spawn(
+            self._open(lane.address, connection.peer), f"line to {lane.broker_name}"
+        )
 
     async def _open(self, address: str, peer: tuple[Any, ...]) -> None:
-        connecting = socket.socket(socket.AF_INET6 if ":" in peer[0] else socket.AF_INET, socket.SOCK_STREAM)
+        connecting = socket.socket(
+            socket.AF_INET6 if ":" in peer[0] else socket.AF_INET, socket.SOCK_STREAM
+        )
         opened = False
         try:
             connecting.setblocking(False)
@@ -164,7 +202,8 @@ class LoneSends:
             async with asyncio.timeout(self._publisher.client.config.connect_timeout_s):
                 await self._portal.loop.sock_connect(connecting, peer)
             opened = not self._closed and address not in self._lines
-        except OSError as exc:  # and TimeoutError: sends go through the loop, whose connection stands
+        except OSError as exc:
+            # and TimeoutError: sends go through the loop, whose connection stands
             log.debug("no second connection to %s: %s", address, exc)
         finally:
             if not opened:
@@ -175,14 +214,20 @@ class LoneSends:
 
     def _expectation(self) -> Expectation | None:
         limit_s = self._publisher.config.busy_poll_s
-        return Expectation(limit_s) if limit_s and _processors() > 1 else None  # on a single one the broker could not work meanwhile
+        # on a single one the broker could not work meanwhile
+        return Expectation(limit_s) if limit_s and _processors() > 1 else None
 
     def _close_idle(self) -> None:
         self._close_lines(time.monotonic() - IDLE_S)
-        self._timer = self._portal.loop.call_later(IDLE_S, self._close_idle) if self._lines else None
+        self._timer = (
+            self._portal.loop.call_later(IDLE_S, self._close_idle) if self._lines else None
+        )
 
     def _close(self) -> None:
-        """The producer ends. A thread that still waits for an answer gets an error, and cleans up."""
+        """The producer ends.
+
+        A thread that still waits for an answer gets an error, and cleans up.
+        """
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -197,7 +242,8 @@ class LoneSends:
         except KeyError:
             return
         try:
-            for line in list(self._lines.values()):  # a copy: the loop may add one meanwhile
+            # a copy: the loop may add one meanwhile
+            for line in list(self._lines.values()):
                 if line.used_at <= before:
                     del self._lines[line.address]
                     line.close()

@@ -1,8 +1,10 @@
-"""Messages that may go to any queue of a broker: a few requests on their way at a time, and the next one carries what came meanwhile.
+"""Messages that may go to any queue of a broker: a few requests on their way at a time, and the
+next one carries what came meanwhile.
 
-While fewer than ``ProducerConfig.max_requests`` are on their way, each message leaves at once, alone. Beyond that messages wait, and leave
-as batches, of one topic and to one queue each, as answers come in: the busier the broker, the larger the batches, which halves the
-CPU of a message in the client and in the broker. Messages that cannot stand in a batch always leave at once.
+While fewer than ``ProducerConfig.max_requests`` are on their way, each message leaves at once,
+alone. Beyond that messages wait, and leave as batches, of one topic and to one queue each, as
+answers come in: the busier the broker, the larger the batches, which halves the CPU of a message in
+the client and in the broker. Messages that cannot stand in a batch always leave at once.
 """
 
 import asyncio
@@ -23,7 +25,8 @@ from ogive.errors import OgiveError, TransportError
 from ogive.model import SendResult
 from ogive.transport.connection import Connection
 
-MIN_SHARE: Final = 16  # what waits is shared by the queues, but smaller batches are not worth it
+# what waits is shared by the queues, but smaller batches are not worth it
+MIN_SHARE: Final = 16
 
 
 class Engine(Protocol):
@@ -44,7 +47,8 @@ class Merger:
         self._watch = watch
         self._engine = engine
         self._loop = asyncio.get_running_loop()
-        self._on_way = 0  # requests; while anything waits there is at least one, whose answer lets it go
+        # requests; while anything waits there is at least one, whose answer lets it go
+        self._on_way = 0
         self._waiting: dict[Topic, deque[Outgoing]] = {}
 
     def send(self, topic: Topic, outgoing: Outgoing, connection: Connection) -> None:
@@ -53,18 +57,24 @@ class Merger:
             assert outgoing.target is not None
             self._start([outgoing], outgoing.target, connection)
         else:
-            self._watch.add(outgoing)  # ended messages are not taken back from here
+            # ended messages are not taken back from here
+            self._watch.add(outgoing)
             self._waiting.setdefault(topic, deque()).append(outgoing)
 
     def drop_finished(self) -> None:
         """Forget those whose time was up."""
-        kept = {topic: deque(one for one in waiting if not one.finished) for topic, waiting in self._waiting.items()}
+        kept = {
+            topic: deque(one for one in waiting if not one.finished)
+            for topic, waiting in self._waiting.items()
+        }
         self._waiting = {topic: waiting for topic, waiting in kept.items() if waiting}
 
     def _start(self, run: list[Outgoing], target: Target, connection: Connection) -> None:
         target.sent += len(run)
         try:
-            start_run(run, target, connection, partial(self._answered, run, target), self._loop.time())
+            start_run(
+                run, target, connection, partial(self._answered, run, target), self._loop.time()
+            )
         except TransportError as exc:
             self._failed(run, exc)
         else:
@@ -86,7 +96,8 @@ class Merger:
     def _failed(self, run: list[Outgoing], error: OgiveError) -> None:
         for outgoing in run:
             outgoing.on_way = False
-            outgoing.alone = outgoing.alone or len(run) > 1  # from now on each is sent alone: if one is refused, that shows which
+            # from now on each is sent alone: if one is refused, that shows which
+            outgoing.alone = outgoing.alone or len(run) > 1
         if len(run) > 1 and is_refusal(error):
             self._place_again(run)
             return
@@ -108,7 +119,8 @@ class Merger:
                 run = next_run(waiting, self._config.max_batch_bytes, self._loop.time(), share)
                 del self._waiting[topic]
                 if waiting:
-                    self._waiting[topic] = waiting  # behind the other topics
+                    # behind the other topics
+                    self._waiting[topic] = waiting
                 if run:
                     self._start(run, min(targets, key=attrgetter("sent")), connection)
             else:

@@ -1,8 +1,11 @@
-"""Messages of one queue that must keep their order: one request on its way at a time, which carries all that came meanwhile.
+"""Messages of one queue that must keep their order: one request on its way at a time, which carries
+all that came meanwhile.
 
-A broker may carry out requests of one connection at the same time (Apache's has a pool of threads for sends), so only what travels in one
-request, or waits for the answer to the one before, keeps its order. A run of several messages goes as a batch, which is stored whole or not
-at all. A failed run goes to the front again: nothing behind it can overtake. A run whose answer was lost may be stored twice, as a run.
+A broker may carry out requests of one connection at the same time (Apache's has a pool of threads
+for sends), so only what travels in one request, or waits for the answer to the one before, keeps
+its order. A run of several messages goes as a batch, which is stored whole or not at all. A failed
+run goes to the front again: nothing behind it can overtake. A run whose answer was lost may be
+stored twice, as a run.
 """
 
 import asyncio
@@ -39,14 +42,17 @@ class Engine(Protocol):
 class OrderedQueue:
     """The messages for *target* in the order of their acceptance."""
 
-    def __init__(self, target: Target, config: ProducerConfig, connector: Connector, engine: Engine) -> None:
+    def __init__(
+        self, target: Target, config: ProducerConfig, connector: Connector, engine: Engine
+    ) -> None:
         self._target = target
         self._config = config
         self._connector = connector
         self._engine = engine
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[Outgoing] = deque()
-        self._run: list[Outgoing] | None = None  # on its way
+        # on its way
+        self._run: list[Outgoing] | None = None
         self._pausing = False
 
     @property
@@ -100,7 +106,8 @@ class OrderedQueue:
         for outgoing in run:
             repeat = self._engine.note_failure(outgoing, error)
             if len(run) > 1 and is_refusal(error):
-                outgoing.alone = True  # one of them is refused: sending each alone shows which
+                # one of them is refused: sending each alone shows which
+                outgoing.alone = True
                 again.append(outgoing)
             elif repeat and not outgoing.finished:
                 again.append(outgoing)

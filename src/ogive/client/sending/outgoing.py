@@ -1,4 +1,6 @@
-"""What a producer has on its way: messages, the queues they go to, and the connections that carry them. State only."""
+"""What a producer has on its way: messages, the queues they go to, and the connections that carry
+them. State only.
+"""
 
 import time
 from collections import deque
@@ -11,8 +13,10 @@ from ogive.model import MessageQueue, SendResult
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 
-OVERHEAD_BYTES: Final = 512  # what a message in flight holds besides its body and properties
-FAILED_S: Final = 10.0  # a failed try counts as this slow
+# what a message in flight holds besides its body and properties
+OVERHEAD_BYTES: Final = 512
+# a failed try counts as this slow
+FAILED_S: Final = 10.0
 
 # From this latency on a broker is avoided for so long, seconds. Source: MQFaultStrategy.java, 5.3.
 _AVOIDANCE_S: Final = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
@@ -23,7 +27,9 @@ def avoidance_s(latency_s: float) -> float:
 
 
 class Result(Protocol):
-    """Where an outcome goes: a future of asyncio or of concurrent.futures, or what one thread waits for."""
+    """Where an outcome goes: a future of asyncio or of concurrent.futures, or what one thread waits
+    for.
+    """
 
     def done(self) -> bool: ...
     def set_result(self, result: SendResult, /) -> None: ...
@@ -38,21 +44,52 @@ OnEnd = Callable[["Outgoing", SendResult | None, BaseException | None], None]
 
 
 class Outgoing:
-    """One message, or one batch, from its acceptance to its outcome. *pinned* ones must keep their order on their queue."""
+    """One message, or one batch, from its acceptance to its outcome.
+
+    *pinned* ones must keep their order on their queue.
+    """
 
     __slots__ = (
-        "alone", "answer", "batch", "body", "born_ms", "deadline", "error", "finished", "flag", "future", "key", "number",
-        "on_end", "on_way", "once",
-        "pinned", "properties", "queue", "result", "sent_at", "sharding_key", "size", "started", "sys_flag", "target", "text", "topic",
-        "tried", "tries", "unknown", "unusual_level",
-    )  # fmt: skip
+        "alone",
+        "answer",
+        "batch",
+        "body",
+        "born_ms",
+        "deadline",
+        "error",
+        "finished",
+        "flag",
+        "future",
+        "key",
+        "number",
+        "on_end",
+        "on_way",
+        "once",
+        "pinned",
+        "properties",
+        "queue",
+        "result",
+        "sent_at",
+        "sharding_key",
+        "size",
+        "started",
+        "sys_flag",
+        "target",
+        "text",
+        "topic",
+        "tried",
+        "tries",
+        "unknown",
+        "unusual_level",
+    )
 
     future: Result
     # set on acceptance
     key: str
     properties: bytes
     born_ms: int
-    started: float  # times of the loop's clock
+    # times of the loop's clock
+    started: float
     deadline: float
 
     def __init__(
@@ -68,48 +105,76 @@ class Outgoing:
     ) -> None:
         self.topic = topic
         self.body = body
-        self.text = text  # the properties, without the unique key
+        # the properties, without the unique key
+        self.text = text
         self.sharding_key = sharding_key
-        self.queue = queue  # the one that the caller chose
+        # the one that the caller chose
+        self.queue = queue
         self.sys_flag = sys_flag
         self.flag = flag
-        self.batch = batch  # flag, body and property text of each; the body is made of them on acceptance
+        # flag, body and property text of each; the body is made of them on acceptance
+        self.batch = batch
         self.pinned = sharding_key is not None or queue is not None
         self.size = len(body) + len(text) + OVERHEAD_BYTES
         # A delay level that few brokers have, to be checked before it is accepted.
         self.unusual_level = 0
-        self.once = False  # a try that may have been carried out is the last
-        self.alone = False  # must not share a request with others
-        self.on_way = False  # in a request without an answer yet
-        self.number = -1  # among those whose deadline is watched
+        # a try that may have been carried out is the last
+        self.once = False
+        # must not share a request with others
+        self.alone = False
+        # in a request without an answer yet
+        self.on_way = False
+        # among those whose deadline is watched
+        self.number = -1
         self.target: Target | None = None
         self.tries = 0
-        self.sent_at = 0.0  # the try that is under way
-        self.result: SendResult | None = None  # stored, with a weaker guarantee than wished for
+        # the try that is under way
+        self.sent_at = 0.0
+        # stored, with a weaker guarantee than wished for
+        self.result: SendResult | None = None
         self.finished = False
         self.unknown = False
         self.error: OgiveError | None = None
-        self.tried: set[str] | None = None  # brokers, from the first failure on
-        self.on_end: OnEnd | None = None  # called once, with the outcome
-        self.answer: Answer | None = None  # the one that says that it is stored
+        # brokers, from the first failure on
+        self.tried: set[str] | None = None
+        # called once, with the outcome
+        self.on_end: OnEnd | None = None
+        # the one that says that it is stored
+        self.answer: Answer | None = None
 
 
 class Lane:
-    """One broker's connection, and what waits for it: messages, and queues whose messages must keep their order."""
+    """One broker's connection, and what waits for it: messages, and queues whose messages must keep
+    their order.
+    """
 
-    __slots__ = ("address", "avoid_until", "backlog", "broker_name", "connection", "down", "merger", "opening", "stalled")
+    __slots__ = (
+        "address",
+        "avoid_until",
+        "backlog",
+        "broker_name",
+        "connection",
+        "down",
+        "merger",
+        "opening",
+        "stalled",
+    )
 
-    merger: "Sender"  # takes the messages that may go to any queue
+    # takes the messages that may go to any queue
+    merger: "Sender"
 
     def __init__(self, broker_name: str) -> None:
         self.broker_name = broker_name
         self.address = ""
         self.connection: Connection | None = None
         self.backlog: deque[Outgoing] = deque()
-        self.stalled: dict[Pump, None] = {}  # a set that keeps its order
+        # a set that keeps its order
+        self.stalled: dict[Pump, None] = {}
         self.opening = False
-        self.down: OgiveError | None = None  # why the last attempt to connect failed
-        self.avoid_until = 0.0  # it was slow, or failed; only where that is watched
+        # why the last attempt to connect failed
+        self.down: OgiveError | None = None
+        # it was slow, or failed; only where that is watched
+        self.avoid_until = 0.0
 
     def note(self, latency_s: float, now: float) -> None:
         """Remember how long an answer took. What was noted before is not shortened."""
@@ -120,7 +185,11 @@ class Lane:
     def ready(self) -> Connection | None:
         """The connection, if it is open and nothing waits to go first."""
         connection = self.connection
-        return None if connection is None or connection.closed or connection.leaving or self.backlog else connection
+        return (
+            None
+            if connection is None or connection.closed or connection.leaving or self.backlog
+            else connection
+        )
 
     @property
     def wanted(self) -> bool:
@@ -154,7 +223,8 @@ class Target:
         self.lane = lane
         self.frames = frames
         self.ordered: Pump | None = None
-        self.sent = sent  # messages that might have gone elsewhere: batches go where the fewest went
+        # messages that might have gone elsewhere: batches go where the fewest went
+        self.sent = sent
 
     @property
     def idle(self) -> bool:
@@ -165,8 +235,8 @@ class Target:
 class Topic:
     """The queues of one topic; None until the route is known, and messages wait in *backlog*.
 
-    *left* are queues that the route does not show any more, but whose messages have no outcome yet: should one come back, what is sent then
-    must not overtake them.
+    *left* are queues that the route does not show any more, but whose messages have no outcome yet:
+    should one come back, what is sent then must not overtake them.
     """
 
     __slots__ = ("backlog", "by_queue", "left", "name", "next", "resolving", "targets")
@@ -177,11 +247,15 @@ class Topic:
         self.by_queue: dict[MessageQueue, Target] = {}
         self.left: dict[MessageQueue, Target] = {}
         self.backlog: deque[Outgoing] = deque()
-        self.next = time.monotonic_ns() & 0xFFFF  # round robin begins anywhere: many producers must not begin with the same queue
+        # round robin begins anywhere: many producers must not begin with the same queue
+        self.next = time.monotonic_ns() & 0xFFFF
         self.resolving = False
 
     def take_turn(self) -> int:
-        """Whose turn it is, round robin, modulo the number of targets. From any thread: at worst two get the same."""
+        """Whose turn it is, round robin, modulo the number of targets.
+
+        From any thread: at worst two get the same.
+        """
         turn = self.next
         self.next = turn + 1
         return turn
@@ -193,5 +267,7 @@ class Topic:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits here, and nothing in flight must keep its order: the topic can be forgotten and made again."""
+        """Whether nothing waits here, and nothing in flight must keep its order: the topic can be
+        forgotten and made again.
+        """
         return not self.backlog and all(target.idle for target in self.all_targets)

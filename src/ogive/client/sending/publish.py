@@ -1,16 +1,22 @@
-"""The engine under the producer: where each message goes, in which order, and what happens when an attempt fails.
+"""The engine under the producer: where each message goes, in which order, and what happens when an
+attempt fails.
 
 Behaviour
-- Messages that may go anywhere leave at once while little is on its way, and together beyond that, see ``merging.py``. Messages with a
-  sharding key or a fixed queue keep their order, see ``ordered.py``. Messages that wait for a route or a connection keep their places.
-- One time budget covers a message from its acceptance to its answer. Connecting counts as waiting, not as a try: a broker that restarts is
-  waited for, and messages that may go anywhere move to a broker that can be reached.
-- A failed try is repeated on another broker's queue if there is one; a message that is bound to its queue is repeated there. A broker that
-  says it is busy is asked again, with growing pauses, as long as the budget lasts (unless there are to be no retries at all).
-- A message whose fate is unknown after the last try fails with SendTimeout; one that was certainly not stored with another error.
+- Messages that may go anywhere leave at once while little is on its way, and together beyond that,
+  see ``merging.py``. Messages with a sharding key or a fixed queue keep their order, see
+  ``ordered.py``. Messages that wait for a route or a connection keep their places.
+- One time budget covers a message from its acceptance to its answer. Connecting counts as waiting,
+  not as a try: a broker that restarts is waited for, and messages that may go anywhere move to a
+  broker that can be reached.
+- A failed try is repeated on another broker's queue if there is one; a message that is bound to its
+  queue is repeated there. A broker that says it is busy is asked again, with growing pauses, as
+  long as the budget lasts (unless there are to be no retries at all).
+- A message whose fate is unknown after the last try fails with SendTimeout; one that was certainly
+  not stored with another error.
 
 Differs from Java
-- Retries on another queue carry that queue's id. A busy broker is asked again after a pause, not at once.
+- Retries on another queue carry that queue's id. A busy broker is asked again after a pause, not at
+  once.
 - The number and the bytes of messages in flight are always bounded.
 
 Everything here runs on the client's loop. There is no task per message: only failures start one.
@@ -41,7 +47,15 @@ from ogive.client.sending.resolver import Resolver
 from ogive.client.sending.room import Room
 from ogive.client.sending.run import form
 from ogive.client.sending.watch import Watch
-from ogive.errors import ConnectError, IllegalStateError, NoRoute, OgiveError, RequestTimeout, ResponseCode, SendFailed
+from ogive.errors import (
+    ConnectError,
+    IllegalStateError,
+    NoRoute,
+    OgiveError,
+    RequestTimeout,
+    ResponseCode,
+    SendFailed,
+)
 from ogive.model import MessageQueue, SendResult, SendStatus
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
@@ -50,7 +64,9 @@ log = logging.getLogger(__name__)
 
 RETRY_PAUSE_S: Final = 0.1
 MAX_PAUSE_S: Final = 1.0
-GRACE_S: Final = 1.0  # beyond its deadline nobody waits for an outcome: it is lost if a second Ctrl-C stopped what the first one had to end
+# beyond its deadline nobody waits for an outcome: it is lost if a second Ctrl-C stopped what the
+# first one had to end
+GRACE_S: Final = 1.0
 CLOSED_MEANWHILE: Final = "the producer was closed before the message had an outcome"
 
 
@@ -66,11 +82,15 @@ class Publisher:
         self._watch = Watch(self._loop, self._expire)
         self.destinations = Destinations(self._loop, self._make_lane, self._make_target)
         self._topics = self.destinations.topics
-        self._resolver = Resolver(client, config.default_topic_queues, self.destinations, self._watch, self)
-        patience_s = config.send_timeout_s / 3  # so that messages can still go elsewhere
+        self._resolver = Resolver(
+            client, config.default_topic_queues, self.destinations, self._watch, self
+        )
+        # so that messages can still go elsewhere
+        patience_s = config.send_timeout_s / 3
         self._levels = LevelCheck(client, config.default_topic_queues)
         self._connector = Connector(client, patience_s, self.destinations, self._watch, self)
-        self.under_way: set[Outgoing] = set()  # without an outcome; the loop's, and a blocking sender's for its own message (lone.py)
+        # without an outcome; the loop's, and a blocking sender's for its own message (lone.py)
+        self.under_way: set[Outgoing] = set()
         self._flushes: list[tuple[set[Outgoing], asyncio.Future[None]]] = []
         self._closed = False
         self.on_close: list[Callable[[], None]] = []
@@ -82,7 +102,14 @@ class Publisher:
         return lane
 
     def _make_target(self, queue: MessageQueue, lane: Lane, sent: int) -> Target:
-        return Target(queue, lane, SendFrames(self.config.group, queue, self.config.default_topic_queues, self.client.config), sent)
+        return Target(
+            queue,
+            lane,
+            SendFrames(
+                self.config.group, queue, self.config.default_topic_queues, self.client.config
+            ),
+            sent,
+        )
 
     def _route_changed(self, name: str) -> None:
         topic, route = self._topics.get(name), self.client.routes.known(name)
@@ -90,7 +117,7 @@ class Publisher:
             self.destinations.set_queues(topic, publish_queues(name, route))
         self._connector.look_again()
 
-    # --- accepting ---------------------------------------------------------------------------------------------------
+    # --- accepting --------------------------------------------------------------------------------
 
     @property
     def in_flight(self) -> int:
@@ -146,7 +173,9 @@ class Publisher:
         try:
             if self._closed:
                 raise IllegalStateError("the producer is closed: make a new one")
-            form(outgoing, self._keys, self._loop.time(), timeout_s, whole=self.config.whole_batches)
+            form(
+                outgoing, self._keys, self._loop.time(), timeout_s, whole=self.config.whole_batches
+            )
             self.under_way.add(outgoing)
             self.place(outgoing)
         except BaseException as exc:
@@ -154,9 +183,13 @@ class Publisher:
             raise
 
     def adopt(self, outgoing: Outgoing, target: Target, answer: Answer) -> None:
-        """Take over a message whose sender made the first attempt itself, and got *answer*. See ``lone.py``."""
+        """Take over a message whose sender made the first attempt itself, and got *answer*.
+
+        See ``lone.py``.
+        """
         self._room.take(outgoing.size)
-        if outgoing.finished:  # the producer was closed in between
+        # the producer was closed in between
+        if outgoing.finished:
             return
         self.under_way.add(outgoing)
         try:
@@ -171,7 +204,8 @@ class Publisher:
         if self._closed:
             self.end(outgoing, IllegalStateError(CLOSED_MEANWHILE))
         elif isinstance(answer, RemotingCommand) and answer.code == ResponseCode.GO_AWAY:
-            outgoing.tries = 0  # nothing was tried: the broker ends, and tells the client's connection in its turn
+            # nothing was tried: the broker ends, and tells the client's connection in its turn
+            outgoing.tries = 0
             self.place(outgoing)
         else:
             result = result_of(outgoing.key, answer, target)
@@ -181,7 +215,7 @@ class Publisher:
             else:
                 self.attempt_failed(outgoing, result)
 
-    # --- placing -----------------------------------------------------------------------------------------------------
+    # --- placing ----------------------------------------------------------------------------------
 
     def place(self, outgoing: Outgoing) -> None:
         """Give the message a queue, as soon as its topic has any."""
@@ -192,7 +226,9 @@ class Publisher:
             self.place_in(topic, outgoing)
 
     def place_in(self, topic: Topic, outgoing: Outgoing, avoid: Lane | None = None) -> None:
-        """Give the message one of the topic's queues, which are known, and send it if the way is free."""
+        """Give the message one of the topic's queues, which are known, and send it if the way is
+        free.
+        """
         if outgoing.pinned:
             self._place_in_order(topic, outgoing)
             return
@@ -209,7 +245,8 @@ class Publisher:
         if target is None:
             self.end(outgoing, _no_such_queue(topic, outgoing))
             return
-        self._watch.add(outgoing)  # until its outcome: it may wait behind others
+        # until its outcome: it may wait behind others
+        self._watch.add(outgoing)
         if target.ordered is None:
             target.ordered = OrderedQueue(target, self.config, self._connector, self)
         target.ordered.put(outgoing)
@@ -221,7 +258,10 @@ class Publisher:
         outgoing.target.lane.merger.send(topic, outgoing, connection)
 
     async def send_oneway(self, outgoing: Outgoing, timeout_s: float) -> None:
-        """Hand the message to a connection, and ask for no answer. Raises only what happens before that."""
+        """Hand the message to a connection, and ask for no answer.
+
+        Raises only what happens before that.
+        """
         now_ms = int(time.time() * 1000)
         properties = with_unique_key(self._keys.next(now_ms), outgoing.text)
         topic = self._topics.get(outgoing.topic) or self.destinations.add_topic(outgoing.topic)
@@ -231,24 +271,48 @@ class Publisher:
                     await self._resolver.find(topic, timeout_s)
                 if outgoing.unusual_level:
                     await self._levels.check(outgoing, timeout_s)
-                target = pinned_target(topic, outgoing) if outgoing.pinned else self.destinations.next_target(topic)
+                target = (
+                    pinned_target(topic, outgoing)
+                    if outgoing.pinned
+                    else self.destinations.next_target(topic)
+                )
                 if target is None:
                     raise _no_such_queue(topic, outgoing)
-                connection = await self.client.pool.get(self.client.routes.broker_address(target.queue.broker_name))
+                connection = await self.client.pool.get(
+                    self.client.routes.broker_address(target.queue.broker_name)
+                )
                 await connection.drain()
         except TimeoutError:
-            raise SendFailed(f"message for {outgoing.topic} was not sent within {timeout_s:.1f} s") from None
+            raise SendFailed(
+                f"message for {outgoing.topic} was not sent within {timeout_s:.1f} s"
+            ) from None
         opaque = connection.next_opaque()
-        connection.write(target.frames.single(opaque, now_ms, properties, outgoing.body, outgoing.sys_flag, outgoing.flag, oneway=True))
+        connection.write(
+            target.frames.single(
+                opaque,
+                now_ms,
+                properties,
+                outgoing.body,
+                outgoing.sys_flag,
+                outgoing.flag,
+                oneway=True,
+            )
+        )
 
-    # --- after a try -------------------------------------------------------------------------------------------------
+    # --- after a try ------------------------------------------------------------------------------
 
     def stored(self, outgoing: Outgoing, target: Target, result: SendResult) -> None:
         """An attempt has stored the message."""
         self.note_latency(target.lane, outgoing, self._loop.time())
-        if result.status is not SendStatus.SEND_OK and self.config.retry_when_not_stored_ok and not outgoing.once:
+        if (
+            result.status is not SendStatus.SEND_OK
+            and self.config.retry_when_not_stored_ok
+            and not outgoing.once
+        ):
             outgoing.result = result
-            self.attempt_failed(outgoing, SendFailed(f"{target.lane.address} answered {result.status.name}"))
+            self.attempt_failed(
+                outgoing, SendFailed(f"{target.lane.address} answered {result.status.name}")
+            )
             return
         self.succeed(outgoing, result)
 
@@ -262,7 +326,9 @@ class Publisher:
         lane = outgoing.target.lane if outgoing.target is not None else None
         outgoing.error = error
         outgoing.unknown = outgoing.unknown or error.outcome_unknown
-        outgoing.tried = (outgoing.tried or set()) | ({f"{lane.broker_name} ({lane.address})"} if lane is not None else set())
+        outgoing.tried = (outgoing.tried or set()) | (
+            {f"{lane.broker_name} ({lane.address})"} if lane is not None else set()
+        )
         if is_final(error) or (outgoing.once and error.outcome_unknown):
             return False
         now = self._loop.time()
@@ -284,7 +350,9 @@ class Publisher:
         topic = self._topics.get(outgoing.topic)
         lanes = {id(target.lane) for target in topic.targets or ()} if topic is not None else set()
         if outgoing.tries >= len(lanes) or error.refresh_route:
-            await self.before_next_try(outgoing.topic, error, max(1, outgoing.tries - len(lanes) + 1))
+            await self.before_next_try(
+                outgoing.topic, error, max(1, outgoing.tries - len(lanes) + 1)
+            )
         self._watch.drop(outgoing)
         if outgoing.finished:
             return
@@ -298,7 +366,8 @@ class Publisher:
         if error.refresh_route:
             try:
                 await self.client.routes.refresh(topic, doubted=isinstance(error, ConnectError))
-            except OgiveError as exc:  # the route that is known may still be right
+            except OgiveError as exc:
+                # the route that is known may still be right
                 log.debug("send again to %s: %s", topic, exc)
         await asyncio.sleep(min(RETRY_PAUSE_S * 2 ** min(tries - 1, 4), MAX_PAUSE_S))
 
@@ -311,13 +380,16 @@ class Publisher:
             target = outgoing.target
             if outgoing.on_way and target is not None:
                 waited = self._loop.time() - outgoing.started
-                self.note_failure(outgoing, RequestTimeout(f"no answer from {target.lane.address} within {waited:.1f} s"))
+                self.note_failure(
+                    outgoing,
+                    RequestTimeout(f"no answer from {target.lane.address} within {waited:.1f} s"),
+                )
             elif target is not None and outgoing.error is None:
                 outgoing.error = target.lane.down or _held_up(target)
             self.fail(outgoing)
         self.destinations.drop_finished()
 
-    # --- the outcome -------------------------------------------------------------------------------------------------
+    # --- the outcome ------------------------------------------------------------------------------
 
     def succeed(self, outgoing: Outgoing, result: SendResult) -> None:
         result = self.visible(result)
@@ -343,7 +415,9 @@ class Publisher:
         if not outgoing.future.done():
             outgoing.future.set_exception(error)
 
-    def _finish(self, outgoing: Outgoing, result: SendResult | None, error: BaseException | None) -> None:
+    def _finish(
+        self, outgoing: Outgoing, result: SendResult | None, error: BaseException | None
+    ) -> None:
         """Give back what the message holds, once. Its future is its caller's to set."""
         if outgoing.finished:
             return
@@ -364,10 +438,14 @@ class Publisher:
                 flushed.set_result(None)
 
     async def flush(self) -> None:
-        """Wait until every message accepted so far has its outcome. Never longer than the longest time budget among them."""
+        """Wait until every message accepted so far has its outcome.
+
+        Never longer than the longest time budget among them.
+        """
         waiting: set[Outgoing] = set()
         entry = (waiting, self._loop.create_future())
-        self._flushes.append(entry)  # first: a sender on another thread that is done after the next line sees it, and settles
+        # first: a sender on another thread that is done after the next line sees it, and settles
+        self._flushes.append(entry)
         try:
             waiting.update(self.under_way)
             if waiting:
@@ -406,5 +484,9 @@ def _no_such_queue(topic: Topic, outgoing: Outgoing) -> NoRoute:
     last: dict[str, int] = {}
     for queue in sorted(topic.by_queue):
         last[queue.broker_name] = queue.queue_id
-    there = ", ".join(f"{'0' if end == 0 else f'0 to {end}'} on {broker}" for broker, end in last.items())
-    return NoRoute(f"queue {outgoing.queue} is none that {topic.name} may be written to; there are {there}")
+    there = ", ".join(
+        f"{'0' if end == 0 else f'0 to {end}'} on {broker}" for broker, end in last.items()
+    )
+    return NoRoute(
+        f"queue {outgoing.queue} is none that {topic.name} may be written to; there are {there}"
+    )

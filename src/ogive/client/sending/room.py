@@ -1,4 +1,7 @@
-"""The bound on what a producer has in flight. Source: DefaultMQProducerImpl.java, backPressureForAsyncSendNum and -Size, 5.3."""
+"""The bound on what a producer has in flight.
+
+Source: DefaultMQProducerImpl.java, backPressureForAsyncSendNum and -Size, 5.3.
+"""
 
 import asyncio
 from collections import deque
@@ -7,7 +10,8 @@ from ogive.errors import OgiveError, SendFailed
 
 
 class Room:
-    """Counts messages and bytes in flight; callers that find no room wait their turn, first come first served.
+    """Counts messages and bytes in flight; callers that find no room wait their turn, first come
+    first served.
 
     A message larger than all room still goes, alone.
     """
@@ -15,7 +19,8 @@ class Room:
     def __init__(self, max_count: int, max_bytes: int) -> None:
         self._max_count = max_count
         self._max_bytes = max_bytes
-        self._count = self._bytes = 0  # in flight, or given to a caller who has not come back for it yet
+        # in flight, or given to a caller who has not come back for it yet
+        self._count = self._bytes = 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
         self._loop = asyncio.get_running_loop()
 
@@ -36,7 +41,10 @@ class Room:
             self._let_in()
 
     async def wait(self, size: int, timeout_s: float) -> None:
-        """Take room when it is the caller's turn. Raises SendFailed if that takes too long; a cancelled wait takes nothing."""
+        """Take room when it is the caller's turn.
+
+        Raises SendFailed if that takes too long; a cancelled wait takes nothing.
+        """
         turn: asyncio.Future[None] = self._loop.create_future()
         entry = (turn, size)
         self._waiting.append(entry)
@@ -47,7 +55,8 @@ class Room:
             came = True
         except TimeoutError:
             raise SendFailed(
-                f"not sent: {self._count} messages of {self._bytes} bytes were in flight for {timeout_s:.1f} s, "
+                f"not sent: {self._count} messages of {self._bytes} bytes were in flight for "
+                f"{timeout_s:.1f} s, "
                 f"and no more are allowed (max_in_flight, max_in_flight_bytes)"
             ) from None
         finally:
@@ -55,7 +64,8 @@ class Room:
                 self._waiting.remove(entry)
                 self._let_in()
             elif not came and not turn.cancelled() and turn.exception() is None:
-                self.give_back(size)  # let in, and gone in the same moment
+                # let in, and gone in the same moment
+                self.give_back(size)
 
     def close(self, error: OgiveError) -> None:
         """End every wait with *error*."""
@@ -65,7 +75,9 @@ class Room:
                 turn.set_exception(error)
 
     def _fits(self, size: int, before: int = 0) -> bool:
-        return self._count + before < self._max_count and (self._bytes + size <= self._max_bytes or self._count == 0)
+        return self._count + before < self._max_count and (
+            self._bytes + size <= self._max_bytes or self._count == 0
+        )
 
     def _let_in(self) -> None:
         while self._waiting and self._fits(self._waiting[0][1]):

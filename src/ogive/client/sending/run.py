@@ -1,4 +1,6 @@
-"""The contents of one request: a message, a batch from the caller, or a run of messages that are sent together."""
+"""The contents of one request: a message, a batch from the caller, or a run of messages that are
+sent together.
+"""
 
 import time
 from collections import deque
@@ -16,8 +18,11 @@ MAX_RUN: Final = 256
 BATCH_PROPERTIES: Final = b"WAIT\x01true\x02"
 
 
-def form(outgoing: Outgoing, keys: UniqueKeys, now: float, timeout_s: float, *, whole: bool = False) -> None:
-    """Give an accepted message, or each of a batch, its key, and its time: *now* is one of the loop's clock. Raises MessageIllegal.
+def form(
+    outgoing: Outgoing, keys: UniqueKeys, now: float, timeout_s: float, *, whole: bool = False
+) -> None:
+    """Give an accepted message, or each of a batch, its key, and its time: *now* is one of the
+    loop's clock. Raises MessageIllegal.
 
     With *whole* a batch gets a key of its own, too, see ProducerConfig.whole_batches.
     """
@@ -28,23 +33,45 @@ def form(outgoing: Outgoing, keys: UniqueKeys, now: float, timeout_s: float, *, 
     else:
         names = [keys.next(now_ms) for _ in outgoing.batch]
         rows = zip(names, outgoing.batch, strict=True)
-        outgoing.body = encode_batch((flag, body, with_unique_key(key, text)) for key, (flag, body, text) in rows)
+        outgoing.body = encode_batch(
+            (flag, body, with_unique_key(key, text)) for key, (flag, body, text) in rows
+        )
         outgoing.key = ",".join(names)
-        outgoing.properties = with_unique_key(keys.next(now_ms), BATCH_PROPERTIES.decode()) if whole else BATCH_PROPERTIES
+        outgoing.properties = (
+            with_unique_key(keys.next(now_ms), BATCH_PROPERTIES.decode())
+            if whole
+            else BATCH_PROPERTIES
+        )
     outgoing.born_ms = now_ms
     outgoing.started = now
     outgoing.deadline = now + timeout_s
 
 
 def may_share(outgoing: Outgoing) -> bool:
-    """Whether the message may travel in a run: brokers take no compressed, delayed or retry-topic messages in a batch."""
-    if outgoing.alone or outgoing.batch is not None or outgoing.sys_flag or outgoing.topic.startswith("%"):
+    """Whether the message may travel in a run: brokers take no compressed, delayed or retry-topic
+    messages in a batch.
+    """
+    if (
+        outgoing.alone
+        or outgoing.batch is not None
+        or outgoing.sys_flag
+        or outgoing.topic.startswith("%")
+    ):
         return False
-    return "DELAY\x01" not in outgoing.text and "WAIT\x01" not in outgoing.text and "TIMER_DEL" not in outgoing.text
+    return (
+        "DELAY\x01" not in outgoing.text
+        and "WAIT\x01" not in outgoing.text
+        and "TIMER_DEL" not in outgoing.text
+    )
 
 
-def next_run(waiting: deque[Outgoing], max_bytes: int, now: float, max_count: int = MAX_RUN) -> list[Outgoing]:
-    """Take from the front what one request can carry. One whose time is up is dropped: it ends by its deadline."""
+def next_run(
+    waiting: deque[Outgoing], max_bytes: int, now: float, max_count: int = MAX_RUN
+) -> list[Outgoing]:
+    """Take from the front what one request can carry.
+
+    One whose time is up is dropped: it ends by its deadline.
+    """
     run: list[Outgoing] = []
     total = 0
     max_count = min(max_count, MAX_RUN)
@@ -61,8 +88,17 @@ def next_run(waiting: deque[Outgoing], max_bytes: int, now: float, max_count: in
     return run
 
 
-def start_run(run: Sequence[Outgoing], target: Target, connection: Connection, on_answer: Callable[[Answer], None], now: float) -> None:
-    """Send *run* in one request, as a try of each. The answer may take as long as the most patient waits. Raises TransportError."""
+def start_run(
+    run: Sequence[Outgoing],
+    target: Target,
+    connection: Connection,
+    on_answer: Callable[[Answer], None],
+    now: float,
+) -> None:
+    """Send *run* in one request, as a try of each.
+
+    The answer may take as long as the most patient waits. Raises TransportError.
+    """
     latest = now
     for outgoing in run:
         outgoing.target = target
@@ -83,4 +119,6 @@ def frame_of(run: Sequence[Outgoing], frames: SendFrames, opaque: int) -> bytes:
         return frames.batch(opaque, first.born_ms, BATCH_PROPERTIES, body)
     if first.batch is not None:
         return frames.batch(opaque, first.born_ms, first.properties, first.body)
-    return frames.single(opaque, first.born_ms, first.properties, first.body, first.sys_flag, first.flag)
+    return frames.single(
+        opaque, first.born_ms, first.properties, first.body, first.sys_flag, first.flag
+    )

@@ -1,4 +1,7 @@
-"""The end of the time that messages have. In flight alone a message needs no watch: its connection sees to that."""
+"""The end of the time that messages have.
+
+In flight alone a message needs no watch: its connection sees to that.
+"""
 
 import asyncio
 import itertools
@@ -11,7 +14,9 @@ from ogive.transport.deadlines import Deadlines
 class Watch:
     """Calls *expire* with the watched messages whose deadline has come."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, expire: Callable[[list[Outgoing]], None]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, expire: Callable[[list[Outgoing]], None]
+    ) -> None:
         self._expire = expire
         self._deadlines = Deadlines(loop, self._due)
         self._numbers = itertools.count()
@@ -33,6 +38,8 @@ class Watch:
         self._deadlines.clear()
 
     def _due(self, numbers: list[int]) -> None:
-        due = [outgoing for number in numbers if (outgoing := self._watched.get(number)) is not None]
+        due = [
+            outgoing for number in numbers if (outgoing := self._watched.get(number)) is not None
+        ]
         if due:
             self._expire(due)

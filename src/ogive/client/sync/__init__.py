@@ -1,4 +1,7 @@
-"""The blocking facade over ``ogive.aio``, for scripts, threads and jobs. A test keeps signatures and docstrings equal.
+"""The blocking facade over ``ogive.aio``, for scripts, threads and jobs.
 
-Objects may be used from any thread of the process that made them. They cannot be pickled or used in a forked child.
+A test keeps signatures and docstrings equal.
+
+Objects may be used from any thread of the process that made them. They cannot be pickled or used in
+a forked child.
 """

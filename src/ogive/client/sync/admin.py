@@ -34,8 +34,8 @@ from ogive.wire.trace import TraceRecord
 class Admin(Facade):
     """Administration of a cluster: ``with Admin() as admin``.
 
-    Changes are made at every master, of all clusters unless one is given. *client* takes either settings, instead of *name_server*, or a
-    running client to share, which stays open.
+    Changes are made at every master, of all clusters unless one is given. *client* takes either
+    settings, instead of *name_server*, or a running client to share, which stays open.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Admin(Facade):
         """The clusters and brokers that the name server knows."""
         return self._live().call(self._admin.cluster_info())
 
-    # --- topics and brokers -------------------------------------------------------------------------------------------------
+    # --- topics and brokers -----------------------------------------------------------------------
 
     def create_topic(
         self,
@@ -72,15 +72,23 @@ class Admin(Facade):
         message_type: MessageType | None = None,
         whole_batches: bool = False,
     ) -> None:
-        """Create the topic with *queues* queues on each master of the cluster (default: of all) that lacks it.
+        """Create the topic with *queues* queues on each master of the cluster (default: of all)
+        that lacks it.
 
-        *message_type* is looked at by proxies of 5.x, and by brokers from 5.0 on kept. *whole_batches* makes a topic of batches
-        (queue.type=BatchCQ, from 5.0 on), which no update changes. Returns when every broker has the topic and the name server answers its
-        route. Raises InvalidOption if a broker has it with other settings: ``update_topic`` changes them.
+        *message_type* is looked at by proxies of 5.x, and by brokers from 5.0 on kept.
+        *whole_batches* makes a topic of batches (queue.type=BatchCQ, from 5.0 on), which no update
+        changes. Returns when every broker has the topic and the name server answers its route.
+        Raises InvalidOption if a broker has it with other settings: ``update_topic`` changes them.
         """
         self._live().call(
             self._admin.create_topic(
-                topic, queues=queues, cluster=cluster, order=order, perm=perm, message_type=message_type, whole_batches=whole_batches
+                topic,
+                queues=queues,
+                cluster=cluster,
+                order=order,
+                perm=perm,
+                message_type=message_type,
+                whole_batches=whole_batches,
             )
         )
 
@@ -95,10 +103,12 @@ class Admin(Facade):
         message_type: MessageType | None = None,
         dry_run: bool = False,
     ) -> list[SettingChange]:
-        """Change the settings that are given, at every broker that has the topic. Returns the changes.
+        """Change the settings that are given, at every broker that has the topic.
 
-        To remove queues without loss, lower *write_queues* first, and *read_queues* once the others are consumed. *dry_run*: only return
-        what would change. Raises NoRoute.
+        Returns the changes.
+
+        To remove queues without loss, lower *write_queues* first, and *read_queues* once the others
+        are consumed. *dry_run*: only return what would change. Raises NoRoute.
         """
         return self._live().call(
             self._admin.update_topic(
@@ -121,7 +131,9 @@ class Admin(Facade):
         self._live().call(self._admin.delete_topic(topic, cluster=cluster))
 
     def topics(self, *, system: bool = False) -> list[TopicSummary]:
-        """All topics, by name; *system* includes the brokers' own, and retry and dead-letter topics."""
+        """All topics, by name; *system* includes the brokers' own, and retry and dead-letter
+        topics.
+        """
         return self._live().call(self._admin.topics(system=system))
 
     def topic(self, topic: str) -> Topic:
@@ -145,13 +157,14 @@ class Admin(Facade):
         return self._live().call(self._admin.brokers())
 
     def delay_levels(self, topic: str) -> DelayLevels:
-        """The delay levels for messages to *topic*; if its brokers differ, those of the one with the fewest.
+        """The delay levels for messages to *topic*; if its brokers differ, those of the one with
+        the fewest.
 
         Raises BrokerError if a broker does not show its settings.
         """
         return self._live().call(self._admin.delay_levels(topic))
 
-    # --- groups -------------------------------------------------------------------------------------------------------------
+    # --- groups -----------------------------------------------------------------------------------
 
     def create_group(
         self,
@@ -163,15 +176,21 @@ class Admin(Facade):
         enabled: bool = True,
         cluster: str | None = None,
     ) -> None:
-        """Create the consumer group on every master of the cluster (default: of all) that lacks it.
+        """Create the consumer group on every master of the cluster (default: of all) that lacks
+        it.
 
-        *max_retries*: how often a message is delivered again before it becomes a dead letter. *broadcast*: whether members may broadcast.
-        *enabled* False: no member gets messages. Raises InvalidOption if a broker has it with other settings: ``update_group`` changes
-        them.
+        *max_retries*: how often a message is delivered again before it becomes a dead letter.
+        *broadcast*: whether members may broadcast. *enabled* False: no member gets messages. Raises
+        InvalidOption if a broker has it with other settings: ``update_group`` changes them.
         """
         self._live().call(
             self._admin.create_group(
-                group, retry_queues=retry_queues, max_retries=max_retries, broadcast=broadcast, enabled=enabled, cluster=cluster
+                group,
+                retry_queues=retry_queues,
+                max_retries=max_retries,
+                broadcast=broadcast,
+                enabled=enabled,
+                cluster=cluster,
             )
         )
 
@@ -185,20 +204,30 @@ class Admin(Facade):
         enabled: bool | None = None,
         dry_run: bool = False,
     ) -> list[SettingChange]:
-        """Change the settings that are given, at every broker that knows the group. Returns the changes.
+        """Change the settings that are given, at every broker that knows the group.
+
+        Returns the changes.
 
         *dry_run*: only return what would change. Raises GroupNotExist.
         """
         return self._live().call(
             self._admin.update_group(
-                group, retry_queues=retry_queues, max_retries=max_retries, broadcast=broadcast, enabled=enabled, dry_run=dry_run
+                group,
+                retry_queues=retry_queues,
+                max_retries=max_retries,
+                broadcast=broadcast,
+                enabled=enabled,
+                dry_run=dry_run,
             )
         )
 
     def delete_group(self, group: str, *, offsets: bool = False) -> None:
-        """Delete the group from every broker; with *offsets* its progress, too. Its retry and dead-letter topics stay.
+        """Delete the group from every broker; with *offsets* its progress, too.
 
-        Raises GroupNotExist, and InvalidOption while members are online, whose next heartbeat would create the group again.
+        Its retry and dead-letter topics stay.
+
+        Raises GroupNotExist, and InvalidOption while members are online, whose next heartbeat would
+        create the group again.
         """
         self._live().call(self._admin.delete_group(group, offsets=offsets))
 
@@ -207,7 +236,10 @@ class Admin(Facade):
         return self._live().call(self._admin.groups(system=system))
 
     def group(self, group: str) -> Group:
-        """Settings, members, subscriptions and progress of one group. Raises GroupNotExist, which names similar groups."""
+        """Settings, members, subscriptions and progress of one group.
+
+        Raises GroupNotExist, which names similar groups.
+        """
         return self._live().call(self._admin.group(group))
 
     def members(self, group: str) -> ConsumerConnection | None:
@@ -221,7 +253,9 @@ class Admin(Facade):
         """The producers of the group that are online now."""
         return self._live().call(self._admin.producers(group))
 
-    def running_info(self, group: str, client_id: str, *, stack: bool = False) -> ConsumerRunningInfo:
+    def running_info(
+        self, group: str, client_id: str, *, stack: bool = False
+    ) -> ConsumerRunningInfo:
         """Return what one member reports about itself; *stack* includes its threads.
 
         Raises ConsumerNotOnline, GroupNotExist, or a BrokerError if the member refuses.
@@ -249,10 +283,12 @@ class Admin(Facade):
         """
         return self._live().call(self._admin.lag_gaps(group, topic, members=members))
 
-    # --- offsets ------------------------------------------------------------------------------------------------------------
+    # --- offsets ----------------------------------------------------------------------------------
 
     def offsets_at(self, topic: str, at: datetime) -> dict[MessageQueue, int]:
-        """For each queue, the offset of the first message stored at or after *at*; the queue's end if there is none. Raises NoRoute."""
+        """For each queue, the offset of the first message stored at or after *at*; the queue's end
+        if there is none. Raises NoRoute.
+        """
         return self._live().call(self._admin.offsets_at(topic, at))
 
     def positions(self, group: str, topic: str) -> dict[MessageQueue, int | None]:
@@ -263,46 +299,69 @@ class Admin(Facade):
         """
         return self._live().call(self._admin.positions(group, topic))
 
-    def reset_offsets(self, group: str, topic: str, to: ResetTarget, *, dry_run: bool = False) -> list[OffsetReset]:
-        """Move the group to ``"earliest"``, ``"latest"``, a time, or given offsets (then only in these queues). Returns the changes.
+    def reset_offsets(
+        self, group: str, topic: str, to: ResetTarget, *, dry_run: bool = False
+    ) -> list[OffsetReset]:
+        """Move the group to ``"earliest"``, ``"latest"``, a time, or given offsets (then only in
+        these queues). Returns the changes.
 
-        Members may be online: they continue there within seconds, and may still finish what they have. *dry_run*: only return what would
-        change, also for a group that no broker knows yet. Raises NoRoute, GroupNotExist, and InvalidOption for an offset that a queue does
-        not have.
+        Members may be online: they continue there within seconds, and may still finish what they
+        have. *dry_run*: only return what would change, also for a group that no broker knows yet.
+        Raises NoRoute, GroupNotExist, and InvalidOption for an offset that a queue does not have.
         """
         return self._live().call(self._admin.reset_offsets(group, topic, to, dry_run=dry_run))
 
     def skip_backlog(self, group: str, topic: str, *, dry_run: bool = False) -> list[OffsetReset]:
-        """Skip everything that the group has not consumed yet: ``reset_offsets`` to ``"latest"``."""
+        """Skip everything that the group has not consumed yet: ``reset_offsets`` to
+        ``"latest"``.
+        """
         return self._live().call(self._admin.skip_backlog(group, topic, dry_run=dry_run))
 
-    def clone_offsets(self, source: str, target: str, topic: str, *, dry_run: bool = False) -> list[OffsetReset]:
-        """Give *target* the offsets of *source* in the topic, in all queues where it has any. Returns the changes."""
+    def clone_offsets(
+        self, source: str, target: str, topic: str, *, dry_run: bool = False
+    ) -> list[OffsetReset]:
+        """Give *target* the offsets of *source* in the topic, in all queues where it has any.
+
+        Returns the changes.
+        """
         return self._live().call(self._admin.clone_offsets(source, target, topic, dry_run=dry_run))
 
-    # --- messages -----------------------------------------------------------------------------------------------------------
+    # --- messages ---------------------------------------------------------------------------------
 
     def message(self, message_id: str, *, topic: str | None = None) -> MessageExt:
-        """The message with this id, either the broker's (``offset_id``) or the unique key from its producer (``id``).
+        """The message with this id, either the broker's (``offset_id``) or the unique key from its
+        producer (``id``).
 
-        A unique key is looked up in the brokers' index, in *topic* or in all topics of applications. Raises QueryNotFound, and NotSupported
-        if a broker keeps no index.
+        A unique key is looked up in the brokers' index, in *topic* or in all topics of
+        applications. Raises QueryNotFound, and NotSupported if a broker keeps no index.
         """
         return self._live().call(self._admin.message(message_id, topic=topic))
 
     def message_at(self, queue: MessageQueue, offset: int) -> MessageExt:
-        """The message at this offset of the queue. Raises QueryNotFound, which names the offsets that the queue has."""
+        """The message at this offset of the queue.
+
+        Raises QueryNotFound, which names the offsets that the queue has.
+        """
         return self._live().call(self._admin.message_at(queue, offset))
 
     def messages(
-        self, topic: str, *, key: str | None = None, start: datetime | None = None, end: datetime | None = None, limit: int = 64
+        self,
+        topic: str,
+        *,
+        key: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int = 64,
     ) -> list[MessageExt]:
-        """Messages stored from *start* until before *end*, oldest first: all, or those with *key*.
+        """Messages stored from *start* until before *end*, oldest first: all, or those with
+        *key*.
 
-        A *key* is looked up in the brokers' index, which finds at most 64 per broker. Raises NoRoute, and NotSupported if a broker keeps
-        no index.
+        A *key* is looked up in the brokers' index, which finds at most 64 per broker. Raises
+        NoRoute, and NotSupported if a broker keeps no index.
         """
-        return self._live().call(self._admin.messages(topic, key=key, start=start, end=end, limit=limit))
+        return self._live().call(
+            self._admin.messages(topic, key=key, start=start, end=end, limit=limit)
+        )
 
     def trace(self, key: str, *, trace_topic: str = TRACE_TOPIC) -> list[TraceRecord]:
         """Return the trace records of a message by its unique key, or of all messages with this
@@ -313,7 +372,14 @@ class Admin(Facade):
         """
         return self._live().call(self._admin.trace(key, trace_topic=trace_topic))
 
-    def dead_letters(self, group: str, *, start: datetime | None = None, end: datetime | None = None, limit: int = 64) -> list[MessageExt]:
+    def dead_letters(
+        self,
+        group: str,
+        *,
+        start: datetime | None = None,
+        end: datetime | None = None,
+        limit: int = 64,
+    ) -> list[MessageExt]:
         """Return messages that the group could not consume, oldest first.
 
         They stay listed after ``send_again``. Raises GroupNotExist, which names similar groups.
@@ -321,22 +387,36 @@ class Admin(Facade):
         return self._live().call(self._admin.dead_letters(group, start=start, end=end, limit=limit))
 
     def send_again(self, group: str, message: MessageExt) -> SendResult:
-        """Send a dead letter to its group again, and to no other, through the retry topic. It gets all its retries anew.
+        """Send a dead letter to its group again, and to no other, through the retry topic.
 
-        Raises NoRoute if the group has no retry topic; its members create it when they start. Raises
-        InvalidOption while orderly members of the group are online: stop them first.
+        It gets all its retries anew.
+
+        Raises NoRoute if the group has no retry topic; its members create it when they start.
+        Raises InvalidOption while orderly members of the group are online: stop them first.
         """
         return self._live().call(self._admin.send_again(group, message))
 
-    # --- users and policies -------------------------------------------------------------------------------------------------
+    # --- users and policies -----------------------------------------------------------------------
 
     def create_user(self, name: str, password: str, *, super_user: bool = False) -> None:
-        """Create a user at every broker. A super user may do everything, others nothing until ``allow``."""
+        """Create a user at every broker.
+
+        A super user may do everything, others nothing until ``allow``.
+        """
         self._live().call(self._admin.create_user(name, password, super_user=super_user))
 
-    def update_user(self, name: str, *, password: str | None = None, super_user: bool | None = None, enabled: bool | None = None) -> None:
+    def update_user(
+        self,
+        name: str,
+        *,
+        password: str | None = None,
+        super_user: bool | None = None,
+        enabled: bool | None = None,
+    ) -> None:
         """Change the settings that are given."""
-        self._live().call(self._admin.update_user(name, password=password, super_user=super_user, enabled=enabled))
+        self._live().call(
+            self._admin.update_user(name, password=password, super_user=super_user, enabled=enabled)
+        )
 
     def delete_user(self, name: str) -> None:
         """Delete a user and all rules about them. An unknown name is no error."""
@@ -346,12 +426,22 @@ class Admin(Facade):
         """The users of all brokers, by name."""
         return self._live().call(self._admin.users())
 
-    def allow(self, user: str, resource: str, actions: Sequence[str], *, source_ips: Sequence[str] = ()) -> None:
-        """Allow *actions* (``Pub``, ``Sub``, ...) on *resource* (``Topic:Orders``) to *user*. Replaces an earlier rule on that resource."""
+    def allow(
+        self, user: str, resource: str, actions: Sequence[str], *, source_ips: Sequence[str] = ()
+    ) -> None:
+        """Allow *actions* (``Pub``, ``Sub``, ...) on *resource* (``Topic:Orders``) to *user*.
+
+        Replaces an earlier rule on that resource.
+        """
         self._live().call(self._admin.allow(user, resource, actions, source_ips=source_ips))
 
-    def deny(self, user: str, resource: str, actions: Sequence[str], *, source_ips: Sequence[str] = ()) -> None:
-        """Forbid *actions* on *resource*, even if a wider rule allows them. Replaces an earlier rule on that resource."""
+    def deny(
+        self, user: str, resource: str, actions: Sequence[str], *, source_ips: Sequence[str] = ()
+    ) -> None:
+        """Forbid *actions* on *resource*, even if a wider rule allows them.
+
+        Replaces an earlier rule on that resource.
+        """
         self._live().call(self._admin.deny(user, resource, actions, source_ips=source_ips))
 
     def forget_rules(self, user: str, resource: str | None = None) -> None:

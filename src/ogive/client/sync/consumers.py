@@ -23,11 +23,15 @@ T = TypeVar("T")
 
 @explains
 class PushConsumer(Facade):
-    """Calls listeners with messages: ``with PushConsumer(bill, ship) as consumer``. Several listeners may be of one group.
+    """Calls listeners with messages: ``with PushConsumer(bill, ship) as consumer``.
 
-    Plain listeners run in threads, ``async def`` ones on ogive's own event loop. *on_change* is called with the queues that were gained and
-    lost, whenever that happens. *client* takes either settings, instead of *name_server*, or a running client to share, which stays open.
-    To iterate over messages use ``ogive.aio.PushConsumer``; the arguments from *group* to *broadcast* are for that.
+    Several listeners may be of one group.
+
+    Plain listeners run in threads, ``async def`` ones on ogive's own event loop. *on_change* is
+    called with the queues that were gained and lost, whenever that happens. *client* takes either
+    settings, instead of *name_server*, or a running client to share, which stays open. To iterate
+    over messages use ``ogive.aio.PushConsumer``; the arguments from *group* to *broadcast* are for
+    that.
     """
 
     _consumes = True
@@ -49,7 +53,10 @@ class PushConsumer(Facade):
     ) -> None:
         super().__init__()
         if listeners and all(isinstance(one, str) for one in listeners):
-            raise InvalidOption("a blocking push consumer calls listeners; to iterate over messages use ogive.aio.PushConsumer")
+            raise InvalidOption(
+                "a blocking push consumer calls listeners; to iterate over messages use "
+                "ogive.aio.PushConsumer"
+            )
         self._consumer = push.PushConsumer(
             *listeners,
             name_server=name_server,
@@ -76,13 +83,17 @@ class PushConsumer(Facade):
     def close(self) -> None:
         """Leave the groups and close the client.
 
-        No more listener calls begin; running ones get up to *await_termination_s* to end; then progress is committed. A listener may call
-        this, and is not waited for. Closing again does nothing.
+        No more listener calls begin; running ones get up to *await_termination_s* to end; then
+        progress is committed. A listener may call this, and is not waited for. Closing again does
+        nothing.
         """
         self._end(partial(self._consumer.close_for, threading.get_ident()))
 
     def wait(self) -> None:
-        """Wait until the consumer is closed. Raises IllegalStateError if an unexpected error stopped it."""
+        """Wait until the consumer is closed.
+
+        Raises IllegalStateError if an unexpected error stopped it.
+        """
         self._live().call(self._consumer.wait())
 
     def subscribe(self, listener: AnyListener) -> None:
@@ -94,14 +105,19 @@ class PushConsumer(Facade):
         self._live().call(self._consumer.subscribe(listener))
 
     def unsubscribe(self, listener: AnyListener) -> None:
-        """Remove a listener. Waits for its running calls, as ``close`` does, and leaves its group if it was the last one there.
+        """Remove a listener.
+
+        Waits for its running calls, as ``close`` does, and leaves its group if it was the last one
+        there.
 
         A listener may call this. Raises InvalidOption for a listener that does not run here.
         """
         self._live().call(self._consumer.unsubscribe_for(listener, threading.get_ident()))
 
     def lag(self) -> dict[MessageQueue, int]:
-        """Unfinished messages of each queue that this consumer holds, as the brokers count them now. Raises OgiveError."""
+        """Unfinished messages of each queue that this consumer holds, as the brokers count them
+        now. Raises OgiveError.
+        """
         return self._live().call(self._consumer.lag())
 
     def suspend(self) -> None:
@@ -125,15 +141,20 @@ class PushConsumer(Facade):
 
 @explains
 class PullConsumer(Facade):
-    """Messages on demand: ``with PullConsumer("Orders", group="replay") as consumer``. One thread at a time may poll.
+    """Messages on demand: ``with PullConsumer("Orders", group="replay") as consumer``.
 
-    With *topics* it is a member of *group* and shares their queues with the other members. Without topics it reads the queues given to
-    ``assign``; without a group as well, it leaves no trace at the brokers.
+    One thread at a time may poll.
 
-    *tags* or *sql* choose messages. *start* is where to begin in a queue without a committed offset: "latest", "earliest" or a datetime.
-    With *auto_commit* the messages of a poll count as finished at the next poll, or when the consumer is closed in good order.
-    *on_change* is called with the queues gained and lost, from within ``poll`` and before it returns anything of a new queue. *client*
-    takes either settings, instead of *name_server*, or a running client to share, which stays open. Raises InvalidOption.
+    With *topics* it is a member of *group* and shares their queues with the other members. Without
+    topics it reads the queues given to ``assign``; without a group as well, it leaves no trace at
+    the brokers.
+
+    *tags* or *sql* choose messages. *start* is where to begin in a queue without a committed
+    offset: "latest", "earliest" or a datetime. With *auto_commit* the messages of a poll count as
+    finished at the next poll, or when the consumer is closed in good order. *on_change* is called
+    with the queues gained and lost, from within ``poll`` and before it returns anything of a new
+    queue. *client* takes either settings, instead of *name_server*, or a running client to share,
+    which stays open. Raises InvalidOption.
     """
 
     _consumes = True
@@ -174,14 +195,22 @@ class PullConsumer(Facade):
         self._begin(self._consumer.start, self._consumer.close)
 
     def close(self) -> None:
-        """Leave the group and close the client. With auto-commit the last poll's messages count as finished. Closing again does nothing."""
+        """Leave the group and close the client.
+
+        With auto-commit the last poll's messages count as finished. Closing again does nothing.
+        """
         self._close(in_good_order=True)
 
     def close_at_exit(self) -> None:
         """Nobody said that the last poll's messages are finished: they are delivered again."""
         self._close(in_good_order=False)
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         """After an exception the last poll's messages do not count as finished."""
         self._close(in_good_order=kind is None)
 
@@ -199,12 +228,16 @@ class PullConsumer(Facade):
         return self._consumer.assignment
 
     def poll(self, timeout_s: float | None = 5.0, *, max_messages: int = 1000) -> list[MessageExt]:
-        """Return up to *max_messages* as soon as there is one, or an empty list after *timeout_s* (None: wait forever) or at the close.
+        """Return up to *max_messages* as soon as there is one, or an empty list after *timeout_s*
+        (None: wait forever) or at the close.
 
-        The messages of a queue are in order. With auto-commit, polling again marks the messages of the last poll as finished. Raises
-        IllegalStateError during another poll, and after the client failed.
+        The messages of a queue are in order. With auto-commit, polling again marks the messages of
+        the last poll as finished. Raises IllegalStateError during another poll, and after the
+        client failed.
         """
-        return self._live().call(self._consumer.poll(timeout_s, max_messages=max_messages), self._consumer.take_back)
+        return self._live().call(
+            self._consumer.poll(timeout_s, max_messages=max_messages), self._consumer.take_back
+        )
 
     def batches(self, *, max_messages: int = 1000) -> Iterator[list[MessageExt]]:
         """What ``poll`` returns, without empty lists, until the consumer is closed."""
@@ -213,26 +246,47 @@ class PullConsumer(Facade):
             yield batch
 
     def pull(
-        self, queue: MessageQueue, offset: int, *, max_messages: int = 32, suspend_s: float = 0.0, tags: str = "*", sql: str | None = None
+        self,
+        queue: MessageQueue,
+        offset: int,
+        *,
+        max_messages: int = 32,
+        suspend_s: float = 0.0,
+        tags: str = "*",
+        sql: str | None = None,
     ) -> PullResult:
         """Pull from any queue at any offset once, without touching positions or progress.
 
         If there is nothing, the broker holds the request for up to *suspend_s*. Raises OgiveError.
         """
-        return self._live().call(self._consumer.pull(queue, offset, max_messages=max_messages, suspend_s=suspend_s, tags=tags, sql=sql))
+        return self._live().call(
+            self._consumer.pull(
+                queue, offset, max_messages=max_messages, suspend_s=suspend_s, tags=tags, sql=sql
+            )
+        )
 
     def assign(self, queues: Collection[MessageQueue]) -> None:
-        """Read exactly these queues, new ones from the group's offset or else from *start*. For a consumer without topics.
+        """Read exactly these queues, new ones from the group's offset or else from *start*.
+
+        For a consumer without topics.
 
         Raises OgiveError if an offset cannot be found out; nothing has changed then.
         """
         self._live().call(self._consumer.assign(queues))
 
-    def seek(self, queue: MessageQueue, to: int | Literal["earliest", "latest"] | None = None, *, at: datetime | None = None) -> None:
-        """Continue elsewhere in a held queue: at an offset, at either end, or at the first message stored *at* a time or later.
+    def seek(
+        self,
+        queue: MessageQueue,
+        to: int | Literal["earliest", "latest"] | None = None,
+        *,
+        at: datetime | None = None,
+    ) -> None:
+        """Continue elsewhere in a held queue: at an offset, at either end, or at the first message
+        stored *at* a time or later.
 
-        Messages pulled ahead are discarded. With auto-commit the new position also becomes the group's progress. Raises InvalidOption for
-        an offset that the queue does not have, IllegalStateError for a queue that is not held.
+        Messages pulled ahead are discarded. With auto-commit the new position also becomes the
+        group's progress. Raises InvalidOption for an offset that the queue does not have,
+        IllegalStateError for a queue that is not held.
         """
         self._live().call(self._consumer.seek(queue, to, at=at))
 
@@ -245,11 +299,16 @@ class PullConsumer(Facade):
         self._live().call(self._consumer.resume(*queues))
 
     def position(self, queue: MessageQueue) -> int:
-        """The next offset that ``poll`` returns. Raises IllegalStateError for a queue that is not held."""
+        """The next offset that ``poll`` returns.
+
+        Raises IllegalStateError for a queue that is not held.
+        """
         return self._live().call(self._consumer.position(queue))
 
     def lag(self) -> dict[MessageQueue, int]:
-        """How many messages of each held queue are still to be returned, as the brokers count them now. Raises OgiveError."""
+        """How many messages of each held queue are still to be returned, as the brokers count them
+        now. Raises OgiveError.
+        """
         return self._live().call(self._consumer.lag())
 
     def queues(self, topic: str) -> list[MessageQueue]:
@@ -265,15 +324,19 @@ class PullConsumer(Facade):
         return self._live().call(self._consumer.end_offset(queue))
 
     def offset_at(self, queue: MessageQueue, at: datetime) -> int:
-        """The offset of the first message stored *at* that time or later; the queue's end if there is none."""
+        """The offset of the first message stored *at* that time or later; the queue's end if there
+        is none.
+        """
         return self._live().call(self._consumer.offset_at(queue, at))
 
     def commit(self, offsets: Mapping[MessageQueue, int] | None = None) -> None:
-        """Commit the group's progress: everything that was returned, or the given offsets, which may also go back.
+        """Commit the group's progress: everything that was returned, or the given offsets, which
+        may also go back.
 
-        An offset is that of the next message to read. Returns once the brokers have it. Raises IllegalStateError for a queue that is not
-        held, InvalidOption for an offset that the broker does not keep because the queue ends before it, OgiveError for the first broker
-        that failed (the others have theirs). A cancelled commit is still sent.
+        An offset is that of the next message to read. Returns once the brokers have it. Raises
+        IllegalStateError for a queue that is not held, InvalidOption for an offset that the broker
+        does not keep because the queue ends before it, OgiveError for the first broker that failed
+        (the others have theirs). A cancelled commit is still sent.
         """
         self._live().call(self._consumer.commit(offsets))
 

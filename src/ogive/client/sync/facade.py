@@ -42,18 +42,32 @@ class Facade(OnlyWith, ABC):
             self._undo_start(exc)
             raise
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"{type(self).__name__} cannot be pickled: it holds connections; make one where it is used")
+        raise TypeError(
+            f"{type(self).__name__} cannot be pickled: it holds connections; make one where it is "
+            "used"
+        )
 
     def _live(self) -> Portal:
         if self._portal is None:
-            raise IllegalStateError(f"this {type(self).__name__} is not started: start it, or use it in a `with` block")
+            raise IllegalStateError(
+                f"this {type(self).__name__} is not started: start it, or use it in a `with` block"
+            )
         return self._portal
 
-    def _begin(self, start: Callable[[], Coroutine[Any, Any, None]], close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def _begin(
+        self,
+        start: Callable[[], Coroutine[Any, Any, None]],
+        close: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
         """Start on the portal of this process, which closes the object at the interpreter's exit.
 
         If an interrupt keeps the start from the caller, it is undone in the background. A start
@@ -78,7 +92,9 @@ class Facade(OnlyWith, ABC):
             self._portal.loop.call_soon_threadsafe(self._starting.undo)
 
     def _end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Close, where there is anything to close: never started, in a forked child, or after the program's end there is not."""
+        """Close, where there is anything to close: never started, in a forked child, or after the
+        program's end there is not.
+        """
         if self._portal is not None and self._portal.alive:
             self._portal.call(close())
             self._portal.let_go(self)
@@ -87,7 +103,11 @@ class Facade(OnlyWith, ABC):
 class _Starting:
     """A start on the loop, which can be undone whatever became of it."""
 
-    def __init__(self, start: Callable[[], Coroutine[Any, Any, None]], close: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def __init__(
+        self,
+        start: Callable[[], Coroutine[Any, Any, None]],
+        close: Callable[[], Coroutine[Any, Any, None]],
+    ) -> None:
         self._start, self._close = start, close
         self._task: asyncio.Task[Any] | None = None
         self.failure: BaseException | None = None

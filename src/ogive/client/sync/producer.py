@@ -21,18 +21,21 @@ from ogive.client.with_blocks import OnlyWith
 from ogive.keywords import explains
 from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendResult
 
-MAX_POSTED: Final = 256  # messages being passed to the loop, beside those in flight
-POSTED_BYTES: Final = 64 * 1024  # a larger message waits for its room on the loop: what is posted is bounded in bytes, too
+# messages being passed to the loop, beside those in flight
+MAX_POSTED: Final = 256
+# a larger message waits for its room on the loop: what is posted is bounded in bytes, too
+POSTED_BYTES: Final = 64 * 1024
 
 
 @explains
 class Producer(Facade, Generic[B]):
     """Sends messages: ``with Producer() as producer``. Many threads may share it.
 
-    Leaving the block waits for the messages in flight. *check* is asked about transactions of *group* that were never ended: True commits,
-    False rolls back, None means "not known yet". With a *serializer*, such as ``to_json``, bodies are objects that it accepts
-    (``Producer[Order]``); a ``Message`` still holds bytes. *client* takes either settings, instead of *name_server*, or a running client
-    to share, which stays open.
+    Leaving the block waits for the messages in flight. *check* is asked about transactions of
+    *group* that were never ended: True commits, False rolls back, None means "not known yet". With
+    a *serializer*, such as ``to_json``, bodies are objects that it accepts (``Producer[Order]``); a
+    ``Message`` still holds bytes. *client* takes either settings, instead of *name_server*, or a
+    running client to share, which stays open.
     """
 
     def __init__(
@@ -47,17 +50,27 @@ class Producer(Facade, Generic[B]):
     ) -> None:
         super().__init__()
         self._producer: aio_producer.Producer[B] = aio_producer.Producer(
-            name_server, group=group, check=check, serializer=serializer, config=config, client=client
+            name_server,
+            group=group,
+            check=check,
+            serializer=serializer,
+            config=config,
+            client=client,
         )
         self._lone: LoneSends | None = None
 
     def start(self) -> None:
-        """Start without connecting: the first message does. With a *check* it connects to every broker, in the background."""
+        """Start without connecting: the first message does.
+
+        With a *check* it connects to every broker, in the background.
+        """
         self._begin(self._producer.start, self._producer.close)
         self._lone = LoneSends(self._producer.publisher, self._live())
 
     def close(self) -> None:
-        """Wait for the messages in flight, none longer than its time budget, then disconnect. Requests that wait for a reply fail.
+        """Wait for the messages in flight, none longer than its time budget, then disconnect.
+
+        Requests that wait for a reply fail.
 
         Closing again waits for the first close, and does nothing more.
         """
@@ -83,17 +96,32 @@ class Producer(Facade, Generic[B]):
         delay_s: float | None = None,
         timeout_s: float | None = None,
     ) -> SendResult:
-        """Send one message and wait until the broker has stored it. A ``Message`` replaces topic, body and the options that describe it.
+        """Send one message and wait until the broker has stored it.
 
-        Messages with equal *sharding_key* go to the same queue, in order; *queue* chooses one. *deliver_at* and *delay_s* need a broker
-        from 5.0 on, older ones deliver at once. *timeout_s* covers the whole call: route, connection and every attempt.
+        A ``Message`` replaces topic, body and the options that describe it.
 
-        Raises SendFailed (certainly not stored), SendTimeout (perhaps stored), NoRoute, NoNameServer, and BrokerErrors such as
-        MessageIllegal. A cancelled send may still arrive.
+        Messages with equal *sharding_key* go to the same queue, in order; *queue* chooses one.
+        *deliver_at* and *delay_s* need a broker from 5.0 on, older ones deliver at once.
+        *timeout_s* covers the whole call: route, connection and every attempt.
+
+        Raises SendFailed (certainly not stored), SendTimeout (perhaps stored), NoRoute,
+        NoNameServer, and BrokerErrors such as MessageIllegal. A cancelled send may still arrive.
         """
-        outgoing = self._prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
+        outgoing = self._prepare(
+            topic,
+            body,
+            tag,
+            keys,
+            properties,
+            sharding_key,
+            queue,
+            delay_level,
+            deliver_at,
+            delay_s,
+        )
         budget = self._producer.budget_s(timeout_s)
-        sent: Outcome[SendResult] = Outcome()  # Outcome[SendResult]() would take 2 us
+        # Outcome[SendResult]() would take 2 us
+        sent: Outcome[SendResult] = Outcome()
         outgoing.future = sent
         if self._lone is None or not self._lone.send(outgoing, budget):
             self._submit(outgoing, budget)
@@ -114,12 +142,24 @@ class Producer(Facade, Generic[B]):
         delay_s: float | None = None,
         timeout_s: float | None = None,
     ) -> concurrent.futures.Future[SendResult]:
-        """Like ``send``, but only waits for room among the messages in flight; the future gets the result.
+        """Like ``send``, but only waits for room among the messages in flight; the future gets the
+        result.
 
-        Messages of one queue are stored in the order in which they were submitted.
-        A failure that is never looked at is logged.
+        Messages of one queue are stored in the order in which they were submitted. A failure that
+        is never looked at is logged.
         """
-        outgoing = self._prepare(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
+        outgoing = self._prepare(
+            topic,
+            body,
+            tag,
+            keys,
+            properties,
+            sharding_key,
+            queue,
+            delay_level,
+            deliver_at,
+            delay_s,
+        )
         future: SubmitFuture[SendResult] = SubmitFuture(self._live().completions)
         outgoing.future = future
         self._submit(outgoing, self._producer.budget_s(timeout_s))
@@ -137,10 +177,20 @@ class Producer(Facade, Generic[B]):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> None:
-        """Send without waiting for an answer: nothing tells whether the message arrived. Raises only what goes wrong before it is sent."""
+        """Send without waiting for an answer: nothing tells whether the message arrived.
+
+        Raises only what goes wrong before it is sent.
+        """
         self._live().call(
             self._producer.send_oneway(
-                topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s
+                topic,
+                body,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                sharding_key=sharding_key,
+                queue=queue,
+                timeout_s=timeout_s,
             )
         )
 
@@ -158,15 +208,23 @@ class Producer(Facade, Generic[B]):
     ) -> "Transaction":
         """A message that is delivered if the block completes, and discarded if it raises.
 
-        Entering the block stores the message invisibly, and raises what ``send`` raises. Leaving it tells the broker the decision, and
-        raises nothing: if the broker cannot be reached or this process dies, the broker asks the *check* of a producer of the group. So it
-        does for a block that is cancelled or interrupted. *timeout_s* covers entering, and leaving once more. Raises InvalidOption for a
-        producer without a *check*.
+        Entering the block stores the message invisibly, and raises what ``send`` raises. Leaving it
+        tells the broker the decision, and raises nothing: if the broker cannot be reached or this
+        process dies, the broker asks the *check* of a producer of the group. So it does for a block
+        that is cancelled or interrupted. *timeout_s* covers entering, and leaving once more. Raises
+        InvalidOption for a producer without a *check*.
         """
         portal = self._live()
         portal.check()
         transaction = self._producer.transaction(
-            topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s
+            topic,
+            body,
+            tag=tag,
+            keys=keys,
+            properties=properties,
+            sharding_key=sharding_key,
+            queue=queue,
+            timeout_s=timeout_s,
         )
         return Transaction(transaction, portal)
 
@@ -182,11 +240,19 @@ class Producer(Facade, Generic[B]):
     ) -> list[SendResult]:
         """Send many messages in few requests. Returns one result per message, in order.
 
-        Each request goes to one queue and is stored whole or not at all; the size limit and the sharding keys decide how many there are.
-        If some fail, the first error is raised once all have their outcome. *tag* and *sharding_key* are for messages given as bodies.
+        Each request goes to one queue and is stored whole or not at all; the size limit and the
+        sharding keys decide how many there are. If some fail, the first error is raised once all
+        have their outcome. *tag* and *sharding_key* are for messages given as bodies.
         """
         return self._live().call(
-            self._producer.send_batch(topic, messages, tag=tag, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s)
+            self._producer.send_batch(
+                topic,
+                messages,
+                tag=tag,
+                sharding_key=sharding_key,
+                queue=queue,
+                timeout_s=timeout_s,
+            )
         )
 
     def request(
@@ -201,15 +267,24 @@ class Producer(Facade, Generic[B]):
         queue: MessageQueue | None = None,
         timeout_s: float | None = None,
     ) -> MessageExt:
-        """Send a message and wait for its consumer's reply: that of a listener which returns ``ogive.Reply``.
+        """Send a message and wait for its consumer's reply: that of a listener which returns
+        ``ogive.Reply``.
 
-        *timeout_s* covers the whole call, from the route to the reply. Raises ReplyTimeout (perhaps carried out), what ``send`` raises if
-        the message was not stored, TooManyRequests, and IllegalStateError if the producer is closed meanwhile. A late reply is dropped.
-        A cancelled request may still be carried out.
+        *timeout_s* covers the whole call, from the route to the reply. Raises ReplyTimeout (perhaps
+        carried out), what ``send`` raises if the message was not stored, TooManyRequests, and
+        IllegalStateError if the producer is closed meanwhile. A late reply is dropped. A cancelled
+        request may still be carried out.
         """
         return self._live().call(
             self._producer.request(
-                topic, body, tag=tag, keys=keys, properties=properties, sharding_key=sharding_key, queue=queue, timeout_s=timeout_s
+                topic,
+                body,
+                tag=tag,
+                keys=keys,
+                properties=properties,
+                sharding_key=sharding_key,
+                queue=queue,
+                timeout_s=timeout_s,
             )
         )
 
@@ -243,14 +318,30 @@ class Producer(Facade, Generic[B]):
         delay_s: float | None,
     ) -> Outgoing:
         self._live().check()
-        _ = self._producer.publisher  # raises where nothing can be sent
-        return self._producer.intake.message(topic, body, tag, keys, properties, sharding_key, queue, delay_level, deliver_at, delay_s)
+        # raises where nothing can be sent
+        _ = self._producer.publisher
+        return self._producer.intake.message(
+            topic,
+            body,
+            tag,
+            keys,
+            properties,
+            sharding_key,
+            queue,
+            delay_level,
+            deliver_at,
+            delay_s,
+        )
 
     def _submit(self, outgoing: Outgoing, budget: float) -> None:
         portal, publisher = self._live(), self._producer.publisher
         if outgoing.unusual_level:
             portal.call(publisher.accept(outgoing, budget))
-        elif (posted := portal.posted) < MAX_POSTED and outgoing.size < POSTED_BYTES and publisher.has_room(outgoing.size, posted):
+        elif (
+            (posted := portal.posted) < MAX_POSTED
+            and outgoing.size < POSTED_BYTES
+            and publisher.has_room(outgoing.size, posted)
+        ):
             portal.post(publisher.take, outgoing, budget, waiter=outgoing.future)
         else:
             portal.call(publisher.accept(outgoing, budget))
@@ -267,7 +358,12 @@ class Transaction(OnlyWith):
         self._portal.call(self._transaction.__aenter__())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._portal.call(self._transaction.__aexit__(kind, error, trace))
 
     @property
@@ -285,5 +381,7 @@ class Transaction(OnlyWith):
         self._transaction.rollback()
 
     def leave_open(self) -> None:
-        """Decide nothing at the end of the block and leave it to the check: for a local transaction whose outcome is unknown."""
+        """Decide nothing at the end of the block and leave it to the check: for a local transaction
+        whose outcome is unknown.
+        """
         self._transaction.leave_open()

@@ -5,9 +5,10 @@ Behaviour
 - 319 shows the settings under their names in Apache's namesrv.conf.
 
 Differs from Java
-- 318 changes orderMessageEnable until the name server stops, and refuses every other setting by name (Java's list of refused ones had
-  holes through which strangers wrote files, CVE-2023-37582).
-- KV settings are bounded in number and size, and changing them tells no broker; brokers learn ORDER_TOPIC_CONFIG as they register.
+- 318 changes orderMessageEnable until the name server stops, and refuses every other setting by
+  name (Java's list of refused ones had holes through which strangers wrote files, CVE-2023-37582).
+- KV settings are bounded in number and size, and changing them tells no broker; brokers learn
+  ORDER_TOPIC_CONFIG as they register.
 """
 
 from dataclasses import replace
@@ -45,27 +46,40 @@ async def delete(ctx: Context, call: Call, header: DeleteKvConfigRequest) -> Rem
 def get(ctx: Context, call: Call, header: GetKvConfigRequest) -> RemotingCommand:
     value = ctx.kv.get(header.namespace, header.key)
     if value is None:
-        raise Refused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace[:256]} Key: {header.key[:256]}")
+        raise Refused(
+            ResponseCode.QUERY_NOT_FOUND,
+            f"No config item, Namespace: {header.namespace[:256]} Key: {header.key[:256]}",
+        )
     return success(KvConfigResponse(value=value))
 
 
 def get_namespace(ctx: Context, call: Call, header: GetKvListRequest) -> RemotingCommand:
     entries = ctx.kv.namespace(header.namespace)
     if not entries:
-        raise Refused(ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace[:256]}")
+        raise Refused(
+            ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace[:256]}"
+        )
     return success(body=kv_table_dumps(entries))
 
 
-def update_config(ctx: Context, call: Call, header: UpdateNameServerConfigRequest) -> RemotingCommand:
+def update_config(
+    ctx: Context, call: Call, header: UpdateNameServerConfigRequest
+) -> RemotingCommand:
     try:
         asked = {name: value.strip().lower() for name, value in parse_properties(call.body).items()}
     except InvalidOption as exc:
         raise Refused(ResponseCode.INVALID_PARAMETER, str(exc)) from None
     for name, value in asked.items():
         if name != "orderMessageEnable":
-            raise Refused(ResponseCode.NO_PERMISSION, f"{name[:80]} cannot be changed over the network; orderMessageEnable can")
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"{name[:80]} cannot be changed over the network; orderMessageEnable can",
+            )
         if value not in ("true", "false"):
-            raise Refused(ResponseCode.INVALID_PARAMETER, f"orderMessageEnable={value[:80]}: true or false is needed")
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"orderMessageEnable={value[:80]}: true or false is needed",
+            )
     if not asked:
         raise Refused(ResponseCode.INVALID_PARAMETER, "no line of the form name=value")
     ctx.config = replace(ctx.config, order_messages=asked["orderMessageEnable"] == "true")

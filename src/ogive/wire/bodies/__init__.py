@@ -1,9 +1,21 @@
-"""JSON bodies: records with ``to_json`` (plain values for json.dumps, Java's key names) and ``from_json`` (raises ProtocolError).
+"""JSON bodies: records with ``to_json`` (plain values for json.dumps, Java's key names) and
+``from_json`` (raises ProtocolError).
 
-Source: remoting/protocol/body, route, heartbeat, subscription, 5.3. Readers ignore unknown members and take defaults for absent ones.
+Source: remoting/protocol/body, route, heartbeat, subscription, 5.3. Readers ignore unknown members
+and take defaults for absent ones.
 """
 
-from ogive.wire.bodies.access import Acl, Policy, PolicyEntry, Resource, User, acls_dumps, acls_loads, users_dumps, users_loads
+from ogive.wire.bodies.access import (
+    Acl,
+    Policy,
+    PolicyEntry,
+    Resource,
+    User,
+    acls_dumps,
+    acls_loads,
+    users_dumps,
+    users_loads,
+)
 from ogive.wire.bodies.admin import (
     AssignmentQuery,
     ProducerInfo,

@@ -1,6 +1,9 @@
-"""Users, and policies that say what a user may do. Source: UserInfo.java, AclInfo.java, auth/authorization/model, 5.5.
+"""Users, and policies that say what a user may do.
 
-A resource is ``*`` (anything), or a kind and a name: ``Topic:Orders``, ``Group:billing*`` (a prefix), ``Cluster:*`` (all of the kind).
+Source: UserInfo.java, AclInfo.java, auth/authorization/model, 5.5.
+
+A resource is ``*`` (anything), or a kind and a name: ``Topic:Orders``, ``Group:billing*`` (a
+prefix), ``Cluster:*`` (all of the kind).
 """
 
 import ipaddress
@@ -26,7 +29,8 @@ TOPIC: Final = "Topic"
 
 MAX_NAME_LENGTH: Final = 255
 MAX_SECRET_LENGTH: Final = 1024
-MAX_ENTRIES: Final = 1_000  # of a policy
+# of a policy
+MAX_ENTRIES: Final = 1_000
 MAX_SOURCE_IPS: Final = 100
 
 
@@ -40,12 +44,17 @@ def _one_of(text: str, words: Iterable[str], what: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """As a request carries it: None where it says nothing. The password stands in no text of the object."""
+    """As a request carries it: None where it says nothing.
+
+    The password stands in no text of the object.
+    """
 
     username: str
     password: str | None = field(default=None, repr=False)
-    user_type: str | None = None  # Super or Normal
-    status: str | None = None  # enable or disable
+    # Super or Normal
+    user_type: str | None = None
+    # enable or disable
+    status: str | None = None
 
     def to_json(self, *, with_password: bool) -> dict[str, Any]:
         members = {
@@ -59,10 +68,15 @@ class User:
     @classmethod
     def from_json(cls, value: Any) -> Self:
         obj = as_object(value, "user")
-        user_type, status = get_field(obj, "userType", str, ""), get_field(obj, "userStatus", str, "")
+        user_type, status = (
+            get_field(obj, "userType", str, ""),
+            get_field(obj, "userStatus", str, ""),
+        )
         password = get_field(obj, "password", str, "")
         if len(password) > MAX_SECRET_LENGTH:
-            raise ProtocolError(f"a password of {len(password)} characters is over the limit of {MAX_SECRET_LENGTH}")
+            raise ProtocolError(
+                f"a password of {len(password)} characters is over the limit of {MAX_SECRET_LENGTH}"
+            )
         return cls(
             username=get_field(obj, "username", str, ""),
             password=password or None,
@@ -77,7 +91,10 @@ class User:
 
 @dataclass(frozen=True)
 class Resource:
-    """What an entry is about. *kind* is ``*`` for anything, *name* ``*`` for all of a kind, ``abc*`` for a prefix."""
+    """What an entry is about.
+
+    *kind* is ``*`` for anything, *name* ``*`` for all of a kind, ``abc*`` for a prefix.
+    """
 
     kind: str
     name: str
@@ -98,9 +115,11 @@ class Resource:
         return ANY if self.kind == ANY else f"{self.kind}:{self.name}"
 
     def matches(self, kind: str, name: str) -> bool:
-        """Whether one thing (*name* ``*``: all of the kind at once) falls under it; one without a name under no name and no prefix.
+        """Whether one thing (*name* ``*``: all of the kind at once) falls under it; one without a
+        name under no name and no prefix.
 
-        Topics in which other topics' messages wait have to be named: whoever reads those reads everybody's.
+        Topics in which other topics' messages wait have to be named: whoever reads those reads
+        everybody's.
         """
         if self.kind == ANY:
             return True
@@ -114,7 +133,9 @@ class Resource:
 
     @cached_property
     def rank(self) -> tuple[bool, int, int]:
-        """The lowest decides: a kind before anything, a name before a prefix before all of a kind, a longer prefix before a shorter."""
+        """The lowest decides: a kind before anything, a name before a prefix before all of a kind,
+        a longer prefix before a shorter.
+        """
         pattern = 2 if self.name == ANY else 1 if self.name.endswith(ANY) else 0
         return self.kind == ANY, pattern, -len(self.name)
 
@@ -139,12 +160,17 @@ class PolicyEntry:
     @classmethod
     def from_json(cls, value: Any) -> Self:
         obj = as_object(value, "policy entry")
-        actions = tuple(_one_of(text, ACTIONS, "action") for text in get_list(obj, "actions", as_text))
+        actions = tuple(
+            _one_of(text, ACTIONS, "action") for text in get_list(obj, "actions", as_text)
+        )
         if not actions:
             raise ProtocolError("a policy entry names no action")
         ips = get_list(obj, "sourceIps", as_text)
         if len(ips) > MAX_SOURCE_IPS:
-            raise ProtocolError(f"a policy entry with {len(ips)} source addresses is over the limit of {MAX_SOURCE_IPS}")
+            raise ProtocolError(
+                f"a policy entry with {len(ips)} source addresses is over the limit of "
+                f"{MAX_SOURCE_IPS}"
+            )
         return cls(
             resource=Resource.parse(get_field(obj, "resource", str, "")),
             actions=tuple(dict.fromkeys(actions)),
@@ -157,7 +183,9 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
     try:
         return ipaddress.ip_network(text, strict=False)
     except ValueError:
-        raise ProtocolError(f"source address {text[:64]!r} is neither an IP address nor a network") from None
+        raise ProtocolError(
+            f"source address {text[:64]!r} is neither an IP address nor a network"
+        ) from None
 
 
 def _ip_text(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
@@ -172,16 +200,24 @@ class Policy:
     policy_type: str = CUSTOM
 
     def to_json(self) -> dict[str, Any]:
-        return {"policyType": self.policy_type, "entries": [entry.to_json() for entry in self.entries]}
+        return {
+            "policyType": self.policy_type,
+            "entries": [entry.to_json() for entry in self.entries],
+        }
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
         obj = as_object(value, "policy")
         entries = get_list(obj, "entries", PolicyEntry.from_json)
         if not 1 <= len(entries) <= MAX_ENTRIES:
-            raise ProtocolError(f"a policy with {len(entries)} entries; 1 to {MAX_ENTRIES} are possible")
+            raise ProtocolError(
+                f"a policy with {len(entries)} entries; 1 to {MAX_ENTRIES} are possible"
+            )
         return cls(
-            entries=tuple(entries), policy_type=_one_of(get_field(obj, "policyType", str, "") or CUSTOM, (CUSTOM, DEFAULT), "policy type")
+            entries=tuple(entries),
+            policy_type=_one_of(
+                get_field(obj, "policyType", str, "") or CUSTOM, (CUSTOM, DEFAULT), "policy type"
+            ),
         )
 
 
@@ -200,7 +236,9 @@ class Acl:
         obj = as_object(value, "acl")
         policies = get_list(obj, "policies", Policy.from_json)
         if not 1 <= len(policies) <= 2:
-            raise ProtocolError(f"an acl with {len(policies)} policies; one or two are possible: Custom and Default")
+            raise ProtocolError(
+                f"an acl with {len(policies)} policies; one or two are possible: Custom and Default"
+            )
         return cls(subject=get_field(obj, "subject", str, ""), policies=tuple(policies))
 
     @classmethod

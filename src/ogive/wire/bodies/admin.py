@@ -7,9 +7,17 @@ from typing import Any, Final, Self
 from ogive.model import MessageQueue
 from ogive.wire.bodies.clients import SubscriptionData
 from ogive.wire.bodies.config import SubscriptionGroupConfig, TopicConfig
-from ogive.wire.bodies.fields import dumps, get_field, get_list, loads_object, queue_map_dumps, queue_to_json
+from ogive.wire.bodies.fields import (
+    dumps,
+    get_field,
+    get_list,
+    loads_object,
+    queue_map_dumps,
+    queue_to_json,
+)
 
-MAX_LISTED: Final = 10_000  # topics or groups that one request makes
+# topics or groups that one request makes
+MAX_LISTED: Final = 10_000
 
 
 def topic_configs_loads(body: bytes) -> list[TopicConfig]:
@@ -19,12 +27,17 @@ def topic_configs_loads(body: bytes) -> list[TopicConfig]:
 
 def group_configs_loads(body: bytes) -> list[SubscriptionGroupConfig]:
     """Body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST. Source: SubscriptionGroupList.java."""
-    return get_list(loads_object(body), "groupConfigList", SubscriptionGroupConfig.from_json, MAX_LISTED)
+    return get_list(
+        loads_object(body), "groupConfigList", SubscriptionGroupConfig.from_json, MAX_LISTED
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerInfo:
-    """A producer in GET_ALL_PRODUCER_INFO; *seen_ms* is the time of its last heartbeat. Source: ProducerInfo.java."""
+    """A producer in GET_ALL_PRODUCER_INFO; *seen_ms* is the time of its last heartbeat.
+
+    Source: ProducerInfo.java.
+    """
 
     client_id: str
     address: str
@@ -37,27 +50,37 @@ class ProducerInfo:
             "clientId": self.client_id,
             "language": self.language,
             "lastUpdateTimestamp": self.seen_ms,
-            "remoteIP": f"/{self.address}",  # as Java prints a socket's address
+            # as Java prints a socket's address
+            "remoteIP": f"/{self.address}",
             "version": self.version,
         }
 
 
 def producer_table_dumps(groups: Mapping[str, Iterable[ProducerInfo]]) -> bytes:
     """Source: ProducerTableInfo.java."""
-    return dumps({"data": {group: [info.to_json() for info in infos] for group, infos in groups.items()}})
+    return dumps(
+        {"data": {group: [info.to_json() for info in infos] for group, infos in groups.items()}}
+    )
 
 
 def group_status_dumps(clients: Mapping[str, Mapping[MessageQueue, int]]) -> bytes:
-    """Answer of INVOKE_BROKER_TO_GET_CONSUMER_STATUS: offsets by client and queue. Source: GetConsumerStatusBody.java."""
+    """Answer of INVOKE_BROKER_TO_GET_CONSUMER_STATUS: offsets by client and queue.
+
+    Source: GetConsumerStatusBody.java.
+    """
     tables = (
-        f"{dumps(name).decode()}:{queue_map_dumps((queue, str(at)) for queue, at in table.items())}" for name, table in clients.items()
+        f"{dumps(name).decode()}:{queue_map_dumps((queue, str(at)) for queue, at in table.items())}"
+        for name, table in clients.items()
     )
     return f'{{"consumerTable":{{{",".join(tables)}}},"messageQueueTable":{{}}}}'.encode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueEntry:
-    """One consume-queue entry in QUERY_CONSUME_QUEUE. *passes*: whether the group's filter lets it pass. Source: ConsumeQueueData.java."""
+    """One consume-queue entry in QUERY_CONSUME_QUEUE.
+
+    *passes*: whether the group's filter lets it pass. Source: ConsumeQueueData.java.
+    """
 
     commitlog_offset: int
     size: int
@@ -77,7 +100,11 @@ class QueueEntry:
 
 
 def queue_entries_dumps(
-    entries: Iterable[QueueEntry], first: int, end: int, subscription: SubscriptionData | None, filter_data: str | None
+    entries: Iterable[QueueEntry],
+    first: int,
+    end: int,
+    subscription: SubscriptionData | None,
+    filter_data: str | None,
 ) -> bytes:
     """Source: QueryConsumeQueueResponseBody.java."""
     return dumps(
@@ -91,9 +118,17 @@ def queue_entries_dumps(
     )
 
 
-def group_subscription_dumps(group: str, topic: str, subscription: SubscriptionData | None) -> bytes:
+def group_subscription_dumps(
+    group: str, topic: str, subscription: SubscriptionData | None
+) -> bytes:
     """Answer of QUERY_SUBSCRIPTION_BY_CONSUMER. Source: QuerySubscriptionResponseBody.java."""
-    return dumps({"group": group, "subscriptionData": None if subscription is None else subscription.to_json(), "topic": topic})
+    return dumps(
+        {
+            "group": group,
+            "subscriptionData": None if subscription is None else subscription.to_json(),
+            "topic": topic,
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +155,13 @@ class AssignmentQuery:
 
 def pull_assignments_dumps(queues: Iterable[MessageQueue]) -> bytes:
     """Answer of QUERY_ASSIGNMENT: queues to be pulled. Source: QueryAssignmentResponseBody.java."""
-    return dumps({"messageQueueAssignments": [{"messageQueue": queue_to_json(queue), "mode": "PULL"} for queue in queues]})
+    return dumps(
+        {
+            "messageQueueAssignments": [
+                {"messageQueue": queue_to_json(queue), "mode": "PULL"} for queue in queues
+            ]
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,16 @@ from typing import Any, Final, Self
 
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
-from ogive.wire.bodies.fields import as_object, as_text, dumps, get_field, get_list, loads_object, queue_from_json, queue_to_json
+from ogive.wire.bodies.fields import (
+    as_object,
+    as_text,
+    dumps,
+    get_field,
+    get_list,
+    loads_object,
+    queue_from_json,
+    queue_to_json,
+)
 from ogive.wire.message import java_hash
 
 SQL92: Final = "SQL92"
@@ -14,7 +23,10 @@ SQL92: Final = "SQL92"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionData:
-    """What a group wants of a topic. Brokers filter by *codes* (Java hashes of the tags). Source: SubscriptionData.java."""
+    """What a group wants of a topic.
+
+    Brokers filter by *codes* (Java hashes of the tags). Source: SubscriptionData.java.
+    """
 
     topic: str
     expression: str = "*"
@@ -27,10 +39,18 @@ class SubscriptionData:
     @classmethod
     def of_tags(cls, topic: str, expression: str = "*", version: int = 0) -> Self:
         """``a || b``, or ``*`` (also empty) for all."""
-        words = tuple(dict.fromkeys(word.strip() for word in expression.split("||") if word.strip()))
+        words = tuple(
+            dict.fromkeys(word.strip() for word in expression.split("||") if word.strip())
+        )
         if not words or words == ("*",):
             return cls(topic=topic, version=version)
-        return cls(topic=topic, expression=expression, tags=words, codes=tuple(java_hash(word) for word in words), version=version)
+        return cls(
+            topic=topic,
+            expression=expression,
+            tags=words,
+            codes=tuple(java_hash(word) for word in words),
+            version=version,
+        )
 
     @classmethod
     def of_sql(cls, topic: str, expression: str, version: int = 0) -> Self:
@@ -69,9 +89,12 @@ def _code(value: Any) -> int:
         raise ProtocolError("codeSet holds something that is no integer") from None
 
 
-MAX_GROUPS: Final = 1_024  # producers', and as many of consumers, in a heartbeat that is read; a broker takes fewer
-MAX_SUBSCRIPTIONS: Final = 20_000  # of all groups in a heartbeat
-MAX_LOCKED: Final = 65_536  # queues that are locked or given back at once
+# producers', and as many of consumers, in a heartbeat that is read; a broker takes fewer
+MAX_GROUPS: Final = 1_024
+# of all groups in a heartbeat
+MAX_SUBSCRIPTIONS: Final = 20_000
+# queues that are locked or given back at once
+MAX_LOCKED: Final = 65_536
 CONSUME_TYPES: Final = ("CONSUME_ACTIVELY", "CONSUME_PASSIVELY", "CONSUME_POP")
 MESSAGE_MODELS: Final = ("BROADCASTING", "CLUSTERING")
 CONSUME_FROM_WHERE: Final = (
@@ -123,7 +146,9 @@ class ConsumerData:
             group=get_field(obj, "groupName", str, ""),
             consume_type=_enum(obj, "consumeType", CONSUME_TYPES, "CONSUME_PASSIVELY"),
             message_model=_enum(obj, "messageModel", MESSAGE_MODELS, "CLUSTERING"),
-            consume_from_where=_enum(obj, "consumeFromWhere", CONSUME_FROM_WHERE, "CONSUME_FROM_LAST_OFFSET"),
+            consume_from_where=_enum(
+                obj, "consumeFromWhere", CONSUME_FROM_WHERE, "CONSUME_FROM_LAST_OFFSET"
+            ),
             subscriptions=tuple(get_list(obj, "subscriptionDataSet", SubscriptionData.from_json)),
             unit_mode=get_field(obj, "unitMode", bool, False),
         )
@@ -135,7 +160,10 @@ def _producer_group(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatData:
-    """Source: HeartbeatData.java. *without_sub*: the subscriptions are left out because the broker knows them (fingerprint)."""
+    """Source: HeartbeatData.java.
+
+    *without_sub*: the subscriptions are left out because the broker knows them (fingerprint).
+    """
 
     client_id: str
     producers: tuple[str, ...] = ()
@@ -158,8 +186,13 @@ class HeartbeatData:
     def decode(cls, body: bytes) -> Self:
         obj = loads_object(body)
         groups = get_field(obj, "consumerDataSet", list, [])
-        subscriptions = [group.get("subscriptionDataSet") for group in groups if isinstance(group, dict)]
-        if sum([len(found) for found in subscriptions if isinstance(found, list)]) > MAX_SUBSCRIPTIONS:
+        subscriptions = [
+            group.get("subscriptionDataSet") for group in groups if isinstance(group, dict)
+        ]
+        if (
+            sum([len(found) for found in subscriptions if isinstance(found, list)])
+            > MAX_SUBSCRIPTIONS
+        ):
             raise ProtocolError(f"a heartbeat holds more than {MAX_SUBSCRIPTIONS} subscriptions")
         return cls(
             client_id=get_field(obj, "clientID", str, ""),
@@ -180,7 +213,14 @@ class LockBatchBody:
 
     def encode(self) -> bytes:
         queues = [queue_to_json(queue) for queue in self.queues]
-        return dumps({"clientId": self.client_id, "consumerGroup": self.group, "mqSet": queues, "onlyThisBroker": False})
+        return dumps(
+            {
+                "clientId": self.client_id,
+                "consumerGroup": self.group,
+                "mqSet": queues,
+                "onlyThisBroker": False,
+            }
+        )
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
@@ -220,7 +260,12 @@ class Connection:
     version: int
 
     def to_json(self) -> dict[str, Any]:
-        return {"clientAddr": self.address, "clientId": self.client_id, "language": self.language, "version": self.version}
+        return {
+            "clientAddr": self.address,
+            "clientId": self.client_id,
+            "language": self.language,
+            "version": self.version,
+        }
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -250,7 +295,9 @@ class ConsumerConnection:
                 "consumeFromWhere": self.consume_from_where,
                 "consumeType": self.consume_type,
                 "messageModel": self.message_model,
-                "subscriptionTable": {topic: s.to_json() for topic, s in self.subscriptions.items()},
+                "subscriptionTable": {
+                    topic: s.to_json() for topic, s in self.subscriptions.items()
+                },
             }
         )
 

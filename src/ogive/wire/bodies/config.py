@@ -9,7 +9,10 @@ from ogive.wire.bodies.fields import PERM_READ, PERM_WRITE, as_object, get_field
 
 @dataclass(frozen=True, slots=True)
 class DataVersion:
-    """Equal versions mean equal tables; *counter* grows with each change. Source: DataVersion.java."""
+    """Equal versions mean equal tables; *counter* grows with each change.
+
+    Source: DataVersion.java.
+    """
 
     counter: int = 0
     timestamp: int = 0
@@ -19,12 +22,20 @@ class DataVersion:
         return type(self)(self.counter + 1, now_ms, self.state_version)
 
     def to_json(self) -> dict[str, Any]:
-        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
+        return {
+            "counter": self.counter,
+            "stateVersion": self.state_version,
+            "timestamp": self.timestamp,
+        }
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
         obj = as_object(value, "data version")
-        return cls(get_field(obj, "counter", int, 0), get_field(obj, "timestamp", int, 0), get_field(obj, "stateVersion", int, 0))
+        return cls(
+            get_field(obj, "counter", int, 0),
+            get_field(obj, "timestamp", int, 0),
+            get_field(obj, "stateVersion", int, 0),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +86,8 @@ DEFAULT_RETRY_POLICY: Final[Mapping[str, Any]] = {"type": "CUSTOMIZED"}
 class SubscriptionGroupConfig:
     """A consumer group at one broker. Source: SubscriptionGroupConfig.java, 5.5.
 
-    *attributes* of a request are changes: "+name" with the value, or "-name". *retry_policy* and *subscriptions* are as they came.
+    *attributes* of a request are changes: "+name" with the value, or "-name". *retry_policy* and
+    *subscriptions* are as they came.
     """
 
     name: str
@@ -119,7 +131,9 @@ class SubscriptionGroupConfig:
     def from_json(cls, value: Any) -> Self:
         obj = as_object(value, "group configuration")
         attributes = as_object(obj.get("attributes") or {}, "group attributes")
-        subscriptions = get_list(obj, "subscriptionDataSet", lambda item: as_object(item, "subscription of a group"))
+        subscriptions = get_list(
+            obj, "subscriptionDataSet", lambda item: as_object(item, "subscription of a group")
+        )
         return cls(
             name=get_field(obj, "groupName", str, ""),
             consume_enable=get_field(obj, "consumeEnable", bool, True),
@@ -130,10 +144,14 @@ class SubscriptionGroupConfig:
             retry_max_times=get_field(obj, "retryMaxTimes", int, 16),
             broker_id=get_field(obj, "brokerId", int, 0),
             which_broker_when_consume_slowly=get_field(obj, "whichBrokerWhenConsumeSlowly", int, 1),
-            notify_consumer_ids_changed=get_field(obj, "notifyConsumerIdsChangedEnable", bool, True),
+            notify_consumer_ids_changed=get_field(
+                obj, "notifyConsumerIdsChangedEnable", bool, True
+            ),
             consume_timeout_minutes=get_field(obj, "consumeTimeoutMinute", int, 15),
             sys_flag=get_field(obj, "groupSysFlag", int, 0),
             attributes={str(k): "" if v is None else str(v) for k, v in attributes.items()},
-            retry_policy=as_object(obj.get("groupRetryPolicy") or DEFAULT_RETRY_POLICY, "retry policy"),
+            retry_policy=as_object(
+                obj.get("groupRetryPolicy") or DEFAULT_RETRY_POLICY, "retry policy"
+            ),
             subscriptions=None if obj.get("subscriptionDataSet") is None else tuple(subscriptions),
         )

@@ -26,8 +26,12 @@ def loads_object(raw: bytes | str) -> dict[str, Any]:
 
 
 def loads_table(raw: bytes | str) -> dict[str, Any]:
-    """The same of an answer with a table of all queues, topics or groups, which only commands and the console read."""
-    return as_object(java_json.loads(raw, bounded=True, java_values=java_json.MAX_TABLE_VALUES), "body")
+    """The same of an answer with a table of all queues, topics or groups, which only commands and
+    the console read.
+    """
+    return as_object(
+        java_json.loads(raw, bounded=True, java_values=java_json.MAX_TABLE_VALUES), "body"
+    )
 
 
 def as_object(value: Any, name: str) -> dict[str, Any]:
@@ -37,7 +41,10 @@ def as_object(value: Any, name: str) -> dict[str, Any]:
 
 
 def get_field(obj: Mapping[str, Any], name: str, kind: type[T], default: T) -> T:
-    """A member of the right type; absent and null mean the default. Numbers may also stand as text."""
+    """A member of the right type; absent and null mean the default.
+
+    Numbers may also stand as text.
+    """
     value = obj.get(name)
     if value is None:
         return default
@@ -53,8 +60,13 @@ def get_field(obj: Mapping[str, Any], name: str, kind: type[T], default: T) -> T
     return value
 
 
-def get_list(obj: Mapping[str, Any], name: str, item: Callable[[Any], T], most: int | None = None) -> list[T]:
-    """*most*: with more nothing is made of any of them. A list of empty objects is read 50 times faster than they become ours."""
+def get_list(
+    obj: Mapping[str, Any], name: str, item: Callable[[Any], T], most: int | None = None
+) -> list[T]:
+    """*most*: with more nothing is made of any of them.
+
+    A list of empty objects is read 50 times faster than they become ours.
+    """
     values = get_field(obj, name, list, [])
     if most is not None and len(values) > most:
         raise ProtocolError(f"member {name} holds {len(values)}, {most} are the limit")
@@ -73,14 +85,23 @@ def queue_to_json(queue: MessageQueue) -> dict[str, Any]:
 
 def queue_from_json(value: Any) -> MessageQueue:
     obj = as_object(value, "message queue")
-    return MessageQueue(get_field(obj, "topic", str, ""), get_field(obj, "brokerName", str, ""), get_field(obj, "queueId", int, 0))
+    return MessageQueue(
+        get_field(obj, "topic", str, ""),
+        get_field(obj, "brokerName", str, ""),
+        get_field(obj, "queueId", int, 0),
+    )
 
 
 def queue_map_dumps(table: Iterable[tuple[MessageQueue, str]]) -> str:
-    """A map keyed by queue as Java's parser wants it: the key is an object, unquoted. Values are JSON text already."""
-    quoted = functools.cache(json.dumps)  # a name stands in the keys of many queues
+    """A map keyed by queue as Java's parser wants it: the key is an object, unquoted.
+
+    Values are JSON text already.
+    """
+    # a name stands in the keys of many queues
+    quoted = functools.cache(json.dumps)
     rows = [
-        f'{{"brokerName":{quoted(queue.broker_name)},"queueId":{queue.queue_id},"topic":{quoted(queue.topic)}}}:{value}'
+        f'{{"brokerName":{quoted(queue.broker_name)},"queueId":{queue.queue_id},'
+        f'"topic":{quoted(queue.topic)}}}:{value}'
         for queue, value in table
     ]
     return f"{{{','.join(rows)}}}"

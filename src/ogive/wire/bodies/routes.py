@@ -9,7 +9,15 @@ from typing import Any, Final, Self
 from ogive.errors import ProtocolError
 from ogive.wire import java_json
 from ogive.wire.bodies.config import DataVersion, TopicConfig
-from ogive.wire.bodies.fields import MAX_REGISTERED_TOPICS, as_object, as_text, dumps, get_field, get_list, loads_object
+from ogive.wire.bodies.fields import (
+    MAX_REGISTERED_TOPICS,
+    as_object,
+    as_text,
+    dumps,
+    get_field,
+    get_list,
+    loads_object,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +47,9 @@ class QueueData:
             read_queues=_queue_count(obj, "readQueueNums"),
             write_queues=_queue_count(obj, "writeQueueNums"),
             perm=get_field(obj, "perm", int, 0),
-            topic_sys_flag=get_field(obj, "topicSysFlag", int, get_field(obj, "topicSynFlag", int, 0)),
+            topic_sys_flag=get_field(
+                obj, "topicSysFlag", int, get_field(obj, "topicSynFlag", int, 0)
+            ),
         )
 
 
@@ -79,22 +89,35 @@ class BrokerData:
     def from_json(cls, value: Any) -> Self:
         obj = as_object(value, "broker data")
         try:
-            addresses = {int(k): as_text(v) for k, v in get_field(obj, "brokerAddrs", dict, {}).items()}
+            addresses = {
+                int(k): as_text(v) for k, v in get_field(obj, "brokerAddrs", dict, {}).items()
+            }
         except ValueError:
             raise ProtocolError("a broker id is no integer") from None
-        return cls(cluster=get_field(obj, "cluster", str, ""), broker_name=get_field(obj, "brokerName", str, ""), addresses=addresses)
+        return cls(
+            cluster=get_field(obj, "cluster", str, ""),
+            broker_name=get_field(obj, "brokerName", str, ""),
+            addresses=addresses,
+        )
 
 
 MAX_BROKERS: Final = 4_096
-"""Of one answer, counting each name and each address: a client keeps a connection to all of them, and sends them heartbeats."""
+"""Of one answer, counting each name and each address: a client keeps a connection to all of them,
+and sends them heartbeats.
+"""
 
 
 def check_brokers(brokers: Iterable[BrokerData]) -> tuple[BrokerData, ...]:
     """*brokers*, if they are no more than a client may have to talk to. Raises ProtocolError."""
     found = tuple(brokers)
-    for what, count in (("brokers", len(found)), ("addresses of brokers", sum(len(broker.addresses) for broker in found))):
+    for what, count in (
+        ("brokers", len(found)),
+        ("addresses of brokers", sum(len(broker.addresses) for broker in found)),
+    ):
         if count > MAX_BROKERS:
-            raise ProtocolError(f"a name server's answer holds {count} {what}: {MAX_BROKERS} are the limit")
+            raise ProtocolError(
+                f"a name server's answer holds {count} {what}: {MAX_BROKERS} are the limit"
+            )
     return found
 
 
@@ -105,12 +128,15 @@ class TopicRouteData:
     queues: tuple[QueueData, ...]
     brokers: tuple[BrokerData, ...]
     order_topic_conf: str | None = None
-    filter_servers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by broker address; of brokers before 5.0 only
+    # by broker address; of brokers before 5.0 only
+    filter_servers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {
             "brokerDatas": [broker.to_json() for broker in self.brokers],
-            "filterServerTable": {address: list(servers) for address, servers in self.filter_servers.items()},
+            "filterServerTable": {
+                address: list(servers) for address, servers in self.filter_servers.items()
+            },
             "queueDatas": [queue.to_json() for queue in self.queues],
         }
         if self.order_topic_conf:
@@ -151,11 +177,15 @@ class RegisterBrokerBody:
 
     @property
     def fits_compressed(self) -> bool:
-        """Whether the compressed form holds all that name servers read: it has no place for the flags of topics."""
+        """Whether the compressed form holds all that name servers read: it has no place for the
+        flags of topics.
+        """
         return not any(topic.sys_flag for topic in self.topics.values())
 
     def encode(self, *, compressed: bool = False) -> bytes:
-        """The JSON form, or the compressed one, a twentieth as long, which name servers read since 4.3."""
+        """The JSON form, or the compressed one, a twentieth as long, which name servers read since
+        4.3.
+        """
         if compressed:
             return zlib.compress(self._plain())
         return dumps(
@@ -164,7 +194,9 @@ class RegisterBrokerBody:
                 "topicConfigSerializeWrapper": {
                     "dataVersion": self.data_version.to_json(),
                     "mappingDataVersion": DataVersion().to_json(),
-                    "topicConfigTable": {name: config.to_json() for name, config in self.topics.items()},
+                    "topicConfigTable": {
+                        name: config.to_json() for name, config in self.topics.items()
+                    },
                     "topicQueueMappingDetailMap": {},
                     "topicQueueMappingInfoMap": {},
                 },
@@ -172,14 +204,27 @@ class RegisterBrokerBody:
         )
 
     def _plain(self) -> bytes:
-        """As ``_decode_compressed`` reads it. Lines end before the attributes, which no name server reads: 4.9 refuses them."""
-        lines = (f"{name} {t.read_queues} {t.write_queues} {t.perm} {t.filter_type}".encode() for name, t in self.topics.items())
-        version, filter_servers = dumps(self.data_version.to_json()), dumps(list(self.filter_servers))
+        """As ``_decode_compressed`` reads it.
+
+        Lines end before the attributes, which no name server reads: 4.9 refuses them.
+        """
+        lines = (
+            f"{name} {t.read_queues} {t.write_queues} {t.perm} {t.filter_type}".encode()
+            for name, t in self.topics.items()
+        )
+        version, filter_servers = (
+            dumps(self.data_version.to_json()),
+            dumps(list(self.filter_servers)),
+        )
         count, no_mappings = len(self.topics).to_bytes(4), bytes(4)
-        return b"".join((_sized(version), count, *map(_sized, lines), _sized(filter_servers), no_mappings))
+        return b"".join(
+            (_sized(version), count, *map(_sized, lines), _sized(filter_servers), no_mappings)
+        )
 
     @classmethod
-    def decode(cls, body: bytes, *, compressed: bool, max_inflated_bytes: int = 16 * 1024 * 1024) -> Self:
+    def decode(
+        cls, body: bytes, *, compressed: bool, max_inflated_bytes: int = 16 * 1024 * 1024
+    ) -> Self:
         if compressed:
             return cls._decode_compressed(body, max_inflated_bytes)
         obj = loads_object(body)
@@ -194,14 +239,18 @@ class RegisterBrokerBody:
 
     @classmethod
     def _decode_compressed(cls, body: bytes, limit: int) -> Self:
-        """int n, data version JSON; int count, count times int n and "name readQ writeQ perm filterType attributesJson"; ..."""
+        """int n, data version JSON; int count, count times int n and "name readQ writeQ perm
+        filterType attributesJson"; ...
+        """
         inflater = zlib.decompressobj()
         try:
             plain = inflater.decompress(body, limit)
         except zlib.error as exc:
             raise ProtocolError(f"registration is no zlib stream: {exc}") from None
         if not inflater.eof:
-            raise ProtocolError(f"registration ends in the middle, or inflates to more than {limit} bytes")
+            raise ProtocolError(
+                f"registration ends in the middle, or inflates to more than {limit} bytes"
+            )
         at = 0
 
         def number() -> int:
@@ -215,7 +264,9 @@ class RegisterBrokerBody:
             nonlocal at
             size = number()
             if size > len(plain) - at:
-                raise ProtocolError(f"registration declares {size} bytes where {len(plain) - at} are left")
+                raise ProtocolError(
+                    f"registration declares {size} bytes where {len(plain) - at} are left"
+                )
             at += size
             try:
                 return plain[at - size : at].decode()
@@ -229,7 +280,11 @@ class RegisterBrokerBody:
         filter_servers = java_json.loads(text(), bounded=True) if at < len(plain) else []
         if not isinstance(filter_servers, list):
             raise ProtocolError("the filter-server list is no list")
-        return cls(data_version=version, topics={t.name: t for t in topics}, filter_servers=tuple(map(as_text, filter_servers)))
+        return cls(
+            data_version=version,
+            topics={t.name: t for t in topics},
+            filter_servers=tuple(map(as_text, filter_servers)),
+        )
 
 
 def _sized(text: bytes) -> bytes:
@@ -238,11 +293,15 @@ def _sized(text: bytes) -> bytes:
 
 def _check_count(count: int) -> None:
     if count > MAX_REGISTERED_TOPICS:
-        raise ProtocolError(f"{count} topics in one registration are over the limit of {MAX_REGISTERED_TOPICS}")
+        raise ProtocolError(
+            f"{count} topics in one registration are over the limit of {MAX_REGISTERED_TOPICS}"
+        )
 
 
 def _attributes(text: str) -> dict[str, Any]:
-    """Plain JSON: in Java's dialect those of all topics together would take a server ten seconds."""
+    """Plain JSON: in Java's dialect those of all topics together would take a server ten
+    seconds.
+    """
     return as_object(java_json.loads(text, bounded=True, java_values=0), "topic attributes")
 
 
@@ -279,18 +338,29 @@ class ClusterInfo:
 
     def encode(self) -> bytes:
         """Broker ids bare, as Java's parser of this body expects them."""
-        clusters = json.dumps({name: list(members) for name, members in self.clusters.items()}, separators=(",", ":"))
+        clusters = json.dumps(
+            {name: list(members) for name, members in self.clusters.items()}, separators=(",", ":")
+        )
         lost = f',"lostBrokers":{_broker_table(self.lost)}' if self.lost else ""
-        return f'{{"brokerAddrTable":{_broker_table(self.brokers)},"clusterAddrTable":{clusters}{lost}}}'.encode()
+        return (
+            f'{{"brokerAddrTable":{_broker_table(self.brokers)},"clusterAddrTable":{clusters}'
+            f"{lost}}}"
+        ).encode()
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
         obj = loads_object(body)
         clusters = get_field(obj, "clusterAddrTable", dict, {})
         return cls(
-            brokers={str(k): BrokerData.from_json(v) for k, v in get_field(obj, "brokerAddrTable", dict, {}).items()},
+            brokers={
+                str(k): BrokerData.from_json(v)
+                for k, v in get_field(obj, "brokerAddrTable", dict, {}).items()
+            },
             clusters={str(name): tuple(get_list(clusters, name, as_text)) for name in clusters},
-            lost={str(k): BrokerData.from_json(v) for k, v in get_field(obj, "lostBrokers", dict, {}).items()},
+            lost={
+                str(k): BrokerData.from_json(v)
+                for k, v in get_field(obj, "lostBrokers", dict, {}).items()
+            },
         )
 
 

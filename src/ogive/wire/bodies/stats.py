@@ -30,7 +30,10 @@ class TopicOffset:
     last_update_timestamp: int
 
     def json_text(self) -> str:
-        return f'{{"lastUpdateTimestamp":{self.last_update_timestamp},"maxOffset":{self.max_offset},"minOffset":{self.min_offset}}}'
+        return (
+            f'{{"lastUpdateTimestamp":{self.last_update_timestamp},"maxOffset":{self.max_offset}'
+            f',"minOffset":{self.min_offset}}}'
+        )
 
     @classmethod
     def from_json(cls, value: Any) -> Self:
@@ -44,7 +47,10 @@ class TopicOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetWrapper:
-    """One queue in GET_CONSUME_STATS: where the queue ends, where the group stands. Source: OffsetWrapper.java."""
+    """One queue in GET_CONSUME_STATS: where the queue ends, where the group stands.
+
+    Source: OffsetWrapper.java.
+    """
 
     broker_offset: int
     consumer_offset: int
@@ -85,7 +91,9 @@ def consume_stats_dumps(table: Mapping[MessageQueue, OffsetWrapper], consume_tps
 
 
 class StatsOfGroup(NamedTuple):
-    """A group's place on one topic: what consume_stats_dumps() makes of it, as text, and the messages of all its queues."""
+    """A group's place on one topic: what consume_stats_dumps() makes of it, as text, and the
+    messages of all its queues.
+    """
 
     text: str
     behind: int
@@ -102,7 +110,10 @@ class StatsOfGroup(NamedTuple):
 
 def broker_consume_stats_dumps(address: str, groups: Mapping[str, Sequence[StatsOfGroup]]) -> bytes:
     """Body of GET_BROKER_CONSUME_STATS. Source: ConsumeStatsList.java."""
-    parts = [f"{{{json.dumps(group)}:[{','.join([topic.text for topic in topics])}]}}" for group, topics in groups.items()]
+    parts = [
+        f"{{{json.dumps(group)}:[{','.join([topic.text for topic in topics])}]}}"
+        for group, topics in groups.items()
+    ]
     behind = sum([topic.behind for topics in groups.values() for topic in topics])
     in_flight = sum([topic.in_flight for topics in groups.values() for topic in topics])
     head = f'"brokerAddr":{json.dumps(address)},"consumeStatsList":[{",".join(parts)}]'
@@ -110,7 +121,10 @@ def broker_consume_stats_dumps(address: str, groups: Mapping[str, Sequence[Stats
 
 
 class StatsItem(NamedTuple):
-    """One window of VIEW_BROKER_STATS_DATA: a sum, and what it is a second and a call. Source: BrokerStatsItem.java."""
+    """One window of VIEW_BROKER_STATS_DATA: a sum, and what it is a second and a call.
+
+    Source: BrokerStatsItem.java.
+    """
 
     total: int
     per_second: float
@@ -122,13 +136,16 @@ class StatsItem(NamedTuple):
 
 def stats_dumps(minute: StatsItem, hour: StatsItem, day: StatsItem) -> bytes:
     """Source: BrokerStatsData.java."""
-    return dumps({"statsDay": day.to_json(), "statsHour": hour.to_json(), "statsMinute": minute.to_json()})
+    return dumps(
+        {"statsDay": day.to_json(), "statsHour": hour.to_json(), "statsMinute": minute.to_json()}
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeTimeSpan:
-    """Store times of a queue's first and last message and of the one last consumed; how long the next one waits. ms. Source:
-    QueueTimeSpan.java."""
+    """Store times of a queue's first and last message and of the one last consumed; how long the
+    next one waits. ms. Source: QueueTimeSpan.java.
+    """
 
     queue: MessageQueue
     first_ms: int
@@ -163,14 +180,23 @@ def consume_tps_loads(body: bytes) -> float:
     return float(value)
 
 
-def _queue_table(body: bytes, row: Callable[[Any], T], name: str = "offsetTable") -> dict[MessageQueue, T]:
+def _queue_table(
+    body: bytes, row: Callable[[Any], T], name: str = "offsetTable"
+) -> dict[MessageQueue, T]:
     table = get_field(loads_table(body), name, dict, {})
-    return {queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row(value) for key, value in table.items()}
+    return {
+        queue_from_json(java_json.loads(key) if isinstance(key, str) else key): row(value)
+        for key, value in table.items()
+    }
 
 
 def offset_table_dumps(table: Mapping[MessageQueue, int]) -> bytes:
-    """Offsets by queue: body of RESET_CONSUMER_CLIENT_OFFSET, and a broadcasting consumer's file. Source: OffsetSerializeWrapper.java."""
-    return f'{{"offsetTable":{queue_map_dumps((queue, str(offset)) for queue, offset in table.items())}}}'.encode()
+    """Offsets by queue: body of RESET_CONSUMER_CLIENT_OFFSET, and a broadcasting consumer's file.
+
+    Source: OffsetSerializeWrapper.java.
+    """
+    rows = queue_map_dumps((queue, str(offset)) for queue, offset in table.items())
+    return f'{{"offsetTable":{rows}}}'.encode()
 
 
 def offset_table_loads(body: bytes) -> dict[MessageQueue, int]:

@@ -20,7 +20,9 @@ class CreateGroupListRequest(Header):
 
 
 class InvokeGetConsumerStatusRequest(Header):
-    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): *client_addr*, if given, is the id of the only client that is asked."""
+    """INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223): *client_addr*, if given, is the id of the only
+    client that is asked.
+    """
 
     code = RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
     topic: str

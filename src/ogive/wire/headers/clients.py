@@ -94,7 +94,10 @@ class GetConsumerRunningInfoRequest(Header):
 
 
 class ConsumeMessageDirectlyRequest(Header):
-    """CONSUME_MESSAGE_DIRECTLY (309); the message is the body. Source: ConsumeMessageDirectlyResultRequestHeader.java, 5.3."""
+    """CONSUME_MESSAGE_DIRECTLY (309); the message is the body.
+
+    Source: ConsumeMessageDirectlyResultRequestHeader.java, 5.3.
+    """
 
     code = RequestCode.CONSUME_MESSAGE_DIRECTLY
     consumer_group: str
@@ -105,7 +108,10 @@ class ConsumeMessageDirectlyRequest(Header):
 
 
 class ResetConsumerOffsetRequest(Header):
-    """RESET_CONSUMER_CLIENT_OFFSET (220), broker to consumer; the offsets are the body. Source: ResetOffsetRequestHeader.java, 5.3."""
+    """RESET_CONSUMER_CLIENT_OFFSET (220), broker to consumer; the offsets are the body.
+
+    Source: ResetOffsetRequestHeader.java, 5.3.
+    """
 
     code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
     topic: str

@@ -1,6 +1,7 @@
 """One codec for all headers: it reads their declarations.
 
-A field's name on the wire is its Python name in camelCase, unless metadata says otherwise; a field with a default is optional.
+A field's name on the wire is its Python name in camelCase, unless metadata says otherwise; a field
+with a default is optional.
 """
 
 import dataclasses
@@ -27,17 +28,22 @@ def wire(name: str, **options: Any) -> Any:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(wire,))
 class Header:
-    """Base of all headers; *code* is set on requests only. What derives from it is a frozen dataclass with keyword-only fields.
+    """Base of all headers; *code* is set on requests only.
 
-    It becomes one when the first header of its class is made: that takes half a millisecond, there are over a hundred classes, and a
-    process needs a few of them.
+    What derives from it is a frozen dataclass with keyword-only fields.
+
+    It becomes one when the first header of its class is made: that takes half a millisecond, there
+    are over a hundred classes, and a process needs a few of them.
     """
 
     code: ClassVar[int]
 
     def __init_subclass__(cls) -> None:
         if Header not in cls.__bases__ and cls.__annotations__:
-            raise TypeError(f"{cls.__name__}: a header that derives from another has its constructor, and so no fields of its own")
+            raise TypeError(
+                f"{cls.__name__}: a header that derives from another has its constructor, and so "
+                "no fields of its own"
+            )
 
     def __init__(self, **values: Any) -> None:
         """Until the class has its own."""
@@ -45,7 +51,8 @@ class Header:
         self.__init__(**values)  # type: ignore[misc]  # the class's own, from here on
 
 
-_making: Final = threading.Lock()  # a class must not become a dataclass twice: the second time its fields have lost their metadata
+# a class must not become a dataclass twice: the second time its fields have lost their metadata
+_making: Final = threading.Lock()
 
 
 def _made(cls: type[H]) -> type[H]:
@@ -98,12 +105,21 @@ def encode_header(header: Header) -> dict[str, str]:
         value = getattr(header, f.name)
         if value is None:
             continue
-        out[f.wire] = value if f.kind is str else ("true" if value else "false") if f.kind is bool else str(value)
+        out[f.wire] = (
+            value
+            if f.kind is str
+            else ("true" if value else "false")
+            if f.kind is bool
+            else str(value)
+        )
     return out
 
 
 def decode_header(cls: type[H], ext: Mapping[str, str]) -> H:
-    """The header in *ext*. Raises ProtocolError that names the field which is missing or no number."""
+    """The header in *ext*.
+
+    Raises ProtocolError that names the field which is missing or no number.
+    """
     values: dict[str, Any] = {}
     for f in fields_of(cls):
         text = ext.get(f.wire)
@@ -128,4 +144,8 @@ def _parse_bool(_: WireField, text: str) -> bool:
     return parse_bool(text)
 
 
-_PARSE: Final[dict[Any, Callable[[WireField, str], Any]]] = {int: _number(parse_long), Int32: _number(parse_int), bool: _parse_bool}
+_PARSE: Final[dict[Any, Callable[[WireField, str], Any]]] = {
+    int: _number(parse_long),
+    Int32: _number(parse_int),
+    bool: _parse_bool,
+}

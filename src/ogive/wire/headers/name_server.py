@@ -22,7 +22,10 @@ class GetBrokerClusterInfoRequest(Header):
 
 
 class RegisterBrokerRequest(Header):
-    """REGISTER_BROKER (103). *body_crc32* is the CRC-32 of the body without its sign bit; 0 switches the check off."""
+    """REGISTER_BROKER (103).
+
+    *body_crc32* is the CRC-32 of the body without its sign bit; 0 switches the check off.
+    """
 
     code = RequestCode.REGISTER_BROKER
     broker_name: str

@@ -110,10 +110,12 @@ class ViewMessageRequest(Header):
 
 
 class QueryMessageRequest(Header):
-    """QUERY_MESSAGE (12): by a key, or a unique key, in the index; by a tag with *index_type* T (5.5). Times in ms.
+    """QUERY_MESSAGE (12): by a key, or a unique key, in the index; by a tag with *index_type* T
+    (5.5). Times in ms.
 
-    Java's clients add ``_UNIQUE_KEY_QUERY=true`` for a unique key, which only sets *max_num* to 32. Ours leaves it out: brokers of 4.9
-    take it out of what they check a signature against, those of 5.x do not.
+    Java's clients add ``_UNIQUE_KEY_QUERY=true`` for a unique key, which only sets *max_num* to 32.
+    Ours leaves it out: brokers of 4.9 take it out of what they check a signature against, those of
+    5.x do not.
     """
 
     code = RequestCode.QUERY_MESSAGE
@@ -134,7 +136,10 @@ class QueryMessageResponse(Header):
 
 
 class ResetOffsetRequest(Header):
-    """INVOKE_BROKER_TO_RESET_OFFSET (222). A *timestamp* (ms) below 0 is the end; *queue_id* and *offset* count only in 5.x, -1 is none."""
+    """INVOKE_BROKER_TO_RESET_OFFSET (222).
+
+    A *timestamp* (ms) below 0 is the end; *queue_id* and *offset* count only in 5.x, -1 is none.
+    """
 
     code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
     topic: str
@@ -146,7 +151,10 @@ class ResetOffsetRequest(Header):
 
 
 class CloneGroupOffsetRequest(Header):
-    """CLONE_GROUP_OFFSET (314). Without a topic, those that *src_group* subscribes to or has progress on."""
+    """CLONE_GROUP_OFFSET (314).
+
+    Without a topic, those that *src_group* subscribes to or has progress on.
+    """
 
     code = RequestCode.CLONE_GROUP_OFFSET
     src_group: str

@@ -29,7 +29,9 @@ class SendMessageRequest(Header):
 
 
 class SendMessageRequestV2(Header):
-    """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): the same content under one-letter names."""
+    """SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): the same content under one-letter
+    names.
+    """
 
     code = RequestCode.SEND_MESSAGE_V2
     producer_group: str = wire("a")
@@ -49,7 +51,9 @@ class SendMessageRequestV2(Header):
 
 
 class SendMessageResponse(Header):
-    """*msg_id* is the broker's offset id, a comma list for a batch; *queue_offset* that of the first message."""
+    """*msg_id* is the broker's offset id, a comma list for a batch; *queue_offset* that of the
+    first message.
+    """
 
     msg_id: str
     queue_id: Int32
@@ -57,12 +61,16 @@ class SendMessageResponse(Header):
     transaction_id: str | None = None
     region: str | None = wire("MSG_REGION", default=None)
     trace_on: str | None = wire("TRACE_ON", default=None)
-    recall_handle: str | None = None  # of a timer message
-    batch_uniq_id: str | None = None  # of a batch that is stored as one record: its own key, and the answer has one id for all
+    # of a timer message
+    recall_handle: str | None = None
+    # of a batch that is stored as one record: its own key, and the answer has one id for all
+    batch_uniq_id: str | None = None
 
 
 class SendReplyMessageRequest(SendMessageRequest):
-    """SEND_REPLY_MESSAGE (324): a reply on its way to the client that REPLY_TO_CLIENT, one of its properties, names."""
+    """SEND_REPLY_MESSAGE (324): a reply on its way to the client that REPLY_TO_CLIENT, one of its
+    properties, names.
+    """
 
     code = RequestCode.SEND_REPLY_MESSAGE
 
@@ -74,7 +82,10 @@ class SendReplyMessageRequestV2(SendMessageRequestV2):
 
 
 class PushReplyMessageRequest(Header):
-    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client; hosts are ``ip:port``. Source: ReplyMessageRequestHeader.java."""
+    """PUSH_REPLY_MESSAGE_TO_CLIENT (326), broker to client; hosts are ``ip:port``.
+
+    Source: ReplyMessageRequestHeader.java.
+    """
 
     code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
     producer_group: str
@@ -94,7 +105,10 @@ class PushReplyMessageRequest(Header):
 
 
 class ConsumerSendMsgBackRequest(Header):
-    """CONSUMER_SEND_MSG_BACK (36). *offset* is a commit-log offset; *delay_level* below 0 means dead letter, 0 the broker's choice."""
+    """CONSUMER_SEND_MSG_BACK (36).
+
+    *offset* is a commit-log offset; *delay_level* below 0 means dead letter, 0 the broker's choice.
+    """
 
     code = RequestCode.CONSUMER_SEND_MSG_BACK
     offset: int
@@ -129,7 +143,9 @@ class RecallMessageResponse(Header):
 
 
 class EndTransactionRequest(Header):
-    """END_TRANSACTION (37). The offsets are those of the half message: *tran_state_table_offset* counts in its queue.
+    """END_TRANSACTION (37).
+
+    The offsets are those of the half message: *tran_state_table_offset* counts in its queue.
 
     *commit_or_rollback* is a ``Decision``.
     """
@@ -147,7 +163,10 @@ class EndTransactionRequest(Header):
 
 
 class CheckTransactionStateRequest(Header):
-    """CHECK_TRANSACTION_STATE (39), a broker's question; END_TRANSACTION answers it. Body: the half message, under its real topic."""
+    """CHECK_TRANSACTION_STATE (39), a broker's question; END_TRANSACTION answers it.
+
+    Body: the half message, under its real topic.
+    """
 
     code = RequestCode.CHECK_TRANSACTION_STATE
     tran_state_table_offset: int

@@ -19,7 +19,9 @@ from ogive.wire.message import StoredMessage, decode_stored, encode_properties, 
 from tests.raw_client import RawClient
 from tests.unit.transport.wire import ReadableWire
 
-compiled_only = pytest.mark.skipif(native is None, reason="without the compiled part there are no runs")
+compiled_only = pytest.mark.skipif(
+    native is None, reason="without the compiled part there are no runs"
+)
 
 
 class Socket(ReadableWire):
@@ -50,7 +52,10 @@ class Reads:
     async def answers(self, commands: list[RemotingCommand]) -> list[RemotingCommand]:
         """To requests of one read, in the order in which they come."""
         commands = [replace(command, opaque=opaque) for opaque, command in enumerate(commands)]
-        expected, found = sum(not command.flag & Flag.ONEWAY for command in commands), list[RemotingCommand]()
+        expected, found = (
+            sum(not command.flag & Flag.ONEWAY for command in commands),
+            list[RemotingCommand](),
+        )
         self.connection.data_received(b"".join(map(encode_command, commands)))
         async with asyncio.timeout(60):
             while len(found) < expected:
@@ -60,11 +65,26 @@ class Reads:
         return found
 
 
-def send(topic: str = "T", queue: int = 0, body: bytes = b"body", code: int = 310, flag: int = 0, **changed: Any) -> RemotingCommand:
+def send(
+    topic: str = "T",
+    queue: int = 0,
+    body: bytes = b"body",
+    code: int = 310,
+    flag: int = 0,
+    **changed: Any,
+) -> RemotingCommand:
     """*changed*: properties, or fields of the header by their letters."""
-    own = {"UNIQ_KEY": "7F00000100002A139A55AB9C3C3C0000"} | {name: value for name, value in changed.items() if len(name) > 1}
-    fields = RawClient.send_fields(topic, queue, encode_properties({name: value for name, value in own.items() if value}).decode())
-    fields |= {"k": "false", "m": "false"} | {name: value for name, value in changed.items() if len(name) == 1}
+    own = {"UNIQ_KEY": "7F00000100002A139A55AB9C3C3C0000"} | {
+        name: value for name, value in changed.items() if len(name) > 1
+    }
+    fields = RawClient.send_fields(
+        topic,
+        queue,
+        encode_properties({name: value for name, value in own.items() if value}).decode(),
+    )
+    fields |= {"k": "false", "m": "false"} | {
+        name: value for name, value in changed.items() if len(name) == 1
+    }
     return RemotingCommand(
         code,
         {name: str(value) for name, value in fields.items()},
@@ -77,7 +97,11 @@ def send(topic: str = "T", queue: int = 0, body: bytes = b"body", code: int = 31
 
 async def prepare(broker: Broker) -> Broker:
     """It has topics, and they are saved."""
-    for config in (TopicConfig(name="T"), TopicConfig(name="Another"), TopicConfig(name="Typed", attributes={"message.type": "NORMAL"})):
+    for config in (
+        TopicConfig(name="T"),
+        TopicConfig(name="Another"),
+        TopicConfig(name="Typed", attributes={"message.type": "NORMAL"}),
+    ):
         broker.context.topics.create_or_update(config)
     await broker.context.topics.saved()
     for topic in list(broker.context.topics.pending):
@@ -90,7 +114,8 @@ def records(broker: Broker) -> Iterator[StoredMessage]:
     store, at = broker.context.store, 0
     while at < store.stats().commitlog_end:
         record = store.record_at(at)
-        if record is None:  # the end of a segment
+        # the end of a segment
+        if record is None:
             at += store.segment_bytes - at % store.segment_bytes
             continue
         stored = decode_stored(record)
@@ -104,8 +129,10 @@ def records(broker: Broker) -> Iterator[StoredMessage]:
 def shown(answer: RemotingCommand) -> Any:
     fields = dict(answer.ext_fields)
     if "msgId" in fields:
-        fields["msgId"] = fields["msgId"][-16:]  # before it is the broker's port
-    fields.pop("recallHandle", None)  # it tells the time
+        # before it is the broker's port
+        fields["msgId"] = fields["msgId"][-16:]
+    # it tells the time
+    fields.pop("recallHandle", None)
     return answer.opaque, answer.code, answer.flag, answer.remark, fields
 
 
@@ -115,10 +142,18 @@ async def outcome(broker: Broker, reads: Reads, commands: list[RemotingCommand])
     await ctx.synced()
     traffic = ctx.traffic
     return {
-        "answers": sorted([shown(answer) for answer in answers], key=lambda answer: answer[0]),  # one of a new topic waits for its file
+        # one of a new topic waits for its file
+        "answers": sorted([shown(answer) for answer in answers], key=lambda answer: answer[0]),
         "records": list(records(broker)),
         "queues": {key: ctx.store.max_offset(*key) for key in sorted(ctx.store.queues)},
-        "puts": {topic: {second: tally.counts() for second, tally in table.items()} for topic, table in traffic.puts._tables.items()},
+        "puts": {
+            topic: {second: tally.counts() for second, tally in table.items()}
+            for topic, table in traffic.puts._tables.items()
+        },
         "sizes": (dict(traffic.sizes()), traffic.failed, sum(traffic.put_times.table().values())),
-        "waiting": (ctx.sends_waiting, reads.connection._requests_in_flight, reads.connection.received_frames),
+        "waiting": (
+            ctx.sends_waiting,
+            reads.connection._requests_in_flight,
+            reads.connection.received_frames,
+        ),
     }

@@ -31,30 +31,74 @@ from tests.unit.broker.conftest import StartBroker
 
 # What mqadmin's clusterList reads, and Apache's exporter.
 READ_BY_TOOLS = {
-    "EndTransactionQueueSize", "ackThreadPoolQueueHeadWaitTimeMills", "ackThreadPoolQueueSize", "bootTimestamp", "brokerActive",
-    "brokerVersion", "brokerVersionDesc", "commitLogDirCapacity", "commitLogDiskRatio", "commitLogMaxOffset", "commitLogMinOffset",
-    "consumeQueueDiskRatio", "dispatchBehindBytes", "earliestMessageTimeStamp", "getFoundTps", "getMissTps", "getTotalTps",
-    "getMessageEntireTimeMax", "getTransferedTps", "putLatency99", "putLatency999", "putMessageDistributeTime", "putMessageEntireTimeMax",
-    "putMessageFailedTimes", "queryThreadPoolQueueCapacity", "queryThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueCapacity",
-    "dispatchMaxBuffer", "remainTransientStoreBufferNumbs",
-    "getTransferredTps", "msgGetTotalTodayMorning", "msgGetTotalTodayNow", "msgGetTotalYesterdayMorning",
-    "msgPutTotalTodayMorning", "msgPutTotalTodayNow", "msgPutTotalYesterdayMorning", "pageCacheLockTimeMills",
-    "pullThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueSize", "putMessageAverageSize", "putMessageSizeTotal",
-    "putMessageTimesTotal", "putTps", "queryThreadPoolQueueSize", "remainHowManyDataToFlush", "runtime",
-    "sendThreadPoolQueueCapacity", "sendThreadPoolQueueHeadWaitTimeMills", "sendThreadPoolQueueSize",
-    "startAcceptSendRequestTimeStamp", "timerCongestNum", "timerDequeueTps", "timerEnqueueTps", "timerOffsetBehind",
+    "EndTransactionQueueSize",
+    "ackThreadPoolQueueHeadWaitTimeMills",
+    "ackThreadPoolQueueSize",
+    "bootTimestamp",
+    "brokerActive",
+    "brokerVersion",
+    "brokerVersionDesc",
+    "commitLogDirCapacity",
+    "commitLogDiskRatio",
+    "commitLogMaxOffset",
+    "commitLogMinOffset",
+    "consumeQueueDiskRatio",
+    "dispatchBehindBytes",
+    "earliestMessageTimeStamp",
+    "getFoundTps",
+    "getMissTps",
+    "getTotalTps",
+    "getMessageEntireTimeMax",
+    "getTransferedTps",
+    "putLatency99",
+    "putLatency999",
+    "putMessageDistributeTime",
+    "putMessageEntireTimeMax",
+    "putMessageFailedTimes",
+    "queryThreadPoolQueueCapacity",
+    "queryThreadPoolQueueHeadWaitTimeMills",
+    "pullThreadPoolQueueCapacity",
+    "dispatchMaxBuffer",
+    "remainTransientStoreBufferNumbs",
+    "getTransferredTps",
+    "msgGetTotalTodayMorning",
+    "msgGetTotalTodayNow",
+    "msgGetTotalYesterdayMorning",
+    "msgPutTotalTodayMorning",
+    "msgPutTotalTodayNow",
+    "msgPutTotalYesterdayMorning",
+    "pageCacheLockTimeMills",
+    "pullThreadPoolQueueHeadWaitTimeMills",
+    "pullThreadPoolQueueSize",
+    "putMessageAverageSize",
+    "putMessageSizeTotal",
+    "putMessageTimesTotal",
+    "putTps",
+    "queryThreadPoolQueueSize",
+    "remainHowManyDataToFlush",
+    "runtime",
+    "sendThreadPoolQueueCapacity",
+    "sendThreadPoolQueueHeadWaitTimeMills",
+    "sendThreadPoolQueueSize",
+    "startAcceptSendRequestTimeStamp",
+    "timerCongestNum",
+    "timerDequeueTps",
+    "timerEnqueueTps",
+    "timerOffsetBehind",
     "timerReadBehind",
-}  # fmt: skip
+}
 
 
 async def runtime_info(client: RawClient) -> dict[str, str]:
     return kv_table_loads((await client.ok(RequestCode.GET_BROKER_RUNTIME_INFO)).body)
 
 
-# --- the broker ------------------------------------------------------------------------------------------------------
+# --- the broker -----------------------------------------------------------------------------------
 
 
-async def test_the_runtime_figures_are_those_of_what_has_happened(server: Broker, client: RawClient) -> None:
+async def test_the_runtime_figures_are_those_of_what_has_happened(
+    server: Broker, client: RawClient
+) -> None:
     before = await runtime_info(client)
     assert (before["earliestMessageTimeStamp"], before["commitLogMaxOffset"]) == ("-1", "0")
     for _ in range(10):
@@ -63,15 +107,27 @@ async def test_the_runtime_figures_are_those_of_what_has_happened(server: Broker
     info = await runtime_info(client)
     assert info.keys() >= READ_BY_TOOLS
     stats, store = server.context.store.stats(), server.context.store
-    assert (info["msgPutTotalTodayNow"], info["putMessageTimesTotal"], info["msgGetTotalTodayNow"]) == ("10", "10", "6")
-    assert (int(info["commitLogMaxOffset"]), int(info["putMessageSizeTotal"])) == (stats.commitlog_end, stats.put_bytes)
+    assert (
+        info["msgPutTotalTodayNow"],
+        info["putMessageTimesTotal"],
+        info["msgGetTotalTodayNow"],
+    ) == ("10", "10", "6")
+    assert (int(info["commitLogMaxOffset"]), int(info["putMessageSizeTotal"])) == (
+        stats.commitlog_end,
+        stats.put_bytes,
+    )
     assert float(info["putMessageAverageSize"]) == stats.put_bytes / 10
     assert int(info["earliestMessageTimeStamp"]) == store.store_time("T", 0, 0)
     steps = dict(step.rsplit(":", 1) for step in info["putMessageDistributeTime"].split())
     assert (len(steps), sum(map(int, steps.values())), "[0~10ms]" in steps) == (13, 10, True)
     assert (info["brokerVersion"], info["brokerActive"]) == (str(VERSION), "true")
     assert int(info["bootTimestamp"]) == server.context.started_ms
-    for rate, count in (("putTps", 10), ("getTransferredTps", 6), ("getFoundTps", 1), ("getMissTps", 0)):
+    for rate, count in (
+        ("putTps", 10),
+        ("getTransferredTps", 6),
+        ("getFoundTps", 1),
+        ("getMissTps", 0),
+    ):
         ten_seconds, minute, ten_minutes = (float(number) for number in info[rate].split(" "))
         assert ten_seconds == minute == ten_minutes <= count
         assert bool(minute) is bool(count)
@@ -91,24 +147,38 @@ async def test_every_key_of_apaches_answer_is_there(client: RawClient) -> None:
     assert wanted <= {name.partition("_/")[0] for name in info}
 
 
-async def test_the_disk_is_as_full_as_df_and_retention_say(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_disk_is_as_full_as_df_and_retention_say(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is kept for root counts for nobody."""
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=100, used=50, free=10))
     info = await runtime_info(client)
     assert {info[name] for name in info if "DiskRatio" in name} == {"0.83"}
 
 
-async def test_the_day_s_totals_are_without_the_broker_s_own_topics(server: Broker, client: RawClient) -> None:
+async def test_the_day_s_totals_are_without_the_broker_s_own_topics(
+    server: Broker, client: RawClient
+) -> None:
     """A delayed message counts once it is delivered."""
     await client.send("T")
-    for properties in ({"DELAY": "18"}, {"TRAN_MSG": "true", "PGROUP": "P"}, {"TIMER_DELAY_SEC": "3600"}):
+    for properties in (
+        {"DELAY": "18"},
+        {"TRAN_MSG": "true", "PGROUP": "P"},
+        {"TIMER_DELAY_SEC": "3600"},
+    ):
         await client.send("T", b"x", {"UNIQ_KEY": unique_key(), **properties})
     assert len(messages(await client.pull("G", HALF_TOPIC, 0))) == 1
     info = await runtime_info(client)
-    assert (info["msgPutTotalTodayNow"], info["putMessageTimesTotal"], info["msgGetTotalTodayNow"]) == ("1", "4", "0")
+    assert (
+        info["msgPutTotalTodayNow"],
+        info["putMessageTimesTotal"],
+        info["msgGetTotalTodayNow"],
+    ) == ("1", "4", "0")
 
 
-async def test_the_configuration_is_shown_under_apache_s_names(server: Broker, client: RawClient) -> None:
+async def test_the_configuration_is_shown_under_apache_s_names(
+    server: Broker, client: RawClient
+) -> None:
     answer = await client.ok(RequestCode.GET_BROKER_CONFIG)
     settings = dict(line.partition("=")[::2] for line in answer.body.decode().splitlines())
     assert settings["brokerName"] == "broker-a"
@@ -116,14 +186,27 @@ async def test_the_configuration_is_shown_under_apache_s_names(server: Broker, c
     assert settings["listenPort"] == server.address.rpartition(":")[2]
     assert settings["messageDelayLevel"] == server.config.delay_levels
     assert list(settings) == sorted(settings)
-    assert (settings["fileReservedTime"], settings["deleteWhen"], settings["diskMaxUsedSpaceRatio"]) == ("72", "04", "75")
-    assert loads_object(answer.ext_fields["version"]).keys() == {"counter", "stateVersion", "timestamp"}
+    assert (
+        settings["fileReservedTime"],
+        settings["deleteWhen"],
+        settings["diskMaxUsedSpaceRatio"],
+    ) == ("72", "04", "75")
+    assert loads_object(answer.ext_fields["version"]).keys() == {
+        "counter",
+        "stateVersion",
+        "timestamp",
+    }
     await client.ok(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=99")
     changed = await client.ok(RequestCode.GET_BROKER_CONFIG)
-    assert loads_object(changed.ext_fields["version"])["counter"] == loads_object(answer.ext_fields["version"])["counter"] + 1
+    assert (
+        loads_object(changed.ext_fields["version"])["counter"]
+        == loads_object(answer.ext_fields["version"])["counter"] + 1
+    )
 
 
-async def test_paths_are_shown_whole(start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_paths_are_shown_whole(
+    start_broker: StartBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who reads them stands in another directory."""
     monkeypatch.chdir(tmp_path)
     broker = await start_broker(data=Path("d1"))
@@ -135,13 +218,27 @@ async def test_paths_are_shown_whole(start_broker: StartBroker, tmp_path: Path, 
     assert f"commitLogDiskRatio_{tmp_path / 'd1' / 'commitlog'}" in figures
 
 
-@pytest.mark.parametrize("line", ["rocketmqHome=-c touch /tmp/x\nfilterServerNums=1", "storePathRootDir=/x", "brokerName=b", "nosuch=1"])
-async def test_settings_that_are_not_on_the_list_are_refused_by_name(server: Broker, client: RawClient, line: str) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rocketmqHome=-c touch /tmp/x\nfilterServerNums=1",
+        "storePathRootDir=/x",
+        "brokerName=b",
+        "nosuch=1",
+    ],
+)
+async def test_settings_that_are_not_on_the_list_are_refused_by_name(
+    server: Broker, client: RawClient, line: str
+) -> None:
     """All or none: the first line of each body would be allowed."""
     before = server.context.config
-    answer = await client.call(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=7\n" + line.encode() + b"\n")
+    answer = await client.call(
+        RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=7\n" + line.encode() + b"\n"
+    )
     assert answer.code == ResponseCode.NO_PERMISSION
-    assert (answer.remark or "").startswith(line.partition("=")[0] + " cannot be changed over the network; these can")
+    assert (answer.remark or "").startswith(
+        line.partition("=")[0] + " cannot be changed over the network; these can"
+    )
     assert server.context.config is before
 
 
@@ -161,7 +258,7 @@ async def test_settings_that_are_not_on_the_list_are_refused_by_name(server: Bro
         ("autoCreateTopicEnable=yes", "true or false is needed"),
     ],
 )
-async def test_values_that_make_no_sense_are_refused_by_the_name_that_was_asked_for_and_with_what_is_possible(
+async def test_values_that_make_no_sense_are_refused_by_the_asked_name_and_with_what_is_possible(
     server: Broker, client: RawClient, body: str, needed: str
 ) -> None:
     before = server.context.config
@@ -171,33 +268,50 @@ async def test_values_that_make_no_sense_are_refused_by_the_name_that_was_asked_
     assert server.context.config is before
 
 
-async def test_a_setting_on_the_list_counts_from_the_answer_on(server: Broker, client: RawClient) -> None:
+async def test_a_setting_on_the_list_counts_from_the_answer_on(
+    server: Broker, client: RawClient
+) -> None:
     await client.send("T", b"x" * 100)
-    await client.ok(RequestCode.UPDATE_BROKER_CONFIG, b"maxMessageSize=99\nmaxTransferCountOnMessageInMemory=2\n")
+    await client.ok(
+        RequestCode.UPDATE_BROKER_CONFIG,
+        b"maxMessageSize=99\nmaxTransferCountOnMessageInMemory=2\n",
+    )
     assert (await client.start_send("T", b"x" * 100)).code == ResponseCode.MESSAGE_ILLEGAL
     assert server.context.config.max_pull_messages == 2
     shown = (await client.ok(RequestCode.GET_BROKER_CONFIG)).body.decode()
     assert "maxMessageSize=99\n" in shown
 
 
-async def test_topics_and_groups_are_created_by_themselves_as_the_switches_say(server: Broker, client: RawClient) -> None:
-    await client.ok(RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=false\nautoCreateSubscriptionGroup=false\n")
+async def test_topics_and_groups_are_created_by_themselves_as_the_switches_say(
+    server: Broker, client: RawClient
+) -> None:
+    await client.ok(
+        RequestCode.UPDATE_BROKER_CONFIG,
+        b"autoCreateTopicEnable=false\nautoCreateSubscriptionGroup=false\n",
+    )
     assert (await client.start_send("New")).code == ResponseCode.TOPIC_NOT_EXIST
     assert "TBW102" not in server.context.topics
     assert server.context.groups.find_or_create("New") is None
-    await client.ok(RequestCode.UPDATE_BROKER_CONFIG, b"autoCreateTopicEnable=TRUE\nautoCreateSubscriptionGroup True\n")
+    await client.ok(
+        RequestCode.UPDATE_BROKER_CONFIG,
+        b"autoCreateTopicEnable=TRUE\nautoCreateSubscriptionGroup True\n",
+    )
     await client.send("New")
     assert "TBW102" in server.context.topics
     assert server.context.groups.find_or_create("New") is not None
 
 
-# --- its clients -----------------------------------------------------------------------------------------------------
+# --- its clients ----------------------------------------------------------------------------------
 
 
-async def test_members_of_a_group_are_shown_with_what_they_subscribe_to(client: RawClient, another: RawClient) -> None:
+async def test_members_of_a_group_are_shown_with_what_they_subscribe_to(
+    client: RawClient, another: RawClient
+) -> None:
     await client.heartbeat("c1", "G", "T", expression="a || b")
     await another.heartbeat("c2", "G", "T", expression="a || b")
-    shown = ConsumerConnection.decode((await client.ok(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")).body)
+    shown = ConsumerConnection.decode(
+        (await client.ok(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G")).body
+    )
     assert sorted((info.client_id, info.language, info.version) for info in shown.connections) == [
         ("c1", "JAVA", VERSION),
         ("c2", "JAVA", VERSION),
@@ -205,10 +319,15 @@ async def test_members_of_a_group_are_shown_with_what_they_subscribe_to(client: 
     assert shown.subscriptions == {"T": SubscriptionData.of_tags("T", "a || b")}
     assert (shown.consume_type, shown.message_model) == ("CONSUME_PASSIVELY", "CLUSTERING")
     answer = await client.call(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="nobody")
-    assert (answer.code, answer.remark) == (ResponseCode.CONSUMER_NOT_ONLINE, "the consumer group[nobody] not online")
+    assert (answer.code, answer.remark) == (
+        ResponseCode.CONSUMER_NOT_ONLINE,
+        "the consumer group[nobody] not online",
+    )
 
 
-async def test_delay_levels_in_use_show_what_is_delivered_and_what_came_in(client: RawClient) -> None:
+async def test_delay_levels_in_use_show_what_is_delivered_and_what_came_in(
+    client: RawClient,
+) -> None:
     for level in (3, 3, 18):
         await client.send("T", b"x", {"UNIQ_KEY": "K" * 32, "DELAY": str(level)})
     info = await runtime_info(client)
@@ -218,7 +337,9 @@ async def test_delay_levels_in_use_show_what_is_delivered_and_what_came_in(clien
     }
 
 
-async def test_messages_that_wait_for_their_time_are_shown(server: Broker, client: RawClient) -> None:
+async def test_messages_that_wait_for_their_time_are_shown(
+    server: Broker, client: RawClient
+) -> None:
     names = ("timerCongestNum", "timerOffsetBehind", "timerReadBehind")
     for _ in range(5):
         await client.send("T", b"x", {"UNIQ_KEY": unique_key(), "TIMER_DELAY_SEC": "3600"})
@@ -235,9 +356,13 @@ async def test_messages_that_wait_for_their_time_are_shown(server: Broker, clien
     assert float(info["timerEnqueueTps"]) > float(info["timerDequeueTps"]) > 0
 
 
-async def test_ends_of_transactions_that_are_not_safe_yet_are_shown(server: Broker, client: RawClient) -> None:
+async def test_ends_of_transactions_that_are_not_safe_yet_are_shown(
+    server: Broker, client: RawClient
+) -> None:
     """Those of Java's producers, too, who wait for no answer."""
-    half = await client.send("T", b"x", {"UNIQ_KEY": unique_key(), "TRAN_MSG": "true", "PGROUP": "P"})
+    half = await client.send(
+        "T", b"x", {"UNIQ_KEY": unique_key(), "TRAN_MSG": "true", "PGROUP": "P"}
+    )
     assert (await runtime_info(client))["EndTransactionQueueSize"] == "0"
     (transaction,) = server.context.transactions.idle()
     assert half.ext_fields["queueOffset"] == str(transaction.queue_offset)
@@ -253,7 +378,9 @@ async def test_producers_of_a_group_are_shown(client: RawClient) -> None:
     await client.heartbeat("c1", "G", "T")
     answer = await client.ok(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="raw")
     assert [info.client_id for info in producer_connections_loads(answer.body)] == ["c1"]
-    assert (await client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="nobody")).code == ResponseCode.SYSTEM_ERROR
+    assert (
+        await client.call(RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="nobody")
+    ).code == ResponseCode.SYSTEM_ERROR
 
 
 @pytest.mark.parametrize("codec", list(SerializeType))
@@ -261,11 +388,20 @@ async def test_running_info_is_asked_of_the_client_and_its_answer_passed_on(
     client: RawClient, another: RawClient, codec: SerializeType
 ) -> None:
     await client.heartbeat("c1", "G", "T")
-    asked = another.start(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="G", clientId="c1", jstackEnable=True)
+    asked = another.start(
+        RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="G", clientId="c1", jstackEnable=True
+    )
     request = await client.next_request(RequestCode.GET_CONSUMER_RUNNING_INFO)
     assert request.ext_fields == {"consumerGroup": "G", "clientId": "c1", "jstackEnable": "true"}
     client.connection.reply(
-        RemotingCommand(ResponseCode.SUCCESS, {}, b'{"mqTable":{}}', request.opaque, Flag.RESPONSE, serialize_type=codec)
+        RemotingCommand(
+            ResponseCode.SUCCESS,
+            {},
+            b'{"mqTable":{}}',
+            request.opaque,
+            Flag.RESPONSE,
+            serialize_type=codec,
+        )
     )
     answer = await asked
     assert (answer.code, answer.body) == (ResponseCode.SUCCESS, b'{"mqTable":{}}')
@@ -275,7 +411,9 @@ async def test_a_client_that_is_not_there_or_says_nothing_is_an_answer(
     client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def ask(client_id: str) -> RemotingCommand:
-        return await another.call(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="G", clientId=client_id)
+        return await another.call(
+            RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="G", clientId=client_id
+        )
 
     assert (await ask("c1")).remark == "The Consumer <G> <c1> not online"
     await client.heartbeat("c1", "G", "T")
@@ -291,7 +429,9 @@ async def test_a_client_that_goes_while_it_is_asked_is_not_online(
     operator = await cleanup.enter_async_context(await RawClient.open(broker.address))
     async with await RawClient.open(broker.address) as client:
         await client.heartbeat("c1", "G", "T")
-        asked = operator.start(RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="G", clientId="c1")
+        asked = operator.start(
+            RequestCode.GET_CONSUMER_RUNNING_INFO, consumerGroup="G", clientId="c1"
+        )
         await client.next_request(RequestCode.GET_CONSUMER_RUNNING_INFO)
     async with asyncio.timeout(20.0):
         answer = await asked
@@ -299,26 +439,39 @@ async def test_a_client_that_goes_while_it_is_asked_is_not_online(
     assert "not online" in str(answer.remark)
 
 
-# --- progress --------------------------------------------------------------------------------------------------------
+# --- progress -------------------------------------------------------------------------------------
 
 
 async def stats(client: RawClient, **fields: str) -> dict[MessageQueue, OffsetWrapper]:
-    return consume_stats_loads((await client.ok(RequestCode.GET_CONSUME_STATS, consumerGroup="G", **fields)).body)
+    return consume_stats_loads(
+        (await client.ok(RequestCode.GET_CONSUME_STATS, consumerGroup="G", **fields)).body
+    )
 
 
 async def commit(client: RawClient, topic: str, queue: int, offset: int) -> None:
     """Progress of the group, which is made before."""
     await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, dumps({"groupName": "G"}))
-    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic=topic, queueId=queue, commitOffset=offset)
+    await client.ok(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        consumerGroup="G",
+        topic=topic,
+        queueId=queue,
+        commitOffset=offset,
+    )
 
 
-async def test_a_group_s_progress_shows_ends_positions_and_the_time_of_what_was_consumed_last(server: Broker, client: RawClient) -> None:
+async def test_a_group_s_progress_shows_ends_positions_and_the_time_of_what_was_consumed_last(
+    server: Broker, client: RawClient
+) -> None:
     for _ in range(5):
         await client.send("T", queue=1)
     await commit(client, "T", 1, 3)
     table = await stats(client)
     assert table[MessageQueue("T", "broker-a", 1)] == OffsetWrapper(
-        broker_offset=5, consumer_offset=3, last_timestamp=server.context.store.store_time("T", 1, 2), pull_offset=3
+        broker_offset=5,
+        consumer_offset=3,
+        last_timestamp=server.context.store.store_time("T", 1, 2),
+        pull_offset=3,
     )
     assert [table[MessageQueue("T", "broker-a", queue)] for queue in (0, 2, 3)] == [
         OffsetWrapper(broker_offset=0, consumer_offset=0, last_timestamp=0)
@@ -326,7 +479,9 @@ async def test_a_group_s_progress_shows_ends_positions_and_the_time_of_what_was_
     assert len(table) == 4
 
 
-async def test_progress_is_shown_for_one_topic_for_some_or_for_all_with_progress(client: RawClient) -> None:
+async def test_progress_is_shown_for_one_topic_for_some_or_for_all_with_progress(
+    client: RawClient,
+) -> None:
     for topic in ("T", "U", "V"):
         await client.send(topic)
     await commit(client, "T", 0, 1)
@@ -343,7 +498,9 @@ async def test_progress_is_shown_for_one_topic_for_some_or_for_all_with_progress
     assert answer.code == ResponseCode.INVALID_PARAMETER
 
 
-async def test_progress_in_more_queues_than_one_answer_shows_is_refused(client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_progress_in_more_queues_than_one_answer_shows_is_refused(
+    client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for topic in ("T", "U"):
         await client.send(topic)
         await commit(client, topic, 0, 1)
@@ -352,7 +509,10 @@ async def test_progress_in_more_queues_than_one_answer_shows_is_refused(client: 
         await client.call(RequestCode.GET_CONSUME_STATS, consumerGroup="G"),
         await client.call(RequestCode.GET_BROKER_CONSUME_STATS, isOrder=False),
     ):
-        assert (answer.code, "8 queues" in str(answer.remark)) == (ResponseCode.INVALID_PARAMETER, True)
+        assert (answer.code, "8 queues" in str(answer.remark)) == (
+            ResponseCode.INVALID_PARAMETER,
+            True,
+        )
     assert len(await stats(client, topic="T")) == 4
     monkeypatch.setattr(admin, "MAX_QUEUES_SHOWN", 8)
     assert len(await stats(client)) == 8

@@ -18,10 +18,19 @@ from tests.unit.broker.conftest import StartBroker
 
 
 async def assigned(client: RawClient, client_id: str, **changed: str) -> list[tuple[str, int]]:
-    asked = {"topic": "T", "consumerGroup": "G", "clientId": client_id, "strategyName": "AVG", "messageModel": "CLUSTERING"} | changed
+    asked = {
+        "topic": "T",
+        "consumerGroup": "G",
+        "clientId": client_id,
+        "strategyName": "AVG",
+        "messageModel": "CLUSTERING",
+    } | changed
     body = loads_object((await client.ok(RequestCode.QUERY_ASSIGNMENT, dumps(asked))).body)
     assert all(entry["mode"] == "PULL" for entry in body["messageQueueAssignments"])
-    return [(entry["messageQueue"]["brokerName"], entry["messageQueue"]["queueId"]) for entry in body["messageQueueAssignments"]]
+    return [
+        (entry["messageQueue"]["brokerName"], entry["messageQueue"]["queueId"])
+        for entry in body["messageQueueAssignments"]
+    ]
 
 
 async def test_members_get_queues_of_every_broker_that_the_name_server_knows(
@@ -31,11 +40,21 @@ async def test_members_get_queues_of_every_broker_that_the_name_server_knows(
     await name_server.start()
     try:
         first = await start_broker(name="a", name_servers=(name_server.address,))
-        other = await start_broker(name="b", name_servers=(name_server.address,), data=tmp_path_factory.mktemp("other"))
-        async with await RawClient.open(first.address) as one, await RawClient.open(first.address) as two:
+        other = await start_broker(
+            name="b", name_servers=(name_server.address,), data=tmp_path_factory.mktemp("other")
+        )
+        async with (
+            await RawClient.open(first.address) as one,
+            await RawClient.open(first.address) as two,
+        ):
             for broker in (first, other):
                 async with await RawClient.open(broker.address) as client:
-                    await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=2, writeQueueNums=2)
+                    await client.ok(
+                        RequestCode.UPDATE_AND_CREATE_TOPIC,
+                        topic="T",
+                        readQueueNums=2,
+                        writeQueueNums=2,
+                    )
             await one.heartbeat("c1", "G", "T")
             await two.heartbeat("c2", "G", "T")
             assert await assigned(one, "c1") == [("a", 0), ("a", 1)]
@@ -49,12 +68,17 @@ async def test_members_get_queues_of_every_broker_that_the_name_server_knows(
 
 
 async def test_a_broker_alone_assigns_its_own_queues(client: RawClient) -> None:
-    await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=3, writeQueueNums=3)
+    await client.ok(
+        RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=3, writeQueueNums=3
+    )
     await client.heartbeat("c1", "G", "T")
     assert await assigned(client, "c1") == [("broker-a", queue_id) for queue_id in range(3)]
     body = dumps({"topic": "T", "consumerGroup": "G", "clientId": "c1", "strategyName": "BY_STARS"})
     answer = await client.call(RequestCode.QUERY_ASSIGNMENT, body)
-    assert (answer.code, "AVG_BY_CIRCLE" in (answer.remark or "")) == (ResponseCode.INVALID_PARAMETER, True)
+    assert (answer.code, "AVG_BY_CIRCLE" in (answer.remark or "")) == (
+        ResponseCode.INVALID_PARAMETER,
+        True,
+    )
 
 
 async def test_the_loop_turns_between_answers_whose_routes_came_together(
@@ -77,7 +101,15 @@ async def test_the_loop_turns_between_answers_whose_routes_came_together(
     monkeypatch.setattr(ctx.slices, "_now", lambda: now)
     monkeypatch.setattr(ctx.registration, "route", route)
     monkeypatch.setattr(ctx.topics, "get", get)
-    body = dumps({"topic": "T", "consumerGroup": "G", "clientId": "c1", "strategyName": "AVG", "messageModel": "BROADCASTING"})
+    body = dumps(
+        {
+            "topic": "T",
+            "consumerGroup": "G",
+            "clientId": "c1",
+            "strategyName": "AVG",
+            "messageModel": "BROADCASTING",
+        }
+    )
     answers = [client.start(RequestCode.QUERY_ASSIGNMENT, body) for _ in range(20)]
     while len(ctx._tasks) < 20:
         await asyncio.sleep(0)
@@ -91,7 +123,9 @@ async def test_the_loop_turns_between_answers_whose_routes_came_together(
     assert len(set(answered)) == 20
 
 
-@pytest.mark.parametrize(("name", "theirs"), [("AVG", average), ("AVG_BY_CIRCLE", average_by_circle)])
+@pytest.mark.parametrize(
+    ("name", "theirs"), [("AVG", average), ("AVG_BY_CIRCLE", average_by_circle)]
+)
 def test_the_broker_divides_as_clients_do(name: str, theirs: object) -> None:
     assert callable(theirs)
     for count in range(10):
@@ -99,7 +133,9 @@ def test_the_broker_divides_as_clients_do(name: str, theirs: object) -> None:
         for size in range(1, 7):
             members = [f"m{i}" for i in range(size)]
             for place, member in enumerate(members):
-                assert list(STRATEGIES[name](queues, size, place)) == theirs(queues, members, member)
+                assert list(STRATEGIES[name](queues, size, place)) == theirs(
+                    queues, members, member
+                )
 
 
 @pytest.mark.parametrize(
@@ -112,8 +148,12 @@ def test_the_broker_divides_as_clients_do(name: str, theirs: object) -> None:
         ("%RETRY%G", "G", "PULL", ResponseCode.NO_PERMISSION),
     ],
 )
-async def test_groups_pull(client: RawClient, topic: str, group: str, mode: str, code: ResponseCode) -> None:
-    await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=1, writeQueueNums=1)
+async def test_groups_pull(
+    client: RawClient, topic: str, group: str, mode: str, code: ResponseCode
+) -> None:
+    await client.ok(
+        RequestCode.UPDATE_AND_CREATE_TOPIC, topic="T", readQueueNums=1, writeQueueNums=1
+    )
     await client.heartbeat("c1", "G", "T")
     body = dumps({"topic": topic, "consumerGroup": group, "mode": mode, "popShareQueueNum": 0})
     async with asyncio.timeout(10):

@@ -10,11 +10,14 @@ from tests.unit.broker.conftest import StartBroker
 HOUR_S = 3600.0
 
 
-async def test_segments_that_are_old_enough_go_at_once_whatever_the_hour(start_broker: StartBroker) -> None:
+async def test_segments_that_are_old_enough_go_at_once_whatever_the_hour(
+    start_broker: StartBroker,
+) -> None:
     retention = RetentionConfig(keep_s=0.001, hours=(4,), disk_share=1.0, force_share=1.0)
     server = await start_broker(segment_bytes=8192, retention=retention, retention_check_s=3600.0)
     context = server.context
-    context.retention._hour = lambda: 5  # not the one in which old messages go by themselves
+    # not the one in which old messages go by themselves
+    context.retention._hour = lambda: 5
     async with await RawClient.open(server.address) as client:
         for _ in range(10):
             await client.send("T", b"x" * 2000)
@@ -31,7 +34,10 @@ async def test_segments_that_are_old_enough_go_at_once_whatever_the_hour(start_b
 
 
 async def test_one_order_removes_all_that_is_old_enough(start_broker: StartBroker) -> None:
-    """However many looks that takes: each removes ten segments at the most. Then the hour counts again."""
+    """However many looks that takes: each removes ten segments at the most.
+
+    Then the hour counts again.
+    """
     retention = RetentionConfig(keep_s=HOUR_S, hours=(4,), disk_share=1.0, force_share=1.0)
     server = await start_broker(segment_bytes=8192, retention=retention, retention_check_s=3600.0)
     job, store, now = server.context.retention, server.context.store, [0.0]

@@ -21,24 +21,43 @@ POSITION = {"consumerGroup": "G", "topic": "T", "queueId": 0}
 
 async def make_group(client: RawClient, *names: str) -> None:
     for name in names:
-        await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, dumps(SubscriptionGroupConfig(name=name).to_json()))
+        await client.ok(
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            dumps(SubscriptionGroupConfig(name=name).to_json()),
+        )
 
 
 async def position(client: RawClient, group: str = "G", queue: int = 0) -> str:
-    answer = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup=group, topic="T", queueId=queue, setZeroIfNotFound=False)
+    answer = await client.call(
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        consumerGroup=group,
+        topic="T",
+        queueId=queue,
+        setZeroIfNotFound=False,
+    )
     return answer.ext_fields.get("offset", "none")
 
 
 async def reset(client: RawClient, **fields: object) -> dict[MessageQueue, int]:
-    return offset_table_loads((await client.ok(RESET, **({"topic": "T", "group": "G", "timestamp": 0, "isForce": True} | fields))).body)
+    return offset_table_loads(
+        (
+            await client.ok(
+                RESET, **({"topic": "T", "group": "G", "timestamp": 0, "isForce": True} | fields)
+            )
+        ).body
+    )
 
 
 @pytest.mark.parametrize(("timestamp", "place"), [(-1, 3), (0, 0), (4_102_444_800_000, 3)])
-async def test_all_queues_are_put_to_a_time_or_the_end(client: RawClient, timestamp: int, place: int) -> None:
+async def test_all_queues_are_put_to_a_time_or_the_end(
+    client: RawClient, timestamp: int, place: int
+) -> None:
     await client.send_batch("T", [b"a", b"b", b"c"])
     await make_group(client, "G")
     moved = await reset(client, timestamp=timestamp)
-    assert moved == {MessageQueue("T", "broker-a", i): place if i == 0 else 0 for i in range(len(moved))}
+    assert moved == {
+        MessageQueue("T", "broker-a", i): place if i == 0 else 0 for i in range(len(moved))
+    }
     assert await position(client) == str(place)
 
 
@@ -47,7 +66,11 @@ async def test_one_queue_is_put_to_an_offset_that_it_has(client: RawClient) -> N
     await make_group(client, "G")
     assert await reset(client, queueId=0, offset=2) == {MessageQueue("T", "broker-a", 0): 2}
     assert (await position(client), await position(client, queue=1)) == ("2", "none")
-    for wrong in ({"queueId": 0, "offset": 4}, {"queueId": 0, "offset": -2}, {"queueId": 99, "offset": 0}):
+    for wrong in (
+        {"queueId": 0, "offset": 4},
+        {"queueId": 0, "offset": -2},
+        {"queueId": 99, "offset": 0},
+    ):
         fields = {"topic": "T", "group": "G", "timestamp": 0, "isForce": True} | wrong
         assert (await client.call(RESET, **fields)).code == ResponseCode.INVALID_PARAMETER
     assert await position(client) == "2"
@@ -55,15 +78,26 @@ async def test_one_queue_is_put_to_an_offset_that_it_has(client: RawClient) -> N
 
 @pytest.mark.parametrize(
     ("changed", "code"),
-    [({"topic": "Nowhere"}, ResponseCode.TOPIC_NOT_EXIST), ({"group": "nobody"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)],
+    [
+        ({"topic": "Nowhere"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"group": "nobody"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+    ],
 )
-async def test_what_is_not_there_cannot_be_reset(client: RawClient, changed: dict[str, str], code: ResponseCode) -> None:
+async def test_what_is_not_there_cannot_be_reset(
+    client: RawClient, changed: dict[str, str], code: ResponseCode
+) -> None:
     await client.send("T")
     await make_group(client, "G")
-    assert (await client.call(RESET, **({"topic": "T", "group": "G", "timestamp": 0, "isForce": True} | changed))).code == code
+    assert (
+        await client.call(
+            RESET, **({"topic": "T", "group": "G", "timestamp": 0, "isForce": True} | changed)
+        )
+    ).code == code
 
 
-async def test_a_member_learns_it_with_its_next_pull_and_its_commits_do_not_count_until_then(client: RawClient) -> None:
+async def test_a_member_learns_it_with_its_next_pull_and_its_commits_do_not_count_until_then(
+    client: RawClient,
+) -> None:
     await client.send_batch("T", [b"a", b"b", b"c"])
     await client.heartbeat("c1", "G", "T")
     await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=3)
@@ -71,14 +105,24 @@ async def test_a_member_learns_it_with_its_next_pull_and_its_commits_do_not_coun
     ignored = await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=3)
     assert (ignored.remark, await position(client)) == ("Offset has been previously reset", "1")
     told = await client.pull("G", "T", 3, commit=3)
-    assert (told.code, told.remark, told.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET", "1")
-    assert (told.ext_fields["minOffset"], told.ext_fields["maxOffset"], await position(client)) == ("0", "3", "1")
+    assert (told.code, told.remark, told.ext_fields["nextBeginOffset"]) == (
+        ResponseCode.PULL_OFFSET_MOVED,
+        "OFFSET_RESET",
+        "1",
+    )
+    assert (told.ext_fields["minOffset"], told.ext_fields["maxOffset"], await position(client)) == (
+        "0",
+        "3",
+        "1",
+    )
     assert (await client.pull("G", "T", 1)).remark == "FOUND"
     await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=3)
     assert await position(client) == "3"
 
 
-async def test_a_held_pull_is_answered_at_once(server: Broker, client: RawClient, another: RawClient) -> None:
+async def test_a_held_pull_is_answered_at_once(
+    server: Broker, client: RawClient, another: RawClient
+) -> None:
     await client.send_batch("T", [b"a", b"b"])
     await client.heartbeat("c1", "G", "T")
     pull = client.start_pull("G", "T", 2, suspend_ms=60_000)
@@ -89,19 +133,30 @@ async def test_a_held_pull_is_answered_at_once(server: Broker, client: RawClient
     assert (told.code, told.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
 
 
-async def test_who_has_the_queue_hears_of_it_beside_a_pull_of_who_had_it(server: Broker, client: RawClient, another: RawClient) -> None:
-    """After a rebalance the pull of the member before is held for seconds: it must not be the only one that is told."""
+async def test_who_has_the_queue_hears_of_it_beside_a_pull_of_who_had_it(
+    server: Broker, client: RawClient, another: RawClient
+) -> None:
+    """After a rebalance the pull of the member before is held for seconds: it must not be the only
+    one that is told.
+    """
     await client.send_batch("T", [b"a", b"b"])
     await another.heartbeat("before", "G", "T")
     stale = another.start_pull("G", "T", 2, suspend_ms=60_000)
     await until_held(server)
     await client.heartbeat("now", "G", "T")
     await reset(client, queueId=0, offset=0)
-    assert ((await stale).remark, (await stale).ext_fields["nextBeginOffset"]) == ("OFFSET_RESET", "0")
+    assert ((await stale).remark, (await stale).ext_fields["nextBeginOffset"]) == (
+        "OFFSET_RESET",
+        "0",
+    )
     await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=2)
     assert await position(client) == "0"
     told = await client.pull("G", "T", 2, commit=2)
-    assert (told.remark, told.ext_fields["nextBeginOffset"], await position(client)) == ("OFFSET_RESET", "0", "0")
+    assert (told.remark, told.ext_fields["nextBeginOffset"], await position(client)) == (
+        "OFFSET_RESET",
+        "0",
+        "0",
+    )
     assert (await client.pull("G", "T", 0)).remark == "FOUND"
 
 
@@ -112,10 +167,18 @@ async def told_to_go_to(client: RawClient, at: int) -> tuple[object, object]:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_both_members_that_stand_in_a_queue_are_told(start_broker: StartBroker, restarted: bool) -> None:
-    """Around a rebalance. The one that loses it pulls first, and the other one's commit would undo the reset."""
+async def test_both_members_that_stand_in_a_queue_are_told(
+    start_broker: StartBroker, restarted: bool
+) -> None:
+    """Around a rebalance.
+
+    The one that loses it pulls first, and the other one's commit would undo the reset.
+    """
     server = await start_broker()
-    async with await RawClient.open(server.address) as before, await RawClient.open(server.address) as now:
+    async with (
+        await RawClient.open(server.address) as before,
+        await RawClient.open(server.address) as now,
+    ):
         await now.send_batch("T", [b"a", b"b", b"c"])
         await before.heartbeat("before", "G", "T")
         await now.heartbeat("now", "G", "T")
@@ -123,7 +186,10 @@ async def test_both_members_that_stand_in_a_queue_are_told(start_broker: StartBr
     if restarted:
         await server.stop()
         server = await start_broker()
-    async with await RawClient.open(server.address) as before, await RawClient.open(server.address) as now:
+    async with (
+        await RawClient.open(server.address) as before,
+        await RawClient.open(server.address) as now,
+    ):
         await before.heartbeat("before", "G", "T")
         await now.heartbeat("now", "G", "T")
         assert await told_to_go_to(before, 2) == ("OFFSET_RESET", "1")
@@ -145,12 +211,17 @@ async def test_a_member_that_has_read_to_the_end_is_told_that_it_is_put_there(
     held = client.start_pull("G", "T", 3, commit=0, suspend_ms=60_000)
     await until_held(server)
     await reset(another, queueId=0, offset=3)
-    assert ((await held).remark, (await held).ext_fields["nextBeginOffset"]) == ("OFFSET_RESET", "3")
+    assert ((await held).remark, (await held).ext_fields["nextBeginOffset"]) == (
+        "OFFSET_RESET",
+        "3",
+    )
     await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=1)
     assert await position(client) == "3"
 
 
-async def test_who_was_told_while_its_pull_was_held_is_not_told_again(server: Broker, client: RawClient, another: RawClient) -> None:
+async def test_who_was_told_while_its_pull_was_held_is_not_told_again(
+    server: Broker, client: RawClient, another: RawClient
+) -> None:
     await client.send_batch("T", [b"a", b"b"])
     await client.heartbeat("c1", "G", "T")
     pull = client.start_pull("G", "T", 2, suspend_ms=60_000)
@@ -162,22 +233,34 @@ async def test_who_was_told_while_its_pull_was_held_is_not_told_again(server: Br
     assert await position(client) == "2"
 
 
-async def test_who_is_at_work_begins_anew_in_a_topic_that_is_made_again_after_its_deletion(server: Broker, client: RawClient) -> None:
-    """Its place in the old topic is beyond the end of the new one, and what it commits is no progress there."""
+async def test_who_is_at_work_begins_anew_in_a_topic_that_is_made_again_after_its_deletion(
+    server: Broker, client: RawClient
+) -> None:
+    """Its place in the old topic is beyond the end of the new one, and what it commits is no
+    progress there.
+    """
     await client.send_batch("T", [b"a", b"b", b"c"])
     await client.heartbeat("c1", "G", "T")
     await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=2)
     await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
     await client.send("T", b"new")
-    assert (await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=3)).remark == "Offset has been previously reset"
+    assert (
+        await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=3)
+    ).remark == "Offset has been previously reset"
     told = await client.pull("G", "T", 3, commit=3)
-    assert (told.code, told.ext_fields["nextBeginOffset"], await position(client)) == (ResponseCode.PULL_OFFSET_MOVED, "0", "none")
+    assert (told.code, told.ext_fields["nextBeginOffset"], await position(client)) == (
+        ResponseCode.PULL_OFFSET_MOVED,
+        "0",
+        "none",
+    )
     assert (await client.pull("G", "T", 0)).remark == "FOUND"
     await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, **POSITION, commitOffset=1)
     assert await position(client) == "1"
 
 
-async def test_a_pull_that_is_held_hears_of_the_topics_deletion(server: Broker, client: RawClient, another: RawClient) -> None:
+async def test_a_pull_that_is_held_hears_of_the_topics_deletion(
+    server: Broker, client: RawClient, another: RawClient
+) -> None:
     await client.send_batch("T", [b"a", b"b"])
     await client.heartbeat("c1", "G", "T")
     pull = client.start_pull("G", "T", 2, suspend_ms=60_000)
@@ -208,7 +291,9 @@ async def test_a_group_without_members_has_nobody_to_tell(start_broker: StartBro
 
 
 @pytest.mark.parametrize("cut", ["the broker", "the connection"])
-async def test_members_that_are_not_back_yet_learn_of_a_reset_when_they_are(server: Broker, client: RawClient, cut: str) -> None:
+async def test_members_that_are_not_back_yet_learn_of_a_reset_when_they_are(
+    server: Broker, client: RawClient, cut: str
+) -> None:
     """They have outlived the broker, or their connection, and go on from their own place."""
     await client.send_batch("T", [b"a", b"b", b"c"])
     if cut == "the connection":
@@ -226,7 +311,11 @@ async def test_members_that_are_not_back_yet_learn_of_a_reset_when_they_are(serv
         ).remark == "Offset has been previously reset"
         await member.heartbeat("c1", "G", "T")
         told = await member.pull("G", "T", 3, commit=3)
-        assert (told.code, told.ext_fields["nextBeginOffset"], await position(client)) == (ResponseCode.PULL_OFFSET_MOVED, "1", "1")
+        assert (told.code, told.ext_fields["nextBeginOffset"], await position(client)) == (
+            ResponseCode.PULL_OFFSET_MOVED,
+            "1",
+            "1",
+        )
 
 
 async def test_a_member_that_starts_after_a_reset_begins_there(client: RawClient) -> None:
@@ -265,10 +354,17 @@ async def test_a_group_takes_over_where_another_stands(client: RawClient) -> Non
     assert refused.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
-@pytest.mark.parametrize(("topic", "queue", "code"), [("T", 0, ResponseCode.SUCCESS), ("T", 99, NONE), ("Nowhere", 0, NONE)])
-async def test_a_new_group_begins_at_0_where_there_is_a_queue(client: RawClient, topic: str, queue: int, code: ResponseCode) -> None:
+@pytest.mark.parametrize(
+    ("topic", "queue", "code"),
+    [("T", 0, ResponseCode.SUCCESS), ("T", 99, NONE), ("Nowhere", 0, NONE)],
+)
+async def test_a_new_group_begins_at_0_where_there_is_a_queue(
+    client: RawClient, topic: str, queue: int, code: ResponseCode
+) -> None:
     await client.send("T")
-    answer = await client.call(RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="new", topic=topic, queueId=queue)
+    answer = await client.call(
+        RequestCode.QUERY_CONSUMER_OFFSET, consumerGroup="new", topic=topic, queueId=queue
+    )
     assert answer.code == code
 
 
@@ -282,10 +378,18 @@ async def test_a_new_group_begins_at_0_where_there_is_a_queue(client: RawClient,
         (0, 4, ResponseCode.INVALID_PARAMETER),
     ],
 )
-async def test_progress_may_be_any_offset_of_a_queue_the_first_too(client: RawClient, offset: int, queue: int, code: ResponseCode) -> None:
+async def test_progress_may_be_any_offset_of_a_queue_the_first_too(
+    client: RawClient, offset: int, queue: int, code: ResponseCode
+) -> None:
     await client.send("T")
     await make_group(client, "G")
-    answer = await client.call(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=queue, commitOffset=offset)
+    answer = await client.call(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        consumerGroup="G",
+        topic="T",
+        queueId=queue,
+        commitOffset=offset,
+    )
     assert answer.code == code
     assert await position(client) == (str(offset) if code == ResponseCode.SUCCESS else "none")
 
@@ -303,7 +407,10 @@ async def test_a_pull_that_waits_for_the_disk_meanwhile_is_sent_to_the_new_place
         await asyncio.sleep(0)
     await reset(another, queueId=0, offset=2)
     disk.bring_in()
-    assert ((await pull).remark, (await pull).ext_fields["nextBeginOffset"]) == ("OFFSET_RESET", "2")
+    assert ((await pull).remark, (await pull).ext_fields["nextBeginOffset"]) == (
+        "OFFSET_RESET",
+        "2",
+    )
 
 
 async def test_nothing_is_read_or_held_for_a_client_that_went_while_the_disk_was_read(

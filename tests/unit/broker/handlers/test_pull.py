@@ -12,7 +12,16 @@ from ogive.errors import ResponseCode, StoreError
 from ogive.store.model import GetResult
 from ogive.transport.limits import ServerLimits
 from ogive.wire.acl import Credentials
-from ogive.wire.bodies import Acl, ConsumerData, HeartbeatData, Policy, PolicyEntry, SubscriptionData, TopicConfig, User
+from ogive.wire.bodies import (
+    Acl,
+    ConsumerData,
+    HeartbeatData,
+    Policy,
+    PolicyEntry,
+    SubscriptionData,
+    TopicConfig,
+    User,
+)
 from ogive.wire.codes import LanguageCode, RequestCode, SerializeType
 from ogive.wire.message import encode_batch
 from tests.raw_client import RawClient, messages
@@ -31,11 +40,13 @@ def offsets(answer: object) -> tuple[str, ...]:
     return fields["nextBeginOffset"], fields["minOffset"], fields["maxOffset"]
 
 
-# --- states ----------------------------------------------------------------------------------------------------------
+# --- states ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("codec", SerializeType)
-async def test_found_messages_come_as_they_stand_in_the_log(server: Broker, client: RawClient, codec: SerializeType) -> None:
+async def test_found_messages_come_as_they_stand_in_the_log(
+    server: Broker, client: RawClient, codec: SerializeType
+) -> None:
     client.codec = codec
     for body in (b"a", b"b"):
         await client.send("T", body)
@@ -54,20 +65,35 @@ async def test_found_messages_come_as_they_stand_in_the_log(server: Broker, clie
         (-1, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", "0"),
     ],
 )
-async def test_offsets_outside_the_queue(client: RawClient, offset: int, code: int, remark: str, next_offset: str) -> None:
+async def test_offsets_outside_the_queue(
+    client: RawClient, offset: int, code: int, remark: str, next_offset: str
+) -> None:
     await client.send_batch("T", [b"a", b"b"])
     answer = await client.pull("G", "T", offset)
-    assert (answer.code, answer.remark, answer.ext_fields["nextBeginOffset"], answer.body) == (code, remark, next_offset, b"")
+    assert (answer.code, answer.remark, answer.ext_fields["nextBeginOffset"], answer.body) == (
+        code,
+        remark,
+        next_offset,
+        b"",
+    )
 
 
-@pytest.mark.parametrize(("offset", "code"), [(0, ResponseCode.PULL_NOT_FOUND), (7, ResponseCode.PULL_OFFSET_MOVED)])
-async def test_an_empty_queue_is_waited_for_from_its_start_only(client: RawClient, offset: int, code: int) -> None:
+@pytest.mark.parametrize(
+    ("offset", "code"), [(0, ResponseCode.PULL_NOT_FOUND), (7, ResponseCode.PULL_OFFSET_MOVED)]
+)
+async def test_an_empty_queue_is_waited_for_from_its_start_only(
+    client: RawClient, offset: int, code: int
+) -> None:
     await client.send("T", queue=1)
     answer = await client.pull("G", "T", offset, queue=0)
-    assert (answer.code, answer.remark, offsets(answer)) == (code, "NO_MESSAGE_IN_QUEUE", ("0", "0", "0"))
+    assert (answer.code, answer.remark, offsets(answer)) == (
+        code,
+        "NO_MESSAGE_IN_QUEUE",
+        ("0", "0", "0"),
+    )
 
 
-# --- checks ----------------------------------------------------------------------------------------------------------
+# --- checks ---------------------------------------------------------------------------------------
 
 
 async def test_an_unknown_topic_is_refused(client: RawClient) -> None:
@@ -85,7 +111,9 @@ async def test_an_unknown_group_is_made_or_refused(start_broker: StartBroker) ->
 
 
 @pytest.mark.parametrize("group", ["", "a b", "g" * 121, "../up"])
-async def test_a_bad_group_name_is_refused_as_one_that_does_not_exist(client: RawClient, group: str) -> None:
+async def test_a_bad_group_name_is_refused_as_one_that_does_not_exist(
+    client: RawClient, group: str
+) -> None:
     """As by Apache's broker; the remark says what is wrong with it."""
     await client.send("T")
     answer = await client.pull(group, "T", 0)
@@ -113,14 +141,22 @@ async def test_a_group_that_may_not_consume_is_refused(server: Broker, client: R
     assert (await client.pull("G", "T", 0)).code == ResponseCode.NO_PERMISSION
 
 
-async def test_without_a_subscription_in_the_request_the_heartbeats_decide(client: RawClient) -> None:
+async def test_without_a_subscription_in_the_request_the_heartbeats_decide(
+    client: RawClient,
+) -> None:
     await client.send("T")
-    assert (await client.pull("G", "T", 0, subscription=None)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    assert (
+        await client.pull("G", "T", 0, subscription=None)
+    ).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
     await client.heartbeat("c1", "G", "Other")
-    assert (await client.pull("G", "T", 0, subscription=None)).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+    assert (
+        await client.pull("G", "T", 0, subscription=None)
+    ).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
     await client.heartbeat("c1", "G", "T", version=5)
     assert (await client.pull("G", "T", 0, subscription=None)).code == ResponseCode.SUCCESS
-    assert (await client.pull("G", "T", 0, subscription=None, subVersion=6)).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+    assert (
+        await client.pull("G", "T", 0, subscription=None, subVersion=6)
+    ).code == ResponseCode.SUBSCRIPTION_NOT_LATEST
 
 
 async def test_broadcasting_must_be_allowed(server: Broker, client: RawClient) -> None:
@@ -129,11 +165,15 @@ async def test_broadcasting_must_be_allowed(server: Broker, client: RawClient) -
     assert (await client.pull("G", "T", 0, subscription=None)).code == ResponseCode.SUCCESS
     config = server.context.groups.get("G")
     assert config is not None
-    server.context.groups.create_or_update(dataclasses.replace(config, consume_broadcast_enable=False))
+    server.context.groups.create_or_update(
+        dataclasses.replace(config, consume_broadcast_enable=False)
+    )
     assert (await client.pull("G", "T", 0, subscription=None)).code == ResponseCode.NO_PERMISSION
 
 
-async def test_sql_filters_are_refused_in_plain_words_where_they_are_off(start_broker: StartBroker) -> None:
+async def test_sql_filters_are_refused_in_plain_words_where_they_are_off(
+    start_broker: StartBroker,
+) -> None:
     server = await start_broker(property_filter=False)
     async with await RawClient.open(server.address) as client:
         await client.send("T")
@@ -150,30 +190,52 @@ async def test_a_bad_filter_is_refused_with_the_place(client: RawClient) -> None
     assert answer.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "at character 5" in str(answer.remark)
     answer = await client.pull("G", "T", 0, subscription="a > 1", expressionType="GREP")
-    assert (answer.code, "GREP" in str(answer.remark)) == (ResponseCode.SUBSCRIPTION_PARSE_FAILED, True)
+    assert (answer.code, "GREP" in str(answer.remark)) == (
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+        True,
+    )
 
 
 async def test_an_endless_expression_is_refused(client: RawClient) -> None:
     await client.send("T")
-    assert (await client.pull("G", "T", 0, subscription="a" * 5000)).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert (
+        await client.pull("G", "T", 0, subscription="a" * 5000)
+    ).code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-# --- filters and limits ----------------------------------------------------------------------------------------------
+# --- filters and limits ---------------------------------------------------------------------------
 
 
 async def test_sql_chooses_by_properties_and_passes_the_rest_over(client: RawClient) -> None:
     for number in range(6):
         await client.send("T", b"%d" % number, {"amount": str(number), "UNIQ_KEY": "K"})
-    await client.send("T", b"word", {"amount": "many", "UNIQ_KEY": "K"})  # cannot be compared: no match
-    answer = await client.pull("G", "T", 0, subscription="amount > 1 AND amount <> 3", expressionType="SQL92")
-    assert ([m.body for m in messages(answer)], answer.ext_fields["nextBeginOffset"]) == ([b"2", b"4", b"5"], "7")
-    some = await client.pull("G", "T", 0, count=2, subscription="amount > 1", expressionType="SQL92")
-    assert ([m.body for m in messages(some)], some.ext_fields["nextBeginOffset"]) == ([b"2", b"3"], "4")
+    # cannot be compared: no match
+    await client.send("T", b"word", {"amount": "many", "UNIQ_KEY": "K"})
+    answer = await client.pull(
+        "G", "T", 0, subscription="amount > 1 AND amount <> 3", expressionType="SQL92"
+    )
+    assert ([m.body for m in messages(answer)], answer.ext_fields["nextBeginOffset"]) == (
+        [b"2", b"4", b"5"],
+        "7",
+    )
+    some = await client.pull(
+        "G", "T", 0, count=2, subscription="amount > 1", expressionType="SQL92"
+    )
+    assert ([m.body for m in messages(some)], some.ext_fields["nextBeginOffset"]) == (
+        [b"2", b"3"],
+        "4",
+    )
     none = await client.pull("G", "T", 0, subscription="amount > 9", expressionType="SQL92")
-    assert (none.code, none.remark, offsets(none)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", ("7", "0", "7"))
+    assert (none.code, none.remark, offsets(none)) == (
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        "NO_MATCHED_MESSAGE",
+        ("7", "0", "7"),
+    )
 
 
-async def test_one_sql_pull_looks_at_a_bounded_part_of_the_queue(client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_sql_pull_looks_at_a_bounded_part_of_the_queue(
+    client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(filtering, "SCAN_S", 600.0)
     await asyncio.gather(*(client.send_batch("T", [b"x"] * 500) for _ in range(2)))
     answer = await client.pull("G", "T", 0, subscription="missing = 'x'", expressionType="SQL92")
@@ -188,19 +250,35 @@ async def test_sql_pulls_that_take_long_say_how_far_they_came_and_lose_nothing(
     for colour in ("blue", "red", "red"):
         await client.send("T", colour.encode(), {"colour": colour})
     answers = [await client.pull("G", "T", offset, **sql) for offset in range(2)]
-    assert [(answer.remark, answer.ext_fields["nextBeginOffset"]) for answer in answers] == [("NO_MATCHED_MESSAGE", "1"), ("FOUND", "2")]
+    assert [(answer.remark, answer.ext_fields["nextBeginOffset"]) for answer in answers] == [
+        ("NO_MATCHED_MESSAGE", "1"),
+        ("FOUND", "2"),
+    ]
     held = client.start_pull("G", "T", 3, suspend_ms=60_000, **sql)  # type: ignore[arg-type]
     await until_held(server)
-    items = [(0, b"x", f"colour\x01{colour}\x02".encode()) for colour in ("blue", "green", "blue", "red")]
-    await another.ok(RequestCode.SEND_BATCH_MESSAGE, encode_batch(items), **(another.send_fields("T", 0, "") | {"m": True}))
+    items = [
+        (0, b"x", f"colour\x01{colour}\x02".encode()) for colour in ("blue", "green", "blue", "red")
+    ]
+    await another.ok(
+        RequestCode.SEND_BATCH_MESSAGE,
+        encode_batch(items),
+        **(another.send_fields("T", 0, "") | {"m": True}),
+    )
     assert (await held).ext_fields["nextBeginOffset"] == "7"
 
 
-async def test_the_groups_sql_filter_counts_and_wakes_a_held_pull(server: Broker, client: RawClient, another: RawClient) -> None:
-    data = SubscriptionData(topic="T", expression="colour = 'red'", expression_type="SQL92", version=1)
+async def test_the_groups_sql_filter_counts_and_wakes_a_held_pull(
+    server: Broker, client: RawClient, another: RawClient
+) -> None:
+    data = SubscriptionData(
+        topic="T", expression="colour = 'red'", expression_type="SQL92", version=1
+    )
     await client.send("T", b"first", {"colour": "blue"})
     await client.ok(
-        RequestCode.HEART_BEAT, HeartbeatData(client_id="c1", consumers=(ConsumerData(group="G", subscriptions=(data,)),)).encode()
+        RequestCode.HEART_BEAT,
+        HeartbeatData(
+            client_id="c1", consumers=(ConsumerData(group="G", subscriptions=(data,)),)
+        ).encode(),
     )
     held = client.start_pull("G", "T", 1, subscription=None, suspend_ms=20_000)
     await until_held(server)
@@ -210,13 +288,21 @@ async def test_the_groups_sql_filter_counts_and_wakes_a_held_pull(server: Broker
 
 
 async def test_a_groups_bad_sql_filter_is_told_at_the_pull(client: RawClient) -> None:
-    data = SubscriptionData(topic="T", expression="colour == 'red'", expression_type="SQL92", version=1)
+    data = SubscriptionData(
+        topic="T", expression="colour == 'red'", expression_type="SQL92", version=1
+    )
     await client.send("T")
     await client.ok(
-        RequestCode.HEART_BEAT, HeartbeatData(client_id="c1", consumers=(ConsumerData(group="G", subscriptions=(data,)),)).encode()
+        RequestCode.HEART_BEAT,
+        HeartbeatData(
+            client_id="c1", consumers=(ConsumerData(group="G", subscriptions=(data,)),)
+        ).encode(),
     )
     answer = await client.pull("G", "T", 0, subscription=None)
-    assert (answer.code, "at character 9" in str(answer.remark)) == (ResponseCode.FILTER_DATA_NOT_EXIST, True)
+    assert (answer.code, "at character 9" in str(answer.remark)) == (
+        ResponseCode.FILTER_DATA_NOT_EXIST,
+        True,
+    )
 
 
 async def test_tags_are_filtered_and_passed_over(client: RawClient) -> None:
@@ -227,29 +313,45 @@ async def test_tags_are_filtered_and_passed_over(client: RawClient) -> None:
     assert [message.tag for message in messages(answer)] == ["blue", "中文"]
     assert answer.ext_fields["nextBeginOffset"] == "5"
     answer = await client.pull("G", "T", 0, subscription="green")
-    assert (answer.code, answer.remark, offsets(answer)) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", ("5", "0", "5"))
+    assert (answer.code, answer.remark, offsets(answer)) == (
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        "NO_MATCHED_MESSAGE",
+        ("5", "0", "5"),
+    )
 
 
-async def test_a_group_subscription_without_hashes_is_filtered_by_its_expression(client: RawClient) -> None:
+async def test_a_group_subscription_without_hashes_is_filtered_by_its_expression(
+    client: RawClient,
+) -> None:
     """As clients in C++ send it."""
     for tag in ("red", "blue"):
         await client.send("T", tag.encode(), {"TAGS": tag, "UNIQ_KEY": "AB"})
     body = (
-        b'{"clientID":"cpp","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1,"groupName":"G","messageModel":1,'
-        b'"subscriptionDataSet":[{"subString":"blue","subVersion":"17","topic":"T"}]}],"producerDataSet":[]}\n'
+        b'{"clientID":"cpp","consumerDataSet":[{"consumeFromWhere":0,"consumeType":1,'
+        b'"groupName":"G","messageModel":1,'
+        b'"subscriptionDataSet":[{"subString":"blue","subVersion":"17","topic":"T"}]}],'
+        b'"producerDataSet":[]}\n'
     )
     await client.ok(RequestCode.HEART_BEAT, body)
-    assert [message.tag for message in messages(await client.pull("G", "T", 0, subscription=None))] == ["blue"]
+    assert [
+        message.tag for message in messages(await client.pull("G", "T", 0, subscription=None))
+    ] == ["blue"]
 
 
 @pytest.mark.parametrize(("asked", "got"), [(0, 1), (1, 1), (32, 32), (33, 33), (4096, 40)])
-async def test_as_many_messages_come_as_were_asked_for(client: RawClient, asked: int, got: int) -> None:
+async def test_as_many_messages_come_as_were_asked_for(
+    client: RawClient, asked: int, got: int
+) -> None:
     await client.send_batch("T", [b"x"] * 40)
     assert len(messages(await client.pull("G", "T", 0, count=asked))) == got
 
 
-async def test_bytes_are_limited_and_more_for_those_who_ask_for_many_messages(start_broker: StartBroker) -> None:
-    server = await start_broker(max_pull_bytes=2_500, max_large_pull_bytes=5_500, max_large_pull_messages=50)
+async def test_bytes_are_limited_and_more_for_those_who_ask_for_many_messages(
+    start_broker: StartBroker,
+) -> None:
+    server = await start_broker(
+        max_pull_bytes=2_500, max_large_pull_bytes=5_500, max_large_pull_messages=50
+    )
     async with await RawClient.open(server.address, language=LanguageCode.PYTHON) as client:
         await client.send_batch("T", [bytes(900)] * 60)
         assert len(messages(await client.pull("G", "T", 0, count=32))) == 2
@@ -258,7 +360,7 @@ async def test_bytes_are_limited_and_more_for_those_who_ask_for_many_messages(st
         assert len(messages(await client.pull("G", "T", 0, count=1000, maxMsgBytes=1))) == 1
 
 
-# --- progress --------------------------------------------------------------------------------------------------------
+# --- progress -------------------------------------------------------------------------------------
 
 
 async def test_a_pull_commits_progress_on_the_way(server: Broker, client: RawClient) -> None:
@@ -269,10 +371,12 @@ async def test_a_pull_commits_progress_on_the_way(server: Broker, client: RawCli
     assert server.context.offsets.get("G", "T", 0) == 2
 
 
-# --- long polls ------------------------------------------------------------------------------------------------------
+# --- long polls -----------------------------------------------------------------------------------
 
 
-async def test_a_held_pull_is_answered_by_the_next_message_of_its_queue(server: Broker, client: RawClient, another: RawClient) -> None:
+async def test_a_held_pull_is_answered_by_the_next_message_of_its_queue(
+    server: Broker, client: RawClient, another: RawClient
+) -> None:
     await client.send("T", b"old")
     pull = client.start_pull("G", "T", 1, suspend_ms=15_000)
     await until_held(server)
@@ -283,11 +387,18 @@ async def test_a_held_pull_is_answered_by_the_next_message_of_its_queue(server: 
     assert len(server.context.holds) == 0
 
 
-@pytest.mark.parametrize(("change", "code"), [("no user", 16), ("no rule", 16), ("disabled", 16), ("another rule", 0)])
-async def test_a_held_pull_gets_no_message_that_its_user_may_not_have_any_more(start_broker: StartBroker, change: str, code: int) -> None:
+@pytest.mark.parametrize(
+    ("change", "code"), [("no user", 16), ("no rule", 16), ("disabled", 16), ("another rule", 0)]
+)
+async def test_a_held_pull_gets_no_message_that_its_user_may_not_have_any_more(
+    start_broker: StartBroker, change: str, code: int
+) -> None:
     access = AccessTable()
     await access.create_user(User(username="u", password="p"))
-    rules = [PolicyEntry.from_json({"resource": name, "actions": ["Sub"], "decision": "Allow"}) for name in ("Topic:T", "Group:G")]
+    rules = [
+        PolicyEntry.from_json({"resource": name, "actions": ["Sub"], "decision": "Allow"})
+        for name in ("Topic:T", "Group:G")
+    ]
     await access.put_acl(Acl(subject="User:u", policies=(Policy(entries=tuple(rules)),)))
     server = await start_broker(access=access)
     mine = Credentials(access_key="u", secret_key="p")
@@ -311,7 +422,9 @@ async def test_a_held_pull_gets_no_message_that_its_user_may_not_have_any_more(s
         assert (answer.code, b"after" in answer.body) == (code, code == 0)
 
 
-async def test_a_pull_from_an_empty_queue_is_held_too(server: Broker, client: RawClient, another: RawClient) -> None:
+async def test_a_pull_from_an_empty_queue_is_held_too(
+    server: Broker, client: RawClient, another: RawClient
+) -> None:
     await client.send("T", queue=1)
     pull = client.start_pull("G", "T", 0, suspend_ms=15_000)
     await until_held(server)
@@ -322,10 +435,16 @@ async def test_a_pull_from_an_empty_queue_is_held_too(server: Broker, client: Ra
 async def test_a_held_pull_ends_when_its_time_is_over(client: RawClient) -> None:
     await client.send("T")
     answer = await client.pull("G", "T", 1, suspend_ms=20)
-    assert (answer.code, answer.remark, offsets(answer)) == (ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", ("1", "0", "1"))
+    assert (answer.code, answer.remark, offsets(answer)) == (
+        ResponseCode.PULL_NOT_FOUND,
+        "OFFSET_OVERFLOW_ONE",
+        ("1", "0", "1"),
+    )
 
 
-async def test_messages_that_fail_the_filter_do_not_wake_and_are_passed_over(server: Broker, client: RawClient, another: RawClient) -> None:
+async def test_messages_that_fail_the_filter_do_not_wake_and_are_passed_over(
+    server: Broker, client: RawClient, another: RawClient
+) -> None:
     await client.send("T")
     pull = client.start_pull("G", "T", 1, subscription="blue", suspend_ms=15_000)
     await until_held(server)
@@ -337,13 +456,18 @@ async def test_messages_that_fail_the_filter_do_not_wake_and_are_passed_over(ser
     assert answer.ext_fields["nextBeginOffset"] == "2002"
 
 
-async def test_an_expired_pull_moves_its_client_past_what_failed_the_filter(server: Broker, client: RawClient, another: RawClient) -> None:
+async def test_an_expired_pull_moves_its_client_past_what_failed_the_filter(
+    server: Broker, client: RawClient, another: RawClient
+) -> None:
     await client.send("T")
     pull = client.start_pull("G", "T", 1, subscription="blue", suspend_ms=300)
     await until_held(server)
     await another.send_batch("T", [b"no tag"] * 10)
     answer = await pull
-    assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "11")
+    assert (answer.code, answer.ext_fields["nextBeginOffset"]) == (
+        ResponseCode.PULL_NOT_FOUND,
+        "11",
+    )
 
 
 @pytest.mark.parametrize("sent_first", [False, True])
@@ -374,7 +498,9 @@ async def test_a_held_pull_that_goes_back_looks_at_all_that_it_had_passed_over(
     await client.heartbeat("c1", "G", "T", expression="A", version=1)
     pull = client.start_pull("G", "T", 1, subscription=None, suspend_ms=60_000)
     await until_held(server)
-    for sent in [another.start_send("T", b"of B", {"TAGS": "B", "UNIQ_KEY": f"{n}"}) for n in range(3_000)]:
+    for sent in [
+        another.start_send("T", b"of B", {"TAGS": "B", "UNIQ_KEY": f"{n}"}) for n in range(3_000)
+    ]:
         await sent
     await client.heartbeat("c1", "G", "T", expression="A || C", version=2)
     await another.send("T", b"of C", {"TAGS": "C", "UNIQ_KEY": "C"})
@@ -384,7 +510,11 @@ async def test_a_held_pull_that_goes_back_looks_at_all_that_it_had_passed_over(
 
 @pytest.mark.parametrize("error", [None, StoreError("the commit log cannot be read at 0")])
 async def test_a_held_pull_whose_answer_is_only_on_the_disk_is_answered_when_it_has_been_read(
-    server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch, error: StoreError | None
+    server: Broker,
+    client: RawClient,
+    another: RawClient,
+    monkeypatch: pytest.MonkeyPatch,
+    error: StoreError | None,
 ) -> None:
     """It goes back to what it had passed over, when its group subscribes to that."""
     await another.send("T", b"of A", {"TAGS": "A", "UNIQ_KEY": "0"})
@@ -409,7 +539,9 @@ async def test_a_held_pull_whose_answer_is_only_on_the_disk_is_answered_when_it_
         assert str(error) in (answer.remark or "")
 
 
-async def test_a_held_pull_commits_once(server: Broker, client: RawClient, another: RawClient) -> None:
+async def test_a_held_pull_commits_once(
+    server: Broker, client: RawClient, another: RawClient
+) -> None:
     await client.send("T")
     pull = client.start_pull("G", "T", 1, suspend_ms=15_000, commit=1)
     await until_held(server)
@@ -419,7 +551,9 @@ async def test_a_held_pull_commits_once(server: Broker, client: RawClient, anoth
     assert server.context.offsets.get("G", "T", 0) == 5
 
 
-async def test_pulls_of_a_closed_connection_are_forgotten(server: Broker, client: RawClient, another: RawClient) -> None:
+async def test_pulls_of_a_closed_connection_are_forgotten(
+    server: Broker, client: RawClient, another: RawClient
+) -> None:
     await client.send("T")
     async with await RawClient.open(server.address) as leaving:
         gone = leaving.start_pull("G", "T", 1, suspend_ms=15_000)
@@ -430,10 +564,15 @@ async def test_pulls_of_a_closed_connection_are_forgotten(server: Broker, client
             await asyncio.sleep(0)
 
 
-async def test_too_many_held_pulls_are_answered_as_busy(start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_held_pulls_are_answered_as_busy(
+    start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(pull_hold, "FEW", 2)
     server = await start_broker(max_held_pulls=5, max_held_pulls_per_connection=3)
-    async with await RawClient.open(server.address) as client, await RawClient.open(server.address) as other:
+    async with (
+        await RawClient.open(server.address) as client,
+        await RawClient.open(server.address) as other,
+    ):
         await client.send("T")
         mine = [client.start_pull("G", "T", 1, suspend_ms=15_000) for _ in range(3)]
         assert (await client.pull("G", "T", 1, suspend_ms=15_000)).code == ResponseCode.SYSTEM_BUSY
@@ -453,13 +592,17 @@ async def test_stopping_answers_held_pulls(start_broker: StartBroker) -> None:
         assert (await pull).code == ResponseCode.PULL_NOT_FOUND
 
 
-# --- slow readers ----------------------------------------------------------------------------------------------------
+# --- slow readers ---------------------------------------------------------------------------------
 
 
 @pytest.mark.kills("outgoing buffer without limit")
-async def test_a_client_that_does_not_read_gets_no_further_bodies_until_it_does(start_broker: StartBroker) -> None:
+async def test_a_client_that_does_not_read_gets_no_further_bodies_until_it_does(
+    start_broker: StartBroker,
+) -> None:
     limit = 256 * 1024
-    server = await start_broker(segment_bytes=32 * 1024 * 1024, server=ServerLimits(max_write_buffer_bytes=limit))
+    server = await start_broker(
+        segment_bytes=32 * 1024 * 1024, server=ServerLimits(max_write_buffer_bytes=limit)
+    )
     async with await RawClient.open(server.address) as client:
         await client.send_batch("T", [bytes(16 * 1024)] * 64)
         async with not_reading(client, server, limit):

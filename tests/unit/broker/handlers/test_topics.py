@@ -17,7 +17,15 @@ from ogive.model import MessageQueue
 from ogive.namesrv import NameServer, NameServerConfig
 from ogive.store.model import NewMessage
 from ogive.transport import turn
-from ogive.wire.bodies import TopicConfig, TopicRouteData, dumps, group_list_loads, loads_object, topic_list_loads, topic_stats_loads
+from ogive.wire.bodies import (
+    TopicConfig,
+    TopicRouteData,
+    dumps,
+    group_list_loads,
+    loads_object,
+    topic_list_loads,
+    topic_stats_loads,
+)
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.chaos.faults import FailFrom, FaultyFs
@@ -43,18 +51,36 @@ async def create(client: RawClient, topic: str, **changed: str | int | bool) -> 
 async def commit(client: RawClient, group: str, queue: int, offset: int) -> None:
     """Progress on T of a group that is made before."""
     await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, dumps({"groupName": group}))
-    await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup=group, topic="T", queueId=queue, commitOffset=offset)
+    await client.ok(
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        consumerGroup=group,
+        topic="T",
+        queueId=queue,
+        commitOffset=offset,
+    )
 
 
 async def shown(client: RawClient, topic: str) -> TopicConfig:
-    return TopicConfig.from_json(loads_object((await client.ok(RequestCode.GET_TOPIC_CONFIG, topic=topic, lo=True)).body))
+    return TopicConfig.from_json(
+        loads_object((await client.ok(RequestCode.GET_TOPIC_CONFIG, topic=topic, lo=True)).body)
+    )
 
 
 async def test_a_topic_is_made_changed_and_shown(client: RawClient) -> None:
     assert (await create(client, "T", attributes="+message.type=FIFO")).code == ResponseCode.SUCCESS
     assert await shown(client, "T") == TopicConfig(name="T", attributes={"message.type": "FIFO"})
-    await create(client, "T", readQueueNums=8, writeQueueNums=2, perm=4, order=True, attributes="-message.type")
-    assert await shown(client, "T") == TopicConfig(name="T", read_queues=8, write_queues=2, perm=4, order=True)
+    await create(
+        client,
+        "T",
+        readQueueNums=8,
+        writeQueueNums=2,
+        perm=4,
+        order=True,
+        attributes="-message.type",
+    )
+    assert await shown(client, "T") == TopicConfig(
+        name="T", read_queues=8, write_queues=2, perm=4, order=True
+    )
 
 
 async def test_a_made_topic_is_on_disk_and_in_the_routes_before_the_answer(
@@ -72,7 +98,10 @@ async def test_a_made_topic_is_on_disk_and_in_the_routes_before_the_answer(
         assert stored["topicConfigTable"][f"T{number}"]["readQueueNums"] == number + 1
         answer = await asking.ok(RequestCode.GET_ROUTEINFO_BY_TOPIC, topic=f"T{number}")
         route = TopicRouteData.from_json(json.loads(answer.body))
-        assert (route.queues[0].read_queues, route.brokers[0].addresses) == (number + 1, {0: broker.address})
+        assert (route.queues[0].read_queues, route.brokers[0].addresses) == (
+            number + 1,
+            {0: broker.address},
+        )
 
 
 @pytest.mark.parametrize(
@@ -87,7 +116,9 @@ async def test_a_made_topic_is_on_disk_and_in_the_routes_before_the_answer(
         ("T", {"attributes": "x"}),
     ],
 )
-async def test_a_topic_that_makes_no_sense_is_an_invalid_parameter(client: RawClient, topic: str, changed: dict[str, str | int]) -> None:
+async def test_a_topic_that_makes_no_sense_is_an_invalid_parameter(
+    client: RawClient, topic: str, changed: dict[str, str | int]
+) -> None:
     answer = await create(client, topic, **changed)
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert answer.remark
@@ -121,7 +152,10 @@ async def test_a_send_that_makes_a_topic_again_while_it_is_deleted_loses_nothing
     monkeypatch.undo()
     assert len(refused) == 8
     assert {(answer.code, answer.remark) for answer in refused} == {
-        (ResponseCode.SERVICE_NOT_AVAILABLE, "topic T is being deleted: it can be made again in a moment")
+        (
+            ResponseCode.SERVICE_NOT_AVAILABLE,
+            "topic T is being deleted: it can be made again in a moment",
+        )
     }
     assert ctx.store.max_offset("T", 0) == 0
     assert (await another.send("T", b"acknowledged")).ext_fields["queueOffset"] == "0"
@@ -153,14 +187,20 @@ async def test_a_crash_after_a_deletion_brings_back_neither_messages_nor_progres
         assert (await client.send("T", b"newest")).ext_fields["queueOffset"] == str(count)
 
 
-async def test_a_crash_after_the_cleaning_brings_nothing_back(start_broker: StartBroker, tmp_path: Path) -> None:
+async def test_a_crash_after_the_cleaning_brings_nothing_back(
+    start_broker: StartBroker, tmp_path: Path
+) -> None:
     server = await progressed(start_broker)
-    del server.context.topics._configs["T"]  # as a file that lost it
+    # as a file that lost it
+    del server.context.topics._configs["T"]
     async with await RawClient.open(server.address) as client:
         await client.ok(RequestCode.CLEAN_UNUSED_TOPIC)
         await client.send("T", b"new")
     server = await start_broker(data=crash_image(server, tmp_path))
-    assert (server.context.offsets.get("G", "T", 0), server.context.store.max_offset("T", 0)) == (None, 1)
+    assert (server.context.offsets.get("G", "T", 0), server.context.store.max_offset("T", 0)) == (
+        None,
+        1,
+    )
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["stop", "crash"])
@@ -181,16 +221,24 @@ async def test_a_member_that_outlives_a_restart_behind_the_deletion_begins_anew(
         await client.heartbeat("c1", "G", "T")
         await client.send_batch("T", [b"new"] * 60)
         told = await client.pull("G", "T", 40, commit=40)
-        assert (told.code, told.ext_fields["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "0")
+        assert (told.code, told.ext_fields["nextBeginOffset"]) == (
+            ResponseCode.PULL_OFFSET_MOVED,
+            "0",
+        )
         assert server.context.offsets.get("G", "T", 0) is None
         assert (await client.pull("G", "T", 0)).remark == "FOUND"
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_every_broadcasting_member_begins_anew_in_a_topic_that_is_made_again(restart: bool, start_broker: StartBroker) -> None:
+async def test_every_broadcasting_member_begins_anew_in_a_topic_that_is_made_again(
+    restart: bool, start_broker: StartBroker
+) -> None:
     """Once each; one that comes later keeps the place that it asks for."""
     server = await start_broker()
-    async with await RawClient.open(server.address) as client, await RawClient.open(server.address) as second:
+    async with (
+        await RawClient.open(server.address) as client,
+        await RawClient.open(server.address) as second,
+    ):
         await client.heartbeat("c1", "G", "T", model="BROADCASTING")
         await second.heartbeat("c2", "G", "T", model="BROADCASTING")
         await client.send_batch("T", [b"old"] * 40)
@@ -199,12 +247,18 @@ async def test_every_broadcasting_member_begins_anew_in_a_topic_that_is_made_aga
         await server.stop()
         server = await start_broker()
     async with AsyncExitStack() as stack:
-        members = [await stack.enter_async_context(await RawClient.open(server.address)) for _ in range(3)]
+        members = [
+            await stack.enter_async_context(await RawClient.open(server.address)) for _ in range(3)
+        ]
         for number, member in enumerate(members, 1):
             await member.heartbeat(f"c{number}", "G", "T", model="BROADCASTING")
         await members[0].send_batch("T", [b"new"] * 60)
-        told = [(await member.pull("G", "T", 40)).ext_fields["nextBeginOffset"] for member in members]
-        again = [(await member.pull("G", "T", 40)).ext_fields["nextBeginOffset"] for member in members]
+        told = [
+            (await member.pull("G", "T", 40)).ext_fields["nextBeginOffset"] for member in members
+        ]
+        again = [
+            (await member.pull("G", "T", 40)).ext_fields["nextBeginOffset"] for member in members
+        ]
     assert (told, again) == (["0", "0", "60"], ["60"] * 3)
 
 
@@ -217,29 +271,47 @@ async def test_a_deletion_that_finds_no_room_is_refused_and_goes_on_with_the_nex
     async with await RawClient.open(server.address) as client:
         await client.heartbeat("c1", "G", "T")
         await client.send_batch("T", [b"old"] * 40)
-        await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=40)
+        await client.ok(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            consumerGroup="G",
+            topic="T",
+            queueId=0,
+            commitOffset=40,
+        )
         await server.context.save_offsets()
         full.armed = True
         for _ in range(2):
             answer = await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
-            assert (answer.code, "its disk is full" in str(answer.remark)) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
+            assert (answer.code, "its disk is full" in str(answer.remark)) == (
+                ResponseCode.SERVICE_NOT_AVAILABLE,
+                True,
+            )
         full.armed = False
         await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
     server = await start_broker(data=crash_image(server, tmp_path))
     assert "T" not in server.context.topics
-    assert (server.context.offsets.get("G", "T", 0), bool(server.context.offsets.resets)) == (None, True)
+    assert (server.context.offsets.get("G", "T", 0), bool(server.context.offsets.resets)) == (
+        None,
+        True,
+    )
     async with await RawClient.open(server.address) as client:
         assert (await client.send("T", b"new")).ext_fields["queueOffset"] == "0"
 
 
-async def test_a_deleted_topic_takes_its_queues_and_everybody_s_offsets_with_it(server: Broker, client: RawClient) -> None:
+async def test_a_deleted_topic_takes_its_queues_and_everybody_s_offsets_with_it(
+    server: Broker, client: RawClient
+) -> None:
     await create(client, "T")
     await client.send("T", queue=1)
     await commit(client, "G", 1, 1)
     await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
-    assert (await client.call(RequestCode.GET_TOPIC_CONFIG, topic="T")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert (
+        await client.call(RequestCode.GET_TOPIC_CONFIG, topic="T")
+    ).code == ResponseCode.TOPIC_NOT_EXIST
     assert server.context.offsets.topics_of("G") == []
-    assert (await client.ok(RequestCode.GET_MAX_OFFSET, topic="T", queueId=1)).ext_fields == {"offset": "0"}
+    assert (await client.ok(RequestCode.GET_MAX_OFFSET, topic="T", queueId=1)).ext_fields == {
+        "offset": "0"
+    }
     await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
     stored = json.loads(Path(server.config.data, "config", "topics.json").read_text())
     assert "T" not in stored["topicConfigTable"]
@@ -252,19 +324,35 @@ async def waited(server: Broker, topic: str, queue: int, body: bytes) -> None:
     await stored.wait()
 
 
-async def test_what_waited_for_a_queue_that_is_gone_goes_to_one_that_is_read(server: Broker, client: RawClient) -> None:
-    """Delayed, timed and transactional messages, however many of the topic's queues are written or read by now."""
+async def test_what_waited_for_a_queue_that_is_gone_goes_to_one_that_is_read(
+    server: Broker, client: RawClient
+) -> None:
+    """Delayed, timed and transactional messages, however many of the topic's queues are written or
+    read by now.
+    """
     await create(client, "T", readQueueNums=8, writeQueueNums=8)
     own = {"TRAN_MSG": "true", "PGROUP": "shop"}
-    halves = [await client.send("T", b"half %d" % n, own | {"UNIQ_KEY": f"K{n}"}, queue=7, f=4) for n in range(2)]
+    halves = [
+        await client.send("T", b"half %d" % n, own | {"UNIQ_KEY": f"K{n}"}, queue=7, f=4)
+        for n in range(2)
+    ]
     await create(client, "T", readQueueNums=6, writeQueueNums=4)
-    server.context.transactions._ready.drop(0)  # the first comes from the log
+    # the first comes from the log
+    server.context.transactions._ready.drop(0)
     for half in halves:
-        place = {"commitLogOffset": int(half.ext_fields["msgId"][-16:], 16), "tranStateTableOffset": half.ext_fields["queueOffset"]}
-        await client.ok(RequestCode.END_TRANSACTION, producerGroup="shop", commitOrRollback=8, **place)
+        place = {
+            "commitLogOffset": int(half.ext_fields["msgId"][-16:], 16),
+            "tranStateTableOffset": half.ext_fields["queueOffset"],
+        }
+        await client.ok(
+            RequestCode.END_TRANSACTION, producerGroup="shop", commitOrRollback=8, **place
+        )
     for queue in (7, 5, 0):
         await waited(server, "T", queue, b"for %d" % queue)
-    found = {queue: [m.body for m in messages(await client.pull("G", "T", 0, queue=queue))] for queue in (0, 3, 5)}
+    found = {
+        queue: [m.body for m in messages(await client.pull("G", "T", 0, queue=queue))]
+        for queue in (0, 3, 5)
+    }
     assert found == {0: [b"for 0"], 3: [b"half 0", b"half 1", b"for 7"], 5: [b"for 5"]}
     assert {queue for topic, queue in server.context.store.queues if topic == "T"} == {0, 3, 5}
 
@@ -279,7 +367,11 @@ async def test_what_waited_for_a_deleted_topic_is_told_once_and_there_when_it_is
             await waited(server, "T", 3, b"%d" % n)
         assert caplog.text.count("topic T is not there") == round_
         await create(client, "T")
-        assert [m.body for m in messages(await client.pull("G", "T", 0, queue=0))] == [b"0", b"1", b"2"]
+        assert [m.body for m in messages(await client.pull("G", "T", 0, queue=0))] == [
+            b"0",
+            b"1",
+            b"2",
+        ]
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -290,21 +382,35 @@ async def test_what_waited_for_a_deleted_topic_is_there_however_few_queues_it_is
     server = await start_broker()
     async with await RawClient.open(server.address) as client:
         await create(client, "T", readQueueNums=8, writeQueueNums=8)
-        half = await client.send("T", b"half", {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": "K"}, queue=7)
+        half = await client.send(
+            "T", b"half", {"TRAN_MSG": "true", "PGROUP": "shop", "UNIQ_KEY": "K"}, queue=7
+        )
         await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
         for queue in (6, 5, 1):
             await waited(server, "T", queue, b"for %d" % queue)
-        place = {"commitLogOffset": int(half.ext_fields["msgId"][-16:], 16), "tranStateTableOffset": half.ext_fields["queueOffset"]}
-        await client.ok(RequestCode.END_TRANSACTION, producerGroup="shop", commitOrRollback=8, **place)
+        place = {
+            "commitLogOffset": int(half.ext_fields["msgId"][-16:], 16),
+            "tranStateTableOffset": half.ext_fields["queueOffset"],
+        }
+        await client.ok(
+            RequestCode.END_TRANSACTION, producerGroup="shop", commitOrRollback=8, **place
+        )
     if restart:
         await server.stop()
         server = await start_broker()
     async with await RawClient.open(server.address) as client:
         await create(client, "T", readQueueNums=1, writeQueueNums=1)
-        assert [m.body for m in messages(await client.pull("G", "T", 0))] == [b"for 6", b"for 5", b"for 1", b"half"]
+        assert [m.body for m in messages(await client.pull("G", "T", 0))] == [
+            b"for 6",
+            b"for 5",
+            b"for 1",
+            b"half",
+        ]
 
 
-async def test_a_topic_is_not_made_as_the_other_kind_over_what_came_after_its_deletion(server: Broker, client: RawClient) -> None:
+async def test_a_topic_is_not_made_as_the_other_kind_over_what_came_after_its_deletion(
+    server: Broker, client: RawClient
+) -> None:
     """Its queues would have to go. A cleaning on command takes them, and then it may be."""
     batches = {"attributes": "+queue.type=BatchCQ"}
     await create(client, "T")
@@ -312,9 +418,15 @@ async def test_a_topic_is_not_made_as_the_other_kind_over_what_came_after_its_de
     await waited(server, "T", 0, b"late")
     refused = await create(client, "T", **batches)
     assert refused.code == ResponseCode.INVALID_PARAMETER
-    assert "1 messages are kept for it as a topic without queue.type=BatchCQ" in (refused.remark or "")
-    listed = dumps({"topicConfigList": [{"topicName": "T", "attributes": {"+queue.type": "BatchCQ"}}]})
-    assert (await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, listed)).code == ResponseCode.INVALID_PARAMETER
+    assert "1 messages are kept for it as a topic without queue.type=BatchCQ" in (
+        refused.remark or ""
+    )
+    listed = dumps(
+        {"topicConfigList": [{"topicName": "T", "attributes": {"+queue.type": "BatchCQ"}}]}
+    )
+    assert (
+        await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, listed)
+    ).code == ResponseCode.INVALID_PARAMETER
     assert server.context.store.max_offset("T", 0) == 1
     await client.ok(RequestCode.CLEAN_UNUSED_TOPIC)
     assert (await create(client, "T", **batches)).code == ResponseCode.SUCCESS
@@ -322,7 +434,9 @@ async def test_a_topic_is_not_made_as_the_other_kind_over_what_came_after_its_de
 
 @pytest.mark.parametrize("topic", ["", "TBW102", "SCHEDULE_TOPIC_XXXX"])
 async def test_the_broker_s_own_topics_are_not_deleted(client: RawClient, topic: str) -> None:
-    assert (await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)).code == ResponseCode.INVALID_PARAMETER
+    assert (
+        await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic=topic)
+    ).code == ResponseCode.INVALID_PARAMETER
 
 
 async def test_all_topics_come_whole_or_by_pages(client: RawClient) -> None:
@@ -333,12 +447,19 @@ async def test_all_topics_come_whole_or_by_pages(client: RawClient) -> None:
     assert {"T", "TBW102"} <= table.keys()
     pages: dict[str, object] = {}
     while len(pages) < len(table):
-        page = await client.ok(RequestCode.GET_ALL_TOPIC_CONFIG, topicSeq=len(pages), maxTopicNum=3, dataVersion="")
+        page = await client.ok(
+            RequestCode.GET_ALL_TOPIC_CONFIG, topicSeq=len(pages), maxTopicNum=3, dataVersion=""
+        )
         part = loads_object(page.body)["topicConfigTable"]
         assert 1 <= len(part) <= 3
         pages |= part
     assert pages == table
-    for first, most, found in ((0, 2**31 - 1, len(table)), (1, 2**31 - 1, len(table) - 1), (2**31 - 1, 2**31 - 1, 0), (-(2**31), 0, 1)):
+    for first, most, found in (
+        (0, 2**31 - 1, len(table)),
+        (1, 2**31 - 1, len(table) - 1),
+        (2**31 - 1, 2**31 - 1, 0),
+        (-(2**31), 0, 1),
+    ):
         page = await client.ok(RequestCode.GET_ALL_TOPIC_CONFIG, topicSeq=first, maxTopicNum=most)
         assert len(loads_object(page.body)["topicConfigTable"]) == found
     system = topic_list_loads((await client.ok(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)).body)
@@ -346,7 +467,9 @@ async def test_all_topics_come_whole_or_by_pages(client: RawClient) -> None:
     assert "T" not in system
 
 
-async def test_statistics_show_where_each_queue_begins_and_ends_and_when_it_grew(server: Broker, client: RawClient) -> None:
+async def test_statistics_show_where_each_queue_begins_and_ends_and_when_it_grew(
+    server: Broker, client: RawClient
+) -> None:
     await create(client, "T", readQueueNums=3, writeQueueNums=2)
     for _ in range(5):
         await client.send("T", queue=1)
@@ -358,29 +481,51 @@ async def test_statistics_show_where_each_queue_begins_and_ends_and_when_it_grew
     ]
     times = [row.last_update_timestamp for _, row in sorted(table.items())]
     assert times == [0, server.context.store.store_time("T", 1, 4), 0]
-    assert (await client.call(RequestCode.GET_TOPIC_STATS_INFO, topic="nowhere")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert (
+        await client.call(RequestCode.GET_TOPIC_STATS_INFO, topic="nowhere")
+    ).code == ResponseCode.TOPIC_NOT_EXIST
 
 
-async def test_a_topic_s_consumers_are_those_online_and_those_with_progress(client: RawClient) -> None:
+async def test_a_topic_s_consumers_are_those_online_and_those_with_progress(
+    client: RawClient,
+) -> None:
     await create(client, "T")
     await client.heartbeat("c1", "online", "T")
     await client.heartbeat("c1", "elsewhere", "U")
     await commit(client, "offline", 0, 0)
-    groups = group_list_loads((await client.ok(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T")).body)
+    groups = group_list_loads(
+        (await client.ok(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T")).body
+    )
     assert groups == ["offline", "online"]
 
 
-async def test_topics_are_created_by_the_list_all_or_none(server: Broker, client: RawClient) -> None:
+async def test_topics_are_created_by_the_list_all_or_none(
+    server: Broker, client: RawClient
+) -> None:
     def body(*names: str) -> bytes:
-        topics = [{"topicName": name, "readQueueNums": 3, "writeQueueNums": 2, "attributes": {"+message.type": "FIFO"}} for name in names]
+        topics = [
+            {
+                "topicName": name,
+                "readQueueNums": 3,
+                "writeQueueNums": 2,
+                "attributes": {"+message.type": "FIFO"},
+            }
+            for name in names
+        ]
         return dumps({"topicConfigList": topics})
 
     await client.ok(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body("A", "B"))
     for name in ("A", "B"):
         config = server.context.topics.get(name)
         assert config is not None
-        assert (config.read_queues, config.write_queues, config.attributes) == (3, 2, {"message.type": "FIFO"})
-    answer = await client.call(RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body("C", "SCHEDULE_TOPIC_XXXX"))
+        assert (config.read_queues, config.write_queues, config.attributes) == (
+            3,
+            2,
+            {"message.type": "FIFO"},
+        )
+    answer = await client.call(
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, body("C", "SCHEDULE_TOPIC_XXXX")
+    )
     assert answer.code == ResponseCode.INVALID_PARAMETER
     assert "C" not in server.context.topics
 
@@ -392,21 +537,34 @@ async def test_what_a_group_consumes(server: Broker, client: RawClient) -> None:
     assert loads_object(answer.body)["topicList"] == ["T", "U"]
     await client.heartbeat("c1", "G", "T", expression="A || B")
     for topic, expected in (("T", "A || B"), ("U", None)):
-        body = loads_object((await client.ok(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="G", topic=topic)).body)
-        assert (body["group"], body["topic"], (body["subscriptionData"] or {}).get("subString")) == ("G", topic, expected)
+        body = loads_object(
+            (
+                await client.ok(RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER, group="G", topic=topic)
+            ).body
+        )
+        assert (
+            body["group"],
+            body["topic"],
+            (body["subscriptionData"] or {}).get("subString"),
+        ) == ("G", topic, expected)
 
 
-async def test_queues_and_offsets_without_a_topic_are_cleaned_on_command(server: Broker, client: RawClient) -> None:
+async def test_queues_and_offsets_without_a_topic_are_cleaned_on_command(
+    server: Broker, client: RawClient
+) -> None:
     for topic in ("T", "U"):
         await client.send(topic)
         server.context.offsets.commit("G", topic, 0, 1)
-    del server.context.topics._configs["U"]  # as a file that lost it
+    # as a file that lost it
+    del server.context.topics._configs["U"]
     await client.ok(RequestCode.CLEAN_UNUSED_TOPIC)
     assert {topic for topic, _ in server.context.store.queues} == {"T"}
     assert list(server.context.offsets.topics_of("G")) == ["T"]
 
 
-async def test_the_loop_turns_between_topics_that_are_cleaned(server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_loop_turns_between_topics_that_are_cleaned(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each looks at all queues: a thousand topics stopped everybody for 0.4 s."""
     ctx, now, turns = server.context, 0.0, 0
     topics = [f"T{n}" for n in range(20)]

@@ -1,4 +1,7 @@
-"""Transactions over a socket: half messages, their ends, and the broker's questions. Periods are scaled down by configuration."""
+"""Transactions over a socket: half messages, their ends, and the broker's questions.
+
+Periods are scaled down by configuration.
+"""
 
 import asyncio
 import errno
@@ -21,7 +24,12 @@ from ogive.wire.acl import Credentials
 from ogive.wire.bodies import Acl, HeartbeatData, Policy, PolicyEntry, TopicConfig, User
 from ogive.wire.codes import Decision, Flag, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
-from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_messages, encode_properties, parse_offset_message_id
+from ogive.wire.message import (
+    MAX_PROPERTIES_BYTES,
+    decode_messages,
+    encode_properties,
+    parse_offset_message_id,
+)
 from tests.raw_client import RawClient, messages, unique_key
 from tests.unit.broker.conftest import StartBroker
 
@@ -32,13 +40,19 @@ END = RequestCode.END_TRANSACTION
 CHECK = RequestCode.CHECK_TRANSACTION_STATE
 
 
-async def send_half(client: RawClient, body: bytes = b"paid", topic: str = "T", queue: int = 2, **own: str) -> dict[str, str]:
+async def send_half(
+    client: RawClient, body: bytes = b"paid", topic: str = "T", queue: int = 2, **own: str
+) -> dict[str, str]:
     properties = {"UNIQ_KEY": unique_key(), "TAGS": "a", "TRAN_MSG": "true", "PGROUP": "shop"} | own
-    answer = await client.send(topic, body, properties, queue=queue, f=SysFlag.TRANSACTION_PREPARED, h=7)
+    answer = await client.send(
+        topic, body, properties, queue=queue, f=SysFlag.TRANSACTION_PREPARED, h=7
+    )
     return answer.ext_fields
 
 
-def ending(half: dict[str, str], decision: int = Decision.COMMIT, **changed: object) -> dict[str, object]:
+def ending(
+    half: dict[str, str], decision: int = Decision.COMMIT, **changed: object
+) -> dict[str, object]:
     fields: dict[str, object] = {
         "producerGroup": "shop",
         "tranStateTableOffset": half["queueOffset"],
@@ -50,7 +64,9 @@ def ending(half: dict[str, str], decision: int = Decision.COMMIT, **changed: obj
     return fields | changed
 
 
-async def end(client: RawClient, half: dict[str, str], decision: int = Decision.COMMIT, **changed: object) -> RemotingCommand:
+async def end(
+    client: RawClient, half: dict[str, str], decision: int = Decision.COMMIT, **changed: object
+) -> RemotingCommand:
     return await client.call(END, **ending(half, decision, **changed))
 
 
@@ -71,16 +87,22 @@ async def marks(client: RawClient, count: int) -> list[bytes]:
 
 
 async def beat(client: RawClient, *groups: str) -> None:
-    await client.ok(RequestCode.HEART_BEAT, HeartbeatData(client_id=f"p{id(client)}", producers=groups).encode())
+    await client.ok(
+        RequestCode.HEART_BEAT, HeartbeatData(client_id=f"p{id(client)}", producers=groups).encode()
+    )
 
 
 def answer_of(check: RemotingCommand) -> dict[str, str]:
     """A check's offsets in the form that a send's answer has."""
     fields = check.ext_fields
-    return {"queueOffset": fields["tranStateTableOffset"], "msgId": fields["offsetMsgId"], "transactionId": fields["transactionId"]}
+    return {
+        "queueOffset": fields["tranStateTableOffset"],
+        "msgId": fields["offsetMsgId"],
+        "transactionId": fields["transactionId"],
+    }
 
 
-# --- half messages and their ends ------------------------------------------------------------------------------------
+# --- half messages and their ends -----------------------------------------------------------------
 
 
 async def test_a_half_message_waits_where_no_consumer_looks(client: RawClient) -> None:
@@ -93,17 +115,33 @@ async def test_a_half_message_waits_where_no_consumer_looks(client: RawClient) -
     assert (half["queueId"], half["queueOffset"], half["msgId"]) == ("2", "0", message.offset_id)
 
 
-@pytest.mark.parametrize("own", [{}, {"REAL_TOPIC": "elsewhere", "zone": "a"}], ids=["plain", "with the broker's names"])
-async def test_a_commit_is_answered_when_the_message_is_there(client: RawClient, own: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "own", [{}, {"REAL_TOPIC": "elsewhere", "zone": "a"}], ids=["plain", "with the broker's names"]
+)
+async def test_a_commit_is_answered_when_the_message_is_there(
+    client: RawClient, own: dict[str, Any]
+) -> None:
     half = await send_half(client, **own)
     assert (await end(client, half)).code == ResponseCode.SUCCESS
     [message] = await stored(client, "T", 2)
     [waiting] = await stored(client, HALF_TOPIC)
-    assert (message.body, message.tag, message.flag, message.id) == (b"paid", "a", 7, half["transactionId"])
+    assert (message.body, message.tag, message.flag, message.id) == (
+        b"paid",
+        "a",
+        7,
+        half["transactionId"],
+    )
     assert message.sys_flag == SysFlag.TRANSACTION_COMMIT
     assert message.prepared_transaction_offset == waiting.commitlog_offset
-    assert (message.born_timestamp_ms, message.born_host) == (waiting.born_timestamp_ms, waiting.born_host)
-    expected = {name: value for name, value in waiting.properties.items() if name not in ("REAL_TOPIC", "REAL_QID")}
+    assert (message.born_timestamp_ms, message.born_host) == (
+        waiting.born_timestamp_ms,
+        waiting.born_host,
+    )
+    expected = {
+        name: value
+        for name, value in waiting.properties.items()
+        if name not in ("REAL_TOPIC", "REAL_QID")
+    }
     assert dict(message.properties) == expected
     [mark] = messages(await client.pull("looker", OP_HALF_TOPIC, 0, suspend_ms=15_000))
     assert (mark.body, mark.tag) == (b"0", "d")
@@ -135,15 +173,22 @@ async def test_ending_twice_is_ending_once(client: RawClient) -> None:
     assert await marks(client, 1) == [b"0"]
 
 
-async def test_a_second_decision_that_differs_is_refused_while_the_first_is_carried_out(client: RawClient) -> None:
+async def test_a_second_decision_that_differs_is_refused_while_the_first_is_carried_out(
+    client: RawClient,
+) -> None:
     half = await send_half(client)
     both = [client.start(END, **ending(half)), client.start(END, **ending(half, Decision.ROLLBACK))]
-    assert [(await one).code for one in both] == [ResponseCode.SUCCESS, ResponseCode.ILLEGAL_OPERATION]
+    assert [(await one).code for one in both] == [
+        ResponseCode.SUCCESS,
+        ResponseCode.ILLEGAL_OPERATION,
+    ]
     assert len(await stored(client, "T", 2)) == 1
 
 
 @pytest.mark.parametrize("decision", [Decision.COMMIT, Decision.ROLLBACK])
-async def test_an_end_is_known_after_a_restart(start_broker: StartBroker, decision: Decision) -> None:
+async def test_an_end_is_known_after_a_restart(
+    start_broker: StartBroker, decision: Decision
+) -> None:
     server = await start_broker()
     async with await RawClient.open(server.address) as client:
         open_one, half = await send_half(client), await send_half(client, b"other")
@@ -153,13 +198,18 @@ async def test_an_end_is_known_after_a_restart(start_broker: StartBroker, decisi
     assert len(server.context.transactions) == 1
     async with await RawClient.open(server.address) as client:
         again = await end(client, half)
-        assert (again.code, "ended before" in (again.remark or "")) == (ResponseCode.ILLEGAL_OPERATION, True)
+        assert (again.code, "ended before" in (again.remark or "")) == (
+            ResponseCode.ILLEGAL_OPERATION,
+            True,
+        )
         assert (await end(client, open_one)).code == ResponseCode.SUCCESS
         expected = [b"other", b"paid"] if decision is Decision.COMMIT else [b"paid"]
         assert [message.body for message in await stored(client, "T", 2)] == expected
 
 
-async def test_a_half_message_that_was_sent_twice_is_one_transaction(server: Broker, client: RawClient) -> None:
+async def test_a_half_message_that_was_sent_twice_is_one_transaction(
+    server: Broker, client: RawClient
+) -> None:
     key = unique_key()
     first = await send_half(client, UNIQ_KEY=key)
     second = await send_half(client, UNIQ_KEY=key)
@@ -174,7 +224,9 @@ async def test_a_half_message_that_was_sent_twice_is_one_transaction(server: Bro
 
 
 @pytest.mark.parametrize("changed", [{"body": b"else"}, {"topic": "U"}, {"PGROUP": "market"}])
-async def test_equal_keys_alone_do_not_make_two_transactions_one(server: Broker, client: RawClient, changed: dict[str, Any]) -> None:
+async def test_equal_keys_alone_do_not_make_two_transactions_one(
+    server: Broker, client: RawClient, changed: dict[str, Any]
+) -> None:
     """Clients in containers have been seen to give out equal keys."""
     key = unique_key()
     await send_half(client, UNIQ_KEY=key)
@@ -192,7 +244,9 @@ async def test_equal_keys_alone_do_not_make_two_transactions_one(server: Broker,
         ({"tranStateTableOffset": 1}, "The transaction state table offset wrong"),
     ],
 )
-async def test_an_end_that_does_not_fit_its_half_message_is_refused(client: RawClient, changed: dict[str, Any], remark: str) -> None:
+async def test_an_end_that_does_not_fit_its_half_message_is_refused(
+    client: RawClient, changed: dict[str, Any], remark: str
+) -> None:
     half = await send_half(client)
     answer = await end(client, half, **changed)
     assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, remark)
@@ -204,7 +258,9 @@ async def test_an_ordinary_message_cannot_be_committed(client: RawClient) -> Non
     assert (await end(client, sent)).remark == "Find prepared transaction message failed"
 
 
-@pytest.mark.parametrize(("decision", "code"), [(Decision.UNKNOWN, ResponseCode.SUCCESS), (5, ResponseCode.SYSTEM_ERROR)])
+@pytest.mark.parametrize(
+    ("decision", "code"), [(Decision.UNKNOWN, ResponseCode.SUCCESS), (5, ResponseCode.SYSTEM_ERROR)]
+)
 async def test_unknown_changes_nothing_and_no_decision_is_refused(
     server: Broker, client: RawClient, decision: int, code: ResponseCode
 ) -> None:
@@ -214,7 +270,9 @@ async def test_unknown_changes_nothing_and_no_decision_is_refused(
     assert await stored(client, OP_HALF_TOPIC) == []
 
 
-async def test_a_consumers_second_try_of_a_committed_message_is_an_ordinary_message(server: Broker, client: RawClient) -> None:
+async def test_a_consumers_second_try_of_a_committed_message_is_an_ordinary_message(
+    server: Broker, client: RawClient
+) -> None:
     await client.heartbeat("c", "G", "T")
     properties = {"UNIQ_KEY": "AB", "TRAN_MSG": "true", "PGROUP": "shop"}
     await client.send("%RETRY%G", b"again", properties, j=1)
@@ -242,7 +300,13 @@ async def test_progress_needs_no_room_in_a_full_table_of_offsets(start_broker: S
     async with await RawClient.open(server.address) as client:
         await client.send("T", b"x")
         await client.heartbeat("c", "G", "T")
-        await client.ok(RequestCode.UPDATE_CONSUMER_OFFSET, consumerGroup="G", topic="T", queueId=0, commitOffset=0)
+        await client.ok(
+            RequestCode.UPDATE_CONSUMER_OFFSET,
+            consumerGroup="G",
+            topic="T",
+            queueId=0,
+            commitOffset=0,
+        )
         await end(client, await send_half(client))
         await marks(client, 1)
     await server.stop()
@@ -253,7 +317,7 @@ async def test_progress_needs_no_room_in_a_full_table_of_offsets(start_broker: S
     assert (len(server.context.transactions), len(server.context.offsets)) == (0, 3)
 
 
-# --- questions -------------------------------------------------------------------------------------------------------
+# --- questions ------------------------------------------------------------------------------------
 
 
 async def test_a_half_message_that_cannot_be_read_is_asked_about_when_it_can(
@@ -317,32 +381,49 @@ async def test_a_producer_is_asked_and_its_answer_counts(start_broker: StartBrok
         check = await client.next_request(CHECK)
         assert check.flag & Flag.ONEWAY
         fields = check.ext_fields
-        assert (fields["topic"], fields["msgId"], fields["transactionId"]) == (HALF_TOPIC, half["transactionId"], half["transactionId"])
+        assert (fields["topic"], fields["msgId"], fields["transactionId"]) == (
+            HALF_TOPIC,
+            half["transactionId"],
+            half["transactionId"],
+        )
         assert fields["bname"] == "broker-a"
         [message] = decode_messages(check.body)
         assert (message.topic, message.queue.queue_id, message.body) == ("T", 2, b"paid")
-        assert (str(message.queue_offset), message.offset_id) == (fields["tranStateTableOffset"], fields["offsetMsgId"])
-        assert (message.properties["TRANSACTION_CHECK_TIMES"], message.properties["PGROUP"]) == ("1", "shop")
+        assert (str(message.queue_offset), message.offset_id) == (
+            fields["tranStateTableOffset"],
+            fields["offsetMsgId"],
+        )
+        assert (message.properties["TRANSACTION_CHECK_TIMES"], message.properties["PGROUP"]) == (
+            "1",
+            "shop",
+        )
         assert parse_offset_message_id(fields["offsetMsgId"])[1] == int(fields["commitLogOffset"])
         answer = await end(client, answer_of(check), fromTransactionCheck=True)
         assert answer.code == ResponseCode.SUCCESS
         assert [one.body for one in await stored(client, "T", 2)] == [b"paid"]
-        assert (await marks(client, 2))[:2] == [b"0", b"1"]  # on a slow machine it was asked again before it answered
+        # on a slow machine it was asked again before it answered
+        assert (await marks(client, 2))[:2] == [b"0", b"1"]
 
 
 async def test_the_producers_own_end_counts_after_it_was_asked(start_broker: StartBroker) -> None:
-    """The local transaction took longer than the broker waited: both answers come, one message is stored."""
+    """The local transaction took longer than the broker waited: both answers come, one message is
+    stored.
+    """
     server = await start_broker(**QUICK)
     async with await RawClient.open(server.address) as client:
         await beat(client, "shop")
         half = await send_half(client)
         check = await client.next_request(CHECK)
         assert (await end(client, half)).code == ResponseCode.SUCCESS
-        assert (await end(client, answer_of(check), fromTransactionCheck=True)).code == ResponseCode.SUCCESS
+        assert (
+            await end(client, answer_of(check), fromTransactionCheck=True)
+        ).code == ResponseCode.SUCCESS
         assert len(await stored(client, "T", 2)) == 1
 
 
-async def test_producers_of_a_group_are_asked_in_turn_and_others_never(start_broker: StartBroker) -> None:
+async def test_producers_of_a_group_are_asked_in_turn_and_others_never(
+    start_broker: StartBroker,
+) -> None:
     server = await start_broker(**QUICK)
     async with (
         await RawClient.open(server.address) as one,
@@ -366,24 +447,46 @@ async def test_after_the_last_question_the_message_is_put_aside(start_broker: St
         for times in ("1", "2", "3"):
             [message] = decode_messages((await client.next_request(CHECK)).body)
             assert message.properties["TRANSACTION_CHECK_TIMES"] == times
-        [given_up] = messages(await client.pull("looker", CHECKED_TOO_OFTEN_TOPIC, 0, suspend_ms=15_000))
-        assert (given_up.body, given_up.id, given_up.properties["REAL_TOPIC"]) == (b"paid", half["transactionId"], "T")
+        [given_up] = messages(
+            await client.pull("looker", CHECKED_TOO_OFTEN_TOPIC, 0, suspend_ms=15_000)
+        )
+        assert (given_up.body, given_up.id, given_up.properties["REAL_TOPIC"]) == (
+            b"paid",
+            half["transactionId"],
+            "T",
+        )
         assert (await end(client, half)).code == ResponseCode.ILLEGAL_OPERATION
         assert await stored(client, "T", 2) == []
         assert client.requests.empty()
         assert await marks(client, 4) == [b"0", b"1", b"2", b"3"]
 
 
-@pytest.mark.parametrize("own", [{}, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "0"}], ids=["usual", "with a time of its own"])
-async def test_a_half_message_as_large_as_can_be_is_asked_about_and_committed_whole(start_broker: StartBroker, own: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "own", [{}, {"CHECK_IMMUNITY_TIME_IN_SECONDS": "0"}], ids=["usual", "with a time of its own"]
+)
+async def test_a_half_message_as_large_as_can_be_is_asked_about_and_committed_whole(
+    start_broker: StartBroker, own: dict[str, Any]
+) -> None:
     """Apache's broker takes it, too. The count of questions takes the place of what brokers add."""
     server = await start_broker(**QUICK)
     async with await RawClient.open(server.address) as client:
         await send_half(client, **own)
         [half] = await stored(client, HALF_TOPIC)
         most = MAX_PROPERTIES_BYTES - len(encode_properties({**half.properties, "zone": ""}))
-        properties = {"UNIQ_KEY": unique_key(), "TAGS": "a", "TRAN_MSG": "true", "PGROUP": "shop", **own}
-        refused = await client.start_send("T", b"paid", properties | {"zone": "z" * (most + 1)}, queue=2, f=SysFlag.TRANSACTION_PREPARED)
+        properties = {
+            "UNIQ_KEY": unique_key(),
+            "TAGS": "a",
+            "TRAN_MSG": "true",
+            "PGROUP": "shop",
+            **own,
+        }
+        refused = await client.start_send(
+            "T",
+            b"paid",
+            properties | {"zone": "z" * (most + 1)},
+            queue=2,
+            f=SysFlag.TRANSACTION_PREPARED,
+        )
         assert refused.code == ResponseCode.MESSAGE_ILLEGAL
         longest = await send_half(client, zone="z" * most, **own)
         await beat(client, "shop")
@@ -397,8 +500,12 @@ async def test_a_half_message_as_large_as_can_be_is_asked_about_and_committed_wh
         assert (message.id, message.properties["zone"]) == (longest["transactionId"], "z" * most)
 
 
-async def test_a_time_of_its_own_keeps_a_transaction_from_its_first_check_only(start_broker: StartBroker) -> None:
-    """Later checks come with each round, so those of the first transaction overtake the first check of the second one."""
+async def test_a_time_of_its_own_keeps_a_transaction_from_its_first_check_only(
+    start_broker: StartBroker,
+) -> None:
+    """Later checks come with each round, so those of the first transaction overtake the first check
+    of the second one.
+    """
     server = await start_broker(transaction_timeout_s=HOUR_S, transaction_check_interval_s=0.02)
     async with await RawClient.open(server.address) as client:
         await beat(client, "shop")
@@ -410,7 +517,9 @@ async def test_a_time_of_its_own_keeps_a_transaction_from_its_first_check_only(s
 
 
 @pytest.mark.parametrize("seconds", ["00000000000000000000", "+0", "-7", "\u0660"])
-async def test_a_time_of_its_own_is_read_as_java_reads_a_long(start_broker: StartBroker, seconds: str) -> None:
+async def test_a_time_of_its_own_is_read_as_java_reads_a_long(
+    start_broker: StartBroker, seconds: str
+) -> None:
     server = await start_broker(transaction_timeout_s=HOUR_S, transaction_check_interval_s=0.02)
     async with await RawClient.open(server.address) as client:
         await beat(client, "shop")
@@ -426,7 +535,13 @@ async def test_a_round_at_its_limit_goes_on_as_answers_come(start_broker: StartB
         halves = [await send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS="0") for _ in range(5)]
         checks = asyncio.create_task(_transaction_checks(server.context).run())
         asked = []
-        for decision in (Decision.UNKNOWN, Decision.COMMIT, Decision.ROLLBACK, Decision.UNKNOWN, Decision.UNKNOWN):
+        for decision in (
+            Decision.UNKNOWN,
+            Decision.COMMIT,
+            Decision.ROLLBACK,
+            Decision.UNKNOWN,
+            Decision.UNKNOWN,
+        ):
             check = await client.next_request(CHECK)
             asked.append(check.ext_fields["msgId"])
             assert client.requests.qsize() <= 1
@@ -436,21 +551,29 @@ async def test_a_round_at_its_limit_goes_on_as_answers_come(start_broker: StartB
 
 
 async def test_a_round_goes_on_without_answers_after_an_interval(start_broker: StartBroker) -> None:
-    server = await start_broker(max_unanswered_checks=2, transaction_timeout_s=3600.0, transaction_check_interval_s=0.02)
+    server = await start_broker(
+        max_unanswered_checks=2, transaction_timeout_s=3600.0, transaction_check_interval_s=0.02
+    )
     async with await RawClient.open(server.address) as client:
         await beat(client, "shop")
-        halves = {(await send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS="0"))["transactionId"] for _ in range(5)}
+        halves = {
+            (await send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS="0"))["transactionId"]
+            for _ in range(5)
+        }
         while halves:
             halves.discard((await client.next_request(CHECK)).ext_fields["msgId"])
 
 
-async def test_nothing_counts_while_no_producer_of_the_group_is_there(start_broker: StartBroker) -> None:
+async def test_nothing_counts_while_no_producer_of_the_group_is_there(
+    start_broker: StartBroker,
+) -> None:
     server = await start_broker(transaction_check_max=1, **QUICK)
     async with await RawClient.open(server.address) as client:
         await beat(client, "market")
         await send_half(client)
         await send_half(client, PGROUP="market")
-        for _ in range(2):  # rounds have passed
+        # rounds have passed
+        for _ in range(2):
             await client.next_request(CHECK)
             await send_half(client, PGROUP="market")
         await beat(client, "shop")
@@ -461,11 +584,15 @@ async def test_nothing_counts_while_no_producer_of_the_group_is_there(start_brok
         assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
 
 
-async def test_a_transaction_whose_group_never_comes_back_is_put_aside(start_broker: StartBroker) -> None:
+async def test_a_transaction_whose_group_never_comes_back_is_put_aside(
+    start_broker: StartBroker,
+) -> None:
     server = await start_broker(transaction_keep_s=0.001, **QUICK)
     async with await RawClient.open(server.address) as client:
         await send_half(client)
-        [given_up] = messages(await client.pull("looker", CHECKED_TOO_OFTEN_TOPIC, 0, suspend_ms=15_000))
+        [given_up] = messages(
+            await client.pull("looker", CHECKED_TOO_OFTEN_TOPIC, 0, suspend_ms=15_000)
+        )
         assert given_up.body == b"paid"
 
 
@@ -507,14 +634,18 @@ async def test_the_time_without_a_producer_begins_anew_when_one_was_there(
             if there:
                 await beat(client, "shop")
             else:
-                await client.ok(RequestCode.UNREGISTER_CLIENT, clientID=f"p{id(client)}", producerGroup="shop")
+                await client.ok(
+                    RequestCode.UNREGISTER_CLIENT, clientID=f"p{id(client)}", producerGroup="shop"
+                )
             await checks.run()
             now_s += 71 * HOUR_S
         await checks.run()
         assert await stored(client, CHECKED_TOO_OFTEN_TOPIC) == []
         now_s += 2 * HOUR_S
         await checks.run()
-        [given_up] = messages(await client.pull("looker", CHECKED_TOO_OFTEN_TOPIC, 0, suspend_ms=15_000))
+        [given_up] = messages(
+            await client.pull("looker", CHECKED_TOO_OFTEN_TOPIC, 0, suspend_ms=15_000)
+        )
         assert given_up.properties["TRANSACTION_CHECK_TIMES"] == "1"
 
 
@@ -536,11 +667,15 @@ async def test_starts_that_come_often_do_not_keep_a_transaction_and_the_log_for_
         assert await stored(client, CHECKED_TOO_OFTEN_TOPIC) == []
         now_s = RETURN_S + 1
         await checks.run()
-        [given_up] = messages(await client.pull("looker", CHECKED_TOO_OFTEN_TOPIC, 0, suspend_ms=15_000))
+        [given_up] = messages(
+            await client.pull("looker", CHECKED_TOO_OFTEN_TOPIC, 0, suspend_ms=15_000)
+        )
         assert given_up.body == b"paid"
 
 
-async def test_a_young_transaction_is_left_alone_and_a_producer_may_ask_for_more_time(start_broker: StartBroker) -> None:
+async def test_a_young_transaction_is_left_alone_and_a_producer_may_ask_for_more_time(
+    start_broker: StartBroker,
+) -> None:
     server = await start_broker(transaction_timeout_s=3600.0, transaction_check_interval_s=0.02)
     async with await RawClient.open(server.address) as client:
         await beat(client, "shop")
@@ -568,7 +703,9 @@ async def test_questions_go_on_after_a_restart_with_their_count(start_broker: St
         assert len(await stored(client, "T", 2)) == 1
 
 
-async def test_what_is_settled_is_not_read_again_by_the_next_start(start_broker: StartBroker) -> None:
+async def test_what_is_settled_is_not_read_again_by_the_next_start(
+    start_broker: StartBroker,
+) -> None:
     server = await start_broker(**QUICK)
     async with await RawClient.open(server.address) as client:
         halves = [await send_half(client, b"%d" % i) for i in range(10)]
@@ -590,7 +727,9 @@ async def test_what_is_settled_is_not_read_again_by_the_next_start(start_broker:
     assert codes == [i not in (0, 1, 2, 4, 5) for i in range(10)]
 
 
-async def test_only_producers_who_may_send_to_the_topic_are_asked(start_broker: StartBroker) -> None:
+async def test_only_producers_who_may_send_to_the_topic_are_asked(
+    start_broker: StartBroker,
+) -> None:
     """The question carries the message, and everybody may say that it produces for a group."""
     table = AccessTable()
     for name in ("alice", "mallory"):
@@ -600,18 +739,32 @@ async def test_only_producers_who_may_send_to_the_topic_are_asked(start_broker: 
     server = await start_broker(table, **QUICK)
     server.context.topics.create_or_update(TopicConfig(name="T"))
 
-    async def ask(client: RawClient, user: str, code: int, body: bytes = b"", **fields: object) -> RemotingCommand:
+    async def ask(
+        client: RawClient, user: str, code: int, body: bytes = b"", **fields: object
+    ) -> RemotingCommand:
         text = {name: str(value) for name, value in fields.items()}
-        return await client.call(code, body, **Credentials(access_key=user, secret_key="secret").sign(text, body))
+        return await client.call(
+            code, body, **Credentials(access_key=user, secret_key="secret").sign(text, body)
+        )
 
-    async with await RawClient.open(server.address) as alice, await RawClient.open(server.address) as mallory:
+    async with (
+        await RawClient.open(server.address) as alice,
+        await RawClient.open(server.address) as mallory,
+    ):
         for client, user in ((mallory, "mallory"), (alice, "alice")):
             heartbeat = HeartbeatData(client_id=user, consumers=(), producers=("shop",)).encode()
-            assert (await ask(client, user, RequestCode.HEART_BEAT, heartbeat)).code == ResponseCode.SUCCESS
+            assert (
+                await ask(client, user, RequestCode.HEART_BEAT, heartbeat)
+            ).code == ResponseCode.SUCCESS
         properties = f"UNIQ_KEY\x01{unique_key()}\x02TRAN_MSG\x01true\x02PGROUP\x01shop\x02"
-        fields = alice.send_fields("T", 0, properties) | {"f": SysFlag.TRANSACTION_PREPARED, "k": "false", "m": "false"}
+        fields = alice.send_fields("T", 0, properties) | {
+            "f": SysFlag.TRANSACTION_PREPARED,
+            "k": "false",
+            "m": "false",
+        }
         assert (await ask(alice, "alice", 310, b"paid", **fields)).code == ResponseCode.SUCCESS
         for _ in range(4):
             assert decode_messages((await alice.next_request(CHECK)).body)[0].body == b"paid"
-        await ask(mallory, "mallory", RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)  # its answer comes behind all questions so far
+        # its answer comes behind all questions so far
+        await ask(mallory, "mallory", RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)
         assert mallory.requests.empty()

@@ -1,4 +1,6 @@
-"""What tests of the pull consumer share: the group "replay", and the topic "Orders" in a fake broker."""
+"""What tests of the pull consumer share: the group "replay", and the topic "Orders" in a fake
+broker.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -19,16 +21,25 @@ MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
 Q0, Q1 = MessageQueue("Orders", "broker-a", 0), MessageQueue("Orders", "broker-a", 1)
 
 QUICK = ConsumerConfig(
-    rebalance_pause_s=0.01, hand_over_wait_s=0.0, hand_over_pause_s=0.01, pull_retry_s=0.01, persist_period_s=0.02, persist_again_s=60,
+    rebalance_pause_s=0.01,
+    hand_over_wait_s=0.0,
+    hand_over_pause_s=0.01,
+    pull_retry_s=0.01,
+    persist_period_s=0.02,
+    persist_again_s=60,
     pull_suspend_s=5.0,
-)  # fmt: skip
+)
 SELDOM = replace(QUICK, persist_period_s=60)
 """Progress goes out only where something asks for it."""
 
 
-def member(broker: FakeBroker, *topics: str, config: ConsumerConfig = QUICK, **settings: Any) -> PullConsumer:
+def member(
+    broker: FakeBroker, *topics: str, config: ConsumerConfig = QUICK, **settings: Any
+) -> PullConsumer:
     """A member of the group "replay"."""
-    return PullConsumer(*(topics or ("Orders",)), config=config, **{"group": "replay", **_where(broker, settings)})
+    return PullConsumer(
+        *(topics or ("Orders",)), config=config, **{"group": "replay", **_where(broker, settings)}
+    )
 
 
 def reader(broker: FakeBroker, config: ConsumerConfig = QUICK, **settings: Any) -> PullConsumer:
@@ -63,7 +74,11 @@ def progress(broker: FakeBroker, queue_id: int = 0) -> int | None:
 
 
 def pulls_of(broker: FakeBroker, queue_id: int = 0) -> list[int]:
-    return [int(r.ext_fields["queueOffset"]) for r in broker.of(PULL) if r.ext_fields["queueId"] == str(queue_id)]
+    return [
+        int(r.ext_fields["queueOffset"])
+        for r in broker.of(PULL)
+        if r.ext_fields["queueId"] == str(queue_id)
+    ]
 
 
 async def eventually(condition: Callable[[], bool]) -> None:

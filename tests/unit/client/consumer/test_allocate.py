@@ -1,4 +1,6 @@
-"""Allocation gives what Apache's own classes give: members of one group on different SDKs must agree."""
+"""Allocation gives what Apache's own classes give: members of one group on different SDKs must
+agree.
+"""
 
 import json
 from pathlib import Path
@@ -47,14 +49,24 @@ CASES = load()
 @pytest.mark.parametrize("name", CASES)
 def test_vectors_of_apache(name: str) -> None:
     for case in CASES[name]:
-        queues = sorted(MessageQueue(case["topic"], broker, i) for broker in case["brokers"] for i in range(case["queues_each"]))
+        queues = sorted(
+            MessageQueue(case["topic"], broker, i)
+            for broker in case["brokers"]
+            for i in range(case["queues_each"])
+        )
         members = sorted(case["members"])
-        owner = {queue: i for i, member in enumerate(members) for queue in STRATEGIES[name](queues, members, member)}
+        owner = {
+            queue: i
+            for i, member in enumerate(members)
+            for queue in STRATEGIES[name](queues, members, member)
+        }
         assert [owner.get(queue, -1) for queue in queues] == case["owner"], case
 
 
 def test_a_member_without_a_room_is_an_error() -> None:
-    nearby = machine_room_nearby(average, lambda _: "room1", lambda member: "" if member == "lost" else "room1")
+    nearby = machine_room_nearby(
+        average, lambda _: "room1", lambda member: "" if member == "lost" else "room1"
+    )
     with pytest.raises(InvalidOption, match="lost"):
         nearby([MessageQueue("Orders", "broker-a", 0)], ["found", "lost"], "found")
 
@@ -66,19 +78,27 @@ def test_a_ring_without_points_is_refused() -> None:
 
 @pytest.mark.feature(171)
 def test_a_member_that_leaves_a_ring_moves_only_its_own_queues() -> None:
-    queues = [MessageQueue("Orders", broker, i) for broker in ("broker-a", "broker-b") for i in range(32)]
+    queues = [
+        MessageQueue("Orders", broker, i) for broker in ("broker-a", "broker-b") for i in range(32)
+    ]
     members = [f"10.0.0.{i}@{1000 + i}#{i}" for i in range(6)]
     strategy = consistent_hash()
     before = {queue: member for member in members for queue in strategy(queues, members, member)}
     left, *stay = members
     after = {queue: member for member in stay for queue in strategy(queues, stay, member)}
     assert left in before.values()
-    assert {queue for queue in queues if before[queue] != after[queue]} == {queue for queue, owner in before.items() if owner == left}
+    assert {queue for queue in queues if before[queue] != after[queue]} == {
+        queue for queue, owner in before.items() if owner == left
+    }
 
 
 def test_configured_queues_are_taken_whoever_is_there() -> None:
     """Those of several topics may stand in one list; one that is not there is passed over."""
     orders = [MessageQueue("Orders", "broker-a", i) for i in range(4)]
-    strategy = by_config([orders[2], MessageQueue("Orders", "broker-z", 0), MessageQueue("Refunds", "broker-a", 0)])
+    strategy = by_config(
+        [orders[2], MessageQueue("Orders", "broker-z", 0), MessageQueue("Refunds", "broker-a", 0)]
+    )
     assert strategy(orders, ["me", "others"], "me") == [orders[2]]
-    assert strategy([MessageQueue("Refunds", "broker-a", 0)], ["me"], "me") == [MessageQueue("Refunds", "broker-a", 0)]
+    assert strategy([MessageQueue("Refunds", "broker-a", 0)], ["me"], "me") == [
+        MessageQueue("Refunds", "broker-a", 0)
+    ]

@@ -33,7 +33,16 @@ def test_a_limit_itself_is_allowed_and_one_beyond_it_is_not(name: str, low: int,
             configured({name: value})
 
 
-@pytest.mark.parametrize("name", ["pull_suspend_s", "pull_retry_s", "rebalance_period_s", "rebalance_pause_s", "send_back_retry_s"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "pull_suspend_s",
+        "pull_retry_s",
+        "rebalance_period_s",
+        "rebalance_pause_s",
+        "send_back_retry_s",
+    ],
+)
 def test_a_period_must_be_above_zero(name: str) -> None:
     configured({name: 0.001})
     with pytest.raises(InvalidOption, match=name):
@@ -43,9 +52,17 @@ def test_a_period_must_be_above_zero(name: str) -> None:
 @pytest.mark.parametrize(
     ("good", "bad", "named"),
     [
-        ({"persist_period_s": 5.0, "persist_again_s": 5.0}, {"persist_period_s": 5.1, "persist_again_s": 5.0}, "persist_period_s"),
+        (
+            {"persist_period_s": 5.0, "persist_again_s": 5.0},
+            {"persist_period_s": 5.1, "persist_again_s": 5.0},
+            "persist_period_s",
+        ),
         ({"persist_period_s": 0.1}, {"persist_period_s": 0.0}, "persist_period_s"),
-        ({"lock_renew_s": 9.9, "lock_lease_s": 10.0}, {"lock_renew_s": 10.0, "lock_lease_s": 10.0}, "lock_renew_s"),
+        (
+            {"lock_renew_s": 9.9, "lock_lease_s": 10.0},
+            {"lock_renew_s": 10.0, "lock_lease_s": 10.0},
+            "lock_renew_s",
+        ),
         ({"lock_renew_s": 0.1}, {"lock_renew_s": 0.0}, "lock_renew_s"),
         ({"await_termination_s": 0.0}, {"await_termination_s": -0.1}, "await_termination_s"),
     ],

@@ -1,11 +1,21 @@
-"""When a damaged message is believed to be stored like that, and where a queue goes on then; how a queue waits for messages."""
+"""When a damaged message is believed to be stored like that, and where a queue goes on then; how a
+queue waits for messages.
+"""
 
 import logging
 from typing import Any, cast
 
 import pytest
 
-from ogive.client.consumer.damage import PAUSE_LIMIT_S, READINGS, REPORT_EVERY_S, Readings, Stuck, no_way_on, passed_over
+from ogive.client.consumer.damage import (
+    PAUSE_LIMIT_S,
+    READINGS,
+    REPORT_EVERY_S,
+    Readings,
+    Stuck,
+    no_way_on,
+    passed_over,
+)
 from ogive.client.consumer.group import Group
 from ogive.client.consumer.statistics import Statistics
 from ogive.model import TOOLS_GROUP, MessageQueue
@@ -13,10 +23,25 @@ from ogive.wire.message import DamagedMessage, StoredMessage, decode_messages, e
 
 
 def reading(
-    offset: int = 7, crc: int = 123, *, next_offset: int = 8, broker_id: int = 0, intact: int = 0, alone: bool = True
+    offset: int = 7,
+    crc: int = 123,
+    *,
+    next_offset: int = 8,
+    broker_id: int = 0,
+    intact: int = 0,
+    alone: bool = True,
 ) -> DamagedMessage:
-    before = [message for i in range(intact) for message in decode_messages(encode_stored(StoredMessage("T", b"x", queue_offset=i)))]
-    damaged = DamagedMessage(StoredMessage("T", queue_offset=offset, commitlog_offset=100 * offset), crc, before, alone=alone)
+    before = [
+        message
+        for i in range(intact)
+        for message in decode_messages(encode_stored(StoredMessage("T", b"x", queue_offset=i)))
+    ]
+    damaged = DamagedMessage(
+        StoredMessage("T", queue_offset=offset, commitlog_offset=100 * offset),
+        crc,
+        before,
+        alone=alone,
+    )
     damaged.next_offset, damaged.broker_id = next_offset, broker_id
     return damaged
 
@@ -29,7 +54,9 @@ def test_the_same_bytes_in_every_reading_are_what_is_stored() -> None:
 
 def test_the_broker_says_where_the_queue_goes_on_and_not_the_damaged_record() -> None:
     readings = Readings()
-    assert [readings.go_on_at(12, reading(28, next_offset=13)) for _ in range(READINGS + 1)][-1] == 13
+    assert [readings.go_on_at(12, reading(28, next_offset=13)) for _ in range(READINGS + 1)][
+        -1
+    ] == 13
 
 
 def test_readings_that_differ_show_nothing_however_many_there_are() -> None:
@@ -42,7 +69,10 @@ def test_readings_of_two_messages_do_not_add_up() -> None:
     """Their bodies may well be alike."""
     readings = Readings()
     for asked in (7, 8):
-        assert not any(readings.go_on_at(asked, reading(asked, next_offset=asked + 1)) for _ in range(READINGS - 1))
+        assert not any(
+            readings.go_on_at(asked, reading(asked, next_offset=asked + 1))
+            for _ in range(READINGS - 1)
+        )
 
 
 def test_a_reading_that_is_right_begins_the_count_anew() -> None:
@@ -85,8 +115,11 @@ def test_only_the_first_reading_of_a_message_is_news() -> None:
 
 def test_the_place_that_an_operator_is_told_is_one_that_was_read() -> None:
     queue = MessageQueue("T", "broker-a", 0)
-    assert passed_over(queue, 5, reading(7), "billing").startswith("T/broker-a/0/7 is damaged")  # 5 and 6 are not for us
-    assert passed_over(queue, 12, reading(28, next_offset=13), "billing").startswith("T/broker-a/0/12 is damaged")
+    # 5 and 6 are not for us
+    assert passed_over(queue, 5, reading(7), "billing").startswith("T/broker-a/0/7 is damaged")
+    assert passed_over(queue, 12, reading(28, next_offset=13), "billing").startswith(
+        "T/broker-a/0/12 is damaged"
+    )
 
 
 def test_a_queue_that_cannot_be_read_is_asked_for_less_and_less_often() -> None:
@@ -114,9 +147,31 @@ def test_the_log_hears_at_once_of_a_queue_that_cannot_be_read_and_then_once_a_mi
     """The first reading may have been damaged on the way."""
     stuck = Stuck(1.0)
     minute = REPORT_EVERY_S
-    levels = [stuck.again(7, at) for at in (100.0, 101.0, 103.0, 101.0 + minute - 1, 101.0 + minute, 102.0 + minute, 102.0 + 2 * minute)]
-    assert levels == [logging.WARNING, logging.ERROR, logging.DEBUG, logging.DEBUG, logging.ERROR, logging.DEBUG, logging.ERROR]
-    assert [stuck.again(9, 103.0 + 2 * minute), stuck.again(9, 104.0 + 2 * minute)] == [logging.WARNING, logging.ERROR]
+    levels = [
+        stuck.again(7, at)
+        for at in (
+            100.0,
+            101.0,
+            103.0,
+            101.0 + minute - 1,
+            101.0 + minute,
+            102.0 + minute,
+            102.0 + 2 * minute,
+        )
+    ]
+    assert levels == [
+        logging.WARNING,
+        logging.ERROR,
+        logging.DEBUG,
+        logging.DEBUG,
+        logging.ERROR,
+        logging.DEBUG,
+        logging.ERROR,
+    ]
+    assert [stuck.again(9, 103.0 + 2 * minute), stuck.again(9, 104.0 + 2 * minute)] == [
+        logging.WARNING,
+        logging.ERROR,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -127,8 +182,14 @@ def test_the_log_hears_at_once_of_a_queue_that_cannot_be_read_and_then_once_a_mi
         (TOOLS_GROUP, False, "seek to 8"),
     ],
 )
-def test_the_way_out_is_one_that_this_kind_of_consumer_has(name: str, broadcast: bool, way: str) -> None:
+def test_the_way_out_is_one_that_this_kind_of_consumer_has(
+    name: str, broadcast: bool, way: str
+) -> None:
     nobody = cast(Any, None)
-    text = no_way_on(MessageQueue("T", "broker-a", 3), 7, Group(name, nobody, nobody, nobody, Statistics(0.0), broadcast=broadcast))
+    text = no_way_on(
+        MessageQueue("T", "broker-a", 3),
+        7,
+        Group(name, nobody, nobody, nobody, Statistics(0.0), broadcast=broadcast),
+    )
     assert text.startswith(f"T/broker-a/3 stands still for {name} in front of offset 7")
     assert way in text

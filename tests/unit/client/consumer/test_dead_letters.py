@@ -17,4 +17,8 @@ def test_many_are_a_few_lines_and_a_number(caplog: pytest.LogCaptureFixture) -> 
     for offset in (90, 91):
         letters.note(message(offset), "no")
     late = caplog.messages[LINES:]
-    assert ["/90 " in late[0], "in %DLQ%billing now (and 5 others before it): no" in late[0], "others" in late[1]] == [True, True, False]
+    assert [
+        "/90 " in late[0],
+        "in %DLQ%billing now (and 5 others before it): no" in late[0],
+        "others" in late[1],
+    ] == [True, True, False]

@@ -10,7 +10,16 @@ from ogive.client.consumer.push import PushConsumer
 from ogive.errors import IllegalStateError
 from ogive.model import MessageExt
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
-from tests.unit.client.consumer.test_push_consumer import QUICK, RETRY, SEND_BACK, Seen, consumer, eventually, progress, to
+from tests.unit.client.consumer.test_push_consumer import (
+    QUICK,
+    RETRY,
+    SEND_BACK,
+    Seen,
+    consumer,
+    eventually,
+    progress,
+    to,
+)
 
 
 @pytest.fixture
@@ -22,7 +31,9 @@ async def broker() -> AsyncIterator[FakeBroker]:
 
 
 def iterate(broker: FakeBroker, *, consume_timeout_s: float = 900.0) -> PushConsumer:
-    return consumer(broker, "Orders", group="billing", start="earliest", consume_timeout_s=consume_timeout_s)
+    return consumer(
+        broker, "Orders", group="billing", start="earliest", consume_timeout_s=consume_timeout_s
+    )
 
 
 async def take(running: PushConsumer, count: int) -> list[IncomingMessage]:
@@ -67,7 +78,8 @@ async def test_progress_stays_at_the_lowest_message_without_a_verdict(broker: Fa
         await broker.until(lambda: progress(broker) == 1)
         messages[1].later(5)
         messages[2].dead_letter()
-        messages[1].done()  # the first verdict counts
+        # the first verdict counts
+        messages[1].done()
         levels = {r.ext_fields["delayLevel"] for r in await broker.received(SEND_BACK, 2)}
         await broker.until(lambda: progress(broker) == 10)
     assert levels == {"5", "-1"}
@@ -90,7 +102,8 @@ async def test_several_tasks_share_the_messages(broker: FakeBroker) -> None:
         broker.put("Orders", b"10")
         await eventually(lambda: len(bodies) == 11)
     async with asyncio.timeout(WAIT_S):
-        await asyncio.gather(*workers)  # closing ends the iteration
+        # closing ends the iteration
+        await asyncio.gather(*workers)
     assert sorted(bodies) == sorted(b"%d" % i for i in range(11))
 
 
@@ -121,7 +134,8 @@ async def test_what_gets_no_verdict_in_time_is_sent_back(broker: FakeBroker) -> 
             message.done()
         request = (await broker.received(SEND_BACK))[0]
         await broker.until(lambda: progress(broker) == 10)
-        messages[0].later()  # too late to count
+        # too late to count
+        messages[0].later()
     assert request.ext_fields["delayLevel"] == "3"
     assert len(broker.of(SEND_BACK)) == 1
 
@@ -134,7 +148,9 @@ async def test_close_waits_for_the_verdicts(broker: FakeBroker) -> None:
     assert progress(broker) == 2
 
 
-async def test_a_failure_in_the_background_ends_the_iteration_with_its_reason(broker: FakeBroker) -> None:
+async def test_a_failure_in_the_background_ends_the_iteration_with_its_reason(
+    broker: FakeBroker,
+) -> None:
     async with iterate(broker) as running:
         await take(running, 10)
 

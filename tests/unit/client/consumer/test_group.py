@@ -13,7 +13,9 @@ QUEUE = MessageQueue("Orders", "broker-a", 0)
 
 
 def test_what_ends_after_its_queue_was_dropped_moves_no_progress() -> None:
-    """A message is on its way to the dead letters when the group's offset is put back: the queue is held anew, from there on."""
+    """A message is on its way to the dead letters when the group's offset is put back: the queue is
+    held anew, from there on.
+    """
     nobody = cast(Any, None)
     store = RemoteOffsetStore(nobody)
     group = Group("billing", nobody, nobody, store, Statistics(0.0))

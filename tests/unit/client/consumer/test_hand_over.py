@@ -1,4 +1,6 @@
-"""Queues that go from one member of a group to another, against a broker that plays the other one."""
+"""Queues that go from one member of a group to another, against a broker that plays the other
+one.
+"""
 
 import asyncio
 import logging
@@ -53,7 +55,9 @@ def holds(broker: FakeBroker, queues: Collection[MessageQueue]) -> None:
     """Let the other members answer that they hold *queues*, as a Java client does, which answers
     with all that it has.
     """
-    info = ConsumerRunningInfo(properties={}, subscriptions=(), queues=dict.fromkeys(queues, ProcessQueueInfo()), topics={})
+    info = ConsumerRunningInfo(
+        properties={}, subscriptions=(), queues=dict.fromkeys(queues, ProcessQueueInfo()), topics={}
+    )
     broker.on(ASK, ok(body=info.encode()))
 
 
@@ -65,9 +69,18 @@ def questions_of_orders(broker: FakeBroker) -> list[RemotingCommand]:
     return [request for request in broker.of(ASK) if b'"Orders"' in request.body]
 
 
-async def holdings(broker: FakeBroker, running: PushConsumer, *queues: MessageQueue) -> set[MessageQueue]:
+async def holdings(
+    broker: FakeBroker, running: PushConsumer, *queues: MessageQueue
+) -> set[MessageQueue]:
     """The answer of *running* to a member that wants *queues*."""
-    body = dumps({"queues": [{"topic": q.topic, "brokerName": q.broker_name, "queueId": q.queue_id} for q in queues]})
+    body = dumps(
+        {
+            "queues": [
+                {"topic": q.topic, "brokerName": q.broker_name, "queueId": q.queue_id}
+                for q in queues
+            ]
+        }
+    )
     fields = {"consumerGroup": "billing", "clientId": running.client_id}
     answer = await broker.ask("billing", running.client_id, RemotingCommand(ASK, fields, body))
     assert answer.code == ResponseCode.SUCCESS, answer.remark
@@ -93,7 +106,9 @@ async def given_away(broker: FakeBroker) -> None:
 
 
 @asynccontextmanager
-async def given_away_at_work(broker: FakeBroker, messages: int) -> AsyncIterator[tuple[PushConsumer, Slow]]:
+async def given_away_at_work(
+    broker: FakeBroker, messages: int
+) -> AsyncIterator[tuple[PushConsumer, Slow]]:
     """A consumer whose only queue goes to another member while the first of its messages is worked
     on.
     """
@@ -107,39 +122,54 @@ async def given_away_at_work(broker: FakeBroker, messages: int) -> AsyncIterator
         yield running, work
 
 
-async def test_a_queue_that_its_topic_has_lost_is_given_up_without_a_word(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_queue_that_its_topic_has_lost_is_given_up_without_a_word(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its broker refuses progress in it for good."""
     seen, lost = Seen(), False
 
     def update(request: RemotingCommand) -> RemotingCommand | None:
-        gone = lost and (request.ext_fields["topic"], request.ext_fields["queueId"]) == ("Orders", "1")
+        gone = lost and (request.ext_fields["topic"], request.ext_fields["queueId"]) == (
+            "Orders",
+            "1",
+        )
         return error(ResponseCode.INVALID_PARAMETER, "no such queue") if gone else None
 
     broker.topics["Orders"] = 2
     broker.on(UPDATE, update)
     client = ClientConfig(name_server=broker.address, route_period_s=0.02)
-    async with PushConsumer(to(seen), client=client, config=replace(QUICK, hand_over_wait_s=WAIT_S)) as running:
+    async with PushConsumer(
+        to(seen), client=client, config=replace(QUICK, hand_over_wait_s=WAIT_S)
+    ) as running:
         await eventually(lambda: progress(broker, queue_id=1) == 0)
         lost = True
         broker.put("Orders", b"x", queue_id=1)
         await seen.wait(1)
         broker.topics["Orders"] = 1
-        await eventually(lambda: MessageQueue("Orders", "broker-a", 1) not in running.assignment["billing"])
+        await eventually(
+            lambda: MessageQueue("Orders", "broker-a", 1) not in running.assignment["billing"]
+        )
     assert [record.getMessage() for record in caplog.records] == []
 
 
-# --- taking over -----------------------------------------------------------------------------------------------------
+# --- taking over ----------------------------------------------------------------------------------
 
 
 @pytest.mark.kills("a queue is taken over while another member has it")
-async def test_a_queue_that_another_member_still_has_is_left_alone_until_it_has_given_it_up(broker: FakeBroker) -> None:
+async def test_a_queue_that_another_member_still_has_is_left_alone_until_it_has_given_it_up(
+    broker: FakeBroker,
+) -> None:
     seen = Seen()
     broker.put("Orders", b"first")
     with_others(broker, "zzz")
     holds(broker, [ORDERS, MessageQueue(RETRY, "broker-a", 0)])
     async with consumer(broker, to(seen)) as running:
         await broker.received(ASK, 4)
-        assert (of_orders(broker, QUERY), of_orders(broker, PULL), running.assignment) == ([], [], {"billing": []})
+        assert (of_orders(broker, QUERY), of_orders(broker, PULL), running.assignment) == (
+            [],
+            [],
+            {"billing": []},
+        )
         # The other one commits this at the end.
         broker.offsets["billing", "Orders", 0] = 1
         broker.put("Orders", b"second")
@@ -187,7 +217,9 @@ async def test_a_member_that_has_nothing_of_a_queue_is_not_asked_again(broker: F
     assert len(broker.of(ASK)) == 2
 
 
-async def test_a_member_that_cannot_say_what_it_has_delays_nothing_for_long(broker: FakeBroker) -> None:
+async def test_a_member_that_cannot_say_what_it_has_delays_nothing_for_long(
+    broker: FakeBroker,
+) -> None:
     """An old client, or one behind access rules."""
     with_others(broker, "zzz")
     broker.on(ASK, error(ResponseCode.NO_PERMISSION))
@@ -208,34 +240,46 @@ async def test_a_member_that_is_too_busy_to_say_what_it_has_is_asked_again(
         await eventually(lambda: len(running.assignment["billing"]) == 2)
 
 
-async def test_in_a_large_group_a_member_asks_its_neighbours_and_gives_the_others_a_pause(broker: FakeBroker) -> None:
+async def test_in_a_large_group_a_member_asks_its_neighbours_and_gives_the_others_a_pause(
+    broker: FakeBroker,
+) -> None:
     """All would be a flood: a change moves the queues of nearly all members."""
     others = [f"zzz{i:03}" for i in range(300)]
     with_others(broker, *others)
     holds(broker, ())
     begun = asyncio.get_running_loop().time()
-    async with consumer(broker, to(Seen()), config=replace(QUICK, hand_over_pause_s=0.3)) as running:
+    async with consumer(
+        broker, to(Seen()), config=replace(QUICK, hand_over_pause_s=0.3)
+    ) as running:
         await eventually(lambda: ORDERS in running.assignment["billing"])
         assert asyncio.get_running_loop().time() - begun >= 0.3
         asked = [request.ext_fields["clientId"] for request in questions_of_orders(broker)]
     assert sorted(asked) == [*others[:16], *others[-16:]]
 
 
-async def test_in_a_large_group_too_a_neighbour_that_still_has_a_queue_is_waited_for(broker: FakeBroker) -> None:
+async def test_in_a_large_group_too_a_neighbour_that_still_has_a_queue_is_waited_for(
+    broker: FakeBroker,
+) -> None:
     with_others(broker, *(f"zzz{i:03}" for i in range(300)))
     holds(broker, [ORDERS])
-    async with consumer(broker, to(Seen()), config=replace(QUICK, hand_over_pause_s=0.01)) as running:
+    async with consumer(
+        broker, to(Seen()), config=replace(QUICK, hand_over_pause_s=0.01)
+    ) as running:
         await rounds(broker)
         assert ORDERS not in running.assignment["billing"]
         holds(broker, ())
         await eventually(lambda: ORDERS in running.assignment["billing"])
 
 
-async def test_in_a_large_group_a_member_asks_again_before_it_looks_at_the_group_again(broker: FakeBroker) -> None:
+async def test_in_a_large_group_a_member_asks_again_before_it_looks_at_the_group_again(
+    broker: FakeBroker,
+) -> None:
     """That is up to a second away."""
     with_others(broker, *(f"zzz{i:03}" for i in range(300)))
     holds(broker, [ORDERS])
-    async with consumer(broker, to(Seen()), config=replace(QUICK, hand_over_pause_s=0.3, rebalance_pause_s=WAIT_S)) as running:
+    async with consumer(
+        broker, to(Seen()), config=replace(QUICK, hand_over_pause_s=0.3, rebalance_pause_s=WAIT_S)
+    ) as running:
         await eventually(lambda: len(questions_of_orders(broker)) == 32)
         holds(broker, ())
         await eventually(lambda: ORDERS in running.assignment["billing"])
@@ -253,14 +297,18 @@ async def test_a_member_that_never_gives_a_queue_up_is_not_waited_for_for_ever(
         broker.on(ASK, SILENT)
     async with consumer(broker, to(Seen()), config=replace(QUICK, hand_over_wait_s=0.0)) as running:
         await eventually(lambda: len(running.assignment["billing"]) == 2)
-    assert "Orders/broker-a/0 of billing is taken over although zzz did not give it up" in caplog.text
+    assert (
+        "Orders/broker-a/0 of billing is taken over although zzz did not give it up" in caplog.text
+    )
 
 
 async def test_who_has_left_meanwhile_is_not_waited_for(broker: FakeBroker) -> None:
     """It was killed: the broker forgets it at once."""
     with_others(broker, "zzz")
     broker.on(ASK, SILENT)
-    async with consumer(broker, to(Seen()), config=replace(QUICK, hand_over_wait_s=600.0)) as running:
+    async with consumer(
+        broker, to(Seen()), config=replace(QUICK, hand_over_wait_s=600.0)
+    ) as running:
         await broker.received(ASK, 2)
         broker.on(MEMBERS, None)
         broker.notify("billing")
@@ -271,7 +319,10 @@ async def test_who_has_left_meanwhile_is_not_waited_for(broker: FakeBroker) -> N
 async def test_members_that_are_not_back_yet_at_a_broker_that_has_started_again_keep_their_queues(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch, return_s: float
 ) -> None:
-    """It lists only those that are back. The first one does not take the queues of all for a while."""
+    """It lists only those that are back.
+
+    The first one does not take the queues of all for a while.
+    """
     monkeypatch.setattr(member_lists, "RETURN_S", return_s)
     broker.topics["Orders"] = 2
     with_others(broker, "zzz")
@@ -282,13 +333,15 @@ async def test_members_that_are_not_back_yet_at_a_broker_that_has_started_again_
         broker.on(MEMBERS, None)
         await broker.start()
         if return_s < 1:
-            await eventually(lambda: MessageQueue("Orders", "broker-a", 1) in running.assignment["billing"])
+            await eventually(
+                lambda: MessageQueue("Orders", "broker-a", 1) in running.assignment["billing"]
+            )
         else:
             await broker.received(MEMBERS, len(broker.of(MEMBERS)) + 10)
             assert MessageQueue("Orders", "broker-a", 1) not in running.assignment["billing"]
 
 
-# --- answering -------------------------------------------------------------------------------------------------------
+# --- answering ------------------------------------------------------------------------------------
 
 
 async def test_a_member_says_which_of_the_queues_it_holds(broker: FakeBroker) -> None:
@@ -309,7 +362,9 @@ async def test_a_member_says_which_queues_it_is_about_to_take(broker: FakeBroker
         assert running.assignment["billing"] in ([], [MessageQueue(RETRY, "broker-a", 0)])
 
 
-async def test_a_question_is_news_of_a_change_that_the_broker_did_not_tell(broker: FakeBroker) -> None:
+async def test_a_question_is_news_of_a_change_that_the_broker_did_not_tell(
+    broker: FakeBroker,
+) -> None:
     config = replace(QUICK, rebalance_period_s=3600)
     async with consumer(broker, to(Seen()), config=config) as running:
         await eventually(lambda: len(running.assignment["billing"]) == 2)
@@ -321,10 +376,12 @@ async def test_a_question_is_news_of_a_change_that_the_broker_did_not_tell(broke
         assert await holdings(broker, running, ORDERS) == set()
 
 
-# --- giving up -------------------------------------------------------------------------------------------------------
+# --- giving up ------------------------------------------------------------------------------------
 
 
-async def test_a_queue_is_held_until_its_running_calls_have_ended_and_their_progress_is_committed(broker: FakeBroker) -> None:
+async def test_a_queue_is_held_until_its_running_calls_have_ended_and_their_progress_is_committed(
+    broker: FakeBroker,
+) -> None:
     async with given_away_at_work(broker, messages=10) as (running, work):
         assert await holdings(broker, running, ORDERS) == {ORDERS}
         assert progress(broker) in (None, 0)
@@ -354,7 +411,9 @@ async def test_a_queue_is_held_until_a_broker_has_taken_its_progress(broker: Fak
         assert progress(broker) == 1
 
 
-async def test_a_failed_message_is_sent_back_before_its_queue_is_given_up(broker: FakeBroker) -> None:
+async def test_a_failed_message_is_sent_back_before_its_queue_is_given_up(
+    broker: FakeBroker,
+) -> None:
     """Or its next owner gets it, and the group its retry as well."""
     free, begun = threading.Event(), Seen()
     broker.put("Orders", b"bad")
@@ -387,7 +446,9 @@ async def test_a_call_that_outlasts_the_wait_is_left_behind_counted_and_logged(
         await given_away(broker)
         await eventually(lambda: running.assignment == {"billing": []})
         fields = {"consumerGroup": "billing", "clientId": running.client_id}
-        info = ConsumerRunningInfo.decode((await broker.ask("billing", running.client_id, RemotingCommand(ASK, fields))).body)
+        info = ConsumerRunningInfo.decode(
+            (await broker.ask("billing", running.client_id, RemotingCommand(ASK, fields))).body
+        )
         broker.offsets["billing", "Orders", 0] = 77
         work.free.set()
     assert info.properties["queuesGivenUpWhileBusy"] == "1"
@@ -395,7 +456,9 @@ async def test_a_call_that_outlasts_the_wait_is_left_behind_counted_and_logged(
     assert progress(broker) == 77
 
 
-async def test_a_queue_that_comes_back_while_it_is_being_given_up_goes_on_behind_what_was_done(broker: FakeBroker) -> None:
+async def test_a_queue_that_comes_back_while_it_is_being_given_up_goes_on_behind_what_was_done(
+    broker: FakeBroker,
+) -> None:
     async with given_away_at_work(broker, messages=3) as (running, work):
         broker.on(MEMBERS, None)
         broker.notify("billing")
@@ -412,7 +475,9 @@ async def test_a_message_that_an_iteration_has_handed_out_is_waited_for(
     for i in range(3):
         broker.put("Orders", b"%d" % i)
     config = replace(QUICK, hand_over_wait_s=WAIT_S if end == "done" else 0.05)
-    async with consumer(broker, "Orders", group="billing", start="earliest", config=config) as running:
+    async with consumer(
+        broker, "Orders", group="billing", start="earliest", config=config
+    ) as running:
         message: Any = await anext(aiter(running))
         await given_away(broker)
         await rounds(broker)
@@ -424,7 +489,9 @@ async def test_a_message_that_an_iteration_has_handed_out_is_waited_for(
     assert ("still works" in caplog.text) is (end == "never")
 
 
-async def test_what_a_poll_has_handed_out_is_waited_for_until_the_next_poll(broker: FakeBroker) -> None:
+async def test_what_a_poll_has_handed_out_is_waited_for_until_the_next_poll(
+    broker: FakeBroker,
+) -> None:
     for _ in range(3):
         broker.put("Orders", b"x")
     config = replace(polling.SELDOM, hand_over_wait_s=WAIT_S)
@@ -440,7 +507,9 @@ async def test_what_a_poll_has_handed_out_is_waited_for_until_the_next_poll(brok
     assert polling.progress(broker) == 2
 
 
-async def test_what_an_application_commits_itself_counts_while_its_queue_is_being_given_up(broker: FakeBroker) -> None:
+async def test_what_an_application_commits_itself_counts_while_its_queue_is_being_given_up(
+    broker: FakeBroker,
+) -> None:
     for _ in range(3):
         broker.put("Orders", b"x")
     config = replace(polling.SELDOM, hand_over_wait_s=WAIT_S)
@@ -456,7 +525,9 @@ async def test_what_an_application_commits_itself_counts_while_its_queue_is_bein
     assert polling.progress(broker) == 2
 
 
-async def test_an_orderly_queue_asks_nobody_its_lock_decides(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_orderly_queue_asks_nobody_its_lock_decides(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     seen = Seen()
     broker.put("Orders", b"x")

@@ -15,7 +15,15 @@ from ogive.model import MessageExt
 from ogive.testing.fake_broker import FakeBroker
 from tests.unit.client.consumer.test_orderly import in_order
 from tests.unit.client.consumer.test_process_queue import QUEUE, message
-from tests.unit.client.consumer.test_push_consumer import QUICK, RETRY, SEND_BACK, Seen, consumer, progress, to
+from tests.unit.client.consumer.test_push_consumer import (
+    QUICK,
+    RETRY,
+    SEND_BACK,
+    Seen,
+    consumer,
+    progress,
+    to,
+)
 
 ONE, TWO = message(1), message(2)
 
@@ -60,14 +68,18 @@ async def test_the_first_is_the_outermost(kind: str) -> None:
     async def bill_async(one: MessageExt) -> Any:
         return bill(one)
 
-    answer = await run(to(bill if kind == "plain" else bill_async), ONE, Notes("first", log), Notes("second", log))
+    answer = await run(
+        to(bill if kind == "plain" else bill_async), ONE, Notes("first", log), Notes("second", log)
+    )
     assert log == ["first in", "second in", "listener", "second out", "first out"]
     assert answer is LATER
 
 
 @pytest.mark.feature(76)
 async def test_a_call_is_told_as_it_is() -> None:
-    """The messages of this batch and no others; what one interceptor notes in it, the next one sees."""
+    """The messages of this batch and no others; what one interceptor notes in it, the next one
+    sees.
+    """
     notes = Notes("", [])
 
     @contextmanager
@@ -77,7 +89,12 @@ async def test_a_call_is_told_as_it_is() -> None:
 
     await run(to(lambda messages: None, batch=8), [ONE, TWO], marking, notes)
     (call,) = notes.calls
-    assert (call.group, call.topic, call.queue, call.messages) == ("billing", "Orders", QUEUE, (ONE, TWO))
+    assert (call.group, call.topic, call.queue, call.messages) == (
+        "billing",
+        "Orders",
+        QUEUE,
+        (ONE, TWO),
+    )
     assert (call.orderly, call.properties) == (False, {"trace": "4711"})
     assert "<lambda>" in call.listener
 
@@ -97,7 +114,9 @@ async def test_a_call_is_told_as_it_is() -> None:
         (LATER, {"consume_timeout_s": 1e-9}, Outcome.TIMED_OUT),
     ],
 )
-async def test_an_interceptor_learns_how_the_call_ended(answer: Any, settings: dict[str, Any], outcome: Outcome) -> None:
+async def test_an_interceptor_learns_how_the_call_ended(
+    answer: Any, settings: dict[str, Any], outcome: Outcome
+) -> None:
     notes = Notes("", [])
 
     def bill(_: MessageExt) -> Any:
@@ -129,7 +148,9 @@ def broken(_: ListenerCall) -> AbstractContextManager[None]:
 
 @pytest.mark.feature(18)
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_they_stand_around_every_call_of_a_consumer(broker: FakeBroker, orderly: bool) -> None:
+async def test_they_stand_around_every_call_of_a_consumer(
+    broker: FakeBroker, orderly: bool
+) -> None:
     """Retries too, with the topic that the application knows."""
     log: list[str] = []
     notes, seen = Notes("", log), Seen()

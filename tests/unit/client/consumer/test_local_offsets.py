@@ -78,8 +78,14 @@ async def test_an_offset_moves_back_only_by_a_repair(path: Path) -> None:
 
 def test_the_place_of_the_file_is_that_of_javas_clients(tmp_path: Path) -> None:
     """It does not change when the program starts again, unless it is told another name."""
-    assert offsets_path(tmp_path, "10.0.0.1", None, "screens") == tmp_path / "10.0.0.1@DEFAULT" / "screens" / "offsets.json"
-    assert offsets_path(tmp_path, "10.0.0.1", "left", "screens") == tmp_path / "10.0.0.1@left" / "screens" / "offsets.json"
+    assert (
+        offsets_path(tmp_path, "10.0.0.1", None, "screens")
+        == tmp_path / "10.0.0.1@DEFAULT" / "screens" / "offsets.json"
+    )
+    assert (
+        offsets_path(tmp_path, "10.0.0.1", "left", "screens")
+        == tmp_path / "10.0.0.1@left" / "screens" / "offsets.json"
+    )
     with pytest.raises(InvalidOption, match="cannot name a folder"):
         offsets_path(tmp_path, "10.0.0.1", "../../etc", "screens")
 
@@ -94,9 +100,19 @@ async def test_a_file_of_javas_client_is_read(path: Path) -> None:
 
 @pytest.mark.feature(166)
 @pytest.mark.parametrize(
-    "damage", [b"", JAVAS[:60].encode(), b"\0" * 100, b"[]", b'{"offsetTable":{"x":1}}', JAVAS.replace("17", '"x"').encode()]
+    "damage",
+    [
+        b"",
+        JAVAS[:60].encode(),
+        b"\0" * 100,
+        b"[]",
+        b'{"offsetTable":{"x":1}}',
+        JAVAS.replace("17", '"x"').encode(),
+    ],
 )
-async def test_a_damaged_file_is_set_aside_and_its_backup_counts(path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_damaged_file_is_set_aside_and_its_backup_counts(
+    path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(damage)
     path.with_name("offsets.json.bak").write_text(JAVAS)
@@ -119,8 +135,12 @@ async def test_with_nothing_to_read_the_group_begins_as_a_new_one(path: Path) ->
     await store.close()
 
 
-async def test_where_nothing_can_be_written_progress_stays_in_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A file where the folder should be; the log says it once, and the file is written as soon as it can be."""
+async def test_where_nothing_can_be_written_progress_stays_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file where the folder should be; the log says it once, and the file is written as soon as
+    it can be.
+    """
     (tmp_path / "no-folder").write_text("in the way")
     store = await opened(path := offsets_path(tmp_path / "no-folder", "10.0.0.1", None, "screens"))
     store.update(A, 10)
@@ -149,7 +169,8 @@ async def test_a_file_has_one_owner_at_a_time(path: Path) -> None:
 async def test_a_file_is_free_again_though_a_forked_child_has_it_open(path: Path) -> None:
     store = await opened(path)
     assert store._lock is not None
-    in_the_child = os.dup(store._lock)  # what a fork leaves there: the same open file
+    # what a fork leaves there: the same open file
+    in_the_child = os.dup(store._lock)
     try:
         await store.close()
         await (await opened(path)).close()

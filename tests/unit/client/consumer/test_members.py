@@ -50,7 +50,9 @@ async def broker() -> AsyncIterator[FakeBroker]:
     ],
     ids=["earliest", "latest", "time"],
 )
-async def test_where_a_new_group_begins(broker: FakeBroker, start: str | datetime, where: str, first: bytes) -> None:
+async def test_where_a_new_group_begins(
+    broker: FakeBroker, start: str | datetime, where: str, first: bytes
+) -> None:
     """By time: at the message that the broker names for it. The heartbeat says which rule it is."""
     seen = Seen()
     for i in range(5):
@@ -61,7 +63,12 @@ async def test_where_a_new_group_begins(broker: FakeBroker, start: str | datetim
         broker.put("Orders", b"new")
         await seen.until(lambda: b"new" in seen.bodies)
     assert seen.bodies[0] == first
-    assert HeartbeatData.decode(broker.of(RequestCode.HEART_BEAT)[0].body).consumers[0].consume_from_where == where
+    assert (
+        HeartbeatData.decode(broker.of(RequestCode.HEART_BEAT)[0].body)
+        .consumers[0]
+        .consume_from_where
+        == where
+    )
     if isinstance(start, datetime):
         (asked,) = broker.of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
         assert asked.ext_fields["timestamp"] == str(int(start.timestamp() * 1000))
@@ -77,7 +84,9 @@ async def test_consumption_begins_with_the_start(broker: FakeBroker) -> None:
 
 
 @pytest.mark.feature(167, 178)
-async def test_members_that_nobody_told_of_are_found_by_the_periodic_pass(broker: FakeBroker) -> None:
+async def test_members_that_nobody_told_of_are_found_by_the_periodic_pass(
+    broker: FakeBroker,
+) -> None:
     config = replace(QUICK, rebalance_period_s=0.05)
     async with consumer(broker, to(Seen()), config=config) as running:
         await eventually(lambda: len(running.assignment["billing"]) == 2)
@@ -101,10 +110,14 @@ async def test_the_instance_name_is_what_the_strategy_sees(broker: FakeBroker) -
 
     async with member("left") as left, member("right") as right:
         broker.notify("billing")
-        await eventually(lambda: len(left.assignment["billing"]) == 2 and not right.assignment["billing"])
+        await eventually(
+            lambda: len(left.assignment["billing"]) == 2 and not right.assignment["billing"]
+        )
         address = left.client_id.removesuffix("@left")
         assert right.client_id == f"{address}@right"
-        await eventually(lambda: ([f"{address}@left", f"{address}@right"], f"{address}@right") in told)
+        await eventually(
+            lambda: ([f"{address}@left", f"{address}@right"], f"{address}@right") in told
+        )
 
 
 @pytest.mark.feature(156)
@@ -115,7 +128,9 @@ async def test_several_groups_of_one_process_each_get_everything(broker: FakeBro
     async with consumer(broker, *(to(seen, group=group) for group, seen in groups.items())):
         for seen in groups.values():
             assert sorted(await seen.wait(10)) == [b"%d" % i for i in range(10)]
-    assert {group: broker.offsets[group, "Orders", 0] for group in groups} == dict.fromkeys(groups, 10)
+    assert {group: broker.offsets[group, "Orders", 0] for group in groups} == dict.fromkeys(
+        groups, 10
+    )
 
 
 @pytest.mark.feature(73, 183)
@@ -134,16 +149,25 @@ async def test_messages_of_one_queue_are_worked_on_at_the_same_time(broker: Fake
 
 
 @pytest.mark.feature(41)
-async def test_a_broker_that_goes_back_is_reported_and_followed(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_that_goes_back_is_reported_and_followed(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     """The group's progress does not go back with it."""
     seen = Seen()
     for i in range(5):
         broker.put("Orders", b"%d" % i)
     broker.offsets["billing", "Orders", 0] = 3
     back = error(19, "no new message")
-    back.ext_fields = encode_header(PullMessageResponse(next_begin_offset=1, min_offset=0, max_offset=5))
+    back.ext_fields = encode_header(
+        PullMessageResponse(next_begin_offset=1, min_offset=0, max_offset=5)
+    )
     answers = [back]
-    broker.on(PULL, lambda request: answers.pop() if request.ext_fields["topic"] == "Orders" and answers else None)
+    broker.on(
+        PULL,
+        lambda request: (
+            answers.pop() if request.ext_fields["topic"] == "Orders" and answers else None
+        ),
+    )
     async with consumer(broker, to(seen, threads=1)):
         assert await seen.wait(4) == [b"1", b"2", b"3", b"4"]
         await broker.until(lambda: progress(broker) == 5)
@@ -152,12 +176,14 @@ async def test_a_broker_that_goes_back_is_reported_and_followed(broker: FakeBrok
     assert offsets == sorted(offsets)
 
 
-# --- in order --------------------------------------------------------------------------------------------------------
+# --- in order -------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature(84)
 async def test_a_busy_queue_lets_the_others_have_their_turn(broker: FakeBroker) -> None:
-    """One worker for two queues: a long backlog in one does not keep the other waiting until it is done."""
+    """One worker for two queues: a long backlog in one does not keep the other waiting until it is
+    done.
+    """
     broker.topics["Orders"] = 2
     seen, free = Seen(), threading.Event()
     for i in range(1000):
@@ -169,9 +195,13 @@ async def test_a_busy_queue_lets_the_others_have_their_turn(broker: FakeBroker) 
         seen(message)
 
     async with consumer(broker, in_order(bill, threads=1)) as running:
-        await eventually(lambda: sum(p.busy for m in running._members for p in m.assignment.values()) == 1)
+        await eventually(
+            lambda: sum(p.busy for m in running._members for p in m.assignment.values()) == 1
+        )
         broker.put("Orders", b"other", queue_id=1)
-        await eventually(lambda: sum(p.busy for m in running._members for p in m.assignment.values()) == 2)
+        await eventually(
+            lambda: sum(p.busy for m in running._members for p in m.assignment.values()) == 2
+        )
         free.set()
         await seen.wait(1001)
     assert seen.bodies.index(b"other") < 1000 / 2
@@ -194,7 +224,13 @@ async def test_an_orderly_group_that_gets_its_lock_back_goes_on(broker: FakeBrok
         await seen.wait(1)
         await eventually(lambda: progress(broker) == 1)
         broker.on(RequestCode.LOCK_BATCH_MQ, error(1))
-        await eventually(lambda: all(p.leased_until < time.monotonic() for m in running._members for p in m.assignment.values()))
+        await eventually(
+            lambda: all(
+                p.leased_until < time.monotonic()
+                for m in running._members
+                for p in m.assignment.values()
+            )
+        )
         broker.put("Orders", b"1")
         await asyncio.sleep(0.05)
         assert seen.bodies == [b"0"]

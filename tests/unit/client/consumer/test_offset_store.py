@@ -143,7 +143,9 @@ async def test_unchanged_offsets_are_sent_again_only_where_asked() -> None:
 
 @pytest.mark.feature(165)
 async def test_one_update_of_a_queue_is_on_its_way_at_a_time() -> None:
-    """A broker with several threads may apply two of them the other way round; another queue does not wait."""
+    """A broker with several threads may apply two of them the other way round; another queue does
+    not wait.
+    """
     broker = Broker()
     store = RemoteOffsetStore(broker)
     store.update(C, 1)
@@ -225,7 +227,10 @@ async def test_a_commit_that_changes_nothing_is_sent_only_where_asked() -> None:
 
 
 async def test_the_first_update_of_a_topic_goes_alone() -> None:
-    """Apache's broker makes a table at the first one: of several at once all but one would be lost. What fails begins nothing."""
+    """Apache's broker makes a table at the first one: of several at once all but one would be lost.
+
+    What fails begins nothing.
+    """
     broker = Broker()
     store = RemoteOffsetStore(broker)
     elsewhere = MessageQueue("Orders", "broker-b", 0)
@@ -247,7 +252,8 @@ async def test_the_first_update_of_a_topic_goes_alone() -> None:
     broker.answers.clear()
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         group.create_task(store.persist([A, B, C], again=True))
-        while len(broker.asked) < 3:  # once it has begun, all go together
+        # once it has begun, all go together
+        while len(broker.asked) < 3:
             await asyncio.sleep(0)
         broker.answers.set()
     assert broker.offsets == {A: 1, B: 1, C: 1, elsewhere: 1}
@@ -279,7 +285,7 @@ async def test_progress_on_a_new_connection_takes_nothing_back(kept: int, told: 
     assert broker.offsets[A] == told
 
 
-async def test_what_an_application_has_read_takes_nothing_back_on_a_new_connection_unless_it_says_so() -> None:
+async def test_what_an_application_has_read_takes_nothing_back_on_a_new_connection() -> None:
     broker = Broker()
     store = RemoteOffsetStore(broker)
     store.begin(A, 0)

@@ -47,7 +47,9 @@ def in_order(function: Any, **settings: Any) -> AnyListener:
 
 @pytest.mark.feature(11, 14, 81, 88, 92, 93, 101, 102, 105, 183)
 @pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_a_queue_is_consumed_in_order_one_call_at_a_time(broker: FakeBroker, kind: str) -> None:
+async def test_a_queue_is_consumed_in_order_one_call_at_a_time(
+    broker: FakeBroker, kind: str
+) -> None:
     broker.topics["Orders"] = 4
     seen, busy, overlaps = Seen(), set[int](), list[int]()
     for i in range(600):
@@ -78,8 +80,12 @@ async def test_a_queue_is_consumed_in_order_one_call_at_a_time(broker: FakeBroke
 
 
 @pytest.mark.feature(86, 89)
-@pytest.mark.parametrize("answer", [LATER, suspend(0.0), suspend(), "nonsense", ValueError("boom")], ids=str)
-async def test_a_failed_message_comes_again_before_those_behind_it(broker: FakeBroker, answer: Any) -> None:
+@pytest.mark.parametrize(
+    "answer", [LATER, suspend(0.0), suspend(), "nonsense", ValueError("boom")], ids=str
+)
+async def test_a_failed_message_comes_again_before_those_behind_it(
+    broker: FakeBroker, answer: Any
+) -> None:
     """With its tries counted, and without a limit unless one is set."""
     seen = Seen()
     for i in range(4):
@@ -121,7 +127,9 @@ async def test_of_a_batch_only_what_is_not_done_comes_again(broker: FakeBroker) 
 
 @pytest.mark.feature(90)
 @pytest.mark.parametrize(("answer", "tries"), [(LATER, 3), (DEAD_LETTER, 1)])
-async def test_what_fails_too_often_goes_to_the_dead_letters_and_the_queue_moves_on(broker: FakeBroker, answer: Any, tries: int) -> None:
+async def test_what_fails_too_often_goes_to_the_dead_letters_and_the_queue_moves_on(
+    broker: FakeBroker, answer: Any, tries: int
+) -> None:
     """More tries in the header than allowed are what makes a broker put it there."""
     seen = Seen()
     for i in range(3):
@@ -137,7 +145,11 @@ async def test_what_fails_too_often_goes_to_the_dead_letters_and_the_queue_moves
         request = (await broker.received(SEND))[0]
         await broker.until(lambda: progress(broker) == 3)
     assert seen.bodies == [b"0"] + [b"1"] * tries + [b"2"]
-    assert (request.ext_fields["b"], request.ext_fields["j"], request.ext_fields["l"]) == (RETRY, "3", "2")
+    assert (request.ext_fields["b"], request.ext_fields["j"], request.ext_fields["l"]) == (
+        RETRY,
+        "3",
+        "2",
+    )
     assert "DELAY" not in request.ext_fields["i"]
 
 
@@ -155,17 +167,26 @@ async def test_a_dead_letter_that_no_broker_takes_is_tried_again(broker: FakeBro
     assert len(broker.of(SEND)) == 4
 
 
-# --- locks -----------------------------------------------------------------------------------------------------------
+# --- locks ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature(96, 103)
 async def test_a_queue_that_cannot_be_locked_is_not_pulled(broker: FakeBroker) -> None:
     seen = Seen()
     broker.put("Orders", b"x")
-    broker.on(LOCK, lambda r: ok(body=locked_queues_dumps(q for q in LockBatchBody.decode(r.body).queues if q.topic != "Orders")))
+    broker.on(
+        LOCK,
+        lambda r: ok(
+            body=locked_queues_dumps(
+                q for q in LockBatchBody.decode(r.body).queues if q.topic != "Orders"
+            )
+        ),
+    )
     async with consumer(broker, in_order(seen)):
         await broker.received(LOCK, 4)
-        assert not [r for r in broker.of(RequestCode.PULL_MESSAGE) if r.ext_fields["topic"] == "Orders"]
+        assert not [
+            r for r in broker.of(RequestCode.PULL_MESSAGE) if r.ext_fields["topic"] == "Orders"
+        ]
         broker.on(LOCK, None)
         await seen.wait(1)
 
@@ -181,7 +202,9 @@ async def test_locks_are_renewed_and_given_back(broker: FakeBroker) -> None:
 
 @pytest.mark.feature(82, 83)
 async def test_no_call_begins_once_the_lease_is_over(broker: FakeBroker) -> None:
-    """Renewals that get no answer: calls stop with the lease; after the next grant the queue starts anew, in order."""
+    """Renewals that get no answer: calls stop with the lease; after the next grant the queue starts
+    anew, in order.
+    """
     seen, step = Seen(), threading.Semaphore(0)
     for i in range(50):
         broker.put("Orders", b"%d" % i)
@@ -196,19 +219,25 @@ async def test_no_call_begins_once_the_lease_is_over(broker: FakeBroker) -> None
         broker.on(LOCK, error(ResponseCode.SYSTEM_ERROR))
         await eventually(lambda: time.monotonic() > queue.leased_until)
         step.release()
-        await eventually(lambda: not queue.busy)  # busy again at once, and until the next step, if another call had begun
+        # busy again at once, and until the next step, if another call had begun
+        await eventually(lambda: not queue.busy)
         assert seen.bodies == [b"0"]
         broker.on(LOCK, None)
         for _ in range(60):
             step.release()
         await seen.until(lambda: seen.bodies[-1] == b"49")
     first = seen.bodies[1]
-    assert first in (b"0", b"1")  # at least once: the last call's result may not have been committed
+    # at least once: the last call's result may not have been committed
+    assert first in (b"0", b"1")
     assert seen.bodies[1:] == [b"%d" % i for i in range(int(first), 50)]
 
 
-async def test_no_call_begins_after_the_machine_slept_through_the_lease(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of the loop stood still meanwhile, that of the broker went on: somebody else may have the queue."""
+async def test_no_call_begins_after_the_machine_slept_through_the_lease(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock of the loop stood still meanwhile, that of the broker went on: somebody else may
+    have the queue.
+    """
     seen, step = Seen(), threading.Semaphore(0)
     broker.put("Orders", b"0")
     broker.put("Orders", b"1")
@@ -217,7 +246,9 @@ async def test_no_call_begins_after_the_machine_slept_through_the_lease(broker: 
         seen(message)
         step.acquire(timeout=WAIT_S)
 
-    async with consumer(broker, in_order(bill), config=replace(LEASED, lock_lease_s=WAIT_S, lock_renew_s=WAIT_S / 2)) as running:
+    async with consumer(
+        broker, in_order(bill), config=replace(LEASED, lock_lease_s=WAIT_S, lock_renew_s=WAIT_S / 2)
+    ) as running:
         await seen.wait(1)
         queue = running._members[0].assignment[ORDERS]
         monkeypatch.setattr(lease, "_slept_s", lambda: lease._BEFORE_S + 2 * WAIT_S)
@@ -227,8 +258,13 @@ async def test_no_call_begins_after_the_machine_slept_through_the_lease(broker: 
 
 
 @pytest.mark.kills("case 16: a renewal does not start the queue again")
-async def test_a_renewal_that_comes_back_after_the_lease_starts_the_queue_again(broker: FakeBroker) -> None:
-    """It was asked for in time, so nobody else can have had the queue. Nothing new comes that would wake it."""
+async def test_a_renewal_that_comes_back_after_the_lease_starts_the_queue_again(
+    broker: FakeBroker,
+) -> None:
+    """It was asked for in time, so nobody else can have had the queue.
+
+    Nothing new comes that would wake it.
+    """
     seen, step = Seen(), threading.Semaphore(0)
     for i in range(3):
         broker.put("Orders", b"%d" % i)
@@ -251,11 +287,14 @@ async def test_a_renewal_that_comes_back_after_the_lease_starts_the_queue_again(
         broker.release(LOCK)
         await seen.wait(3)
         await eventually(lambda: b"2" in seen.bodies)
-        assert list(dict.fromkeys(seen.bodies)) == [b"0", b"1", b"2"]  # the first may come again: its end was not yet told
+        # the first may come again: its end was not yet told
+        assert list(dict.fromkeys(seen.bodies)) == [b"0", b"1", b"2"]
 
 
 @pytest.mark.feature(82, 104)
-async def test_a_refused_renewal_ends_consumption_and_writes_no_progress(broker: FakeBroker) -> None:
+async def test_a_refused_renewal_ends_consumption_and_writes_no_progress(
+    broker: FakeBroker,
+) -> None:
     """Somebody else holds the queue: what we know of it is old."""
     seen, free = Seen(), threading.Event()
     broker.put("Orders", b"0")
@@ -275,34 +314,56 @@ async def test_a_refused_renewal_ends_consumption_and_writes_no_progress(broker:
         broker.on(LOCK, None)
         await seen.wait(2)
         assert seen.bodies == [b"0", b"1"]
-        assert [r.ext_fields["commitOffset"] for r in broker.of(UPDATE)[updates:] if r.ext_fields["topic"] == "Orders"][:1] != ["0"]
+        assert [
+            r.ext_fields["commitOffset"]
+            for r in broker.of(UPDATE)[updates:]
+            if r.ext_fields["topic"] == "Orders"
+        ][:1] != ["0"]
 
 
 @pytest.mark.feature(104)
-async def test_a_renewal_that_grants_some_of_the_queues_ends_the_others_alone(broker: FakeBroker) -> None:
+async def test_a_renewal_that_grants_some_of_the_queues_ends_the_others_alone(
+    broker: FakeBroker,
+) -> None:
     broker.topics["Orders"] = 3
     seen = Seen()
     async with consumer(broker, in_order(seen), config=LEASED) as running:
         await eventually(lambda: len(running.assignment["billing"]) == 4)
-        kept = [queue for queue in running.assignment["billing"] if queue != MessageQueue("Orders", "broker-a", 1)]
+        kept = [
+            queue
+            for queue in running.assignment["billing"]
+            if queue != MessageQueue("Orders", "broker-a", 1)
+        ]
         held = {queue: running._members[0].assignment[queue] for queue in kept}
-        broker.on(LOCK, lambda request: ok(body=locked_queues_dumps([q for q in LockBatchBody.decode(request.body).queues if q in kept])))
+        broker.on(
+            LOCK,
+            lambda request: ok(
+                body=locked_queues_dumps(
+                    [q for q in LockBatchBody.decode(request.body).queues if q in kept]
+                )
+            ),
+        )
         await eventually(lambda: running.assignment["billing"] == kept)
         leased_until = {queue: process_queue.leased_until for queue, process_queue in held.items()}
         for queue_id in range(3):
             broker.put("Orders", b"%d" % queue_id, queue_id=queue_id)
         await seen.wait(2)
-        await eventually(lambda: all(held[queue].leased_until > until for queue, until in leased_until.items()))
+        await eventually(
+            lambda: all(held[queue].leased_until > until for queue, until in leased_until.items())
+        )
         await rounds(broker)
         assert sorted(seen.bodies) == [b"0", b"2"]
-        assert running._members[0].assignment == held  # the same ones: they were not given up in between
+        # the same ones: they were not given up in between
+        assert running._members[0].assignment == held
         broker.on(LOCK, None)
         await seen.wait(3)
     assert sorted(seen.bodies) == [b"0", b"1", b"2"]
 
 
 @pytest.mark.feature(71, 98, 106)
-async def test_two_calls_never_overlap_though_the_lock_was_lost_in_between(broker: FakeBroker) -> None:
+async def test_two_calls_never_overlap_though_the_lock_was_lost_in_between(
+    broker: FakeBroker,
+) -> None:
     """The lock comes back while the old call still runs: the new one waits for it."""
     running_calls, most, free, seen = 0, 0, threading.Event(), Seen()
     broker.put("Orders", b"x")
@@ -320,7 +381,9 @@ async def test_two_calls_never_overlap_though_the_lock_was_lost_in_between(broke
         broker.on(LOCK, ok(body=locked_queues_dumps([])))
         await eventually(lambda: not running.assignment["billing"])
         broker.on(LOCK, None)
-        await eventually(lambda: running.assignment["billing"] == [MessageQueue(RETRY, "broker-a", 0)])
+        await eventually(
+            lambda: running.assignment["billing"] == [MessageQueue(RETRY, "broker-a", 0)]
+        )
         await rounds(broker)
         assert ORDERS not in running.assignment["billing"]
         free.set()
@@ -328,7 +391,7 @@ async def test_two_calls_never_overlap_though_the_lock_was_lost_in_between(broke
     assert most == 1
 
 
-# --- hand-over -------------------------------------------------------------------------------------------------------
+# --- hand-over ------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature(87, 99, 175)
@@ -346,19 +409,29 @@ async def test_a_hand_over_waits_for_the_running_call_and_commits_it(broker: Fak
         await eventually(lambda: len(running.assignment["billing"]) == 2)
         with_others(broker, "000")
         broker.notify("billing")
-        await eventually(lambda: running.assignment["billing"] == [ORDERS])  # the retry topic's queue is gone already
+        # the retry topic's queue is gone already
+        await eventually(lambda: running.assignment["billing"] == [ORDERS])
         assert not any(ORDERS in LockBatchBody.decode(r.body).queues for r in broker.of(UNLOCK))
         free.set()
-        await broker.until(lambda: any(ORDERS in LockBatchBody.decode(r.body).queues for r in broker.of(UNLOCK)))
+        await broker.until(
+            lambda: any(ORDERS in LockBatchBody.decode(r.body).queues for r in broker.of(UNLOCK))
+        )
         unlock = broker.of(UNLOCK)[-1]
     assert seen.bodies == [b"0"]
     assert progress(broker) == 1
     assert LockBatchBody.decode(unlock.body).queues == (ORDERS,)
-    assert broker.requests.index(unlock) > max(i for i, r in enumerate(broker.requests) if r.code == UPDATE)
+    assert broker.requests.index(unlock) > max(
+        i for i, r in enumerate(broker.requests) if r.code == UPDATE
+    )
 
 
-async def test_a_call_that_outlives_the_lease_loses_its_queue(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
-    """Without unlocking: the broker's own lease keeps others out a little longer. Its result does not count."""
+async def test_a_call_that_outlives_the_lease_loses_its_queue(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without unlocking: the broker's own lease keeps others out a little longer.
+
+    Its result does not count.
+    """
     seen, free = Seen(), threading.Event()
     broker.put("Orders", b"x")
 
@@ -421,7 +494,9 @@ async def test_without_auto_commit_progress_moves_at_a_commit_only(broker: FakeB
 
 @pytest.mark.feature(91)
 @pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_a_rollback_has_all_that_is_not_committed_delivered_again_in_order(broker: FakeBroker, kind: str) -> None:
+async def test_a_rollback_has_all_that_is_not_committed_delivered_again_in_order(
+    broker: FakeBroker, kind: str
+) -> None:
     seen, rolled_back = Seen(), list[int]()
     for i in range(8):
         broker.put("Orders", b"%d" % i)
@@ -477,7 +552,10 @@ async def test_an_end_that_nobody_asked_for_is_success_with_a_warning(
     async with consumer(broker, in_order(bill)):
         await broker.until(lambda: progress(broker) == 2)
     assert seen.bodies == [b"0", b"1"]
-    assert "which is for listeners with auto_commit=False: its 1 message(s) count as finished" in caplog.text
+    assert (
+        "which is for listeners with auto_commit=False: its 1 message(s) count as finished"
+        in caplog.text
+    )
 
 
 def test_only_orderly_listeners_end_their_messages_themselves() -> None:
@@ -485,7 +563,9 @@ def test_only_orderly_listeners_end_their_messages_themselves() -> None:
         to(print, auto_commit=False)
 
 
-async def test_a_broker_that_was_away_is_told_later_that_a_queue_is_free(broker: FakeBroker) -> None:
+async def test_a_broker_that_was_away_is_told_later_that_a_queue_is_free(
+    broker: FakeBroker,
+) -> None:
     """Else its next holder waits for the end of the lease."""
     seen = Seen()
     broker.put("Orders", b"0")
@@ -502,7 +582,9 @@ async def test_a_broker_that_was_away_is_told_later_that_a_queue_is_free(broker:
     assert ORDERS in last
 
 
-async def test_a_lock_that_is_lost_while_its_queue_is_given_up_harms_nothing(broker: FakeBroker) -> None:
+async def test_a_lock_that_is_lost_while_its_queue_is_given_up_harms_nothing(
+    broker: FakeBroker,
+) -> None:
     """The broker was restarted, say, and another member was quicker."""
     seen, free = Seen(), threading.Event()
     broker.put("Orders", b"0")
@@ -531,7 +613,9 @@ async def test_a_lock_that_is_lost_while_its_queue_is_given_up_harms_nothing(bro
 
 
 @pytest.mark.parametrize("end", ["close", "unsubscribe"])
-async def test_a_queue_stays_locked_while_its_listener_works_though_its_member_is_gone(broker: FakeBroker, end: str) -> None:
+async def test_a_queue_stays_locked_while_its_listener_works_though_its_member_is_gone(
+    broker: FakeBroker, end: str
+) -> None:
     """Two members would work in it at once. The other queues are free for others."""
     broker.topics["Orders"] = 2
     seen, free = Seen(), threading.Event()
@@ -542,7 +626,9 @@ async def test_a_queue_stays_locked_while_its_listener_works_though_its_member_i
         free.wait(WAIT_S)
 
     listener = in_order(bill)
-    async with consumer(broker, listener, config=replace(QUICK, await_termination_s=0.05)) as running:
+    async with consumer(
+        broker, listener, config=replace(QUICK, await_termination_s=0.05)
+    ) as running:
         await seen.wait(1)
         await eventually(lambda: len(running.assignment["billing"]) == 3)
         await (running.unsubscribe(listener) if end == "unsubscribe" else running.close())
@@ -564,17 +650,24 @@ async def test_a_broker_that_hangs_keeps_no_queues_of_others_locked_at_the_close
             await seen.wait(2)
             await eventually(lambda: len(running.assignment["billing"]) == 3)
             hanging.mute = True
-    assert ORDERS in {queue for r in broker.of(UNLOCK) for queue in LockBatchBody.decode(r.body).queues}
+    assert ORDERS in {
+        queue for r in broker.of(UNLOCK) for queue in LockBatchBody.decode(r.body).queues
+    }
 
 
-async def test_a_queue_of_nothing_but_what_cannot_be_read_is_not_worked_on_for_ever(broker: FakeBroker) -> None:
+async def test_a_queue_of_nothing_but_what_cannot_be_read_is_not_worked_on_for_ever(
+    broker: FakeBroker,
+) -> None:
     """Its dead letter may be on its way for long: no worker turns round and round meanwhile."""
     seen = Seen()
     broker.on(RequestCode.CONSUMER_SEND_MSG_BACK, SILENT)
     broker.put("Orders", b"no zlib", sys_flag=SysFlag.COMPRESSED | SysFlag.ZLIB)
-    async with consumer(broker, in_order(seen), config=replace(LEASED, await_termination_s=0.05)) as running:
+    async with consumer(
+        broker, in_order(seen), config=replace(LEASED, await_termination_s=0.05)
+    ) as running:
         await broker.received(RequestCode.CONSUMER_SEND_MSG_BACK)
-        await broker.received(LOCK, len(broker.of(LOCK)) + 3)  # each renewal wakes the queue
+        # each renewal wakes the queue
+        await broker.received(LOCK, len(broker.of(LOCK)) + 3)
         assert not running._members[0].assignment[ORDERS].busy
         broker.put("Orders", b"good")
         assert await seen.wait(1) == [b"good"]

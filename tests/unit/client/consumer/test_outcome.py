@@ -53,16 +53,29 @@ def test_answers_of_an_orderly_listener(answer: Any, expected: Failure | None) -
 
 @pytest.mark.parametrize(
     ("orderly", "answer"),
-    [(False, False), (False, True), (False, 0), (False, "ok"), (False, suspend(1)), (True, later(3)), (False, later(done=5)), (True, 42)],
+    [
+        (False, False),
+        (False, True),
+        (False, 0),
+        (False, "ok"),
+        (False, suspend(1)),
+        (True, later(3)),
+        (False, later(done=5)),
+        (True, 42),
+    ],
 )
-def test_any_other_answer_is_a_failure_that_the_log_explains(orderly: bool, answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_any_other_answer_is_a_failure_that_the_log_explains(
+    orderly: bool, answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """What looks false or true is no verdict."""
     assert judge(make(orderly=orderly), MESSAGES, answer) == Failure()
     assert "is no result of" in caplog.text
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), KeyboardInterrupt()])
-def test_raising_is_a_failure_whatever_is_raised(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
+def test_raising_is_a_failure_whatever_is_raised(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
     def bill(_: Any) -> None:
         raise error
 
@@ -76,11 +89,20 @@ class Stop(BaseException):
 
 @pytest.mark.parametrize(
     "error",
-    [ValueError("bad"), SystemExit(3), asyncio.CancelledError(), GeneratorExit(), Stop(), BaseExceptionGroup("bad", [Stop()])],
+    [
+        ValueError("bad"),
+        SystemExit(3),
+        asyncio.CancelledError(),
+        GeneratorExit(),
+        Stop(),
+        BaseExceptionGroup("bad", [Stop()]),
+    ],
     ids=repr,
 )
 async def test_an_async_listener_fails_alike(error: BaseException) -> None:
-    """Also one that is cancelled by itself; ``sys.exit()`` ends neither the worker nor the program."""
+    """Also one that is cancelled by itself; ``sys.exit()`` ends neither the worker nor the
+    program.
+    """
 
     async def bill(_: Any) -> None:
         raise error
@@ -96,17 +118,23 @@ async def test_an_interrupt_is_the_programs_where_it_can_be_one_and_a_failure_el
 
     with pytest.raises(KeyboardInterrupt):
         await call_async(make(bill), MESSAGES[:1])
-    assert await asyncio.to_thread(lambda: asyncio.run(call_async(make(bill), MESSAGES[:1]))) == Failure()
+    assert (
+        await asyncio.to_thread(lambda: asyncio.run(call_async(make(bill), MESSAGES[:1])))
+        == Failure()
+    )
 
 
-async def test_a_call_that_is_left_behind_by_its_loop_has_not_failed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_call_that_is_left_behind_by_its_loop_has_not_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def bill(_: Any) -> None:
         await asyncio.get_running_loop().create_future()
 
     calling = asyncio.create_task(call_async(make(bill), MESSAGES[:1]))
     await asyncio.sleep(0)
     left_behind: Any = calling.get_coro()
-    left_behind.close()  # what the interpreter does with it in the end
+    # what the interpreter does with it in the end
+    left_behind.close()
     assert not [record for record in caplog.records if record.name.startswith("ogive")]
     calling.cancel()
     with pytest.raises(RuntimeError, match="already awaited"):

@@ -6,13 +6,33 @@ from ogive.model import MessageExt, MessageQueue
 
 
 def message(queue: MessageQueue, offset: int) -> MessageExt:
-    return MessageExt("Orders", b"body", {}, queue, offset, offset * 100, 0, 0, 0, "127.0.0.1:1", "127.0.0.1:2", 0, 0, 100)
+    return MessageExt(
+        "Orders",
+        b"body",
+        {},
+        queue,
+        offset,
+        offset * 100,
+        0,
+        0,
+        0,
+        "127.0.0.1:1",
+        "127.0.0.1:2",
+        0,
+        0,
+        100,
+    )
 
 
 def filled(prefetch: Prefetch, queue_id: int, offsets: range) -> ProcessQueue:
     """A queue of which *offsets* were pulled."""
     process_queue = ProcessQueue(MessageQueue("Orders", "broker-a", queue_id), offsets.start)
-    prefetch.put(process_queue, process_queue.put([message(process_queue.queue, offset) for offset in offsets], offsets.stop))
+    prefetch.put(
+        process_queue,
+        process_queue.put(
+            [message(process_queue.queue, offset) for offset in offsets], offsets.stop
+        ),
+    )
     return process_queue
 
 
@@ -95,4 +115,5 @@ def test_what_is_in_hand_of_a_queue_that_is_gone_does_not_count() -> None:
     process_queue.move_to(QueueState.DROPPED)
     prefetch.discard_dropped()
     assert list(prefetch.settle()) == []
-    assert prefetch.position(process_queue) == 4  # nothing of it waits any more
+    # nothing of it waits any more
+    assert prefetch.position(process_queue) == 4

@@ -12,12 +12,30 @@ QUEUE = MessageQueue("Orders", "broker-a", 1)
 
 
 def message(offset: int, body: bytes = b"body") -> MessageExt:
-    return MessageExt("Orders", body, {}, QUEUE, offset, offset * 100, 0, 0, 0, "127.0.0.1:1", "127.0.0.1:2", 0, 0, 100)
+    return MessageExt(
+        "Orders",
+        body,
+        {},
+        QUEUE,
+        offset,
+        offset * 100,
+        0,
+        0,
+        0,
+        "127.0.0.1:1",
+        "127.0.0.1:2",
+        0,
+        0,
+        100,
+    )
 
 
 def filled(*offsets: int, next_offset: int | None = None) -> ProcessQueue:
     process_queue = ProcessQueue(QUEUE, offsets[0] if offsets else 0)
-    process_queue.put([message(offset) for offset in offsets], offsets[-1] + 1 if next_offset is None else next_offset)
+    process_queue.put(
+        [message(offset) for offset in offsets],
+        offsets[-1] + 1 if next_offset is None else next_offset,
+    )
     return process_queue
 
 

@@ -19,7 +19,18 @@ from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import PullMessageResponse, encode_header
 from ogive.wire.message import encode_stored
-from tests.unit.client.consumer.polling import PULL, Q0, QUICK, collect, fill, member, offsets, progress, pulls_of, reader
+from tests.unit.client.consumer.polling import (
+    PULL,
+    Q0,
+    QUICK,
+    collect,
+    fill,
+    member,
+    offsets,
+    progress,
+    pulls_of,
+    reader,
+)
 
 
 @pytest.fixture
@@ -29,11 +40,18 @@ async def broker() -> AsyncIterator[FakeBroker]:
 
 
 def answer(code: int, next_offset: int) -> RemotingCommand:
-    return RemotingCommand(code, encode_header(PullMessageResponse(next_begin_offset=next_offset, min_offset=0, max_offset=next_offset)))
+    return RemotingCommand(
+        code,
+        encode_header(
+            PullMessageResponse(next_begin_offset=next_offset, min_offset=0, max_offset=next_offset)
+        ),
+    )
 
 
 @pytest.mark.feature(40, 51)
-async def test_messages_are_cached_and_the_next_pull_goes_on_behind_them(broker: FakeBroker) -> None:
+async def test_messages_are_cached_and_the_next_pull_goes_on_behind_them(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 25)
     async with member(broker, config=replace(QUICK, pull_batch_size=10)) as consumer:
         await broker.until(lambda: pulls_of(broker) == [0, 10, 20, 25])
@@ -42,7 +60,9 @@ async def test_messages_are_cached_and_the_next_pull_goes_on_behind_them(broker:
 
 @pytest.mark.feature(45, 46)
 @pytest.mark.parametrize("code", [ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY])
-async def test_a_broker_may_move_a_queue_that_has_nothing_for_us(broker: FakeBroker, code: int) -> None:
+async def test_a_broker_may_move_a_queue_that_has_nothing_for_us(
+    broker: FakeBroker, code: int
+) -> None:
     """That is progress, too."""
     broker.script(PULL, answer(code, 40))
     async with member(broker):
@@ -51,9 +71,19 @@ async def test_a_broker_may_move_a_queue_that_has_nothing_for_us(broker: FakeBro
 
 
 async def test_a_broker_that_sends_a_queue_to_where_it_is_is_asked_again_later() -> None:
-    """It was asked as fast as it answered, with a line in the log and a commit each time. The other queue shows that time passes."""
+    """It was asked as fast as it answered, with a line in the log and a commit each time.
+
+    The other queue shows that time passes.
+    """
     async with FakeBroker({"Orders": 2}) as broker:
-        broker.on(PULL, lambda request: answer(ResponseCode.PULL_OFFSET_MOVED, 0) if request.ext_fields["queueId"] == "0" else None)
+        broker.on(
+            PULL,
+            lambda request: (
+                answer(ResponseCode.PULL_OFFSET_MOVED, 0)
+                if request.ext_fields["queueId"] == "0"
+                else None
+            ),
+        )
         async with member(broker, config=replace(QUICK, pull_retry_s=60.0)) as consumer:
             for number in range(10):
                 fill(broker, 1, queue_id=1)
@@ -61,8 +91,13 @@ async def test_a_broker_that_sends_a_queue_to_where_it_is_is_asked_again_later()
         assert [request.ext_fields["queueId"] for request in broker.of(PULL)].count("0") == 1
 
 
-async def test_a_broker_whose_answers_lead_nowhere_is_not_asked_without_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is something, and to be asked for where it was. The other queue shows that time passes."""
+async def test_a_broker_whose_answers_lead_nowhere_is_not_asked_without_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is something, and to be asked for where it was.
+
+    The other queue shows that time passes.
+    """
     monkeypatch.setattr(pull_service, "IDLE_PAUSE_S", 60.0)
     async with FakeBroker({"Orders": 2}) as broker:
         stuck = answer(ResponseCode.SUCCESS, 0)
@@ -74,15 +109,25 @@ async def test_a_broker_whose_answers_lead_nowhere_is_not_asked_without_pause(mo
         assert [request.ext_fields["queueId"] for request in broker.of(PULL)].count("0") == 1
 
 
-@pytest.mark.parametrize("said", [[0, 1 << 40], [0, 3], [0, 0], [1, 0]], ids=["far ahead", "behind the end", "twice", "back"])
+@pytest.mark.parametrize(
+    "said",
+    [[0, 1 << 40], [0, 3], [0, 0], [1, 0]],
+    ids=["far ahead", "behind the end", "twice", "back"],
+)
 async def test_an_offset_that_a_record_makes_up_moves_no_progress(
     broker: FakeBroker, said: list[int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As one flipped bit of a disk makes it: no checksum covers it. What stands in front is delivered, and the right one when it comes."""
+    """As one flipped bit of a disk makes it: no checksum covers it.
+
+    What stands in front is delivered, and the right one when it comes.
+    """
     fill(broker, 3)
     records = broker.stored["Orders", 0]
     wrong = answer(ResponseCode.SUCCESS, 3)
-    wrong.body = b"".join(encode_stored(replace(record, queue_offset=at)) for record, at in zip(records, [*said, 2], strict=False))
+    wrong.body = b"".join(
+        encode_stored(replace(record, queue_offset=at))
+        for record, at in zip(records, [*said, 2], strict=False)
+    )
     broker.script(PULL, wrong)
     async with member(broker) as consumer:
         assert offsets(await collect(consumer, 3)) == [0, 1, 2]
@@ -93,9 +138,18 @@ async def test_an_offset_that_a_record_makes_up_moves_no_progress(
 
 
 @pytest.mark.feature(46)
-async def test_what_a_filter_leaves_out_never_lets_the_progress_pass_a_message_in_hand(broker: FakeBroker) -> None:
+async def test_what_a_filter_leaves_out_never_lets_the_progress_pass_a_message_in_hand(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 1)
-    broker.on(PULL, lambda request: answer(ResponseCode.PULL_RETRY_IMMEDIATELY, 40) if request.ext_fields["queueOffset"] == "1" else None)
+    broker.on(
+        PULL,
+        lambda request: (
+            answer(ResponseCode.PULL_RETRY_IMMEDIATELY, 40)
+            if request.ext_fields["queueOffset"] == "1"
+            else None
+        ),
+    )
     async with member(broker) as consumer:
         await collect(consumer, 1)
         await broker.until(lambda: pulls_of(broker) == [0, 1, 40])
@@ -107,7 +161,9 @@ async def test_what_a_filter_leaves_out_never_lets_the_progress_pass_a_message_i
 
 
 @pytest.mark.feature(41)
-async def test_a_broker_that_goes_back_is_followed_and_reported(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_that_goes_back_is_followed_and_reported(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     broker.offsets["replay", "Orders", 0] = 10
     broker.script(PULL, answer(ResponseCode.PULL_NOT_FOUND, 7))
     async with member(broker):
@@ -118,11 +174,17 @@ async def test_a_broker_that_goes_back_is_followed_and_reported(broker: FakeBrok
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (5, "Orders/broker-a/0: the broker sends replay from 5 to 2: the group was reset (the broker holds 0 to 8)"),
+        (
+            5,
+            "Orders/broker-a/0: the broker sends replay from 5 to 2: the group was reset (the "
+            "broker holds 0 to 8)",
+        ),
         (9, "Orders/broker-a/0: the broker holds 0 to 8 and not 9; the group goes on at 2"),
     ],
 )
-async def test_a_reset_does_not_read_like_a_loss(asked: int, said: str, broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reset_does_not_read_like_a_loss(
+    asked: int, said: str, broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     """Where the broker holds what the group asked for, nothing is gone."""
     broker.offsets["replay", "Orders", 0] = asked
     header = PullMessageResponse(next_begin_offset=2, min_offset=0, max_offset=8)
@@ -132,8 +194,13 @@ async def test_a_reset_does_not_read_like_a_loss(asked: int, said: str, broker: 
     assert said in caplog.messages
 
 
-async def test_a_reset_to_the_groups_own_place_is_no_warning(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
-    """As after `ogive group reset billing Orders --to latest` without a backlog. The queue goes on."""
+async def test_a_reset_to_the_groups_own_place_is_no_warning(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after `ogive group reset billing Orders --to latest` without a backlog.
+
+    The queue goes on.
+    """
     caplog.set_level(logging.INFO)
     fill(broker, 2)
     broker.offsets["replay", "Orders", 0] = 2
@@ -156,12 +223,18 @@ async def test_a_message_that_cannot_be_decompressed_is_handed_out_in_its_place(
     fill(broker, 1)
     async with member(broker) as consumer:
         found = await collect(consumer, 3)
-    assert [(m.queue_offset, m.is_compressed, m.body) for m in found] == [(0, False, b"0"), (1, True, b"no zlib"), (2, False, b"2")]
+    assert [(m.queue_offset, m.is_compressed, m.body) for m in found] == [
+        (0, False, b"0"),
+        (1, True, b"no zlib"),
+        (2, False, b"2"),
+    ]
     assert "Orders/broker-a/0/1 cannot be decompressed" in caplog.text
     assert progress(broker) == 3
 
 
-async def test_an_answer_that_inflates_to_too_much_comes_in_parts(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_that_inflates_to_too_much_comes_in_parts(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A MiB of compressed bodies, one answer, may be a thousand in memory."""
     monkeypatch.setattr(pulling, "MAX_INFLATED_BYTES", 1500)
     bodies = [b"%d" % n * 1000 for n in range(5)]
@@ -174,7 +247,9 @@ async def test_an_answer_that_inflates_to_too_much_comes_in_parts(broker: FakeBr
 
 
 @pytest.mark.feature(48)
-async def test_an_unknown_answer_is_an_error_after_which_the_pull_is_repeated(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unknown_answer_is_an_error_after_which_the_pull_is_repeated(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     fill(broker, 1)
     broker.script(PULL, error(99, "from the future"))
     with caplog.at_level(logging.INFO):
@@ -184,17 +259,23 @@ async def test_an_unknown_answer_is_an_error_after_which_the_pull_is_repeated(br
     assert "pulls of Orders from broker-a work again" in caplog.text
 
 
-async def test_an_outage_of_a_broker_is_one_line_and_one_when_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_outage_of_a_broker_is_one_line_and_one_when_it_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Not one for each queue."""
     async with FakeBroker({"Orders": 4}) as broker:
         for number in range(4):
             fill(broker, 1, queue_id=number)
-        broker.on(PULL, error(ResponseCode.NO_PERMISSION, "subscription group no permission, replay"))
+        broker.on(
+            PULL, error(ResponseCode.NO_PERMISSION, "subscription group no permission, replay")
+        )
         with caplog.at_level(logging.INFO, logger="ogive.client.consumer.pull_service"):
             async with member(broker):
                 await broker.until(lambda: len(broker.of(PULL)) >= 12)
                 broker.on(PULL, lambda request: None)
-                await broker.until(lambda: any("work again" in message for message in caplog.messages))
+                await broker.until(
+                    lambda: any("work again" in message for message in caplog.messages)
+                )
         assert [message.partition(":")[0] for message in caplog.messages] == [
             "pull of Orders/broker-a/0 failed, trying again",
             "pulls of Orders from broker-a work again",
@@ -202,7 +283,9 @@ async def test_an_outage_of_a_broker_is_one_line_and_one_when_it_is_over(caplog:
 
 
 def test_queues_that_fail_alike_are_one_outage_of_their_broker() -> None:
-    here, there, elsewhere = (MessageQueue("Orders", name, number) for name, number in (("a", 0), ("a", 1), ("b", 0)))
+    here, there, elsewhere = (
+        MessageQueue("Orders", name, number) for name, number in (("a", 0), ("a", 1), ("b", 0))
+    )
     outages = pull_service.Outages()
     assert outages.begins(here, "refused")
     assert not outages.begins(here, "lost")
@@ -221,7 +304,8 @@ async def test_a_pull_that_failed_is_repeated_after_a_pause(broker: FakeBroker) 
     broker.script(PULL, error(ResponseCode.SYSTEM_ERROR))
     async with member(broker, config=replace(QUICK, pull_retry_s=60)) as consumer:
         await broker.received(PULL)
-        for _ in range(5):  # round trips, in which another pull would come
+        # round trips, in which another pull would come
+        for _ in range(5):
             await consumer.lag()
         assert pulls_of(broker) == [0]
     assert ConsumerConfig().pull_retry_s == 1.0
@@ -234,12 +318,16 @@ async def test_a_poll_that_waits_asks_the_broker_nothing_more(broker: FakeBroker
         asked = len(broker.requests)
         assert await consumer.poll(0.1) == []
         jobs = {RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.HEART_BEAT}
-        assert [request.code for request in broker.requests[asked:] if request.code not in jobs] == []
+        assert [
+            request.code for request in broker.requests[asked:] if request.code not in jobs
+        ] == []
 
 
 @pytest.mark.feature(145)
 async def test_a_batch_belongs_to_the_application(broker: FakeBroker) -> None:
-    """Whatever it does to the list, the messages in it were handed out; they themselves cannot be changed."""
+    """Whatever it does to the list, the messages in it were handed out; they themselves cannot be
+    changed.
+    """
     fill(broker, 3)
     async with member(broker) as consumer:
         batch = await collect(consumer, 3)
@@ -251,10 +339,15 @@ async def test_a_batch_belongs_to_the_application(broker: FakeBroker) -> None:
 
 
 @pytest.mark.feature(143)
-async def test_a_pull_may_take_15_s_longer_than_the_broker_may_hold_it(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pull_may_take_15_s_longer_than_the_broker_may_hold_it(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(broker, 1)
     budgets: list[float] = []
-    async with ClientInstance(ClientConfig(name_server=broker.address)) as client, reader(broker, client=client) as consumer:
+    async with (
+        ClientInstance(ClientConfig(name_server=broker.address)) as client,
+        reader(broker, client=client) as consumer,
+    ):
         call = client.pool.call
 
         async def note(address: str, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
@@ -268,8 +361,12 @@ async def test_a_pull_may_take_15_s_longer_than_the_broker_may_hold_it(broker: F
 
 
 @pytest.mark.feature(117)
-async def test_a_lost_connection_a_silent_broker_and_none_at_all_are_told_apart(broker: FakeBroker) -> None:
-    """Each error names the address, and a timeout also the time; that no name server answers then is not what the caller hears of."""
+async def test_a_lost_connection_a_silent_broker_and_none_at_all_are_told_apart(
+    broker: FakeBroker,
+) -> None:
+    """Each error names the address, and a timeout also the time; that no name server answers then
+    is not what the caller hears of.
+    """
     broker.peers.append(FakeBroker({"Orders": 1}, name="broker-b", port=1))  # not there
     client = ClientConfig(name_server=broker.address, request_timeout_s=0.1)
     async with reader(broker, client=client) as consumer:

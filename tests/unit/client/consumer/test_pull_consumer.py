@@ -10,7 +10,13 @@ import pytest
 
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.errors import BrokerInternalError, IllegalStateError, InvalidOption, RequestTimeout, ResponseCode
+from ogive.errors import (
+    BrokerInternalError,
+    IllegalStateError,
+    InvalidOption,
+    RequestTimeout,
+    ResponseCode,
+)
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.wire.bodies import HeartbeatData, loads_object
 from ogive.wire.codes import BEYOND_THE_END, PullSysFlag, RequestCode
@@ -41,7 +47,7 @@ async def broker() -> AsyncIterator[FakeBroker]:
         yield broker
 
 
-# --- the normal way --------------------------------------------------------------------------------------------------
+# --- the normal way -------------------------------------------------------------------------------
 
 
 async def test_polls_hand_out_every_message_in_order(broker: FakeBroker) -> None:
@@ -101,9 +107,16 @@ async def test_what_the_heartbeat_and_the_running_info_say(broker: FakeBroker) -
     async with member(broker, tags="paid || refunded") as consumer:
         await eventually(lambda: consumer.assignment == [Q0])
         data = HeartbeatData.decode(broker.of(RequestCode.HEART_BEAT)[0].body).consumers[0]
-        asked = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, {"consumerGroup": "replay", "clientId": consumer.client_id})
+        asked = RemotingCommand(
+            RequestCode.GET_CONSUMER_RUNNING_INFO,
+            {"consumerGroup": "replay", "clientId": consumer.client_id},
+        )
         info = loads_object((await broker.ask("replay", consumer.client_id, asked)).body)
-    assert (data.group, data.consume_type, data.message_model) == ("replay", "CONSUME_ACTIVELY", "CLUSTERING")
+    assert (data.group, data.consume_type, data.message_model) == (
+        "replay",
+        "CONSUME_ACTIVELY",
+        "CLUSTERING",
+    )
     assert data.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
     assert [(s.topic, s.tags) for s in data.subscriptions] == [("Orders", ("paid", "refunded"))]
     assert info["properties"]["PROP_CONSUME_TYPE"] == "CONSUME_ACTIVELY"
@@ -116,7 +129,11 @@ async def test_a_pull_says_itself_what_it_wants_and_how_long_it_waits(broker: Fa
         fields = (await broker.received(PULL))[0].ext_fields
         assert consumer.assignment == [Q0]
     assert int(fields["sysFlag"]) == PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION
-    assert (fields["subscription"], fields["expressionType"], fields["suspendTimeoutMillis"]) == ("paid", "TAG", "15000")
+    assert (fields["subscription"], fields["expressionType"], fields["suspendTimeoutMillis"]) == (
+        "paid",
+        "TAG",
+        "15000",
+    )
 
 
 @pytest.mark.feature(40)
@@ -130,8 +147,13 @@ async def test_only_the_wanted_tags_are_handed_out(broker: FakeBroker) -> None:
     assert progress(broker) == 4
 
 
-@pytest.mark.parametrize(("start", "first"), [("earliest", 0), ("latest", 5), (datetime.fromtimestamp(1_700_000_000.001, UTC), 1)])
-async def test_where_a_group_begins_that_has_no_offset(broker: FakeBroker, start: Any, first: int) -> None:
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [("earliest", 0), ("latest", 5), (datetime.fromtimestamp(1_700_000_000.001, UTC), 1)],
+)
+async def test_where_a_group_begins_that_has_no_offset(
+    broker: FakeBroker, start: Any, first: int
+) -> None:
     fill(broker, 5)
     async with member(broker, start=start):
         assert int((await broker.received(PULL))[0].ext_fields["queueOffset"]) == first
@@ -151,7 +173,7 @@ async def test_a_topic_that_comes_later_is_read_then(broker: FakeBroker) -> None
         assert [message.body for message in await collect(consumer, 1)] == [b"first"]
 
 
-# --- progress --------------------------------------------------------------------------------------------------------
+# --- progress -------------------------------------------------------------------------------------
 
 
 @pytest.mark.feature(157)
@@ -191,7 +213,9 @@ async def test_a_block_that_fails_has_not_finished_what_it_had_in_hand(broker: F
     assert progress(broker) == 3
 
 
-async def test_without_auto_commit_only_the_application_moves_the_progress(broker: FakeBroker) -> None:
+async def test_without_auto_commit_only_the_application_moves_the_progress(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 10)
     async with member(broker, auto_commit=False) as consumer:
         await collect(consumer, 4)
@@ -206,7 +230,9 @@ async def test_without_auto_commit_only_the_application_moves_the_progress(broke
     assert progress(broker) == 2
 
 
-async def test_messages_that_no_tag_wanted_do_not_commit_for_the_application(broker: FakeBroker) -> None:
+async def test_messages_that_no_tag_wanted_do_not_commit_for_the_application(
+    broker: FakeBroker,
+) -> None:
     """They may stand behind messages that it has not committed."""
     broker.put("Orders", b"wanted", properties=b"TAGS\x01AaAa\x02")
     async with member(broker, auto_commit=False, tags="AaAa") as consumer:
@@ -231,7 +257,11 @@ async def test_a_commit_says_what_it_could_not_do(broker: FakeBroker) -> None:
         with pytest.raises(InvalidOption, match="must be between 0 and"):
             await consumer.commit({Q0: -1})
         broker.script(UPDATE, RemotingCommand(ResponseCode.SUCCESS, {}, remark=BEYOND_THE_END))
-        with pytest.raises(InvalidOption, match="Orders/broker-a/0 ends before 99, and its broker keeps no progress beyond the end"):
+        with pytest.raises(
+            InvalidOption,
+            match="Orders/broker-a/0 ends before 99, and its broker keeps no progress beyond the "
+            "end",
+        ):
             await consumer.commit({Q0: 99})
         assert progress(broker) == 1
 
@@ -239,24 +269,32 @@ async def test_a_commit_says_what_it_could_not_do(broker: FakeBroker) -> None:
 async def test_a_commit_takes_queues_and_numbers(broker: FakeBroker) -> None:
     async with member(broker) as consumer:
         given: Any
-        for given, text in (({Q0: "x"}, "offset must be int, not str"), ({"Orders": 1}, "MessageQueue as queue, not str"), (1, "not int")):
+        for given, text in (
+            ({Q0: "x"}, "offset must be int, not str"),
+            ({"Orders": 1}, "MessageQueue as queue, not str"),
+            (1, "not int"),
+        ):
             with pytest.raises(TypeError, match=text):
                 await consumer.commit(given)
 
 
-async def test_updates_of_a_queue_never_overtake_each_other_even_if_a_commit_is_cancelled(broker: FakeBroker) -> None:
+async def test_updates_of_a_queue_never_overtake_each_other_even_if_a_commit_is_cancelled(
+    broker: FakeBroker,
+) -> None:
     """A broker with several threads may apply two of them the other way round."""
     fill(broker, 2)
     async with member(broker, config=SELDOM) as consumer:
         await collect(consumer, 1)
         broker.hold(UPDATE)
         cancelled = asyncio.create_task(consumer.commit())
-        await broker.received(UPDATE, 2)  # the first: where the group begins
+        # the first: where the group begins
+        await broker.received(UPDATE, 2)
         cancelled.cancel()
         await asyncio.gather(cancelled, return_exceptions=True)
         await collect(consumer, 1)
         second = asyncio.create_task(consumer.commit())
-        for _ in range(5):  # round trips, in which a second update would come
+        # round trips, in which a second update would come
+        for _ in range(5):
             assert await consumer.committed(Q0) == 0
         assert len(broker.of(UPDATE)) == 2
         broker.release(UPDATE)
@@ -265,10 +303,12 @@ async def test_updates_of_a_queue_never_overtake_each_other_even_if_a_commit_is_
     assert progress(broker) == 2
 
 
-# --- where to read ---------------------------------------------------------------------------------------------------
+# --- where to read --------------------------------------------------------------------------------
 
 
-async def test_a_seek_discards_what_was_prefetched_and_the_pull_on_its_way(broker: FakeBroker) -> None:
+async def test_a_seek_discards_what_was_prefetched_and_the_pull_on_its_way(
+    broker: FakeBroker,
+) -> None:
     fill(broker, 10)
     async with member(broker, config=replace(QUICK, pull_batch_size=5)) as consumer:
         await collect(consumer, 1)
@@ -276,7 +316,8 @@ async def test_a_seek_discards_what_was_prefetched_and_the_pull_on_its_way(broke
         broker.hold(PULL)
         await consumer.seek(Q0, 2)
         await broker.until(lambda: pulls_of(broker)[-1] == 2)
-        await consumer.seek(Q0, 8)  # the pull from 2 is on its way
+        # the pull from 2 is on its way
+        await consumer.seek(Q0, 8)
         await broker.until(lambda: pulls_of(broker)[-1] == 8)
         assert await consumer.position(Q0) == 8
         broker.release(PULL)
@@ -321,7 +362,8 @@ async def test_a_seek_that_cannot_work_changes_nothing(broker: FakeBroker) -> No
         with pytest.raises(InvalidOption, match="takes an offset"):
             await consumer.seek(Q0)
         with pytest.raises(InvalidOption, match=r"^at needs a time zone"):
-            await consumer.seek(Q0, at=datetime(2026, 11, 1))  # noqa: DTZ001  the naive time is the fault
+            # the naive time is the fault
+            await consumer.seek(Q0, at=datetime(2026, 11, 1))  # noqa: DTZ001
         with pytest.raises(IllegalStateError, match="not held"):
             await consumer.seek(Q1, 0)
         broker.script(RequestCode.GET_MAX_OFFSET, error(ResponseCode.SYSTEM_ERROR))
@@ -363,10 +405,13 @@ async def test_lag_is_what_was_not_handed_out(broker: FakeBroker) -> None:
 async def test_a_full_queue_is_not_pulled_until_a_poll_makes_room(broker: FakeBroker) -> None:
     """What is in hand counts, too."""
     fill(broker, 100)
-    async with member(broker, config=replace(QUICK, pull_batch_size=10, max_cached_messages=25)) as consumer:
+    async with member(
+        broker, config=replace(QUICK, pull_batch_size=10, max_cached_messages=25)
+    ) as consumer:
         await broker.until(lambda: pulls_of(broker) == [0, 10, 20])
         assert offsets(await consumer.poll(max_messages=10)) == list(range(10))
-        await consumer.lag()  # round trips, in which a pull too many would come
+        # round trips, in which a pull too many would come
+        await consumer.lag()
         await consumer.lag()
         assert pulls_of(broker) == [0, 10, 20]
         await consumer.poll(0, max_messages=1)
@@ -377,7 +422,9 @@ async def test_a_full_queue_is_not_pulled_until_a_poll_makes_room(broker: FakeBr
 async def test_bytes_are_bounded_too(broker: FakeBroker) -> None:
     for _ in range(10):
         broker.put("Orders", bytes(1000))
-    async with member(broker, config=replace(QUICK, pull_batch_size=1, max_cached_bytes=3500)) as consumer:
+    async with member(
+        broker, config=replace(QUICK, pull_batch_size=1, max_cached_bytes=3500)
+    ) as consumer:
         await broker.until(lambda: pulls_of(broker) == [0, 1, 2, 3])
         await consumer.lag()
         await consumer.lag()
@@ -394,11 +441,15 @@ async def test_one_pull_of_a_queue_is_under_way_at_a_time(broker: FakeBroker) ->
     assert pulls_of(broker) == sorted(set(pulls_of(broker)))
 
 
-# --- trouble ---------------------------------------------------------------------------------------------------------
+# --- trouble --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("failure", [error(ResponseCode.SYSTEM_ERROR), SILENT], ids=["error", "silence"])
-async def test_an_offset_that_cannot_be_learned_is_not_guessed(broker: FakeBroker, failure: Any) -> None:
+@pytest.mark.parametrize(
+    "failure", [error(ResponseCode.SYSTEM_ERROR), SILENT], ids=["error", "silence"]
+)
+async def test_an_offset_that_cannot_be_learned_is_not_guessed(
+    broker: FakeBroker, failure: Any
+) -> None:
     """No pull and no commit until the query succeeds; then from the right place."""
     fill(broker, 5)
     broker.offsets["replay", "Orders", 0] = 4
@@ -412,8 +463,12 @@ async def test_an_offset_that_cannot_be_learned_is_not_guessed(broker: FakeBroke
         assert offsets(await collect(consumer, 1)) == [4]
 
 
-@pytest.mark.parametrize("failure", [error(ResponseCode.SYSTEM_ERROR), SILENT], ids=["error", "silence"])
-async def test_assign_raises_where_an_offset_cannot_be_learned(broker: FakeBroker, failure: Any) -> None:
+@pytest.mark.parametrize(
+    "failure", [error(ResponseCode.SYSTEM_ERROR), SILENT], ids=["error", "silence"]
+)
+async def test_assign_raises_where_an_offset_cannot_be_learned(
+    broker: FakeBroker, failure: Any
+) -> None:
     broker.topics["Orders"] = 2
     fill(broker, 5)
     client = ClientConfig(name_server=broker.address, request_timeout_s=0.5)
@@ -426,18 +481,27 @@ async def test_assign_raises_where_an_offset_cannot_be_learned(broker: FakeBroke
         assert pulls_of(broker, 1) == []
 
 
-async def test_an_offset_that_the_broker_does_not_hold_is_put_right_at_once(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_offset_that_the_broker_does_not_hold_is_put_right_at_once(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     """The queue goes on at the broker's word; the other one does not notice."""
     broker.topics["Orders"] = 2
     fill(broker, 8)
     fill(broker, 1, queue_id=1)
     broker.offsets["replay", "Orders", 0] = 100
     moved = error(ResponseCode.PULL_OFFSET_MOVED)
-    moved.ext_fields = encode_header(PullMessageResponse(next_begin_offset=5, min_offset=0, max_offset=8))
+    moved.ext_fields = encode_header(
+        PullMessageResponse(next_begin_offset=5, min_offset=0, max_offset=8)
+    )
     broker.on(PULL, lambda request: moved if request.ext_fields["queueOffset"] == "100" else None)
     async with member(broker) as consumer:
         found = await collect(consumer, 4)
-    assert sorted((message.queue.queue_id, message.queue_offset) for message in found) == [(0, 5), (0, 6), (0, 7), (1, 0)]
+    assert sorted((message.queue.queue_id, message.queue_offset) for message in found) == [
+        (0, 5),
+        (0, 6),
+        (0, 7),
+        (1, 0),
+    ]
     assert (progress(broker, 0), progress(broker, 1)) == (8, 1)
     assert "holds 0 to 8 and not 100" in caplog.text
 
@@ -447,7 +511,14 @@ async def test_a_failing_pull_is_tried_again(broker: FakeBroker) -> None:
     """Whatever is wrong: an error, flow control, an unknown code, an answer that cannot be read."""
     fill(broker, 1)
     garbage = ok(PullMessageResponse(next_begin_offset=1, min_offset=0, max_offset=1), b"no record")
-    broker.script(PULL, error(ResponseCode.SYSTEM_ERROR), error(ResponseCode.FLOW_CONTROL), error(99), garbage, ok(body=b"no header"))
+    broker.script(
+        PULL,
+        error(ResponseCode.SYSTEM_ERROR),
+        error(ResponseCode.FLOW_CONTROL),
+        error(99),
+        garbage,
+        ok(body=b"no header"),
+    )
     async with member(broker) as consumer:
         assert offsets(await collect(consumer, 1)) == [0]
 
@@ -478,7 +549,8 @@ async def test_a_pull_cannot_be_one_way(broker: FakeBroker) -> None:
     """Whoever pulls wants the answer: there is no such call, and none goes out as one."""
     async with reader(broker) as consumer:
         with pytest.raises(TypeError, match="oneway"):
-            await consumer.pull(Q0, 0, oneway=True)  # type: ignore[call-arg]  # what the test is about
+            # what the test is about
+            await consumer.pull(Q0, 0, oneway=True)  # type: ignore[call-arg]
         await consumer.pull(Q0, 0)
     assert [request.is_oneway for request in broker.of(PULL)] == [False]
 

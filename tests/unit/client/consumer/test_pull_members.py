@@ -1,4 +1,6 @@
-"""Queues that come and go, assigned queues, raw pulls, and the life of a pull consumer, against a broker that does what a test wants."""
+"""Queues that come and go, assigned queues, raw pulls, and the life of a pull consumer, against a
+broker that does what a test wants.
+"""
 
 import asyncio
 import threading
@@ -14,7 +16,14 @@ import pytest
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.pull import PullConsumer
 from ogive.client.instance import ClientInstance
-from ogive.errors import BrokerInternalError, IllegalStateError, InvalidOption, NoNameServer, NoRoute, ResponseCode
+from ogive.errors import (
+    BrokerInternalError,
+    IllegalStateError,
+    InvalidOption,
+    NoNameServer,
+    NoRoute,
+    ResponseCode,
+)
 from ogive.model import TOOLS_GROUP, MessageQueue, PullStatus
 from ogive.testing.fake_broker import WAIT_S, FakeBroker, error
 from ogive.wire.codes import PullSysFlag, RequestCode
@@ -41,6 +50,8 @@ from tests.unit.client.consumer.polling import (
     with_others,
 )
 
+NO_ZONE = datetime(2026, 11, 1)  # noqa: DTZ001
+
 
 @pytest.fixture
 async def broker() -> AsyncIterator[FakeBroker]:
@@ -48,10 +59,12 @@ async def broker() -> AsyncIterator[FakeBroker]:
         yield broker
 
 
-# --- members ---------------------------------------------------------------------------------------------------------
+# --- members --------------------------------------------------------------------------------------
 
 
-async def test_the_application_learns_of_its_queues_before_it_gets_their_messages(broker: FakeBroker) -> None:
+async def test_the_application_learns_of_its_queues_before_it_gets_their_messages(
+    broker: FakeBroker,
+) -> None:
     """So it may seek in them first. Async functions are awaited."""
     broker.topics["Orders"] = 4
     for queue_id in range(4):
@@ -75,7 +88,9 @@ async def test_the_application_learns_of_its_queues_before_it_gets_their_message
     assert changes == [([0, 1, 2, 3], []), ([], [2, 3]), ([2, 3], [])]
 
 
-async def test_a_plain_function_learns_of_queues_in_a_thread_and_its_error_ends_the_poll(broker: FakeBroker) -> None:
+async def test_a_plain_function_learns_of_queues_in_a_thread_and_its_error_ends_the_poll(
+    broker: FakeBroker,
+) -> None:
     """It may not have set its place in them, so it is told again before it gets their messages."""
     threads: list[int] = []
     told: list[tuple[list[MessageQueue], list[MessageQueue]]] = []
@@ -95,7 +110,9 @@ async def test_a_plain_function_learns_of_queues_in_a_thread_and_its_error_ends_
     assert threading.get_ident() not in threads
 
 
-async def test_changes_during_a_call_that_fails_are_told_with_those_that_it_was_told(broker: FakeBroker) -> None:
+async def test_changes_during_a_call_that_fails_are_told_with_those_that_it_was_told(
+    broker: FakeBroker,
+) -> None:
     broker.topics["Orders"] = 4
     told: list[tuple[list[int], list[int]]] = []
 
@@ -130,7 +147,9 @@ async def test_a_queue_that_goes_and_comes_back_unseen_is_told_as_both(broker: F
     assert changes == [([Q0], []), ([Q0], [Q0])]
 
 
-async def test_what_is_in_hand_of_a_queue_that_was_given_away_does_not_count(broker: FakeBroker) -> None:
+async def test_what_is_in_hand_of_a_queue_that_was_given_away_does_not_count(
+    broker: FakeBroker,
+) -> None:
     """Its progress belongs to the next owner, who gets it again; the other queue keeps its own."""
     broker.topics["Orders"] = 2
     fill(broker, 5, queue_id=0)
@@ -140,13 +159,16 @@ async def test_what_is_in_hand_of_a_queue_that_was_given_away_does_not_count(bro
         assert len(await consumer.poll()) == 10
         with_others(broker, "zzz")
         await rebalanced(broker, consumer, 1)
-        await consumer.lag()  # a round trip, behind what the hand-over tells the broker
+        # a round trip, behind what the hand-over tells the broker
+        await consumer.lag()
         assert progress(broker, 1) in (None, 0)
         broker.offsets["replay", "Orders", 1] = 77
     assert (progress(broker, 0), progress(broker, 1)) == (5, 77)
 
 
-async def test_no_message_is_lost_while_a_queue_goes_away_and_comes_back(broker: FakeBroker) -> None:
+async def test_no_message_is_lost_while_a_queue_goes_away_and_comes_back(
+    broker: FakeBroker,
+) -> None:
     """Also those that were pulled ahead, or on their way, when it went."""
     seen: Counter[int] = Counter()
 
@@ -179,7 +201,7 @@ async def test_members_share_the_queues(broker: FakeBroker) -> None:
         assert not set(first.assignment) & set(second.assignment)
 
 
-# --- assigned queues -------------------------------------------------------------------------------------------------
+# --- assigned queues ------------------------------------------------------------------------------
 
 
 async def test_assigned_queues_are_read_without_being_a_member(broker: FakeBroker) -> None:
@@ -235,14 +257,19 @@ async def test_groups_and_assignments_exclude_each_other(broker: FakeBroker) -> 
             await consumer.assign([Q0])
 
 
-# --- raw pulls -------------------------------------------------------------------------------------------------------
+# --- raw pulls ------------------------------------------------------------------------------------
 
 
 async def test_a_pull_gives_the_brokers_answer(broker: FakeBroker) -> None:
     fill(broker, 5)
     async with reader(broker) as consumer:
         found = await consumer.pull(Q0, 1, max_messages=2)
-        assert (found.status, offsets(list(found.messages)), found.next_offset, found.max_offset) == (PullStatus.FOUND, [1, 2], 3, 5)
+        assert (
+            found.status,
+            offsets(list(found.messages)),
+            found.next_offset,
+            found.max_offset,
+        ) == (PullStatus.FOUND, [1, 2], 3, 5)
         assert (await consumer.pull(Q0, 5)).status is PullStatus.NO_NEW_MSG
         assert int(broker.of(PULL)[-1].ext_fields["sysFlag"]) == PullSysFlag.SUBSCRIPTION
         assert consumer.assignment == []
@@ -258,30 +285,49 @@ async def test_a_pull_gives_the_brokers_answer(broker: FakeBroker) -> None:
         (ResponseCode.PULL_OFFSET_MOVED, PullStatus.OFFSET_ILLEGAL),
     ],
 )
-async def test_each_answer_has_its_status(broker: FakeBroker, code: int, status: PullStatus) -> None:
-    answer = RemotingCommand(code, encode_header(PullMessageResponse(next_begin_offset=7, min_offset=3, max_offset=9)))
+async def test_each_answer_has_its_status(
+    broker: FakeBroker, code: int, status: PullStatus
+) -> None:
+    answer = RemotingCommand(
+        code, encode_header(PullMessageResponse(next_begin_offset=7, min_offset=3, max_offset=9))
+    )
     broker.script(PULL, answer)
     async with reader(broker) as consumer:
         result = await consumer.pull(Q0, 5)
-    assert (result.status, result.next_offset, result.min_offset, result.max_offset, result.messages) == (status, 7, 3, 9, ())
+    assert (
+        result.status,
+        result.next_offset,
+        result.min_offset,
+        result.max_offset,
+        result.messages,
+    ) == (status, 7, 3, 9, ())
 
 
 @pytest.mark.feature(114)
-async def test_a_pull_may_wait_at_the_broker_without_stopping_anything_else(broker: FakeBroker) -> None:
+async def test_a_pull_may_wait_at_the_broker_without_stopping_anything_else(
+    broker: FakeBroker,
+) -> None:
     async with reader(broker) as consumer:
         waiting = asyncio.create_task(consumer.pull(Q0, 0, suspend_s=5))
         fields = (await broker.received(PULL))[0].ext_fields
-        assert (fields["sysFlag"], fields["suspendTimeoutMillis"]) == (str(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION), "5000")
+        assert (fields["sysFlag"], fields["suspendTimeoutMillis"]) == (
+            str(PullSysFlag.SUSPEND | PullSysFlag.SUBSCRIPTION),
+            "5000",
+        )
         assert (await consumer.pull(Q0, 0)).status is PullStatus.NO_NEW_MSG
         fill(broker, 1)
         assert offsets(list((await waiting).messages)) == [0]
 
 
 @pytest.mark.feature(112)
-async def test_a_pull_has_exactly_one_outcome_and_its_errors_are_told_apart(broker: FakeBroker) -> None:
+async def test_a_pull_has_exactly_one_outcome_and_its_errors_are_told_apart(
+    broker: FakeBroker,
+) -> None:
     async with reader(broker) as consumer:
         broker.script(PULL, error(ResponseCode.SYSTEM_ERROR, "broken disk"))
-        with pytest.raises(BrokerInternalError, match=r"127\.0\.0\.1:\d+ answered 1 SYSTEM_ERROR: broken disk"):
+        with pytest.raises(
+            BrokerInternalError, match=r"127\.0\.0\.1:\d+ answered 1 SYSTEM_ERROR: broken disk"
+        ):
             await consumer.pull(Q0, 0)
         with pytest.raises(NoRoute, match="Similar topics: Orders"):
             await consumer.pull(MessageQueue("Ordres", "broker-a", 0), 0)
@@ -290,7 +336,7 @@ async def test_a_pull_has_exactly_one_outcome_and_its_errors_are_told_apart(brok
         assert (await consumer.pull(Q0, 0)).status is PullStatus.NO_NEW_MSG
 
 
-# --- life ------------------------------------------------------------------------------------------------------------
+# --- life -----------------------------------------------------------------------------------------
 
 
 async def test_one_task_polls_at_a_time(broker: FakeBroker) -> None:
@@ -313,8 +359,13 @@ async def test_a_cancelled_poll_takes_nothing(broker: FakeBroker) -> None:
         assert offsets(await collect(consumer, 1)) == [0]
 
 
-async def test_the_second_consumer_of_a_group_in_one_client_is_refused_and_the_first_goes_on(broker: FakeBroker) -> None:
-    async with ClientInstance(ClientConfig(name_server=broker.address)) as client, member(broker, client=client) as first:
+async def test_the_second_consumer_of_a_group_in_one_client_is_refused_and_the_first_goes_on(
+    broker: FakeBroker,
+) -> None:
+    async with (
+        ClientInstance(ClientConfig(name_server=broker.address)) as client,
+        member(broker, client=client) as first,
+    ):
         with pytest.raises(IllegalStateError, match="already"):
             await member(broker, client=client).start()
         fill(broker, 1)
@@ -339,7 +390,11 @@ async def test_nothing_is_left_behind(broker: FakeBroker) -> None:
         with pytest.raises(IllegalStateError, match="started before"):
             await consumer.start()
     with pytest.raises(NoNameServer):
-        await PullConsumer("Orders", group="replay", client=ClientConfig(name_server="127.0.0.1:1", request_timeout_s=0.2)).start()
+        await PullConsumer(
+            "Orders",
+            group="replay",
+            client=ClientConfig(name_server="127.0.0.1:1", request_timeout_s=0.2),
+        ).start()
     await eventually(partial(at_most, threads, tasks))
 
 
@@ -351,7 +406,11 @@ async def test_nothing_is_left_behind(broker: FakeBroker) -> None:
         (lambda: PullConsumer("no spaces", group="replay"), "topic"),
         (lambda: PullConsumer("Orders", group="no spaces"), "group"),
         (lambda: PullConsumer("Orders", group="replay", tags="* || paid"), "tags"),
-        (lambda: PullConsumer("Orders", group="replay", start=datetime(2026, 11, 1)), "time zone"),  # noqa: DTZ001  the naive time is the fault
+        # the naive time is the fault
+        (
+            lambda: PullConsumer("Orders", group="replay", start=NO_ZONE),
+            "time zone",
+        ),
         (lambda: PullConsumer(group="replay", on_change=print), "on_change is for topics"),
     ],
 )
@@ -362,14 +421,20 @@ def test_what_cannot_work_is_refused_at_once(make: Callable[[], object], says: s
 
 def test_topics_are_arguments_and_no_list() -> None:
     topics: Any = ["Orders"]
-    with pytest.raises(TypeError, match=r"topics are str, one argument each: PullConsumer\('Orders', 'Refunds', group=...\), not list"):
+    with pytest.raises(
+        TypeError,
+        match=r"topics are str, one argument each: PullConsumer\('Orders', 'Refunds', group=...\), "
+        r"not list",
+    ):
         PullConsumer(topics, group="replay")
 
 
 async def test_a_poll_before_there_are_queues_is_refused(broker: FakeBroker) -> None:
     """It would wait for ever. That somebody assigned no queues at all is another thing."""
     async with reader(broker) as consumer:
-        with pytest.raises(IllegalStateError, match=r"no queues yet: assign\(queues\), or name topics and a group"):
+        with pytest.raises(
+            IllegalStateError, match=r"no queues yet: assign\(queues\), or name topics and a group"
+        ):
             await consumer.poll(0)
         await consumer.assign([])
         assert await consumer.poll(0) == []

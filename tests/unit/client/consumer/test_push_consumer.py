@@ -22,11 +22,25 @@ from ogive.client.producer import Producer
 from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, NoRoute, ResponseCode
 from ogive.model import MessageExt, MessageQueue, PullResult
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
-from ogive.wire.bodies import BrokerData, HeartbeatData, QueueData, SubscriptionData, TopicRouteData, consumer_ids_dumps, dumps
+from ogive.wire.bodies import (
+    BrokerData,
+    HeartbeatData,
+    QueueData,
+    SubscriptionData,
+    TopicRouteData,
+    consumer_ids_dumps,
+    dumps,
+)
 from ogive.wire.codes import PullSysFlag, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.compression import compress, decompress
-from ogive.wire.headers import PullMessageResponse, SendMessageRequestV2, SendMessageResponse, decode_header, encode_header
+from ogive.wire.headers import (
+    PullMessageResponse,
+    SendMessageRequestV2,
+    SendMessageResponse,
+    decode_header,
+    encode_header,
+)
 from ogive.wire.message import decode_properties, offset_message_id
 
 PULL = RequestCode.PULL_MESSAGE
@@ -82,10 +96,17 @@ class Seen:
 
 
 def to(function: Callable[..., Any], **settings: Any) -> AnyListener:
-    return listener(**{"topic": "Orders", "group": "billing", "start": "earliest", **settings})(function)
+    return listener(**{"topic": "Orders", "group": "billing", "start": "earliest", **settings})(
+        function
+    )
 
 
-def consumer(broker: FakeBroker, *listeners: AnyListener | str, config: ConsumerConfig = QUICK, **settings: Any) -> PushConsumer:
+def consumer(
+    broker: FakeBroker,
+    *listeners: AnyListener | str,
+    config: ConsumerConfig = QUICK,
+    **settings: Any,
+) -> PushConsumer:
     return PushConsumer(*listeners, name_server=broker.address, config=config, **settings)
 
 
@@ -98,7 +119,9 @@ def of_orders(broker: FakeBroker) -> list[RemotingCommand]:
 
 
 async def rounds(broker: FakeBroker) -> None:
-    """Until the consumer has looked at its group three times more: what it was about to do at once is done, the rounds among it."""
+    """Until the consumer has looked at its group three times more: what it was about to do at once
+    is done, the rounds among it.
+    """
     for _ in range(3):
         before = len(broker.of(MEMBERS))
         broker.notify("billing")
@@ -116,12 +139,14 @@ async def eventually(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-# --- the normal way --------------------------------------------------------------------------------------------------
+# --- the normal way -------------------------------------------------------------------------------
 
 
 @pytest.mark.feature(11, 30, 52, 142)
 @pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_messages_are_delivered_and_progress_is_committed_at_close(broker: FakeBroker, kind: str) -> None:
+async def test_messages_are_delivered_and_progress_is_committed_at_close(
+    broker: FakeBroker, kind: str
+) -> None:
     seen = Seen()
     for i in range(100):
         broker.put("Orders", b"%d" % i)
@@ -146,8 +171,15 @@ async def test_what_the_heartbeat_says(broker: FakeBroker) -> None:
     async with consumer(broker, to(Seen(), tags="paid || refunded")):
         request = (await broker.received(RequestCode.HEART_BEAT))[0]
     data = HeartbeatData.decode(request.body).consumers[0]
-    assert (data.group, data.consume_type, data.message_model) == ("billing", "CONSUME_PASSIVELY", "CLUSTERING")
-    assert {(s.topic, s.tags) for s in data.subscriptions} == {("Orders", ("paid", "refunded")), (RETRY, ())}
+    assert (data.group, data.consume_type, data.message_model) == (
+        "billing",
+        "CONSUME_PASSIVELY",
+        "CLUSTERING",
+    )
+    assert {(s.topic, s.tags) for s in data.subscriptions} == {
+        ("Orders", ("paid", "refunded")),
+        (RETRY, ()),
+    }
 
 
 async def test_a_group_that_starts_latest_skips_what_is_there(broker: FakeBroker) -> None:
@@ -178,7 +210,9 @@ async def test_a_topic_that_comes_later_is_consumed_then(broker: FakeBroker) -> 
 
 
 @pytest.mark.feature(26)
-async def test_a_topic_that_does_not_exist_is_reported_and_disturbs_nobody(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_topic_that_does_not_exist_is_reported_and_disturbs_nobody(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     """A producer and another consumer share the client."""
     seen, later = Seen(), Seen()
     async with (
@@ -190,21 +224,33 @@ async def test_a_topic_that_does_not_exist_is_reported_and_disturbs_nobody(broke
         await producer.send("Orders", b"before")
         await seen.wait(1)
         async with PushConsumer(to(later, topic="Absent"), client=client, config=QUICK) as running:
-            [report] = [r for r in caplog.records if "group billing waits for its topic" in r.getMessage()]
-            assert (report.levelno, 'topic "Absent" has no route' in report.getMessage()) == (logging.WARNING, True)
+            [report] = [
+                r for r in caplog.records if "group billing waits for its topic" in r.getMessage()
+            ]
+            assert (report.levelno, 'topic "Absent" has no route' in report.getMessage()) == (
+                logging.WARNING,
+                True,
+            )
             for body in (b"1", b"2"):
                 await producer.send("Orders", body)
                 await rounds(broker)
             await seen.wait(3)
-            assert [queue.topic for queue in running.assignment["billing"] if queue.topic != RETRY] == []
+            assert [
+                queue.topic for queue in running.assignment["billing"] if queue.topic != RETRY
+            ] == []
         await producer.send("Orders", b"after")
         await seen.wait(4)
     assert later.messages == []
 
 
 @pytest.mark.feature(40, 44, 46)
-async def test_tags_with_equal_hashes_are_told_apart_and_count_as_progress(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
-    """A broker filters by hash; AaAa and BBBB have the same. Members that subscribe differently show the same way, so the log says so."""
+async def test_tags_with_equal_hashes_are_told_apart_and_count_as_progress(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker filters by hash; AaAa and BBBB have the same.
+
+    Members that subscribe differently show the same way, so the log says so.
+    """
     seen = Seen()
     for tag in (b"AaAa", b"BBBB", b"AaAa", b"BBBB"):
         broker.put("Orders", tag, properties=b"TAGS\x01" + tag + b"\x02")
@@ -215,14 +261,18 @@ async def test_tags_with_equal_hashes_are_told_apart_and_count_as_progress(broke
 
 
 async def test_pulls_carry_no_progress(broker: FakeBroker) -> None:
-    """A broker with several threads may take what a pull carries after a later update, and the group's progress would move back."""
+    """A broker with several threads may take what a pull carries after a later update, and the
+    group's progress would move back.
+    """
     seen = Seen()
     async with consumer(broker, to(seen)):
         for i in range(50):
             broker.put("Orders", b"%d" % i)
             await seen.wait(i + 1)
         await broker.until(lambda: progress(broker) == 50)
-    assert not any(int(pull.ext_fields["sysFlag"]) & PullSysFlag.COMMIT_OFFSET for pull in broker.of(PULL))
+    assert not any(
+        int(pull.ext_fields["sysFlag"]) & PullSysFlag.COMMIT_OFFSET for pull in broker.of(PULL)
+    )
 
 
 async def test_progress_that_does_not_change_is_told_again_seldom(broker: FakeBroker) -> None:
@@ -233,12 +283,15 @@ async def test_progress_that_does_not_change_is_told_again_seldom(broker: FakeBr
         await broker.until(lambda: progress(broker) == 1)
         broker.put("Orders", b"y")
         await broker.until(lambda: progress(broker) == 2)
-        assert len(of_orders(broker)) == 3  # the first: where the group begins
+        # the first: where the group begins
+        assert len(of_orders(broker)) == 3
     assert len(of_orders(broker)) == 4
 
 
 @pytest.mark.feature(50, 54, 77, 146, 153)
-async def test_a_batch_listener_gets_lists_and_only_the_failed_part_comes_back(broker: FakeBroker) -> None:
+async def test_a_batch_listener_gets_lists_and_only_the_failed_part_comes_back(
+    broker: FakeBroker,
+) -> None:
     """done=5 of a batch of 8: exactly the messages from the sixth on are sent back."""
     sizes: list[int] = []
     seen = Seen()
@@ -279,7 +332,7 @@ async def test_what_a_listener_does_to_its_list_changes_nothing(broker: FakeBrok
     assert len(seen.messages) == 8
 
 
-# --- failures --------------------------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
 def raises(_: MessageExt) -> None:
@@ -289,18 +342,32 @@ def raises(_: MessageExt) -> None:
 @pytest.mark.feature(53, 77)
 @pytest.mark.parametrize(
     ("function", "level"),
-    [(raises, "0"), (lambda _: LATER, "0"), (lambda _: later(4), "4"), (lambda _: DEAD_LETTER, "-1"), (lambda _: False, "0")],
+    [
+        (raises, "0"),
+        (lambda _: LATER, "0"),
+        (lambda _: later(4), "4"),
+        (lambda _: DEAD_LETTER, "-1"),
+        (lambda _: False, "0"),
+    ],
     ids=["raising", "LATER", "later(4)", "DEAD_LETTER", "False"],
 )
 async def test_what_counts_as_failure_is_sent_back(
-    broker: FakeBroker, function: Callable[[MessageExt], Any], level: str, caplog: pytest.LogCaptureFixture
+    broker: FakeBroker,
+    function: Callable[[MessageExt], Any],
+    level: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     broker.put("Orders", b"x")
     async with consumer(broker, to(function, max_retries=5)):
         request = (await broker.received(SEND_BACK))[0]
         await broker.until(lambda: progress(broker) == 1)
     fields = request.ext_fields
-    assert (fields["group"], fields["delayLevel"], fields["maxReconsumeTimes"], fields["originTopic"]) == ("billing", level, "5", "Orders")
+    assert (
+        fields["group"],
+        fields["delayLevel"],
+        fields["maxReconsumeTimes"],
+        fields["originTopic"],
+    ) == ("billing", level, "5", "Orders")
     assert len(broker.of(SEND_BACK)) == 1
     assert ("is given up" in caplog.text) == (level == "-1")
 
@@ -316,7 +383,9 @@ class Unprintable(Exception):
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize("what", ["returned", "raised"])
-async def test_what_has_no_repr_ends_no_worker(broker: FakeBroker, what: str, kind: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_what_has_no_repr_ends_no_worker(
+    broker: FakeBroker, what: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
     seen = Seen()
     broker.put("Orders", b"bad")
     broker.put("Orders", b"good")
@@ -337,8 +406,12 @@ async def test_what_has_no_repr_ends_no_worker(broker: FakeBroker, what: str, ki
     assert "<Unprintable, whose repr raises RuntimeError>" in caplog.text
 
 
-async def test_a_cancellation_that_a_listener_leaves_behind_ends_no_worker(broker: FakeBroker) -> None:
-    """Libraries that cancel for a timeout, and do not take it back; then an inner future that somebody cancelled."""
+async def test_a_cancellation_that_a_listener_leaves_behind_ends_no_worker(
+    broker: FakeBroker,
+) -> None:
+    """Libraries that cancel for a timeout, and do not take it back; then an inner future that
+    somebody cancelled.
+    """
     seen = Seen()
     for body in (b"timeout", b"inner", b"good"):
         broker.put("Orders", body)
@@ -403,27 +476,39 @@ async def test_a_worker_that_was_cancelled_is_replaced(
 )
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_the_log_tells_the_last_try_from_those_before_it(
-    broker: FakeBroker, function: Callable[[MessageExt], Any], why: str, orderly: bool, caplog: pytest.LogCaptureFixture
+    broker: FakeBroker,
+    function: Callable[[MessageExt], Any],
+    why: str,
+    orderly: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Once a broker has the message, and only when no other try follows."""
-    broker.on(SEND, ok(SendMessageResponse(msg_id="0" * 32, queue_id=0, queue_offset=0)))  # the way of an orderly group
+    # the way of an orderly group
+    broker.on(SEND, ok(SendMessageResponse(msg_id="0" * 32, queue_id=0, queue_offset=0)))
     tried = 0 if orderly else 3
     broker.put("Orders", b"x", properties=b"UNIQ_KEY\x01K1\x02")
     broker.stored["Orders", 0][0].reconsume_times = tried
     async with consumer(broker, to(function, max_retries=tried, orderly=orderly)):
         await broker.until(lambda: progress(broker) == 1)
     tries = "4 tries" if tried else "1 try"
-    assert f"Orders/broker-a/0/0 (id K1) is given up after {tries} and is in %DLQ%billing now: {why}" in caplog.text
+    assert (
+        f"Orders/broker-a/0/0 (id K1) is given up after {tries} and is in %DLQ%billing now: {why}"
+        in caplog.text
+    )
 
 
 @pytest.mark.parametrize("orderly", [False, True])
 async def test_a_body_that_cannot_be_read_is_a_dead_letter_and_holds_up_nobody(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture, orderly: bool
 ) -> None:
-    """No listener gets it; progress waits until a broker has it. If the broker cannot, a copy goes as it is."""
+    """No listener gets it; progress waits until a broker has it.
+
+    If the broker cannot, a copy goes as it is.
+    """
     seen = Seen()
     broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR))
-    broker.on(SEND, ok(SendMessageResponse(msg_id="0" * 32, queue_id=0, queue_offset=0)))  # for the dead-letter topic
+    # for the dead-letter topic
+    broker.on(SEND, ok(SendMessageResponse(msg_id="0" * 32, queue_id=0, queue_offset=0)))
     broker.put("Orders", b"first")
     broker.put("Orders", b"no zlib", sys_flag=SysFlag.COMPRESSED | SysFlag.ZLIB)
     broker.put("Orders", b"last")
@@ -433,8 +518,18 @@ async def test_a_body_that_cannot_be_read_is_a_dead_letter_and_holds_up_nobody(
         await broker.until(lambda: progress(broker) == 3)
     assert broker.of(SEND_BACK)[0].ext_fields["delayLevel"] == "-1"
     header = decode_header(SendMessageRequestV2, copy.ext_fields)
-    assert (copy.body, header.topic, header.sys_flag, header.reconsume_times) == (b"no zlib", RETRY, 0x301, 6)
-    assert caplog.text.count("cannot be read and goes to the dead letters of billing: body is no zlib stream") == 1
+    assert (copy.body, header.topic, header.sys_flag, header.reconsume_times) == (
+        b"no zlib",
+        RETRY,
+        0x301,
+        6,
+    )
+    assert (
+        caplog.text.count(
+            "cannot be read and goes to the dead letters of billing: body is no zlib stream"
+        )
+        == 1
+    )
 
 
 @pytest.mark.feature(13, 16, 75, 152)
@@ -451,7 +546,9 @@ async def test_a_retry_reaches_the_listener_of_its_first_topic(broker: FakeBroke
 @pytest.mark.feature(148)
 async def test_the_retry_topic_takes_what_cannot_be_sent_back(broker: FakeBroker) -> None:
     broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR))
-    broker.put("Orders", b"x", properties=b"KEYS\x014711\x02UNIQ_KEY\x01ABC\x02TRAN_MSG\x01true\x02")
+    broker.put(
+        "Orders", b"x", properties=b"KEYS\x014711\x02UNIQ_KEY\x01ABC\x02TRAN_MSG\x01true\x02"
+    )
     seen = Seen()
 
     def bill(message: MessageExt) -> Any:
@@ -471,7 +568,9 @@ async def test_the_retry_topic_takes_what_cannot_be_sent_back(broker: FakeBroker
 
 
 @pytest.mark.feature(56, 154)
-async def test_a_message_that_no_broker_takes_stays_and_holds_back_the_progress(broker: FakeBroker) -> None:
+async def test_a_message_that_no_broker_takes_stays_and_holds_back_the_progress(
+    broker: FakeBroker,
+) -> None:
     """It is tried again here, and counted; the messages behind it go on."""
     broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR))
     broker.on(SEND, error(ResponseCode.SYSTEM_ERROR))
@@ -497,11 +596,17 @@ FULL = b"UNIQ_KEY\x01K1\x02KEYS\x014711\x02baggage\x01" + b"v" * 32_600 + b"\x02
 
 def too_long(limit: int) -> Callable[[RemotingCommand], RemotingCommand | None]:
     """The answer of Apache's broker to a send with more than *limit* bytes of properties."""
-    return lambda request: error(ResponseCode.MESSAGE_ILLEGAL) if len(request.ext_fields["i"].encode()) > limit else None
+    return lambda request: (
+        error(ResponseCode.MESSAGE_ILLEGAL)
+        if len(request.ext_fields["i"].encode()) > limit
+        else None
+    )
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_copy_without_room_is_sent_without_its_largest_property(broker: FakeBroker, orderly: bool) -> None:
+async def test_a_copy_without_room_is_sent_without_its_largest_property(
+    broker: FakeBroker, orderly: bool
+) -> None:
     """The broker cannot send the message back, and adds properties of its own to a copy."""
     broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR, "PROPERTIES_SIZE_EXCEEDED"))
     broker.on(SEND, too_long(32_000))
@@ -517,7 +622,9 @@ async def test_a_copy_without_room_is_sent_without_its_largest_property(broker: 
     original = broker.stored["Orders", 0][0]
     assert (copy.body, properties["KEYS"], "baggage" in properties) == (b"x", "4711", False)
     assert properties["OGIVE_REMOVED_PROPERTIES"] == "baggage"
-    assert properties["ORIGIN_MESSAGE_ID"] == offset_message_id(original.store_host, original.commitlog_offset)
+    assert properties["ORIGIN_MESSAGE_ID"] == offset_message_id(
+        original.store_host, original.commitlog_offset
+    )
 
 
 @pytest.mark.parametrize("orderly", [False, True])
@@ -534,7 +641,9 @@ async def test_a_message_whose_copy_brokers_refuse_is_passed_over_after_its_retr
         seen(message)
         return LATER if message.body == b"bad" else None
 
-    async with consumer(broker, to(bill, max_retries=2, orderly=orderly, **({"suspend_s": 0.01} if orderly else {}))):
+    async with consumer(
+        broker, to(bill, max_retries=2, orderly=orderly, **({"suspend_s": 0.01} if orderly else {}))
+    ):
         await broker.until(lambda: progress(broker) == 3)
     assert [m.reconsume_times for m in seen.messages if m.body == b"bad"] == [0, 1, 2]
     stored = broker.stored["Orders", 0][1]
@@ -544,7 +653,9 @@ async def test_a_message_whose_copy_brokers_refuse_is_passed_over_after_its_retr
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_message_is_not_passed_over_while_a_broker_may_still_take_it(broker: FakeBroker, orderly: bool) -> None:
+async def test_a_message_is_not_passed_over_while_a_broker_may_still_take_it(
+    broker: FakeBroker, orderly: bool
+) -> None:
     """The one that holds it is busy, the other refuses the copy."""
     broker.on(SEND_BACK, error(ResponseCode.SYSTEM_BUSY))
     broker.on(SEND, error(ResponseCode.MESSAGE_ILLEGAL))
@@ -554,21 +665,34 @@ async def test_a_message_is_not_passed_over_while_a_broker_may_still_take_it(bro
         assert progress(broker) in (None, 0)
 
 
-async def test_a_copy_of_a_message_that_claims_the_most_tries_has_a_number_that_fits(broker: FakeBroker) -> None:
+async def test_a_copy_of_a_message_that_claims_the_most_tries_has_a_number_that_fits(
+    broker: FakeBroker,
+) -> None:
     broker.on(SEND_BACK, error(ResponseCode.SYSTEM_ERROR))
     broker.put("Orders", b"x").reconsume_times = 0x7FFFFFFF
 
-    async with consumer(broker, to(lambda message: LATER if message.queue.topic == "Orders" else None)):
+    async with consumer(
+        broker, to(lambda message: LATER if message.queue.topic == "Orders" else None)
+    ):
         request = (await broker.received(SEND))[0]
     assert request.ext_fields["j"] == str(0x7FFFFFFF)
 
 
-async def test_an_orderly_dead_letter_of_a_compressed_body_is_sent_compressed(broker: FakeBroker) -> None:
+async def test_an_orderly_dead_letter_of_a_compressed_body_is_sent_compressed(
+    broker: FakeBroker,
+) -> None:
     """Inflated it is longer than brokers take."""
     body = bytes(20_000_000)
     packed, sys_flag = compress(body)
     broker.put("Orders", packed, sys_flag=sys_flag)
-    async with consumer(broker, to(lambda message: LATER if message.queue.topic == "Orders" else None, max_retries=0, orderly=True)):
+    async with consumer(
+        broker,
+        to(
+            lambda message: LATER if message.queue.topic == "Orders" else None,
+            max_retries=0,
+            orderly=True,
+        ),
+    ):
         request = (await broker.received(SEND))[0]
         await broker.until(lambda: progress(broker) == 1)
     assert len(request.body) < 100_000
@@ -601,16 +725,22 @@ async def test_a_hung_listener_does_not_stop_the_other_topics(broker: FakeBroker
     for _ in range(5):
         broker.put("Orders", b"stuck")
         broker.put("Refunds", b"flows")
-    async with consumer(broker, to(lambda _: free.wait(WAIT_S) and None, threads=2), to(seen, topic="Refunds")):
+    async with consumer(
+        broker, to(lambda _: free.wait(WAIT_S) and None, threads=2), to(seen, topic="Refunds")
+    ):
         await seen.wait(5)
         free.set()
 
 
-# --- offsets and pulls -----------------------------------------------------------------------------------------------
+# --- offsets and pulls ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("failure", [error(ResponseCode.SYSTEM_ERROR), SILENT], ids=["error", "silence"])
-async def test_an_offset_that_cannot_be_learned_is_not_guessed(broker: FakeBroker, failure: Any) -> None:
+@pytest.mark.parametrize(
+    "failure", [error(ResponseCode.SYSTEM_ERROR), SILENT], ids=["error", "silence"]
+)
+async def test_an_offset_that_cannot_be_learned_is_not_guessed(
+    broker: FakeBroker, failure: Any
+) -> None:
     """No pull and no commit until the query succeeds; then from the right place."""
     seen = Seen()
     for i in range(5):
@@ -620,14 +750,22 @@ async def test_an_offset_that_cannot_be_learned_is_not_guessed(broker: FakeBroke
     client = ClientConfig(name_server=broker.address, request_timeout_s=0.5)
     async with PushConsumer(to(seen), client=client, config=QUICK):
         await broker.received(QUERY, 3)
-        assert not [r for r in broker.requests if r.code in (PULL, UPDATE) and r.ext_fields["topic"] == "Orders"]
+        assert not [
+            r
+            for r in broker.requests
+            if r.code in (PULL, UPDATE) and r.ext_fields["topic"] == "Orders"
+        ]
         broker.on(QUERY, None)
         assert await seen.wait(1) == [b"4"]
 
 
 @pytest.mark.feature(47)
-async def test_an_offset_that_the_broker_does_not_hold_is_put_right_at_once(broker: FakeBroker) -> None:
-    """The queue goes on at the broker's word; a result that was still under way does not overwrite it; the other queue does not notice."""
+async def test_an_offset_that_the_broker_does_not_hold_is_put_right_at_once(
+    broker: FakeBroker,
+) -> None:
+    """The queue goes on at the broker's word; a result that was still under way does not overwrite
+    it; the other queue does not notice.
+    """
     broker.topics["Orders"] = 2
     free, seen = threading.Event(), Seen()
     for i in range(8):
@@ -652,26 +790,43 @@ async def test_an_offset_that_the_broker_does_not_hold_is_put_right_at_once(brok
     assert sorted(seen.bodies) == [b"5", b"6", b"7", b"other"]
 
 
-async def test_a_slave_that_is_behind_does_not_set_the_group_back(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
-    """Its word that an offset is not there is not believed: the master decides, and without one the queue waits."""
+async def test_a_slave_that_is_behind_does_not_set_the_group_back(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its word that an offset is not there is not believed: the master decides, and without one the
+    queue waits.
+    """
     for i in range(10):
         broker.put("Orders", b"%d" % i)
     broker.offsets["billing", "Orders", 0] = 8
-    moved = RemotingCommand(21, encode_header(PullMessageResponse(next_begin_offset=0, min_offset=0, max_offset=3)))
-    async with FakeBroker({"Orders": 1, RETRY: 1}) as slave, ClientInstance(ClientConfig(name_server=broker.address)) as client:
+    moved = RemotingCommand(
+        21, encode_header(PullMessageResponse(next_begin_offset=0, min_offset=0, max_offset=3))
+    )
+    async with (
+        FakeBroker({"Orders": 1, RETRY: 1}) as slave,
+        ClientInstance(ClientConfig(name_server=broker.address)) as client,
+    ):
         slave.on(PULL, moved)
         queue = MessageQueue("Orders", "broker-a", 0)
         subscription = SubscriptionData(topic="Orders")
 
         def route(addresses: dict[int, str]) -> RemotingCommand:
-            brokers = (BrokerData(cluster="DefaultCluster", broker_name="broker-a", addresses=addresses),)
+            brokers = (
+                BrokerData(cluster="DefaultCluster", broker_name="broker-a", addresses=addresses),
+            )
             queues = (QueueData(broker_name="broker-a", read_queues=1, write_queues=1, perm=6),)
             return ok(body=dumps(TopicRouteData(queues=queues, brokers=brokers).to_json()))
 
         async def pull() -> PullResult:
             await client.routes.refresh("Orders")
             return await GroupCalls(client, "billing").pull(
-                queue, 8, broker_id=1, max_messages=32, max_bytes=1 << 20, subscription=subscription, suspend_s=0.0
+                queue,
+                8,
+                broker_id=1,
+                max_messages=32,
+                max_bytes=1 << 20,
+                subscription=subscription,
+                suspend_s=0.0,
             )
 
         broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, route({1: slave.address}))
@@ -689,8 +844,19 @@ async def test_a_failing_pull_is_tried_again(broker: FakeBroker) -> None:
     seen = Seen()
     broker.put("Orders", b"x")
     garbage = ok(PullMessageResponse(next_begin_offset=1, min_offset=0, max_offset=1), b"no record")
-    answers = [error(ResponseCode.SYSTEM_ERROR), error(ResponseCode.FLOW_CONTROL), error(99), garbage, ok(body=b"no header")]
-    broker.on(PULL, lambda request: answers.pop() if request.ext_fields["topic"] == "Orders" and answers else None)
+    answers = [
+        error(ResponseCode.SYSTEM_ERROR),
+        error(ResponseCode.FLOW_CONTROL),
+        error(99),
+        garbage,
+        ok(body=b"no header"),
+    ]
+    broker.on(
+        PULL,
+        lambda request: (
+            answers.pop() if request.ext_fields["topic"] == "Orders" and answers else None
+        ),
+    )
     async with consumer(broker, to(seen)):
         await seen.wait(1)
     assert answers == []
@@ -699,7 +865,9 @@ async def test_a_failing_pull_is_tried_again(broker: FakeBroker) -> None:
 async def test_a_broker_that_forgot_the_subscription_gets_a_heartbeat(broker: FakeBroker) -> None:
     seen = Seen()
     broker.put("Orders", b"x")
-    broker.script(PULL, error(ResponseCode.SUBSCRIPTION_NOT_EXIST), error(ResponseCode.SUBSCRIPTION_NOT_EXIST))
+    broker.script(
+        PULL, error(ResponseCode.SUBSCRIPTION_NOT_EXIST), error(ResponseCode.SUBSCRIPTION_NOT_EXIST)
+    )
     async with consumer(broker, to(seen)):
         await seen.wait(1)
         beats = len(broker.of(RequestCode.HEART_BEAT))
@@ -733,8 +901,12 @@ async def test_a_full_queue_is_not_pulled_until_there_is_room(broker: FakeBroker
 
     config = ConsumerConfig(rebalance_pause_s=0.01, pull_batch_size=10, max_cached_messages=25)
     async with consumer(broker, to(bill, threads=1), config=config) as running:
-        await broker.until(lambda: any(r.ext_fields["queueOffset"] == "20" for r in broker.of(PULL)))
-        await eventually(lambda: sum(p.count for m in running._members for p in m.assignment.values()) == 30)
+        await broker.until(
+            lambda: any(r.ext_fields["queueOffset"] == "20" for r in broker.of(PULL))
+        )
+        await eventually(
+            lambda: sum(p.count for m in running._members for p in m.assignment.values()) == 30
+        )
         pulled = orders_pulled()
         await rounds(broker)
         assert orders_pulled() == pulled
@@ -749,11 +921,15 @@ async def test_one_pull_of_a_queue_is_under_way_at_a_time(broker: FakeBroker) ->
         for i in range(20):
             broker.put("Orders", b"%d" % i)
             await seen.wait(i + 1)
-        offsets = [int(r.ext_fields["queueOffset"]) for r in broker.of(PULL) if r.ext_fields["topic"] == "Orders"]
+        offsets = [
+            int(r.ext_fields["queueOffset"])
+            for r in broker.of(PULL)
+            if r.ext_fields["topic"] == "Orders"
+        ]
     assert offsets == sorted(set(offsets))
 
 
-# --- members ---------------------------------------------------------------------------------------------------------
+# --- members --------------------------------------------------------------------------------------
 
 
 def with_others(broker: FakeBroker, *others: str) -> None:
@@ -772,7 +948,9 @@ async def test_a_thousand_queues_take_no_thousand_threads(broker: FakeBroker) ->
         seen(message)
 
     def of_listeners() -> int:
-        return sum(thread.name == IDLE_NAME or thread.name in names for thread in threading.enumerate())
+        return sum(
+            thread.name == IDLE_NAME or thread.name in names for thread in threading.enumerate()
+        )
 
     async with consumer(broker, to(work, threads=4)) as running:
         before = of_listeners()
@@ -788,23 +966,42 @@ async def test_a_thousand_queues_take_no_thousand_threads(broker: FakeBroker) ->
 async def test_routes_are_known_before_anything_is_pulled(broker: FakeBroker) -> None:
     async with consumer(broker, to(Seen())):
         await broker.received(PULL)
-    codes = [request.code for request in broker.requests if request.ext_fields.get("topic", "Orders") == "Orders"]
-    route, hello, pull = (codes.index(code) for code in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.HEART_BEAT, PULL))
+    codes = [
+        request.code
+        for request in broker.requests
+        if request.ext_fields.get("topic", "Orders") == "Orders"
+    ]
+    route, hello, pull = (
+        codes.index(code)
+        for code in (RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.HEART_BEAT, PULL)
+    )
     assert route < hello < pull
 
 
-async def test_a_retry_topic_that_comes_to_be_late_is_not_waited_for_a_whole_period(broker: FakeBroker) -> None:
-    """A new group's is made by its first heartbeat, and the first pass may ask for its route before a name server has heard of it."""
+async def test_a_retry_topic_that_comes_to_be_late_is_not_waited_for_a_whole_period(
+    broker: FakeBroker,
+) -> None:
+    """A new group's is made by its first heartbeat, and the first pass may ask for its route before
+    a name server has heard of it.
+    """
     asked = 0
 
     def route(request: RemotingCommand) -> Any:
         nonlocal asked
         asked += request.ext_fields["topic"] == "%RETRY%billing"
-        return error(ResponseCode.TOPIC_NOT_EXIST) if request.ext_fields["topic"] == "%RETRY%billing" and asked <= 3 else None
+        return (
+            error(ResponseCode.TOPIC_NOT_EXIST)
+            if request.ext_fields["topic"] == "%RETRY%billing" and asked <= 3
+            else None
+        )
 
     broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, route)
-    async with consumer(broker, to(Seen()), config=replace(QUICK, rebalance_period_s=3600)) as running:
-        await eventually(lambda: any(queue.topic == "%RETRY%billing" for queue in running.assignment["billing"]))
+    async with consumer(
+        broker, to(Seen()), config=replace(QUICK, rebalance_period_s=3600)
+    ) as running:
+        await eventually(
+            lambda: any(queue.topic == "%RETRY%billing" for queue in running.assignment["billing"])
+        )
 
 
 @pytest.mark.feature(19)
@@ -831,7 +1028,8 @@ async def test_queues_are_shared_with_other_members_and_come_back(broker: FakeBr
         await seen.wait(4)
         with_others(broker, "zzz")
         broker.notify("billing")
-        await eventually(lambda: len(running.assignment["billing"]) == 3)  # two of Orders, and the retry topic
+        # two of Orders, and the retry topic
+        await eventually(lambda: len(running.assignment["billing"]) == 3)
         assert MessageQueue("Orders", "broker-a", 3) not in running.assignment["billing"]
         await broker.until(lambda: (progress(broker, 2), progress(broker, 3)) == (1, 1))
         broker.on(MEMBERS, None)
@@ -845,7 +1043,10 @@ async def test_queues_are_shared_with_other_members_and_come_back(broker: FakeBr
 
 @pytest.mark.feature(175)
 async def test_progress_is_told_before_the_next_holder_asks_for_it(broker: FakeBroker) -> None:
-    """In the order of the requests at the broker. What nobody tells by and by is told at the hand-over."""
+    """In the order of the requests at the broker.
+
+    What nobody tells by and by is told at the hand-over.
+    """
     broker.topics["Orders"] = 4
     seen, others = Seen(), Seen()
     for i in range(8):
@@ -856,24 +1057,34 @@ async def test_progress_is_told_before_the_next_holder_asks_for_it(broker: FakeB
         return [
             at
             for at, request in enumerate(broker.requests)
-            if (request.code, request.ext_fields.get("topic"), request.ext_fields.get("queueId")) == (code, "Orders", str(queue_id))
+            if (request.code, request.ext_fields.get("topic"), request.ext_fields.get("queueId"))
+            == (code, "Orders", str(queue_id))
         ]
 
     async with consumer(broker, to(seen), config=config) as first:
         await seen.wait(8)
-        assert {update.ext_fields["commitOffset"] for update in broker.of(UPDATE)} == {"0"}  # where the group begins
+        # where the group begins
+        assert {update.ext_fields["commitOffset"] for update in broker.of(UPDATE)} == {"0"}
         client = ClientConfig(name_server=broker.address, instance_name="other")
         async with PushConsumer(to(others), client=client, config=config) as second:
             await broker.until(lambda: len(broker.members["billing"]) == 2)
             broker.notify("billing")
-            await eventually(lambda: sum(queue.topic == "Orders" for queue in second.assignment["billing"]) == 2)
-            moved = [queue.queue_id for queue in second.assignment["billing"] if queue.topic == "Orders"]
+            await eventually(
+                lambda: sum(queue.topic == "Orders" for queue in second.assignment["billing"]) == 2
+            )
+            moved = [
+                queue.queue_id for queue in second.assignment["billing"] if queue.topic == "Orders"
+            ]
             for queue_id in moved:
                 [_, told], asked = places(UPDATE, queue_id), places(QUERY, queue_id)
-                assert asked[0] < told < asked[1], "the first holder asked, told what it had done, then the next one asked"
+                assert asked[0] < told < asked[1], (
+                    "the first holder asked, told what it had done, then the next one asked"
+                )
                 assert len(asked) == 2
                 assert broker.requests[told].ext_fields["commitOffset"] == "2"
-            kept = [queue.queue_id for queue in first.assignment["billing"] if queue.topic == "Orders"]
+            kept = [
+                queue.queue_id for queue in first.assignment["billing"] if queue.topic == "Orders"
+            ]
             assert sorted(kept + moved) == [0, 1, 2, 3]
     assert (len(seen.messages), others.messages) == (8, [])
 
@@ -889,7 +1100,9 @@ async def test_results_for_a_queue_that_was_given_away_do_not_count(broker: Fake
         seen(message)
         free.wait(WAIT_S)
 
-    async with consumer(broker, to(bill, threads=1), config=replace(QUICK, hand_over_wait_s=0.0)) as running:
+    async with consumer(
+        broker, to(bill, threads=1), config=replace(QUICK, hand_over_wait_s=0.0)
+    ) as running:
         await seen.wait(1)
         with_others(broker, "000")
         broker.notify("billing")
@@ -902,7 +1115,9 @@ async def test_results_for_a_queue_that_was_given_away_do_not_count(broker: Fake
 
 
 @pytest.mark.feature(74)
-async def test_calls_that_end_soon_still_count_at_a_hand_over_and_waiting_ones_never_begin(broker: FakeBroker) -> None:
+async def test_calls_that_end_soon_still_count_at_a_hand_over_and_waiting_ones_never_begin(
+    broker: FakeBroker,
+) -> None:
     """The next owner begins exactly behind the last message that was consumed here."""
     step, seen = threading.Semaphore(0), Seen()
     for i in range(20):
@@ -919,14 +1134,18 @@ async def test_calls_that_end_soon_still_count_at_a_hand_over_and_waiting_ones_n
         await seen.wait(4)
         with_others(broker, "000")
         broker.notify("billing")
-        await eventually(lambda: any(not p.active for m in running._members for p in m.assignment.values()))
+        await eventually(
+            lambda: any(not p.active for m in running._members for p in m.assignment.values())
+        )
         step.release()
         await eventually(lambda: not running.assignment["billing"])
     assert seen.bodies == [b"0", b"1", b"2", b"3"]
     assert progress(broker) == 4
 
 
-async def test_members_that_cannot_be_learned_leave_the_assignment_as_it_is(broker: FakeBroker) -> None:
+async def test_members_that_cannot_be_learned_leave_the_assignment_as_it_is(
+    broker: FakeBroker,
+) -> None:
     seen = Seen()
     async with consumer(broker, to(seen)) as running:
         await eventually(lambda: len(running.assignment["billing"]) == 2)
@@ -938,7 +1157,9 @@ async def test_members_that_cannot_be_learned_leave_the_assignment_as_it_is(brok
         await seen.wait(1)
 
 
-async def test_a_member_that_the_broker_does_not_know_says_hello_and_then_gives_up(broker: FakeBroker) -> None:
+async def test_a_member_that_the_broker_does_not_know_says_hello_and_then_gives_up(
+    broker: FakeBroker,
+) -> None:
     async with consumer(broker, to(Seen())) as running:
         await eventually(lambda: len(running.assignment["billing"]) == 2)
         beats = len(broker.of(RequestCode.HEART_BEAT))
@@ -950,7 +1171,9 @@ async def test_a_member_that_the_broker_does_not_know_says_hello_and_then_gives_
         await eventually(lambda: len(running.assignment["billing"]) == 2)
 
 
-async def test_a_strategy_that_raises_leaves_the_assignment_as_it_is(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_strategy_that_raises_leaves_the_assignment_as_it_is(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     """A table of machine rooms, say, that lacks the new member's. The log says so once."""
     broken, seen = False, Seen()
 
@@ -971,7 +1194,9 @@ async def test_a_strategy_that_raises_leaves_the_assignment_as_it_is(broker: Fak
     assert caplog.text.count("the strategy of billing failed: it keeps its queues of Orders") == 1
 
 
-async def test_a_dead_broker_at_the_head_of_the_route_stops_no_rebalance(broker: FakeBroker) -> None:
+async def test_a_dead_broker_at_the_head_of_the_route_stops_no_rebalance(
+    broker: FakeBroker,
+) -> None:
     """The next one knows the members as well."""
     seen = Seen()
     broker.put("Orders", b"x")
@@ -982,7 +1207,10 @@ async def test_a_dead_broker_at_the_head_of_the_route_stops_no_rebalance(broker:
         for name, address in (("broker-0", dead_address), ("broker-a", broker.address))
     )
     queues = (QueueData(broker_name="broker-a", read_queues=1, write_queues=1, perm=6),)
-    broker.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, ok(body=dumps(TopicRouteData(queues=queues, brokers=brokers).to_json())))
+    broker.on(
+        RequestCode.GET_ROUTEINFO_BY_TOPIC,
+        ok(body=dumps(TopicRouteData(queues=queues, brokers=brokers).to_json())),
+    )
     async with consumer(broker, to(seen)):
         await seen.wait(1)
 
@@ -994,7 +1222,8 @@ async def test_suspended_nothing_is_pulled_and_what_is_here_is_consumed(broker: 
         broker.put("Orders", b"a")
         await seen.wait(1)
         await running.suspend()
-        broker.put("Orders", b"b")  # answers the pull that is under way
+        # answers the pull that is under way
+        broker.put("Orders", b"b")
         await seen.wait(2)
         broker.put("Orders", b"c")
         await broker.until(lambda: progress(broker) == 2)
@@ -1005,11 +1234,13 @@ async def test_suspended_nothing_is_pulled_and_what_is_here_is_consumed(broker: 
         assert await running.lag() == {MessageQueue("Orders", "broker-a", 0): 0}
 
 
-# --- the end ---------------------------------------------------------------------------------------------------------
+# --- the end --------------------------------------------------------------------------------------
 
 
 async def test_close_waits_for_running_calls_and_commits_them(broker: FakeBroker) -> None:
-    """What was begun is finished and never delivered again; what was not begun stays for the next member."""
+    """What was begun is finished and never delivered again; what was not begun stays for the next
+    member.
+    """
     begun, free = Seen(), threading.Event()
     for i in range(50):
         broker.put("Orders", b"%d" % i)
@@ -1022,7 +1253,8 @@ async def test_close_waits_for_running_calls_and_commits_them(broker: FakeBroker
     await running.start()
     await begun.wait(4)
     closing = asyncio.gather(running.close(), running.close())
-    for _ in range(20):  # turns of the loop until the workers are told
+    # turns of the loop until the workers are told
+    for _ in range(20):
         await asyncio.sleep(0)
     free.set()
     await closing
@@ -1030,7 +1262,9 @@ async def test_close_waits_for_running_calls_and_commits_them(broker: FakeBroker
     assert progress(broker) == len(begun.messages) == 4
 
 
-async def test_close_does_not_wait_for_ever(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_close_does_not_wait_for_ever(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     begun, free = Seen(), threading.Event()
     broker.put("Orders", b"hangs")
 
@@ -1046,17 +1280,22 @@ async def test_close_does_not_wait_for_ever(broker: FakeBroker, caplog: pytest.L
     assert progress(broker) in (None, 0)
 
 
-async def test_a_broker_that_does_not_answer_does_not_hold_up_the_close(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_broker_that_does_not_answer_does_not_hold_up_the_close(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     """One limit for all queues together."""
     broker.topics["Orders"] = 8
     seen = Seen()
     for i in range(8):
         broker.put("Orders", b"x", queue_id=i)
     client = ClientConfig(name_server=broker.address, request_timeout_s=0.1)
-    async with PushConsumer(to(seen), client=client, config=replace(QUICK, persist_period_s=60, persist_again_s=60)):
+    async with PushConsumer(
+        to(seen), client=client, config=replace(QUICK, persist_period_s=60, persist_again_s=60)
+    ):
         await seen.wait(8)
         broker.on(UPDATE, SILENT)
-    assert len(of_orders(broker)) == 2 * 8  # and where the group begins
+    # and where the group begins
+    assert len(of_orders(broker)) == 2 * 8
     assert "was not persisted" in caplog.text
 
 
@@ -1070,7 +1309,9 @@ async def test_a_listener_may_close_its_consumer(broker: FakeBroker, kind: str) 
         closed.set()
 
     def bill(_: MessageExt) -> None:
-        asyncio.run_coroutine_threadsafe(running.close_for(threading.get_ident()), loop).result(WAIT_S)
+        asyncio.run_coroutine_threadsafe(running.close_for(threading.get_ident()), loop).result(
+            WAIT_S
+        )
         loop.call_soon_threadsafe(closed.set)
 
     running = consumer(broker, to(bill if kind == "plain" else bill_async))
@@ -1105,8 +1346,12 @@ async def test_a_start_without_a_name_server_fails_and_leaves_nothing() -> None:
 
 
 @pytest.mark.feature(174)
-async def test_a_bug_in_the_background_stops_the_consumer_loudly(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
-    """And not half of it: it calls no listener, pulls nothing, and leaves its queues to others at once."""
+async def test_a_bug_in_the_background_stops_the_consumer_loudly(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And not half of it: it calls no listener, pulls nothing, and leaves its queues to others at
+    once.
+    """
     seen, free = Seen(), threading.Event()
     for i in range(5):
         broker.put("Orders", b"%d" % i)
@@ -1143,13 +1388,19 @@ async def test_a_client_may_be_shared(broker: FakeBroker) -> None:
             broker.put("Orders", b"x")
             async with PushConsumer(to(seen), client=client, config=QUICK):
                 await seen.wait(1)
-        await eventually(lambda: len(asyncio.all_tasks()) <= tasks + 4)  # the fake broker's side of the connection, and pulls that it holds
+        # the fake broker's side of the connection, and pulls that it holds
+        await eventually(lambda: len(asyncio.all_tasks()) <= tasks + 4)
         assert client.running
 
 
 @pytest.mark.feature(6)
-async def test_who_shares_a_client_shares_its_connection_and_its_heartbeat(broker: FakeBroker) -> None:
-    """As in Java those with one client id. Of one name alone, two clients would have two connections of the same id."""
+async def test_who_shares_a_client_shares_its_connection_and_its_heartbeat(
+    broker: FakeBroker,
+) -> None:
+    """As in Java those with one client id.
+
+    Of one name alone, two clients would have two connections of the same id.
+    """
     seen = Seen()
     config = ClientConfig(name_server=broker.address, instance_name="till", heartbeat_period_s=0.05)
     async with (
@@ -1162,23 +1413,34 @@ async def test_who_shares_a_client_shares_its_connection_and_its_heartbeat(broke
         await seen.wait(2)
 
         def of_all() -> list[HeartbeatData]:
-            beats = [HeartbeatData.decode(request.body) for request in broker.of(RequestCode.HEART_BEAT)]
+            beats = [
+                HeartbeatData.decode(request.body) for request in broker.of(RequestCode.HEART_BEAT)
+            ]
             return [beat for beat in beats if beat.producers and len(beat.consumers) == 2]
 
         await broker.until(lambda: len(of_all()) >= 2)
         assert broker.connections == 1
         told = len(broker.of(RequestCode.HEART_BEAT)) - len(of_all())
         await broker.until(lambda: len(of_all()) >= 5)
-        assert len(broker.of(RequestCode.HEART_BEAT)) - len(of_all()) == told  # nobody beats for itself
+        # nobody beats for itself
+        assert len(broker.of(RequestCode.HEART_BEAT)) - len(of_all()) == told
         last = of_all()[-1]
         assert last.client_id.endswith("@till")
-        assert (last.producers, {consumer.group for consumer in last.consumers}) == (("sellers",), {"billing", "audit"})
+        assert (last.producers, {consumer.group for consumer in last.consumers}) == (
+            ("sellers",),
+            {"billing", "audit"},
+        )
 
 
 @pytest.mark.feature(21)
-async def test_a_second_member_of_a_group_on_one_client_is_refused_and_the_first_stays(broker: FakeBroker) -> None:
+async def test_a_second_member_of_a_group_on_one_client_is_refused_and_the_first_stays(
+    broker: FakeBroker,
+) -> None:
     seen = Seen()
-    async with ClientInstance(ClientConfig(name_server=broker.address)) as client, PushConsumer(to(seen), client=client, config=QUICK):
+    async with (
+        ClientInstance(ClientConfig(name_server=broker.address)) as client,
+        PushConsumer(to(seen), client=client, config=QUICK),
+    ):
         await broker.until(lambda: client.client_id in broker.members["billing"])
         for _ in range(2):
             with pytest.raises(IllegalStateError, match='of group "billing" already'):
@@ -1200,7 +1462,10 @@ async def test_a_second_member_of_a_group_on_one_client_is_refused_and_the_first
         (lambda: PushConsumer(to(print), "10.0.0.1:9876"), "given as name_server="),
         (lambda: PushConsumer(to(print), group="shipping"), "their own groups"),
         (lambda: PushConsumer(to(print), to(print)), "two listeners to one topic"),
-        (lambda: PushConsumer(to(print), to(print, topic="Refunds", orderly=True)), "orderly listener beside"),
+        (
+            lambda: PushConsumer(to(print), to(print, topic="Refunds", orderly=True)),
+            "orderly listener beside",
+        ),
         (lambda: ConsumerConfig(pull_batch_size=0), "pull_batch_size is 0"),
         (lambda: ConsumerConfig(lock_renew_s=40), "renewed before"),
     ],
@@ -1243,7 +1508,9 @@ async def test_who_is_cancelled_himself_leaves_no_work_behind() -> None:
         finally:
             ended.set()
 
-    waiting = asyncio.ensure_future(push._unless(asyncio.get_running_loop().create_future(), work()))
+    waiting = asyncio.ensure_future(
+        push._unless(asyncio.get_running_loop().create_future(), work())
+    )
     await begun.wait()
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -21,7 +21,9 @@ REMARK = "group billing subscribes to 1,001 topics"
 
 @pytest.fixture
 async def broker() -> AsyncIterator[FakeBroker]:
-    async with FakeBroker({"Orders": 1, "Refunds": 1, "%RETRY%billing": 1, "%RETRY%audit": 1}) as broker:
+    async with FakeBroker(
+        {"Orders": 1, "Refunds": 1, "%RETRY%billing": 1, "%RETRY%audit": 1}
+    ) as broker:
         yield broker
 
 
@@ -41,7 +43,9 @@ async def refused(work: Any) -> None:
 
 
 @pytest.mark.parametrize("group", ["billing", "audit"])
-async def test_a_refused_subscribe_raises_and_what_runs_goes_on(broker: FakeBroker, group: str) -> None:
+async def test_a_refused_subscribe_raises_and_what_runs_goes_on(
+    broker: FakeBroker, group: str
+) -> None:
     """In its own group or a new one.
 
     The next heartbeat leaves the topic out, and the listener may be added later.
@@ -81,7 +85,14 @@ async def test_one_broker_of_two_that_refuses_is_enough(broker: FakeBroker) -> N
         assert not any(broker.members.values())
 
 
-@pytest.mark.parametrize("code", [ResponseCode.NO_PERMISSION, ResponseCode.SUBSCRIPTION_PARSE_FAILED, ResponseCode.MESSAGE_ILLEGAL])
+@pytest.mark.parametrize(
+    "code",
+    [
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+        ResponseCode.MESSAGE_ILLEGAL,
+    ],
+)
 async def test_refusals_of_other_kinds_raise(broker: FakeBroker, code: int) -> None:
     broker.on(HEART_BEAT, refusing("Orders", code))
     with pytest.raises(BrokerError) as caught:
@@ -89,8 +100,13 @@ async def test_refusals_of_other_kinds_raise(broker: FakeBroker, code: int) -> N
     assert caught.value.code == code
 
 
-@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE])
-async def test_a_broker_that_is_busy_or_starting_holds_no_start_back(broker: FakeBroker, code: int) -> None:
+@pytest.mark.parametrize(
+    "code",
+    [ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_ERROR, ResponseCode.SERVICE_NOT_AVAILABLE],
+)
+async def test_a_broker_that_is_busy_or_starting_holds_no_start_back(
+    broker: FakeBroker, code: int
+) -> None:
     orders = Seen()
     broker.script(HEART_BEAT, error(code))
     broker.put("Orders", b"x")

@@ -18,12 +18,25 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.headers import SendReplyMessageRequestV2, decode_header
 from ogive.wire.message import decode_properties, encode_properties
 from tests.unit.client.consumer.test_process_queue import message
-from tests.unit.client.consumer.test_push_consumer import RETRY, consumer, eventually, progress, rounds, to
+from tests.unit.client.consumer.test_push_consumer import (
+    RETRY,
+    consumer,
+    eventually,
+    progress,
+    rounds,
+    to,
+)
 
 REPLY_TOPIC = "DefaultCluster_REPLY_TOPIC"
 SEND_REPLY = RequestCode.SEND_REPLY_MESSAGE_V2
 SEND_BACK = RequestCode.CONSUMER_SEND_MSG_BACK
-REQUEST = {"CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": "asker@1", "TTL": "3000", "CLUSTER": "DefaultCluster", "TAGS": "menu"}
+REQUEST = {
+    "CORRELATION_ID": "c-1",
+    "REPLY_TO_CLIENT": "asker@1",
+    "TTL": "3000",
+    "CLUSTER": "DefaultCluster",
+    "TAGS": "menu",
+}
 
 
 @pytest.fixture
@@ -43,9 +56,13 @@ def reply_of(request: RemotingCommand) -> tuple[SendReplyMessageRequestV2, dict[
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-async def test_what_a_listener_replies_goes_to_the_reply_topic_of_the_cluster(broker: FakeBroker, kind: str) -> None:
+async def test_what_a_listener_replies_goes_to_the_reply_topic_of_the_cluster(
+    broker: FakeBroker, kind: str
+) -> None:
     def price(request: MessageExt) -> ogive.Reply:
-        return ogive.Reply(b"2.20 for " + request.body, tag="price", keys=("k",), properties={"currency": "EUR"})
+        return ogive.Reply(
+            b"2.20 for " + request.body, tag="price", keys=("k",), properties={"currency": "EUR"}
+        )
 
     async def price_later(request: MessageExt) -> ogive.Reply:
         return price(request)
@@ -55,12 +72,22 @@ async def test_what_a_listener_replies_goes_to_the_reply_topic_of_the_cluster(br
         [request] = await broker.received(SEND_REPLY)
         await eventually(lambda: progress(broker) == 1)
     header, properties = reply_of(request)
-    assert (request.body, header.topic, header.queue_id, header.broker_name) == (b"2.20 for espresso", REPLY_TOPIC, 0, "broker-a")
+    assert (request.body, header.topic, header.queue_id, header.broker_name) == (
+        b"2.20 for espresso",
+        REPLY_TOPIC,
+        0,
+        "broker-a",
+    )
     assert len(properties.pop("UNIQ_KEY")) == 32
     assert properties == {
-        "MSG_TYPE": "reply", "CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": "asker@1", "TTL": "3000", "TAGS": "price",
-        "KEYS": "k", "currency": "EUR",
-    }  # fmt: skip
+        "MSG_TYPE": "reply",
+        "CORRELATION_ID": "c-1",
+        "REPLY_TO_CLIENT": "asker@1",
+        "TTL": "3000",
+        "TAGS": "price",
+        "KEYS": "k",
+        "currency": "EUR",
+    }
 
 
 async def test_a_request_counts_as_finished_once_its_reply_is_out(broker: FakeBroker) -> None:
@@ -99,7 +126,12 @@ async def test_a_close_waits_for_replies_on_their_way(broker: FakeBroker) -> Non
 async def test_a_reply_that_nobody_takes_is_logged_and_the_request_is_not_repeated(
     broker: FakeBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    broker.on(SEND_REPLY, error(ResponseCode.SYSTEM_ERROR, "push reply message fail, channel of <asker@1> not found."))
+    broker.on(
+        SEND_REPLY,
+        error(
+            ResponseCode.SYSTEM_ERROR, "push reply message fail, channel of <asker@1> not found."
+        ),
+    )
     ask(broker)
     async with consumer(broker, to(lambda _: Reply(b"2.20"))):
         await eventually(lambda: progress(broker) == 1)
@@ -120,7 +152,9 @@ async def test_another_broker_brings_the_reply_when_the_first_cannot(broker: Fak
         assert (len(broker.of(SEND_REPLY)), reply_of(request)[0].broker_name) == (1, "broker-b")
 
 
-async def test_a_reply_of_unknown_fate_is_not_sent_twice(broker: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reply_of_unknown_fate_is_not_sent_twice(
+    broker: FakeBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     async with FakeBroker({REPLY_TOPIC: 1}, name="broker-b") as other:
         broker.peers.append(other)
         broker.script(SEND_REPLY, HANG_UP)
@@ -131,7 +165,9 @@ async def test_a_reply_of_unknown_fate_is_not_sent_twice(broker: FakeBroker, cap
 
 
 @pytest.mark.parametrize("missing", ["CORRELATION_ID", "REPLY_TO_CLIENT", "CLUSTER"])
-async def test_a_reply_to_what_is_no_request_is_dropped(broker: FakeBroker, missing: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_reply_to_what_is_no_request_is_dropped(
+    broker: FakeBroker, missing: str, caplog: pytest.LogCaptureFixture
+) -> None:
     ask(broker, **{missing: ""})
     async with consumer(broker, to(lambda _: Reply(b"2.20"))):
         await eventually(lambda: progress(broker) == 1)
@@ -149,7 +185,9 @@ async def test_a_cluster_without_a_reply_topic_loses_the_reply_and_nothing_else(
 
 
 @pytest.mark.parametrize("settings", [{"orderly": True}, {"batch": 2}])
-def test_orderly_and_batch_listeners_cannot_reply(settings: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+def test_orderly_and_batch_listeners_cannot_reply(
+    settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
     """Whom would a batch answer? And an order of messages is no place to wait for whoever asked."""
     one = listener("Orders", group="billing", **settings)(print)
     with caplog.at_level(logging.ERROR):

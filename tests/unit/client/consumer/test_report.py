@@ -40,7 +40,12 @@ def test_messages_that_a_listener_works_on_are_told_apart() -> None:
     assert (told.cached_min_offset, told.cached_max_offset, told.cached_count) == (15, 16, 2)
     process_queue.taken = process_queue.head(4)
     told = info(process_queue, lease_s=30.0)
-    assert (told.taken_count, told.cached_count, told.cached_min_offset, told.cached_max_offset) == (4, 0, 0, 0)
+    assert (
+        told.taken_count,
+        told.cached_count,
+        told.cached_min_offset,
+        told.cached_max_offset,
+    ) == (4, 0, 0, 0)
 
 
 @pytest.mark.feature(70)
@@ -54,18 +59,33 @@ def test_a_lock_is_told_with_its_age() -> None:
 
 def test_an_empty_queue() -> None:
     told = info(ProcessQueue(QUEUE, 10))
-    assert (told.cached_count, told.cached_min_offset, told.cached_max_offset, told.cached_mib) == (0, 0, 0, 0)
+    assert (told.cached_count, told.cached_min_offset, told.cached_max_offset, told.cached_mib) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
-@pytest.mark.parametrize("ssl", [False, True, tls.create_default_context()], ids=["plain", "system", "context"])
+@pytest.mark.parametrize(
+    "ssl", [False, True, tls.create_default_context()], ids=["plain", "system", "context"]
+)
 def test_whether_connections_are_encrypted_is_told(ssl: tls.SSLContext | bool) -> None:
     settings = [ListenerConfig(topic="Orders", group="billing")]
-    told = properties(settings, ConsumerConfig(), ClientConfig(ssl=ssl), from_where="CONSUME_FROM_LAST_OFFSET", started_ms=0)
+    told = properties(
+        settings,
+        ConsumerConfig(),
+        ClientConfig(ssl=ssl),
+        from_where="CONSUME_FROM_LAST_OFFSET",
+        started_ms=0,
+    )
     assert told["useTLS"] == ("true" if ssl else "false")
 
 
 def test_a_queue_of_which_nothing_can_be_read_is_told() -> None:
-    """What cannot be decompressed is on its way to the dead letters, and no listener will get it."""
+    """What cannot be decompressed is on its way to the dead letters, and no listener will get
+    it.
+    """
     process_queue = ProcessQueue(QUEUE, 10)
     process_queue.put([replace(message(10), sys_flag=1)], 11)
     assert (info(process_queue).cached_count, info(process_queue).cached_min_offset) == (1, 0)

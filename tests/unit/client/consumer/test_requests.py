@@ -21,7 +21,16 @@ from ogive.wire.command import RemotingCommand
 from ogive.wire.message import encode_stored
 from ogive.wire.running_info import ConsumerRunningInfo
 from tests.unit.client.consumer.test_orderly import LEASED, ORDERS, in_order
-from tests.unit.client.consumer.test_push_consumer import RETRY, SEND_BACK, Seen, consumer, eventually, progress, to, with_others
+from tests.unit.client.consumer.test_push_consumer import (
+    RETRY,
+    SEND_BACK,
+    Seen,
+    consumer,
+    eventually,
+    progress,
+    to,
+    with_others,
+)
 
 
 @pytest.fixture
@@ -30,34 +39,56 @@ async def broker() -> AsyncIterator[FakeBroker]:
         yield broker
 
 
-async def ask(broker: FakeBroker, running: PushConsumer, code: int, body: bytes = b"", **fields: str) -> RemotingCommand:
+async def ask(
+    broker: FakeBroker, running: PushConsumer, code: int, body: bytes = b"", **fields: str
+) -> RemotingCommand:
     await broker.until(lambda: running.client_id in broker.members["billing"])
     return await broker.ask("billing", running.client_id, RemotingCommand(code, fields, body))
 
 
-async def running_info(broker: FakeBroker, running: PushConsumer, **fields: str) -> ConsumerRunningInfo:
+async def running_info(
+    broker: FakeBroker, running: PushConsumer, **fields: str
+) -> ConsumerRunningInfo:
     fields = {"consumerGroup": "billing", "clientId": running.client_id, **fields}
     answer = await ask(broker, running, RequestCode.GET_CONSUMER_RUNNING_INFO, b"", **fields)
     assert answer.code == ResponseCode.SUCCESS, answer.remark
     return ConsumerRunningInfo.decode(answer.body)
 
 
-# --- running info ----------------------------------------------------------------------------------------------------
+# --- running info ---------------------------------------------------------------------------------
 
 
 @pytest.mark.feature(1, 34)
 async def test_running_info_tells_who_consumes_how(broker: FakeBroker) -> None:
     before = time.time_ns() // 1_000_000
-    async with consumer(broker, to(Seen(), threads=3, max_retries=4, tags="paid", consume_timeout_s=90)) as running:
+    async with consumer(
+        broker, to(Seen(), threads=3, max_retries=4, tags="paid", consume_timeout_s=90)
+    ) as running:
         told = await running_info(broker, running)
     properties = told.properties
     assert before <= int(properties["PROP_CONSUMER_START_TIMESTAMP"]) <= time.time_ns() // 1_000_000
-    assert (properties["PROP_CONSUME_TYPE"], properties["PROP_CONSUMEORDERLY"]) == ("CONSUME_PASSIVELY", "false")
-    assert (properties["PROP_NAMESERVER_ADDR"], properties["PROP_THREADPOOL_CORE_SIZE"]) == (broker.address, "3")
+    assert (properties["PROP_CONSUME_TYPE"], properties["PROP_CONSUMEORDERLY"]) == (
+        "CONSUME_PASSIVELY",
+        "false",
+    )
+    assert (properties["PROP_NAMESERVER_ADDR"], properties["PROP_THREADPOOL_CORE_SIZE"]) == (
+        broker.address,
+        "3",
+    )
     assert properties["PROP_CLIENT_VERSION"].startswith("ogive ")
-    assert (properties["messageModel"], properties["consumeFromWhere"]) == ("CLUSTERING", "CONSUME_FROM_FIRST_OFFSET")
-    assert (properties["maxReconsumeTimes"], properties["consumeTimeout"], properties["pullThresholdForQueue"]) == ("4", "1.5", "1000")
-    assert {(s.topic, s.expression) for s in told.subscriptions} == {("Orders", "paid"), (RETRY, "*")}
+    assert (properties["messageModel"], properties["consumeFromWhere"]) == (
+        "CLUSTERING",
+        "CONSUME_FROM_FIRST_OFFSET",
+    )
+    assert (
+        properties["maxReconsumeTimes"],
+        properties["consumeTimeout"],
+        properties["pullThresholdForQueue"],
+    ) == ("4", "1.5", "1000")
+    assert {(s.topic, s.expression) for s in told.subscriptions} == {
+        ("Orders", "paid"),
+        (RETRY, "*"),
+    }
     assert told.stacks is None
 
 
@@ -83,7 +114,12 @@ async def test_running_info_tells_what_is_held_and_how_fast_it_goes(broker: Fake
         await eventually(lambda: progress(broker) == 5)
         after = await running_info(broker, running)
     held, status = told.queues[ORDERS], told.topics["Orders"]
-    assert (held.commit_offset, held.cached_count, held.cached_min_offset, held.cached_max_offset) == (2, 3, 2, 4)
+    assert (
+        held.commit_offset,
+        held.cached_count,
+        held.cached_min_offset,
+        held.cached_max_offset,
+    ) == (2, 3, 2, 4)
     assert (held.locked, held.dropped, held.taken_count) == (False, False, 0)
     assert min(held.last_pull_ms, held.last_consume_ms) > 0
     assert min(status.pull_rt, status.pull_tps, status.consume_rt) > 0
@@ -110,7 +146,12 @@ async def test_running_info_of_an_orderly_group(broker: FakeBroker) -> None:
         told = await running_info(broker, running)
         held = told.queues[ORDERS]
         assert told.properties["PROP_CONSUMEORDERLY"] == "true"
-        assert (held.taken_min_offset, held.taken_max_offset, held.taken_count, held.cached_count) == (0, 2, 3, 0)
+        assert (
+            held.taken_min_offset,
+            held.taken_max_offset,
+            held.taken_count,
+            held.cached_count,
+        ) == (0, 2, 3, 0)
         assert held.last_lock_ms > 0
         assert (held.locked, held.failed_unlocks) == (True, 0)
         with_others(broker, "000")
@@ -119,7 +160,12 @@ async def test_running_info_of_an_orderly_group(broker: FakeBroker) -> None:
             while (await running_info(broker, running)).queues[ORDERS].failed_unlocks == 0:
                 await asyncio.sleep(0.02)
         free.set()
-        await broker.until(lambda: any(ORDERS in LockBatchBody.decode(r.body).queues for r in broker.of(RequestCode.UNLOCK_BATCH_MQ)))
+        await broker.until(
+            lambda: any(
+                ORDERS in LockBatchBody.decode(r.body).queues
+                for r in broker.of(RequestCode.UNLOCK_BATCH_MQ)
+            )
+        )
 
 
 @pytest.mark.feature(70)
@@ -150,7 +196,7 @@ async def test_stacks_are_told_where_they_are_asked_for(broker: FakeBroker) -> N
     assert "task billing: rebalance" in told.stacks
 
 
-# --- offsets ---------------------------------------------------------------------------------------------------------
+# --- offsets --------------------------------------------------------------------------------------
 
 
 async def test_the_status_is_how_far_the_group_got(broker: FakeBroker) -> None:
@@ -160,24 +206,49 @@ async def test_the_status_is_how_far_the_group_got(broker: FakeBroker) -> None:
     async with consumer(broker, to(seen)) as running:
         await seen.wait(3)
         await eventually(lambda: progress(broker) == 3)
-        answer = await ask(broker, running, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, topic="Orders", group="billing")
-        other = await ask(broker, running, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, topic="Refunds", group="billing")
-        refused = await ask(broker, running, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, topic="Orders", group="nobody")
+        answer = await ask(
+            broker,
+            running,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+            topic="Orders",
+            group="billing",
+        )
+        other = await ask(
+            broker,
+            running,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+            topic="Refunds",
+            group="billing",
+        )
+        refused = await ask(
+            broker,
+            running,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT,
+            topic="Orders",
+            group="nobody",
+        )
     assert loads_object(answer.body)["messageQueueTable"] == {
         '{"brokerName":"broker-a","queueId":0,"topic":"Orders"}': 3
-    } or answer.body == (b'{"consumerTable":{},"messageQueueTable":{{"brokerName":"broker-a","queueId":0,"topic":"Orders"}:3}}')
+    } or answer.body == (
+        b'{"consumerTable":{},"messageQueueTable":{{"brokerName":"broker-a","queueId":0,'
+        b'"topic":"Orders"}:3}}'
+    )
     assert loads_object(other.body)["messageQueueTable"] == {}
     assert refused.code == ResponseCode.SYSTEM_ERROR
 
 
 def tell_reset(broker: FakeBroker, running: PushConsumer, table: dict[MessageQueue, int]) -> None:
     fields = {"topic": "Orders", "group": "billing", "timestamp": "0"}
-    request = RemotingCommand(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, offset_table_dumps(table))
+    request = RemotingCommand(
+        RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, offset_table_dumps(table)
+    )
     broker.members["billing"][running.client_id].send_nowait(request)
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_reset_moves_held_queues_and_the_groups_progress(broker: FakeBroker, orderly: bool) -> None:
+async def test_a_reset_moves_held_queues_and_the_groups_progress(
+    broker: FakeBroker, orderly: bool
+) -> None:
     """Back and forth; queues of other topics, and those that others hold, are left alone."""
     seen = Seen()
     broker.topics["Orders"] = 2
@@ -187,7 +258,15 @@ async def test_a_reset_moves_held_queues_and_the_groups_progress(broker: FakeBro
     async with consumer(broker, in_order(seen) if orderly else to(seen)) as running:
         await seen.wait(6)
         await eventually(lambda: progress(broker) == 5 and progress(broker, 1) == 1)
-        tell_reset(broker, running, {ORDERS: 2, MessageQueue("Refunds", "broker-a", 0): 0, MessageQueue("Orders", "broker-z", 0): 0})
+        tell_reset(
+            broker,
+            running,
+            {
+                ORDERS: 2,
+                MessageQueue("Refunds", "broker-a", 0): 0,
+                MessageQueue("Orders", "broker-z", 0): 0,
+            },
+        )
         await seen.wait(9)
         await eventually(lambda: progress(broker) == 5)
         tell_reset(broker, running, {ORDERS: 7})
@@ -204,7 +283,9 @@ async def test_a_reset_moves_held_queues_and_the_groups_progress(broker: FakeBro
 
 
 @pytest.mark.parametrize("orderly", [False, True])
-async def test_a_call_that_runs_during_a_reset_does_not_count(broker: FakeBroker, orderly: bool) -> None:
+async def test_a_call_that_runs_during_a_reset_does_not_count(
+    broker: FakeBroker, orderly: bool
+) -> None:
     seen, free = Seen(), threading.Event()
     for i in range(5):
         broker.put("Orders", b"%d" % i)
@@ -224,19 +305,32 @@ async def test_a_call_that_runs_during_a_reset_does_not_count(broker: FakeBroker
     assert seen.bodies == [b"0", b"3", b"4"]
 
 
-# --- one message, directly -------------------------------------------------------------------------------------------
+# --- one message, directly ------------------------------------------------------------------------
 
 
-async def consume(broker: FakeBroker, running: PushConsumer, topic: str = "Orders", properties: bytes = b"") -> dict[str, Any]:
+async def consume(
+    broker: FakeBroker, running: PushConsumer, topic: str = "Orders", properties: bytes = b""
+) -> dict[str, Any]:
     broker.topics.setdefault("Elsewhere", 1)
     message = broker.put("Elsewhere", b"4711", properties=properties)
     body = encode_stored(replace(message, topic=topic))
-    fields = {"consumerGroup": "billing", "clientId": running.client_id, "brokerName": "broker-a", "msgId": "x"}
+    fields = {
+        "consumerGroup": "billing",
+        "clientId": running.client_id,
+        "brokerName": "broker-a",
+        "msgId": "x",
+    }
     answer = await ask(broker, running, RequestCode.CONSUME_MESSAGE_DIRECTLY, body, **fields)
-    return loads_object(answer.body) if answer.code == ResponseCode.SUCCESS else {"code": answer.code, "remark": answer.remark}
+    return (
+        loads_object(answer.body)
+        if answer.code == ResponseCode.SUCCESS
+        else {"code": answer.code, "remark": answer.remark}
+    )
 
 
-async def test_so_many_messages_are_consumed_directly_at_a_time_and_no_more(broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_so_many_messages_are_consumed_directly_at_a_time_and_no_more(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No limit of a queue counts them."""
     monkeypatch.setattr(consumer_member, "MAX_CALLED_DIRECTLY", 1)
     begun, go = asyncio.Event(), asyncio.Event()
@@ -258,10 +352,17 @@ async def test_so_many_messages_are_consumed_directly_at_a_time_and_no_more(brok
 @pytest.mark.parametrize("kind", ["plain", "async"])
 @pytest.mark.parametrize(
     ("answer", "result"),
-    [(None, "CR_SUCCESS"), (LATER, "CR_LATER"), (42, "CR_LATER"), (ValueError("boom"), "CR_THROW_EXCEPTION")],
+    [
+        (None, "CR_SUCCESS"),
+        (LATER, "CR_LATER"),
+        (42, "CR_LATER"),
+        (ValueError("boom"), "CR_THROW_EXCEPTION"),
+    ],
     ids=["None", "LATER", "42", "raising"],
 )
-async def test_a_message_is_consumed_outside_of_any_queue(broker: FakeBroker, kind: str, answer: Any, result: str) -> None:
+async def test_a_message_is_consumed_outside_of_any_queue(
+    broker: FakeBroker, kind: str, answer: Any, result: str
+) -> None:
     """The tool learns what the listener made of it; nothing is sent back and no progress moves."""
     seen = Seen()
 

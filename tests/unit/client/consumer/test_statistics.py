@@ -24,7 +24,8 @@ def test_what_is_older_than_a_minute_no_longer_counts_in_rates() -> None:
     statistics.consumed(65.0, 1.0, calls=1, done=100, failed=0)
     status = statistics.status(69.0)
     assert status.consume_rt == 1000.0
-    assert status.consume_ok_tps == 100 / 59  # six slots of ten seconds, the last one not full yet
+    # six slots of ten seconds, the last one not full yet
+    assert status.consume_ok_tps == 100 / 59
     assert status.consume_failed_tps == 0
     assert status.consume_failed_count == 60
 

@@ -1,4 +1,6 @@
-"""Listeners that come and go while the consumer runs, and what the application is told of its queues."""
+"""Listeners that come and go while the consumer runs, and what the application is told of its
+queues.
+"""
 
 import asyncio
 import itertools
@@ -17,7 +19,17 @@ from ogive.testing.fake_broker import WAIT_S, FakeBroker
 from ogive.wire.bodies import HeartbeatData, SubscriptionData
 from ogive.wire.codes import RequestCode
 from tests.unit.client.consumer.test_orderly import in_order
-from tests.unit.client.consumer.test_push_consumer import PULL, QUICK, RETRY, Seen, consumer, eventually, progress, to, with_others
+from tests.unit.client.consumer.test_push_consumer import (
+    PULL,
+    QUICK,
+    RETRY,
+    Seen,
+    consumer,
+    eventually,
+    progress,
+    to,
+    with_others,
+)
 
 REFUNDS = MessageQueue("Refunds", "broker-a", 0)
 
@@ -31,7 +43,11 @@ async def broker() -> AsyncIterator[FakeBroker]:
 def subscribed(broker: FakeBroker) -> dict[str, SubscriptionData]:
     """As the last heartbeat says."""
     data = HeartbeatData.decode(broker.of(RequestCode.HEART_BEAT)[-1].body)
-    return {subscription.topic: subscription for group in data.consumers for subscription in group.subscriptions}
+    return {
+        subscription.topic: subscription
+        for group in data.consumers
+        for subscription in group.subscriptions
+    }
 
 
 @pytest.mark.feature(13, 162, 176, 179, 180)
@@ -64,7 +80,9 @@ async def test_a_listener_of_another_group_joins_that(broker: FakeBroker) -> Non
 
 @pytest.mark.feature(163)
 async def test_a_topic_is_given_up_at_run_time(broker: FakeBroker) -> None:
-    """The running call ends first and counts, the rest is left to others; the other topic does not notice."""
+    """The running call ends first and counts, the rest is left to others; the other topic does not
+    notice.
+    """
     orders, refunds, free = Seen(), Seen(), threading.Event()
     for i in range(5):
         broker.put("Refunds", b"%d" % i)
@@ -77,7 +95,9 @@ async def test_a_topic_is_given_up_at_run_time(broker: FakeBroker) -> None:
     async with consumer(broker, to(orders), listener) as running:
         await refunds.wait(1)
         leaving = asyncio.create_task(running.unsubscribe(listener))
-        await eventually(lambda: any(not p.active for m in running._members for p in m.assignment.values()))
+        await eventually(
+            lambda: any(not p.active for m in running._members for p in m.assignment.values())
+        )
         free.set()
         await leaving
         assert REFUNDS not in running.assignment["billing"]
@@ -95,7 +115,9 @@ async def test_a_topic_is_given_up_at_run_time(broker: FakeBroker) -> None:
 
 
 @pytest.mark.parametrize("listeners", [1, 2])
-async def test_a_cancelled_unsubscribe_still_comes_to_its_end(broker: FakeBroker, listeners: int) -> None:
+async def test_a_cancelled_unsubscribe_still_comes_to_its_end(
+    broker: FakeBroker, listeners: int
+) -> None:
     """Half of it would keep queues that nobody consumes."""
     begun, free = Seen(), threading.Event()
     broker.put("Refunds", b"slow")
@@ -104,7 +126,10 @@ async def test_a_cancelled_unsubscribe_still_comes_to_its_end(broker: FakeBroker
         begun(message)
         free.wait(WAIT_S)
 
-    one, other = to(repay, topic="Refunds"), to(Seen(), group="billing" if listeners == 2 else "audit")
+    one, other = (
+        to(repay, topic="Refunds"),
+        to(Seen(), group="billing" if listeners == 2 else "audit"),
+    )
     async with consumer(broker, one, other) as running:
         await begun.wait(1)
         with pytest.raises(TimeoutError):
@@ -112,7 +137,9 @@ async def test_a_cancelled_unsubscribe_still_comes_to_its_end(broker: FakeBroker
                 await running.unsubscribe(one)
         free.set()
         await eventually(lambda: REFUNDS not in running.assignment.get("billing", []))
-        await eventually(lambda: "Refunds" not in subscribed(broker) or not broker.members["billing"])
+        await eventually(
+            lambda: "Refunds" not in subscribed(broker) or not broker.members["billing"]
+        )
         assert progress(broker, topic="Refunds") == 1
         await running.subscribe(one)
         broker.put("Refunds", b"next")
@@ -173,7 +200,9 @@ async def test_a_listener_may_unsubscribe_itself(broker: FakeBroker, kind: str) 
         done.set()
 
     def repay(_: MessageExt) -> None:
-        asyncio.run_coroutine_threadsafe(running.unsubscribe_for(listener, threading.get_ident()), loop).result(WAIT_S)
+        asyncio.run_coroutine_threadsafe(
+            running.unsubscribe_for(listener, threading.get_ident()), loop
+        ).result(WAIT_S)
         loop.call_soon_threadsafe(done.set)
 
     listener = to(repay if kind == "plain" else repay_async, topic="Refunds")
@@ -186,7 +215,10 @@ async def test_a_listener_may_unsubscribe_itself(broker: FakeBroker, kind: str) 
 async def test_what_cannot_be_is_refused_and_changes_nothing(broker: FakeBroker) -> None:
     seen = Seen()
     async with consumer(broker, to(seen)) as running:
-        for wrong, says in [(to(print), "two listeners"), (in_order(print, topic="Refunds"), "orderly listener beside")]:
+        for wrong, says in [
+            (to(print), "two listeners"),
+            (in_order(print, topic="Refunds"), "orderly listener beside"),
+        ]:
             with pytest.raises(InvalidOption, match=says):
                 await running.subscribe(wrong)
         with pytest.raises(InvalidOption, match="no listener of Refunds"):
@@ -202,7 +234,9 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(broker: FakeBroker)
             await iterated.subscribe(to(print))
 
 
-async def test_a_second_member_of_a_group_on_one_client_is_refused_and_the_first_goes_on(broker: FakeBroker) -> None:
+async def test_a_second_member_of_a_group_on_one_client_is_refused_and_the_first_goes_on(
+    broker: FakeBroker,
+) -> None:
     first, other = Seen(), Seen()
     async with (
         ClientInstance(ClientConfig(name_server=broker.address)) as client,
@@ -221,7 +255,7 @@ async def test_a_second_member_of_a_group_on_one_client_is_refused_and_the_first
         assert set(running.assignment) == {"x"}
 
 
-# --- what the application is told ------------------------------------------------------------------------------------
+# --- what the application is told -----------------------------------------------------------------
 
 
 @pytest.mark.feature(17)

@@ -34,8 +34,14 @@ def test_many_listeners_need_few_threads_until_there_is_work(broker: FakeBroker)
         called.release()
 
     before = threading.active_count()
-    listeners = [ogive.listener(topic, group="billing", start="earliest", threads=20)(work) for topic in topics]
-    with ogive.PushConsumer(*listeners, name_server=broker.address), ogive.Producer(broker.address) as producer:
+    listeners = [
+        ogive.listener(topic, group="billing", start="earliest", threads=20)(work)
+        for topic in topics
+    ]
+    with (
+        ogive.PushConsumer(*listeners, name_server=broker.address),
+        ogive.Producer(broker.address) as producer,
+    ):
         assert threading.active_count() < before + 5
         for topic in topics:
             producer.submit(topic, b"")
@@ -87,7 +93,9 @@ class Calls:
         self._allowed = 0
 
     def listener(self, count: int) -> ThreadWorkers[str, None]:
-        return ThreadWorkers(self._run, lambda _: None, failed=None, count=count, name="test", pool=self._pool)
+        return ThreadWorkers(
+            self._run, lambda _: None, failed=None, count=count, name="test", pool=self._pool
+        )
 
     def _run(self, task: str) -> None:
         with self._changed:
@@ -130,7 +138,9 @@ async def test_beyond_the_limit_each_listener_still_has_one_thread_and_gets_its_
     third.submit(["third0"])
     assert calls.wait_for(4) == ["busy0", "busy1", "other0", "third0"]
     calls.end(9)
-    assert sorted(calls.ended) == sorted([*(f"busy{i}" for i in range(6)), "other0", "other1", "third0"])
+    assert sorted(calls.ended) == sorted(
+        [*(f"busy{i}" for i in range(6)), "other0", "other1", "third0"]
+    )
     for one in (busy, other, third):
         assert await one.stop(WAIT_S) == 0
 
@@ -180,7 +190,9 @@ async def test_a_stop_from_within_a_call_does_not_wait_for_it() -> None:
         stopping = asyncio.run_coroutine_threadsafe(one.stop(WAIT_S, threading.get_ident()), loop)
         left.append(stopping.result(WAIT_S))
 
-    one: ThreadWorkers[int, None] = ThreadWorkers(stop_here, lambda _: None, failed=None, count=2, name="test")
+    one: ThreadWorkers[int, None] = ThreadWorkers(
+        stop_here, lambda _: None, failed=None, count=2, name="test"
+    )
     one.submit([1])
     while not left:
         await asyncio.sleep(0.001)

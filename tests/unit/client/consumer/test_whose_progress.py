@@ -1,4 +1,6 @@
-"""Whose progress in a queue counts: from where a member begins, and after it was cut off while others went on."""
+"""Whose progress in a queue counts: from where a member begins, and after it was cut off while
+others went on.
+"""
 
 import asyncio
 import threading
@@ -51,11 +53,13 @@ def pulls(broker: FakeBroker) -> list[RemotingCommand]:
     return [pull for pull in broker.of(PULL) if pull.ext_fields["topic"] == "Orders"]
 
 
-# --- a new group -----------------------------------------------------------------------------------------------------
+# --- a new group ----------------------------------------------------------------------------------
 
 
 async def test_where_a_new_group_begins_is_its_progress_before_it_pulls(broker: FakeBroker) -> None:
-    """Else whoever comes next begins at the end of that time, and what was begun in between is lost."""
+    """Else whoever comes next begins at the end of that time, and what was begun in between is
+    lost.
+    """
     put(broker, range(3))
     async with consumer(broker, to(Seen(), start="latest")):
         await broker.until(lambda: len(pulls(broker)) > 0)
@@ -66,7 +70,9 @@ async def test_where_a_new_group_begins_is_its_progress_before_it_pulls(broker: 
 
 
 @pytest.mark.parametrize("end", ["hand-over", "crash"])
-async def test_what_a_new_group_has_begun_comes_again_wherever_it_ends(broker: FakeBroker, end: str) -> None:
+async def test_what_a_new_group_has_begun_comes_again_wherever_it_ends(
+    broker: FakeBroker, end: str
+) -> None:
     free, begun, again = threading.Event(), Seen(), Seen()
     put(broker, range(3))
 
@@ -86,12 +92,15 @@ async def test_what_a_new_group_has_begun_comes_again_wherever_it_ends(broker: F
         assert progress(broker) == 3
         free.set()
     broker.on(MEMBERS, None)
-    broker.offsets["billing", "Orders", 0] = 3  # as it was when the process was gone
+    # as it was when the process was gone
+    broker.offsets["billing", "Orders", 0] = 3
     async with consumer(broker, to(again, start="latest", threads=1)):
         assert await again.wait(3) == [b"3", b"4", b"5"]
 
 
-async def test_the_zero_that_a_broker_makes_up_for_a_young_queue_is_committed(broker: FakeBroker) -> None:
+async def test_the_zero_that_a_broker_makes_up_for_a_young_queue_is_committed(
+    broker: FakeBroker,
+) -> None:
     """Later, when the queue is old, it would say that there is none."""
     broker.on(RequestCode.QUERY_CONSUMER_OFFSET, ok(OffsetResponse(offset=0)))
     async with consumer(broker, to(Seen(), start="latest")):
@@ -99,15 +108,23 @@ async def test_the_zero_that_a_broker_makes_up_for_a_young_queue_is_committed(br
         assert progress(broker) == 0
 
 
-async def test_a_broadcasting_member_keeps_where_it_begins(broker: FakeBroker, tmp_path: Path) -> None:
+async def test_a_broadcasting_member_keeps_where_it_begins(
+    broker: FakeBroker, tmp_path: Path
+) -> None:
     put(broker, range(3))
-    async with consumer(broker, to(Seen(), start="latest", broadcast=True), config=replace(QUICK, offsets_dir=tmp_path)):
+    async with consumer(
+        broker,
+        to(Seen(), start="latest", broadcast=True),
+        config=replace(QUICK, offsets_dir=tmp_path),
+    ):
         await broker.until(lambda: len(pulls(broker)) > 0)
         (file,) = tmp_path.glob("*/billing/offsets.json")
         assert read_offsets(file) == {ORDERS: 3}
 
 
-async def test_assigned_queues_begin_with_a_commit_where_the_group_has_none(broker: FakeBroker) -> None:
+async def test_assigned_queues_begin_with_a_commit_where_the_group_has_none(
+    broker: FakeBroker,
+) -> None:
     """A known offset is not told again, and without auto-commit only the application commits."""
     broker.topics["Orders"] = 2
     broker.offsets["billing", "Orders", 1] = 1
@@ -115,13 +132,18 @@ async def test_assigned_queues_begin_with_a_commit_where_the_group_has_none(brok
     put(broker, range(3), queue_id=1)
     client = ClientConfig(name_server=broker.address)
     for auto_commit in (False, True):
-        async with PullConsumer(group="billing", auto_commit=auto_commit, client=client, config=QUICK) as pulling:
+        async with PullConsumer(
+            group="billing", auto_commit=auto_commit, client=client, config=QUICK
+        ) as pulling:
             await pulling.assign(await pulling.queues("Orders"))
-            updates = [(update.ext_fields["queueId"], update.ext_fields["commitOffset"]) for update in broker.of(UPDATE)]
+            updates = [
+                (update.ext_fields["queueId"], update.ext_fields["commitOffset"])
+                for update in broker.of(UPDATE)
+            ]
             assert updates == ([("0", "3")] if auto_commit else [])
 
 
-# --- cut off ---------------------------------------------------------------------------------------------------------
+# --- cut off --------------------------------------------------------------------------------------
 
 
 async def test_what_others_finished_while_a_member_was_cut_off_does_not_come_again(
@@ -141,19 +163,32 @@ async def test_what_others_finished_while_a_member_was_cut_off_does_not_come_aga
         await seen.until(lambda: b"new" in seen.bodies)
         await broker.until(lambda: progress(broker) == 106)
     assert sorted(seen.bodies) == sorted([b"%d" % i for i in range(5)] + [b"new"])
-    assert min(int(update.ext_fields["commitOffset"]) for update in broker.of(UPDATE)[told:] if update in of_orders(broker)) >= 105
+    assert (
+        min(
+            int(update.ext_fields["commitOffset"])
+            for update in broker.of(UPDATE)[told:]
+            if update in of_orders(broker)
+        )
+        >= 105
+    )
     assert "another member has brought billing from 5 to 105" in caplog.text
 
 
-async def test_a_queue_that_was_lost_while_cut_off_is_given_up_without_stale_progress(broker: FakeBroker) -> None:
+async def test_a_queue_that_was_lost_while_cut_off_is_given_up_without_stale_progress(
+    broker: FakeBroker,
+) -> None:
     """The member sees that it has to give the queue up before it has pulled again."""
     seen = Seen()
     put(broker, range(5))
-    async with consumer(broker, to(seen), config=replace(QUICK, pull_retry_s=WAIT_S, rebalance_period_s=0.05)) as running:
+    async with consumer(
+        broker, to(seen), config=replace(QUICK, pull_retry_s=WAIT_S, rebalance_period_s=0.05)
+    ) as running:
         await seen.wait(5)
         await broker.until(lambda: progress(broker) == 5)
         await broker.stop()
-        await eventually(lambda: all(p.doubted for m in running._members for p in m.assignment.values()))
+        await eventually(
+            lambda: all(p.doubted for m in running._members for p in m.assignment.values())
+        )
         broker.offsets["billing", "Orders", 0] = 105
         with_others(broker, "000")
         told = len(of_orders(broker))
@@ -177,7 +212,9 @@ async def test_doubted_progress_is_not_told_before_the_broker_was_asked(broker: 
         await seen.wait(5)
         await broker.until(lambda: progress(broker) == 4)
         await broker.stop()
-        await eventually(lambda: all(p.doubted for m in running._members for p in m.assignment.values()))
+        await eventually(
+            lambda: all(p.doubted for m in running._members for p in m.assignment.values())
+        )
         broker.offsets["billing", "Orders", 0] = 105
         told = len(of_orders(broker))
         broker.on(MEMBERS, lambda _: ok(body=consumer_ids_dumps([*broker.members["billing"]])))
@@ -188,13 +225,19 @@ async def test_doubted_progress_is_not_told_before_the_broker_was_asked(broker: 
     assert progress(broker) == 105
 
 
-async def test_a_commit_that_waited_for_another_one_is_not_told_on_the_next_connection(broker: FakeBroker) -> None:
+async def test_a_commit_that_waited_for_another_one_is_not_told_on_the_next_connection(
+    broker: FakeBroker,
+) -> None:
     """A process that stood still: all its timers are due at once, and its connection is gone."""
     seen, unanswered = Seen(), list[RemotingCommand]()
     put(broker, range(5))
 
     def one_without_answer(update: RemotingCommand) -> Silent | None:
-        if unanswered or update not in of_orders(broker) or update.ext_fields["commitOffset"] != "5":
+        if (
+            unanswered
+            or update not in of_orders(broker)
+            or update.ext_fields["commitOffset"] != "5"
+        ):
             return None
         unanswered.append(update)
         return SILENT
@@ -211,7 +254,11 @@ async def test_a_commit_that_waited_for_another_one_is_not_told_on_the_next_conn
         broker.notify("billing")
         await broker.until(lambda: len(of_orders(broker)) > told)
     assert progress(broker) == 105
-    assert [update.ext_fields["commitOffset"] for update in of_orders(broker)[told:] if update.ext_fields["commitOffset"] == "5"] == []
+    assert [
+        update.ext_fields["commitOffset"]
+        for update in of_orders(broker)[told:]
+        if update.ext_fields["commitOffset"] == "5"
+    ] == []
 
 
 async def rounds_of_persisting(broker: FakeBroker) -> None:
@@ -221,7 +268,9 @@ async def rounds_of_persisting(broker: FakeBroker) -> None:
         await rounds(broker)
 
 
-async def test_a_member_that_its_broker_had_forgotten_asks_where_the_group_is(broker: FakeBroker) -> None:
+async def test_a_member_that_its_broker_had_forgotten_asks_where_the_group_is(
+    broker: FakeBroker,
+) -> None:
     """A machine that stood still: its links may work yet."""
     seen = Seen()
     put(broker, range(5))
@@ -231,7 +280,9 @@ async def test_a_member_that_its_broker_had_forgotten_asks_where_the_group_is(br
         broker.offsets["billing", "Orders", 0] = 105
         broker.script(MEMBERS, ok(body=consumer_ids_dumps(["somebody else"])))
         broker.notify("billing")
-        await broker.until(lambda: any(pull.ext_fields["queueOffset"] == "105" for pull in pulls(broker)))
+        await broker.until(
+            lambda: any(pull.ext_fields["queueOffset"] == "105" for pull in pulls(broker))
+        )
     assert progress(broker) == 105
 
 
@@ -251,10 +302,12 @@ async def test_after_a_cut_a_member_goes_on_where_only_it_was(broker: FakeBroker
     assert sorted(seen.bodies) == [b"%d" % i for i in range(7)]
 
 
-# --- suspended -------------------------------------------------------------------------------------------------------
+# --- suspended ------------------------------------------------------------------------------------
 
 
-async def test_a_suspended_member_gives_queues_up_and_is_silent_about_them(broker: FakeBroker) -> None:
+async def test_a_suspended_member_gives_queues_up_and_is_silent_about_them(
+    broker: FakeBroker,
+) -> None:
     broker.topics["Orders"] = 2
     seen = Seen()
     put(broker, range(2))
@@ -266,7 +319,8 @@ async def test_a_suspended_member_gives_queues_up_and_is_silent_about_them(broke
         broker.notify("billing")
         given_up = MessageQueue("Orders", "broker-a", 1)
         await eventually(lambda: given_up not in running.assignment["billing"])
-        await rounds(broker)  # its progress has gone out
+        # its progress has gone out
+        await rounds(broker)
         broker.offsets["billing", "Orders", 1] = 105
         await rounds(broker)
         await running.resume()

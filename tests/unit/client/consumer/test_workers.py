@@ -13,7 +13,9 @@ from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers
 
 
 @pytest.mark.parametrize("kind", [ThreadWorkers, LoopWorkers])
-async def test_a_stop_that_waits_says_for_what(kind: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stop_that_waits_says_for_what(
+    kind: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     """A close that takes seconds looks like one that hangs."""
     begun, free = threading.Event(), asyncio.Event()
     blocked = threading.Event()
@@ -27,7 +29,13 @@ async def test_a_stop_that_waits_says_for_what(kind: Any, monkeypatch: pytest.Mo
         await free.wait()
 
     monkeypatch.setattr(workers, "_NOTICE_S", 0.0)
-    one = kind(sleep if kind is ThreadWorkers else sleep_here, lambda _: None, failed=None, count=1, name="test")
+    one = kind(
+        sleep if kind is ThreadWorkers else sleep_here,
+        lambda _: None,
+        failed=None,
+        count=1,
+        name="test",
+    )
     one.start()
     one.submit([1])
     while not begun.is_set():
@@ -42,9 +50,13 @@ async def test_a_stop_that_waits_says_for_what(kind: Any, monkeypatch: pytest.Mo
     assert await stopping == 0
 
 
-async def test_a_stop_without_calls_says_nothing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stop_without_calls_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(workers, "_NOTICE_S", 0.0)
-    one: ThreadWorkers[int, None] = ThreadWorkers(lambda _: None, lambda _: None, failed=None, count=2, name="test")
+    one: ThreadWorkers[int, None] = ThreadWorkers(
+        lambda _: None, lambda _: None, failed=None, count=2, name="test"
+    )
     one.start()
     assert await one.stop(5.0) == 0
     assert caplog.text == ""
@@ -55,7 +67,9 @@ async def test_what_is_submitted_after_a_stop_starts_no_thread() -> None:
     given to its listener again.
     """
     calls: list[int] = []
-    one: ThreadWorkers[int, None] = ThreadWorkers(calls.append, lambda _: None, failed=None, count=2, name="test", pool=ThreadPool())
+    one: ThreadWorkers[int, None] = ThreadWorkers(
+        calls.append, lambda _: None, failed=None, count=2, name="test", pool=ThreadPool()
+    )
     one.start()
     await one.stop(5.0)
     before = threading.active_count()

@@ -18,7 +18,10 @@ ASKED = RequestCode.GET_BROKER_CONFIG
 USUAL = ok(body=b"messageDelayLevel=1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h\n")
 MANY = ok(body=b"messageDelayLevel=" + b" ".join([b"1s"] * 30))
 LEVEL_30 = ogive.Message("Orders", b"x", delay_level=30)
-REFUSED = "delay_level is 30: broker-a has 18 delay levels, the last is 7200 s; delay_s= and deliver_at= take any time"
+REFUSED = (
+    "delay_level is 30: broker-a has 18 delay levels, the last is 7200 s; delay_s= and "
+    "deliver_at= take any time"
+)
 
 Send = Callable[[aio.Producer], Awaitable[Any]]
 
@@ -35,14 +38,18 @@ async def broker() -> AsyncIterator[FakeBroker]:
     [
         lambda producer: producer.send("Orders", b"x", delay_level=30),
         lambda producer: producer.submit("Orders", b"x", delay_level=30),
-        lambda producer: producer.send("Orders", b"x", delay_level=30, properties={"a": "b"}, timeout_s=10.0),
+        lambda producer: producer.send(
+            "Orders", b"x", delay_level=30, properties={"a": "b"}, timeout_s=10.0
+        ),
         lambda producer: producer.send(LEVEL_30),
         lambda producer: producer.submit(LEVEL_30),
         lambda producer: producer.send_oneway(LEVEL_30),
         lambda producer: producer.request(LEVEL_30),
     ],
 )
-async def test_a_level_that_the_broker_does_not_have_is_refused(broker: FakeBroker, send: Send) -> None:
+async def test_a_level_that_the_broker_does_not_have_is_refused(
+    broker: FakeBroker, send: Send
+) -> None:
     async with aio.Producer(broker.address) as producer:
         with pytest.raises(InvalidOption) as caught:
             await send(producer)
@@ -57,7 +64,10 @@ def test_blocking_sends_refuse_it_as_well() -> None:
         with ogive.Producer(broker.address) as producer:
             for _ in range(3):
                 producer.send("Orders", b"before", delay_level=18)
-            for call in (lambda: producer.send(LEVEL_30), lambda: producer.submit("Orders", b"x", delay_level=30)):
+            for call in (
+                lambda: producer.send(LEVEL_30),
+                lambda: producer.submit("Orders", b"x", delay_level=30),
+            ):
                 with pytest.raises(InvalidOption, match="broker-a has 18 delay levels"):
                     call()
         assert broker.bodies("Orders")[0] == [b"before"] * 3
@@ -92,7 +102,9 @@ async def test_a_broker_that_has_got_more_levels_is_asked_again(broker: FakeBrok
     ],
     ids=["secret", "failing", "without", "bad"],
 )
-async def test_a_broker_that_does_not_tell_gets_the_message(broker: FakeBroker, answer: Script) -> None:
+async def test_a_broker_that_does_not_tell_gets_the_message(
+    broker: FakeBroker, answer: Script
+) -> None:
     """It takes its last level, as Apache's does."""
     broker.on(ASKED, answer)
     async with aio.Producer(broker.address) as producer:
@@ -104,7 +116,10 @@ async def test_a_broker_that_does_not_tell_gets_the_message(broker: FakeBroker, 
 async def test_the_broker_with_the_fewest_levels_decides(broker: FakeBroker) -> None:
     """Any of them may get the message."""
     broker.on(ASKED, MANY)
-    async with FakeBroker({"Orders": 1}, name="broker-b") as other, aio.Producer(broker.address) as producer:
+    async with (
+        FakeBroker({"Orders": 1}, name="broker-b") as other,
+        aio.Producer(broker.address) as producer,
+    ):
         broker.peers.append(other)
         other.on(ASKED, USUAL)
         with pytest.raises(InvalidOption, match="broker-b has 18 delay levels"):

@@ -1,4 +1,6 @@
-"""Blocking sends that are alone: their own thread asks the broker, and everything else stays as it is."""
+"""Blocking sends that are alone: their own thread asks the broker, and everything else stays as it
+is.
+"""
 
 import dis
 import os
@@ -22,7 +24,14 @@ from ogive.client.sending import answer, destinations, lone, outgoing, publish, 
 from ogive.client.sending.destinations import Destinations
 from ogive.client.sending.outgoing import Target
 from ogive.client.sync import producer as sync_producer
-from ogive.errors import BrokerError, IllegalStateError, MessageIllegal, OgiveError, ResponseCode, SendTimeout
+from ogive.errors import (
+    BrokerError,
+    IllegalStateError,
+    MessageIllegal,
+    OgiveError,
+    ResponseCode,
+    SendTimeout,
+)
 from ogive.model import SendResult, SendStatus
 from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, Raw, Script, error
 from ogive.transport import expectation
@@ -87,10 +96,12 @@ def count_of(broker: FakeBroker, body: bytes) -> int:
     return broker.bodies("Orders").get(0, []).count(body)
 
 
-# --- which way -------------------------------------------------------------------------------------------------------
+# --- which way ------------------------------------------------------------------------------------
 
 
-def test_sends_that_follow_one_another_do_not_wake_the_loop(broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sends_that_follow_one_another_do_not_wake_the_loop(
+    broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ready(broker, asked) as producer:
         with monkeypatch.context() as patched:
             patched.setattr(Portal, "post", None)
@@ -104,7 +115,9 @@ def test_sends_that_follow_one_another_do_not_wake_the_loop(broker: FakeBroker, 
     until(lambda: broker.connections == 0)
 
 
-def test_what_must_keep_its_order_or_is_watched_or_large_goes_through_the_loop(broker: FakeBroker, asked: list[int]) -> None:
+def test_what_must_keep_its_order_or_is_watched_or_large_goes_through_the_loop(
+    broker: FakeBroker, asked: list[int]
+) -> None:
     with ready(broker, asked) as producer:
         producer.send("Orders", b"1", sharding_key="N14228")
         producer.send("Orders", b"2", queue=ogive.MessageQueue("Orders", broker.name, 0))
@@ -116,7 +129,9 @@ def test_what_must_keep_its_order_or_is_watched_or_large_goes_through_the_loop(b
     assert asked == []
 
 
-def test_a_send_beside_others_goes_with_them_through_the_loop(broker: FakeBroker, asked: list[int]) -> None:
+def test_a_send_beside_others_goes_with_them_through_the_loop(
+    broker: FakeBroker, asked: list[int]
+) -> None:
     with ready(broker, asked) as producer:
         broker.hold(SEND)
         first = producer.submit("Orders", b"on its way")
@@ -130,7 +145,9 @@ def test_a_send_beside_others_goes_with_them_through_the_loop(broker: FakeBroker
         assert first.result(WAIT_S).status is SendStatus.SEND_OK
 
 
-def test_a_message_on_the_short_way_is_in_flight_like_any_other(broker: FakeBroker, asked: list[int]) -> None:
+def test_a_message_on_the_short_way_is_in_flight_like_any_other(
+    broker: FakeBroker, asked: list[int]
+) -> None:
     with ready(broker, asked) as producer:
         broker.hold(SEND)
         first = threading.Thread(target=producer.send, args=("Orders", b"alone"))
@@ -171,7 +188,9 @@ def test_of_two_threads_at_the_same_moment_one_goes_through_the_loop(
 
 def test_results_carry_the_names_that_users_know(broker: FakeBroker, asked: list[int]) -> None:
     broker.topics["shop%Orders"] = 1
-    with ogive.Producer(client=ClientConfig(name_server=broker.address, namespace="shop")) as producer:
+    with ogive.Producer(
+        client=ClientConfig(name_server=broker.address, namespace="shop")
+    ) as producer:
         warm_up(producer, asked)
         before = len(asked)
         assert producer.send("Orders", b"").queue.topic == "Orders"
@@ -179,7 +198,9 @@ def test_results_carry_the_names_that_users_know(broker: FakeBroker, asked: list
     assert len(broker.bodies("shop%Orders")[0]) > before
 
 
-def test_a_slow_answer_makes_its_broker_avoided(broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_answer_makes_its_broker_avoided(
+    broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ready(broker, asked, avoid_slow_brokers=True) as producer:
         monkeypatch.setattr(outgoing, "_AVOIDANCE_S", ((0.0, 60.0),))
         producer.send("Orders", b"slow")
@@ -203,13 +224,18 @@ def test_over_tls_nothing_goes_beside_the_encrypted_connection(asked: list[int])
     serving, trusting = tls.SSLContext(tls.PROTOCOL_TLS_SERVER), tls.create_default_context()
     authority.issue_cert("127.0.0.1").configure_cert(serving)
     authority.configure_trust(trusting)
-    with on_a_thread(serving) as broker, ogive.Producer(client=ClientConfig(name_server=broker.address, ssl=trusting)) as producer:
+    with (
+        on_a_thread(serving) as broker,
+        ogive.Producer(client=ClientConfig(name_server=broker.address, ssl=trusting)) as producer,
+    ):
         for _ in range(20):
             producer.send("Orders", b"")
         assert (asked, broker.connections) == ([], 1)
 
 
-def test_an_idle_connection_is_closed(broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_connection_is_closed(
+    broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lone, "IDLE_S", 0.02)
     with ogive.Producer(broker.address) as producer:
         until(lambda: producer.send("Orders", b"").id and broker.connections == 2)
@@ -217,9 +243,16 @@ def test_an_idle_connection_is_closed(broker: FakeBroker, asked: list[int], monk
         producer.send("Orders", b"")
 
 
-@pytest.mark.parametrize(("processors", "busy_poll_s", "looks"), [(1, 200e-6, False), (2, 200e-6, True), (2, 0.0, False)])
+@pytest.mark.parametrize(
+    ("processors", "busy_poll_s", "looks"), [(1, 200e-6, False), (2, 200e-6, True), (2, 0.0, False)]
+)
 def test_the_answer_is_looked_for_where_another_processor_can_work_meanwhile(
-    broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch, processors: int, busy_poll_s: float, looks: bool
+    broker: FakeBroker,
+    asked: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    processors: int,
+    busy_poll_s: float,
+    looks: bool,
 ) -> None:
     begun: list[float] = []
     begin = expectation.Expectation.begin
@@ -237,17 +270,27 @@ def test_the_answer_is_looked_for_where_another_processor_can_work_meanwhile(
         assert begun == ([busy_poll_s] if looks else [])
 
 
-# --- what can go wrong -----------------------------------------------------------------------------------------------
+# --- what can go wrong ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("answers", "retries", "new_line"),
     [
         ([error(ResponseCode.SYSTEM_BUSY)], 1, False),
-        ([error(ResponseCode.GO_AWAY), HANG_UP], 1, True),  # the first does not count
+        # the first does not count
+        ([error(ResponseCode.GO_AWAY), HANG_UP], 1, True),
         ([HANG_UP], 1, True),
         ([Raw(b"HTTP/1.1 400")], 1, True),
-        ([RemotingCommand(SendStatus.FLUSH_DISK_TIMEOUT.value, {"queueId": "0", "queueOffset": "0", "msgId": "7F"})], 1, False),
+        (
+            [
+                RemotingCommand(
+                    SendStatus.FLUSH_DISK_TIMEOUT.value,
+                    {"queueId": "0", "queueOffset": "0", "msgId": "7F"},
+                )
+            ],
+            1,
+            False,
+        ),
     ],
     ids=["busy", "go away", "hangs up", "nonsense", "not flushed"],
 )
@@ -266,12 +309,19 @@ def test_a_failed_try_is_followed_by_another_one_as_ever(
 
 
 @pytest.mark.parametrize("way", ["short", "loop"])
-def test_errors_are_the_same_on_both_ways(broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+def test_errors_are_the_same_on_both_ways(
+    broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
     with ready(broker, asked, retries=0) as producer:
         if way == "loop":
             monkeypatch.setattr(lone.LoneSends, "send", lambda self, outgoing, timeout_s: False)
         found: list[str] = []
-        for script in (error(ResponseCode.MESSAGE_ILLEGAL, "no"), error(ResponseCode.SYSTEM_BUSY, "later"), HANG_UP, SILENT):
+        for script in (
+            error(ResponseCode.MESSAGE_ILLEGAL, "no"),
+            error(ResponseCode.SYSTEM_BUSY, "later"),
+            HANG_UP,
+            SILENT,
+        ):
             warm_up(producer, asked) if way == "short" else producer.send("Orders", b"")
             asked.clear()
             broker.script(SEND, script)
@@ -283,7 +333,12 @@ def test_errors_are_the_same_on_both_ways(broker: FakeBroker, asked: list[int], 
         with pytest.raises(MessageIllegal, match="over the limit"):
             producer.send("Orders", b"", properties={"long": "x" * 40_000})
     lost = f"no answer from broker-a ({broker.address})"
-    assert found == [f"{broker.address} answered 13 MESSAGE_ILLEGAL: no", f"{broker.address} answered 2 SYSTEM_BUSY: later", lost, lost]
+    assert found == [
+        f"{broker.address} answered 13 MESSAGE_ILLEGAL: no",
+        f"{broker.address} answered 2 SYSTEM_BUSY: later",
+        lost,
+        lost,
+    ]
 
 
 def test_whatever_goes_wrong_after_a_failed_try_reaches_the_caller(
@@ -299,7 +354,9 @@ def test_whatever_goes_wrong_after_a_failed_try_reaches_the_caller(
         assert producer.send("Orders", b"next").status is SendStatus.SEND_OK
 
 
-def test_a_broker_that_hung_up_meanwhile_gets_the_message_once(broker: FakeBroker, asked: list[int]) -> None:
+def test_a_broker_that_hung_up_meanwhile_gets_the_message_once(
+    broker: FakeBroker, asked: list[int]
+) -> None:
     with ready(broker, asked) as producer:
         loop = portal()
         [line] = producer._lone._lines.values()  # type: ignore[union-attr]
@@ -320,11 +377,13 @@ def test_a_silent_link_costs_one_timeout_only(broker: FakeBroker, asked: list[in
         assert producer.send("Orders", b"next").status is SendStatus.SEND_OK
 
 
-# --- flush, close ----------------------------------------------------------------------------------------------------
+# --- flush, close ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("end", ["flush", "close"])
-def test_flush_and_close_wait_for_the_outcome(broker: FakeBroker, asked: list[int], end: str) -> None:
+def test_flush_and_close_wait_for_the_outcome(
+    broker: FakeBroker, asked: list[int], end: str
+) -> None:
     with ready(broker, asked, send_timeout_s=WAIT_S) as producer:
         broker.hold(SEND)
         results: list[SendResult] = []
@@ -393,18 +452,23 @@ def test_a_message_whose_outcome_was_lost_holds_nobody_up_beyond_its_deadline(
         producer.flush()
 
 
-# --- interrupts ------------------------------------------------------------------------------------------------------
+# --- interrupts -----------------------------------------------------------------------------------
 
 
 class Interrupted(BaseException):
     pass
 
 
-CODE = {module.__file__ for module in (answer, destinations, expectation, lone, lines, publish, run, sync_producer)}
+CODE = {
+    module.__file__
+    for module in (answer, destinations, expectation, lone, lines, publish, run, sync_producer)
+}
 
 
 class Interrupter:
-    """Raises where an interrupt can strike: after the *nth* call, jump or entry that the interpreter makes in the modules above."""
+    """Raises where an interrupt can strike: after the *nth* call, jump or entry that the
+    interpreter makes in the modules above.
+    """
 
     def __init__(self, nth: int) -> None:
         self.nth = nth
@@ -413,7 +477,9 @@ class Interrupter:
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
         if frame.f_code.co_filename not in CODE:
             return None
-        names = self._names.setdefault(frame.f_code, {i.offset: i.opname for i in dis.get_instructions(frame.f_code)})
+        names = self._names.setdefault(
+            frame.f_code, {i.offset: i.opname for i in dis.get_instructions(frame.f_code)}
+        )
         before = ""
 
         def instruction(frame: FrameType, event: str, arg: object) -> Any:
@@ -426,7 +492,8 @@ class Interrupter:
                 before = names[frame.f_lasti]
             return instruction
 
-        frame.f_trace, frame.f_trace_opcodes = instruction, True  # in this order: 3.13 looks for the function when it is switched on
+        # in this order: 3.13 looks for the function when it is switched on
+        frame.f_trace, frame.f_trace_opcodes = instruction, True
         return instruction
 
 
@@ -434,9 +501,12 @@ class Interrupter:
 def test_an_interrupt_at_any_moment_leaves_everything_in_order(
     broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch, busy_poll_s: float
 ) -> None:
-    """Later answers belong to their messages, nothing stays in flight, no message is stored twice, and the short way stays open."""
+    """Later answers belong to their messages, nothing stays in flight, no message is stored twice,
+    and the short way stays open.
+    """
     monkeypatch.setattr(lone, "_processors", lambda: 2)
-    for name, value in {"SOON": 0, "SHARE": 1.0, "SAVED_S": WAIT_S, "HELD_UP_S": WAIT_S}.items():  # every answer is looked for
+    # every answer is looked for
+    for name, value in {"SOON": 0, "SHARE": 1.0, "SAVED_S": WAIT_S, "HELD_UP_S": WAIT_S}.items():
         monkeypatch.setattr(expectation, name, value)
     with ready(broker, asked, busy_poll_s=busy_poll_s) as producer:
         moment, interrupted = 0, True
@@ -444,7 +514,8 @@ def test_an_interrupt_at_any_moment_leaves_everything_in_order(
             moment += 1
             body = b"message %d" % moment
             traced = sys.gettrace()
-            sys._getframe().f_trace_opcodes = True  # 3.12: what settrace() goes by
+            # 3.12: what settrace() goes by
+            sys._getframe().f_trace_opcodes = True
             sys.settrace(Interrupter(moment))
             try:
                 producer.send("Orders", body)
@@ -490,4 +561,7 @@ def test_an_interrupted_send_says_that_nobody_knows(broker: FakeBroker, asked: l
         key = broker.of(SEND)[-1].ext_fields["i"].partition("UNIQ_KEY\x01")[2].partition("\x02")[0]
         assert note == f"The message may or may not be stored: its id is {key}."
         release(broker)
-        assert (producer.in_flight, producer.send("Orders", b"next").status) == (0, SendStatus.SEND_OK)
+        assert (producer.in_flight, producer.send("Orders", b"next").status) == (
+            0,
+            SendStatus.SEND_OK,
+        )

@@ -1,4 +1,6 @@
-"""Messages that may go to any queue: alone while little is on its way, together beyond that, and each with an outcome of its own."""
+"""Messages that may go to any queue: alone while little is on its way, together beyond that, and
+each with an outcome of its own.
+"""
 
 import asyncio
 import random
@@ -19,7 +21,11 @@ TWO = ProducerConfig(max_requests=2)
 
 def sizes(broker: FakeBroker) -> list[int]:
     """How many messages each send request carried."""
-    return [len(decode_batch(r.body)) if r.code == BATCH else 1 for r in broker.requests if r.code in (SEND, BATCH)]
+    return [
+        len(decode_batch(r.body)) if r.code == BATCH else 1
+        for r in broker.requests
+        if r.code in (SEND, BATCH)
+    ]
 
 
 async def test_what_comes_while_requests_are_on_their_way_leaves_together() -> None:
@@ -33,21 +39,27 @@ async def test_what_comes_while_requests_are_on_their_way_leaves_together() -> N
         results = await asyncio.gather(*futures)
         assert sizes(broker) == [1, 1, 1, 48]
         items = decode_batch(broker.of(BATCH)[0].body)
-        assert sorted(body for bodies in broker.bodies("Orders").values() for body in bodies) == sorted(
-            [b"the way is open", *(b"%d" % i for i in range(50))]
-        )
-    assert [decode_properties(item.properties)["UNIQ_KEY"] for item in items] == [result.id for result in results[2:]]
-    assert [result.queue_offset for result in results[2:]] == list(range(results[2].queue_offset, results[2].queue_offset + 48))
+        assert sorted(
+            body for bodies in broker.bodies("Orders").values() for body in bodies
+        ) == sorted([b"the way is open", *(b"%d" % i for i in range(50))])
+    assert [decode_properties(item.properties)["UNIQ_KEY"] for item in items] == [
+        result.id for result in results[2:]
+    ]
+    assert [result.queue_offset for result in results[2:]] == list(
+        range(results[2].queue_offset, results[2].queue_offset + 48)
+    )
     assert len({(result.queue, result.queue_offset) for result in results}) == 50
 
 
 async def test_what_waited_is_shared_by_the_queues() -> None:
-    """Batches go where the fewest messages went; a queue that comes later gets its share, and not all until it has caught up."""
+    """Batches go where the fewest messages went; a queue that comes later gets its share, and not
+    all until it has caught up.
+    """
     async with producing("Orders", queues=4, config=TWO) as (producer, [broker]):
         await asyncio.gather(*[await producer.submit("Orders", b"x") for _ in range(400)])
-        assert {queue: len(bodies) for queue, bodies in broker.bodies("Orders").items()} == dict.fromkeys(
-            range(4), pytest.approx(100, abs=30)
-        )
+        assert {
+            queue: len(bodies) for queue, bodies in broker.bodies("Orders").items()
+        } == dict.fromkeys(range(4), pytest.approx(100, abs=30))
         broker.topics["Orders"] = 5
         await producer.client.routes.refresh("Orders")
         await asyncio.gather(*[await producer.submit("Orders", b"y") for _ in range(500)])
@@ -55,7 +67,10 @@ async def test_what_waited_is_shared_by_the_queues() -> None:
 
 
 async def test_topics_take_turns_and_do_not_share_a_batch() -> None:
-    async with producing("Orders", "Refunds", config=replace(TWO, max_requests=1)) as (producer, [broker]):
+    async with producing("Orders", "Refunds", config=replace(TWO, max_requests=1)) as (
+        producer,
+        [broker],
+    ):
         await asyncio.gather(producer.send("Orders", b"open"), producer.send("Refunds", b"open"))
         broker.hold(SEND)
         topics = ["Orders", "Refunds"] * 20
@@ -94,12 +109,22 @@ async def test_a_refused_batch_goes_message_by_message_and_only_the_culprit_fail
 
 
 async def test_a_batch_of_a_busy_broker_is_repeated_elsewhere() -> None:
-    async with producing("Orders", brokers=2, config=replace(TWO, max_requests=1)) as (producer, brokers):
+    async with producing("Orders", brokers=2, config=replace(TWO, max_requests=1)) as (
+        producer,
+        brokers,
+    ):
         for broker in brokers:
             broker.on(BATCH, BUSY)
-        results = await asyncio.gather(*[await producer.submit("Orders", b"%d" % i) for i in range(20)])
+        results = await asyncio.gather(
+            *[await producer.submit("Orders", b"%d" % i) for i in range(20)]
+        )
         assert len({result.id for result in results}) == 20
-        stored = Counter(body for broker in brokers for bodies in broker.bodies("Orders").values() for body in bodies)
+        stored = Counter(
+            body
+            for broker in brokers
+            for bodies in broker.bodies("Orders").values()
+            for body in bodies
+        )
     assert stored == Counter(b"%d" % i for i in range(20))
 
 
@@ -113,7 +138,10 @@ async def test_a_lost_connection_leaves_nothing_waiting() -> None:
         broker.release(SEND)
         broker.script(BATCH, HANG_UP)
         await asyncio.gather(*futures)
-        assert set(broker.bodies("Orders")[0]) == {b"the way is open", *(b"%d" % i for i in range(10))}
+        assert set(broker.bodies("Orders")[0]) == {
+            b"the way is open",
+            *(b"%d" % i for i in range(10)),
+        }
 
 
 async def test_a_broker_that_is_gone_fails_what_waited_for_it() -> None:
@@ -128,7 +156,9 @@ async def test_a_broker_that_is_gone_fails_what_waited_for_it() -> None:
 
 
 async def test_each_message_keeps_its_own_deadline() -> None:
-    """One that waits ends as certainly not sent, one on its way in a batch as unknown; the others do not suffer."""
+    """One that waits ends as certainly not sent, one on its way in a batch as unknown; the others
+    do not suffer.
+    """
     async with producing("Orders", config=replace(TWO, max_requests=1)) as (producer, [broker]):
         await producer.send("Orders", b"the way is open")
         broker.hold(SEND)
@@ -149,16 +179,33 @@ async def test_each_message_keeps_its_own_deadline() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_every_message_has_exactly_one_outcome_whatever_happens(seed: int) -> None:
-    """Random refusals, silences and lost connections, on two brokers: what succeeded is stored, what is stored did not fail for certain."""
+    """Random refusals, silences and lost connections, on two brokers: what succeeded is stored,
+    what is stored did not fail for certain.
+    """
     chance = random.Random(seed)
     config = replace(TWO, max_requests=chance.randint(1, 3), send_timeout_s=1.0)
-    async with producing("Orders", "Refunds", queues=2, brokers=2, config=config) as (producer, brokers):
+    async with producing("Orders", "Refunds", queues=2, brokers=2, config=config) as (
+        producer,
+        brokers,
+    ):
         for broker in brokers:
             for code in (SEND, BATCH):
-                broker.script(code, *chance.choices([BUSY, HANG_UP, error(ResponseCode.SYSTEM_ERROR), None, None, None, SILENT], k=6))
+                broker.script(
+                    code,
+                    *chance.choices(
+                        [BUSY, HANG_UP, error(ResponseCode.SYSTEM_ERROR), None, None, None, SILENT],
+                        k=6,
+                    ),
+                )
         futures = []
         for i in range(200):
-            futures.append(await producer.submit(chance.choice(["Orders", "Refunds"]), b"%d" % i, timeout_s=chance.choice([0.2, 1.0])))
+            futures.append(
+                await producer.submit(
+                    chance.choice(["Orders", "Refunds"]),
+                    b"%d" % i,
+                    timeout_s=chance.choice([0.2, 1.0]),
+                )
+            )
             if chance.random() < 0.1:
                 await asyncio.sleep(0)
         outcomes = await asyncio.gather(*futures, return_exceptions=True)

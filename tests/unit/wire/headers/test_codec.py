@@ -34,7 +34,11 @@ def test_a_class_costs_nothing_until_its_first_header_is_made() -> None:
 
 def test_decoding_may_make_the_first_one() -> None:
     request = declare()
-    assert encode_header(decode_header(request, {"topicName": "T", "bname": "b"})) == {"limit": "5", "topicName": "T", "bname": "b"}
+    assert encode_header(decode_header(request, {"topicName": "T", "bname": "b"})) == {
+        "limit": "5",
+        "topicName": "T",
+        "bname": "b",
+    }
     with pytest.raises(ProtocolError, match="Request: field topicName is missing"):
         decode_header(declare(), {})
 
@@ -59,7 +63,9 @@ def test_a_wrong_argument_is_refused_by_name_also_the_first_time() -> None:
 
 
 @pytest.mark.parametrize("base_first", [True, False])
-def test_a_header_that_derives_from_another_has_its_fields_whichever_is_made_first(base_first: bool) -> None:
+def test_a_header_that_derives_from_another_has_its_fields_whichever_is_made_first(
+    base_first: bool,
+) -> None:
     class First(Header):
         topic: str = wire("t")
 
