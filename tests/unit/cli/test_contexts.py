@@ -129,6 +129,26 @@ def test_a_certificate_and_its_key_are_of_one_place(monkeypatch: pytest.MonkeyPa
         client_config(options("--keyfile", "/mine.key"))
 
 
+def test_the_file_of_an_earlier_release_is_read(folder: Path) -> None:
+    """As commit 4d913277 writes it."""
+    stored = {
+        "name_server": "prod:9876",
+        "credentials": "/prod.yml",
+        "cafile": "/ca.pem",
+        "certfile": None,
+        "keyfile": None,
+    }
+    (folder / "ogive").mkdir()
+    file = folder / "ogive" / "contexts.json"
+    file.write_text(json.dumps({"contexts": {"prod": stored}, "current": "prod"}, indent=2))
+    found = place(options())
+    assert (found.name_server, found.credentials, found.cafile) == (
+        "prod:9876",
+        "/prod.yml",
+        "/ca.pem",
+    )
+
+
 def test_an_error_names_the_context_that_it_comes_from(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
