@@ -1,5 +1,5 @@
 # Every target does its own set-up. OGIVE_PYTHON=/path/to/python picks the interpreter; ARGS="..." is passed on.
-.PHONY: help demo test test-slow check mutants spark-releases interop interop-peers interop-suite interop-older bench clean
+.PHONY: help demo test test-slow check mutants spark-releases interop interop-peers interop-suite interop-older bench house clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -38,6 +38,7 @@ help:
 	@echo "make spark-releases  the quick tests of the Spark bridge on Spark 4.0 and 4.3 (SPARKS=\"40 41 42 43\" SPARK_TESTS=bridge: all of them on all four)"
 	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker, also of 4.9.7 and 5.3.3 (JDK 17+, Maven)"
 	@echo "make bench     our broker and client beside Apache's, as ratios (JDK 17+, Maven)"
+	@echo "make house     the aims for the size and the form of the source, and what it has now (ARGS=--ways: also the modules that run in a send and a push)"
 	@echo "make clean     remove .venv, the compiled part and every cache of this clone"
 
 demo:
@@ -102,6 +103,10 @@ interop-older:
 bench:
 	@tools/setup interop
 	@$(python) -m bench $(ARGS)
+
+house:
+	@tools/setup test
+	@$(python) tools/house.py $(ARGS)
 
 clean:
 	rm -rf .venv .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist src/ogive/_native.*
