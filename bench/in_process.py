@@ -37,13 +37,9 @@ from ogive.wire.codes import (
 )
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.frame import FrameDecoder
-from ogive.wire.headers import (
-    EndTransactionRequest,
-    Header,
-    PullMessageRequest,
-    SendMessageRequestV2,
-    encode_header,
-)
+from ogive.wire.headers.codec import Header, encode_header
+from ogive.wire.headers.pull import PullMessageRequest
+from ogive.wire.headers.send import EndTransactionRequest, SendMessageRequestV2
 from ogive.wire.message import BatchItem, encode_batch
 
 GROUP = "benchmark_producer"

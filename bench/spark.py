@@ -41,11 +41,11 @@ from bench.frames import SAME, Load, count, drain, frame
 from bench.kafka import CONNECTOR, jars, kafka
 from bench.peers import running
 from ogive.native import build
+from ogive.spark.cluster import cluster
 from ogive.spark.compat import arrow_schema
 from ogive.spark.decode import RecordDecoder
 from ogive.spark.ranges import QueueRange
 from ogive.spark.reader import joined
-from ogive.spark.rpc import cluster
 from ogive.spark.schema import MESSAGE_COLUMNS, only
 from tests.peers import RunningBroker
 from tests.processes import tail

@@ -1,5 +1,5 @@
 /* The body of a batch, and the ids it is answered with. Python: wire/message.py,
- * broker/handlers/send_batch.py. */
+ * broker/sends/send_batch.py. */
 
 #include "native.h"
 

@@ -1,5 +1,5 @@
-/* Half messages, and the ends of their transactions. Python: broker/half_messages.py,
- * broker/handlers/send.py, transaction.py. */
+/* Half messages, and the ends of their transactions. Python: broker/transactions/half_messages.py,
+ * broker/sends/send.py, transaction.py. */
 
 #include "native.h"
 

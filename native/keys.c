@@ -1,6 +1,6 @@
 /* The index of keys: the items that records add to a file. Layout of an item: hash i32 | commit-log
    offset i64 | seconds since the file's begin i32 | item before in the chain i32. Python:
-   store/index.py, store/keyhash.py, store/indexfile.py. */
+   store/key_index.py, store/key_index.py, store/index_file.py. */
 
 #include "native.h"
 

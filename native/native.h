@@ -69,7 +69,7 @@ enum {
 /* Request codes, as in wire/codes.py */
 enum { END_TRANSACTION = 37, SEND_MESSAGE_V2 = 310, SEND_BATCH_MESSAGE = 320 };
 
-/* those that clients send, as in broker/handlers/send_rules.py */
+/* those that clients send, as in broker/sends/checks.py */
 #define CLIENT_FLAGS 0x733
 
 /* The last property of a record, the checksum over all before it: this name, ten digits, the lowest

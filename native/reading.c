@@ -1,8 +1,8 @@
 /* Records of the log as they are looked for: for a pull those that entries of a consume queue speak
    of, and whether they stand there; for a start all that follow each other.
 
-   A wanted record is a tuple (commit-log offset, size, queue offset). Python: store/reading.py,
-   commitlog.py, record.py and logscan.py. */
+   A wanted record is a tuple (commit-log offset, size, queue offset). Python: store/queue_reader.py,
+   commitlog.py, record.py and log_scan.py. */
 
 #include "native.h"
 
@@ -35,7 +35,7 @@ static int read_numbers(PyObject *const *args, int count, int64_t *numbers)
 }
 
 /* chosen(entries, tags, wanted, offset, total, most, most_bytes, log_start): see
- * ogive.store.reading; None for unusual numbers */
+ * ogive.store.queue_reader; None for unusual numbers */
 PyObject *native_chosen(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;

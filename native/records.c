@@ -9,7 +9,7 @@ enum {
     MAX_HEAD_BYTES = FIXED_V4 + 2 * (HOST_V6 - HOST_V4),
 };
 
-/* in place of a flag, as in store/model.py */
+/* in place of a flag, as in store/types.py */
 #define SIZE_BEFORE ((int64_t)1 << 31)
 
 /* The fields of a NewMessage */

@@ -1,4 +1,4 @@
-/* What a broker does for each send, of one message or a batch. Python: broker/handlers/send.py,
+/* What a broker does for each send, of one message or a batch. Python: broker/sends/send.py,
  * send_batch.py and send_answer.py. */
 
 #include "native.h"

@@ -11,7 +11,7 @@ from typing import Any
 from ogive.client.config import ClientConfig
 from ogive.console.config import ConsoleConfig
 from ogive.console.server import Console
-from ogive.wire.acl import Credentials
+from ogive.wire.signing import Credentials
 
 WAIT_S = 60.0
 

@@ -11,8 +11,7 @@ from typing import Self
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt, MessageQueue
 from ogive.transport.connection import Connection, connect, split_address
-from ogive.wire.acl import Credentials
-from ogive.wire.bodies import (
+from ogive.wire.bodies.clients import (
     ConsumerData,
     HeartbeatData,
     LockBatchBody,
@@ -22,6 +21,7 @@ from ogive.wire.bodies import (
 from ogive.wire.codes import Flag, LanguageCode, PullSysFlag, RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import BatchItem, decode_messages, encode_batch, encode_properties
+from ogive.wire.signing import Credentials
 
 TIMEOUT_S = 60.0
 _keys = itertools.count(1)

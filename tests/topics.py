@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import ogive
-from ogive.client import api
+from ogive.client import rpc
 from ogive.model import MessageExt, MessageQueue
 from ogive.transport.pool import ConnectionPool
-from ogive.wire.bodies import TopicConfig
-from ogive.wire.headers import SendMessageRequestV2
+from ogive.wire.bodies.configs import TopicConfig
+from ogive.wire.headers.send import SendMessageRequestV2
 from ogive.wire.message import BatchItem, encode_batch, encode_properties
 from tests.peers import RunningBroker
 
@@ -43,14 +43,14 @@ class Wire:
 
     def create(self, topic: str, queues: int = 1) -> None:
         config = TopicConfig(name=topic, read_queues=queues, write_queues=queues)
-        self._run(lambda pool: api.create_topic(pool, self._address, config))
+        self._run(lambda pool: rpc.create_topic(pool, self._address, config))
 
     def delete(self, topic: str) -> None:
         """From the broker only."""
-        self._run(lambda pool: api.delete_topic(pool, self._address, topic))
+        self._run(lambda pool: rpc.delete_topic(pool, self._address, topic))
 
     def delete_in_name_server(self, topic: str) -> None:
-        self._run(lambda pool: api.delete_topic_in_name_server(pool, self.name_server, topic))
+        self._run(lambda pool: rpc.delete_topic_in_name_server(pool, self.name_server, topic))
 
     def send(
         self,
@@ -84,7 +84,7 @@ class Wire:
         async def go(pool: ConnectionPool) -> None:
             if len(bodies) == 1:
                 text = encode_properties(texts[0]).decode()
-                sent = await api.send_message(
+                sent = await rpc.send_message(
                     pool,
                     self._address,
                     header(text, batch=False),
@@ -99,7 +99,7 @@ class Wire:
                     BatchItem(0, body, encode_properties(text)) for body, text in rows
                 )
                 wait = header("WAIT\x01true\x02", batch=True)
-                sent = await api.send_message(
+                sent = await rpc.send_message(
                     pool, self._address, wait, batch, broker_name="broker-a", batch=True
                 )
                 await self._shown(pool, sent.queue, sent.queue_offset + len(bodies[at : at + 500]))
@@ -109,25 +109,25 @@ class Wire:
     async def _shown(self, pool: ConnectionPool, queue: MessageQueue, end: int) -> None:
         """Apache's broker acknowledges before it dispatches."""
         async with asyncio.timeout(60):
-            while await api.max_offset(pool, self._address, queue) < end:
+            while await rpc.max_offset(pool, self._address, queue) < end:
                 await asyncio.sleep(0.01)
 
     def messages(self, queue: MessageQueue, count: int) -> Sequence[MessageExt]:
         """The first ones, as any client sees them."""
         return self._run(
-            lambda pool: api.read_messages(pool, self._address, queue, 0, count)
+            lambda pool: rpc.read_messages(pool, self._address, queue, 0, count)
         ).messages
 
     def count(self, topic: str) -> int:
         """Messages in all queues."""
         return sum(
             span.max_offset
-            for span in self._run(lambda pool: api.topic_stats(pool, self._address, topic)).values()
+            for span in self._run(lambda pool: rpc.topic_stats(pool, self._address, topic)).values()
         )
 
     def progress(self, group: str, queue: MessageQueue) -> int | None:
         return self._run(
-            lambda pool: api.query_consumer_offset(
+            lambda pool: rpc.query_consumer_offset(
                 pool, self._address, group, queue, zero_if_young=False
             )
         )
@@ -135,7 +135,7 @@ class Wire:
     def broker_name(self, topic: str) -> str:
         """Of the only broker."""
         return next(
-            iter(self._run(lambda pool: api.topic_stats(pool, self._address, topic)))
+            iter(self._run(lambda pool: rpc.topic_stats(pool, self._address, topic)))
         ).broker_name
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ogive.client.config import ClientConfig, ProducerConfig
     from ogive.client.consumer.config import ConsumerConfig
     from ogive.client.consumer.intercept import ListenerCall
-    from ogive.client.consumer.push import run
+    from ogive.client.consumer.push_consumer import run
     from ogive.client.hooks import SendHook
     from ogive.client.listener import (
         COMMIT,
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
         SendResult,
         SendStatus,
     )
-    from ogive.wire.acl import Credentials
+    from ogive.wire.signing import Credentials
 
 __all__ = [
     "COMMIT",
@@ -128,7 +128,7 @@ _HOME: Final = {
     "ConnectError": "ogive.errors",
     "ConsumeResult": "ogive.client.listener",
     "ConsumerConfig": "ogive.client.consumer.config",
-    "Credentials": "ogive.wire.acl",
+    "Credentials": "ogive.wire.signing",
     "GroupNotExist": "ogive.errors",
     "IllegalStateError": "ogive.errors",
     "InvalidOption": "ogive.errors",
@@ -162,7 +162,7 @@ _HOME: Final = {
     "TransportError": "ogive.errors",
     "later": "ogive.client.listener",
     "listener": "ogive.client.listener",
-    "run": "ogive.client.consumer.push",
+    "run": "ogive.client.consumer.push_consumer",
     "suspend": "ogive.client.listener",
     "to_json": "ogive.client.serialize",
 }

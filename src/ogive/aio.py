@@ -2,10 +2,10 @@
 
 from ogive.client.admin import Admin
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.delivery import IncomingMessage
-from ogive.client.consumer.pull import PullConsumer
-from ogive.client.consumer.push import PushConsumer
-from ogive.client.consumer.push import serve as run
+from ogive.client.consumer.message_iterator import IncomingMessage
+from ogive.client.consumer.pull_consumer import PullConsumer
+from ogive.client.consumer.push_consumer import PushConsumer
+from ogive.client.consumer.push_consumer import serve as run
 from ogive.client.producer import Producer
 from ogive.client.transaction import Transaction
 

@@ -90,7 +90,7 @@ class Native(Protocol):
     ) -> tuple[bytes, int, int, int] | None:
         """The items that records add to a file of the index of keys, and how many slots they are
         the first of; commit-log offset and store timestamp of the last. Changes *slots*. Twin:
-        KeyIndex.build() in ogive.store.index.
+        KeyIndex.build() in ogive.store.key_index.
         """
 
     def properties(self, raw: Buffer, /) -> dict[str, str] | None:
@@ -103,7 +103,7 @@ class Native(Protocol):
         self, fields: dict[str, str], names: tuple[str, ...], own_properties: str, /
     ) -> tuple[str, int, int, int, int, int, bytes, str] | None:
         """Topic, queue id, sysFlag, born timestamp, flag, reconsume times, properties to store and
-        unique key of a single send. Twin: handle() in ogive.broker.handlers.send.
+        unique key of a single send. Twin: handle() in ogive.broker.sends.send.
         """
 
     def send_answer(
@@ -116,7 +116,7 @@ class Native(Protocol):
         opaque: int,
         /,
     ) -> bytes | None:
-        """The frame of a send's answer. Twin: framed() in ogive.broker.handlers.send_answer."""
+        """The frame of a send's answer. Twin: framed() in ogive.broker.sends.send_answer."""
 
     def plain_sends(
         self,
@@ -133,7 +133,7 @@ class Native(Protocol):
     ) -> tuple[list[Named], list[str], list[int], list[tuple[str, int]]] | None:
         """The plain sends from frames[at] on as NewMessages; the unique key and the opaque of each;
         their topics and queues, whose objects they share. *queues_of* says how many queues a topic
-        has for such messages. Twin: handle() in ogive.broker.handlers.send.
+        has for such messages. Twin: handle() in ogive.broker.sends.send.
         """
 
     def send_answers(
@@ -147,7 +147,7 @@ class Native(Protocol):
     ) -> bytes | None:
         """The frames of these sends' answers.
 
-        Twin: framed() in ogive.broker.handlers.send_answer.
+        Twin: framed() in ogive.broker.sends.send_answer.
         """
 
     def half_properties(
@@ -155,7 +155,7 @@ class Native(Protocol):
     ) -> tuple[str, str, bytes, bytes] | None:
         """Of a half message for this queue: unique key, producer group, its properties as they are
         stored, and those of its commit. Twin: redirect_half() and for_consumers() in
-        ogive.broker.half_messages.
+        ogive.broker.transactions.half_messages.
         """
 
     def transaction_steps(
@@ -175,8 +175,8 @@ class Native(Protocol):
 
         Of a half message: opaque, producer group, unique key, itself as a NewMessage, and the one
         for consumers. Of an end: opaque, or None where no answer is wanted, producer group, place,
-        commit-log offset, decision. Twins: handle() in ogive.broker.handlers.send, end() in
-        ogive.broker.handlers.transaction.
+        commit-log offset, decision. Twins: handle() in ogive.broker.sends.send, end() in
+        ogive.broker.sends.transaction.
         """
 
     def chosen(
@@ -193,7 +193,7 @@ class Native(Protocol):
     ) -> tuple[int, int, bool, bool] | None:
         """Which records of consume-queue entries are read.
 
-        Twin: _choose() in ogive.store.reading.
+        Twin: _choose() in ogive.store.queue_reader.
         """
 
     def messages(
@@ -268,7 +268,7 @@ class Native(Protocol):
 
         None where it holds none or more than *most*, where lengths do not add up, and where
         properties fit no record or one begins with one of *starts*. Twin: _checked() in
-        ogive.broker.handlers.send_batch.
+        ogive.broker.sends.send_batch.
         """
 
     def plain_batches(
@@ -289,8 +289,8 @@ class Native(Protocol):
         body begins, how many they are, its unique key and its opaque. See plain_sends() for
         *queues_of*, plain_batch() for *starts*.
 
-        Twins: handle() in ogive.broker.handlers.send, put_batch() in
-        ogive.broker.handlers.send_batch.
+        Twins: handle() in ogive.broker.sends.send, put_batch() in
+        ogive.broker.sends.send_batch.
         """
 
     def batch_answer(
@@ -306,7 +306,7 @@ class Native(Protocol):
         """The frame of a batch's answer, by the PutResults of its messages.
 
         Where there is no key, the template has no place for it. Twin: reply_to_batch() in
-        ogive.broker.handlers.send_answer.
+        ogive.broker.sends.send_answer.
         """
 
     def message_ids(self, store_host: bytes, offsets: list[int], /) -> str | None:

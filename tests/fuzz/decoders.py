@@ -16,14 +16,14 @@ from typing import Any, Final
 
 from pyspark.sql.types import StructType
 
-from ogive.access.table import _is_access_table
+from ogive.access.user_table import _is_access_table
 from ogive.broker.config import BrokerConfig
-from ogive.broker.locks import QueueLocks
-from ogive.broker.opening import Machine, open_all
-from ogive.broker.timed import read_handle
+from ogive.broker.deferred.timer_properties import read_handle
+from ogive.broker.startup import Machine, open_all
+from ogive.broker.state.queue_locks import QueueLocks
 from ogive.cli import config_file
 from ogive.cli.parser import build_parser
-from ogive.client.consumer.local_offsets import read_offsets
+from ogive.client.consumer.offset_store import read_offsets
 from ogive.errors import InvalidExpression, InvalidOption, ProtocolError, StoreError
 from ogive.model import MessageExt, MessageQueue
 from ogive.namesrv.kv_config import KvConfig
@@ -33,8 +33,11 @@ from ogive.spark.schema import MESSAGE_COLUMNS, METADATA_COLUMNS
 from ogive.sql92 import EvaluationError, compile_expression
 from ogive.store import JsonTable, MessageStore
 from ogive.store.record import read_record, strip_crc
-from ogive.transport.http import Page, PageServer
-from ogive.wire import bodies, headers, java_json, running_info, trace
+from ogive.transport.monitoring import Page, PageServer
+from ogive.wire import bodies, headers, java_json, trace
+from ogive.wire.bodies import running_info
+from ogive.wire.bodies.clients import SubscriptionData
+from ogive.wire.bodies.routes import RegisterBrokerBody
 from ogive.wire.codes import SysFlag
 from ogive.wire.command import decode_command, encode_command
 from ogive.wire.compression import decompress
@@ -148,9 +151,7 @@ def bodies_of_all_kinds(data: bytes) -> None:
 def registration(data: bytes) -> None:
     for compressed in (False, True):
         with suppress(ProtocolError):
-            bodies.RegisterBrokerBody.decode(
-                data, compressed=compressed, max_inflated_bytes=MAX_INFLATED
-            )
+            RegisterBrokerBody.decode(data, compressed=compressed, max_inflated_bytes=MAX_INFLATED)
 
 
 def json_of_java(data: bytes) -> None:
@@ -176,9 +177,9 @@ def sql92(data: bytes) -> None:
 
 
 def tags(data: bytes) -> None:
-    subscription = bodies.SubscriptionData.of_tags("T", data.decode("utf-8", "replace"))
+    subscription = SubscriptionData.of_tags("T", data.decode("utf-8", "replace"))
     assert (
-        bodies.SubscriptionData.from_json(json.loads(json.dumps(subscription.to_json()))).tags
+        SubscriptionData.from_json(json.loads(json.dumps(subscription.to_json()))).tags
         == subscription.tags
     )
 

@@ -10,7 +10,7 @@ import pytest
 
 import ogive
 from ogive import aio
-from ogive.client import api
+from ogive.client import rpc
 from ogive.errors import GroupNotExist, InvalidOption, NoRoute, QueryNotFound
 from ogive.model import MessageExt, MessageQueue, dlq_topic
 from ogive.testing import Broker
@@ -223,7 +223,7 @@ async def test_the_last_of_several_resets_is_where_a_group_goes_on_that_was_away
     await admin.create_group(group)
     if release >= (5,):
         # as mqadmin does
-        await api.reset_offset_by_time(admin.client.pool, broker.address, group, topic, -1)
+        await rpc.reset_offset_by_time(admin.client.pool, broker.address, group, topic, -1)
     await admin.reset_offsets(group, topic, {first: 1, second: 2})
     assert await admin.positions(group, topic) == {first: 1, second: 2}
     seen: asyncio.Queue[tuple[MessageQueue, int]] = asyncio.Queue()

@@ -10,7 +10,7 @@ import pytest
 
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
-from ogive.wire.bodies import consumer_ids_loads
+from ogive.wire.bodies.clients import consumer_ids_loads
 from ogive.wire.codes import RequestCode, SerializeType
 from tests.peers import Flavour, RunningBroker
 from tests.raw_client import RawClient, messages, unique_key

@@ -20,8 +20,8 @@ import trustme
 
 import ogive
 from ogive.cli.parser import build_parser
-from ogive.console import messages
-from ogive.wire.acl import Credentials
+from ogive.console import message_pages
+from ogive.wire.signing import Credentials
 from tests.browser import Browser, console_of
 from tests.peers import RunningBroker
 from tests.topics import wait_until_shown
@@ -154,7 +154,7 @@ def test_more_messages_of_a_key_than_a_page_shows_are_told(
 ) -> None:
     with ogive.Admin(broker.name_server) as admin, ogive.Producer(broker.name_server) as producer:
         admin.create_topic(topic, queues=2)
-        for _ in range(messages.LIMIT + 1):
+        for _ in range(message_pages.LIMIT + 1):
             producer.send(topic, JSON, keys="often")
     deadline = time.monotonic() + WAIT_S
     while "; there are more" not in (
@@ -162,7 +162,7 @@ def test_more_messages_of_a_key_than_a_page_shows_are_told(
     ):
         assert time.monotonic() < deadline, page
         time.sleep(0.2)
-    assert f"{messages.LIMIT} messages, " in page
+    assert f"{message_pages.LIMIT} messages, " in page
 
 
 def test_a_member_and_its_dead_letters_are_shown(

@@ -19,14 +19,14 @@ import pytest
 
 import ogive
 from ogive import aio
-from ogive.client import api
-from ogive.client.consumer.calls import GroupCalls
+from ogive.client import rpc
+from ogive.client.consumer.group_client import GroupCalls
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.listener import AnyListener
 from ogive.errors import BrokerBusy
 from ogive.model import MessageExt, MessageQueue, dlq_topic, retry_topic
 from ogive.transport.pool import ConnectionPool
-from ogive.wire.bodies import HeartbeatData
+from ogive.wire.bodies.clients import HeartbeatData
 from tests.peers import RunningBroker
 
 pytestmark = pytest.mark.client_suite
@@ -504,17 +504,17 @@ async def test_heartbeats_without_subscriptions_keep_a_member_whole(
     nothing changed.
     """
     short: list[HeartbeatData] = []
-    send_it = api.heartbeat
+    send_it = rpc.heartbeat
 
     async def note(
         pool: ConnectionPool, address: str, data: HeartbeatData, *, timeout_s: float
-    ) -> api.HeartbeatAnswer:
+    ) -> rpc.HeartbeatAnswer:
         answer = await send_it(pool, address, data, timeout_s=timeout_s)
         if data.without_sub and answer.subscription_changed is False:
             short.append(data)
         return answer
 
-    monkeypatch.setattr(api, "heartbeat", note)
+    monkeypatch.setattr(rpc, "heartbeat", note)
     seen: list[MessageExt] = []
     listener = ogive.listener(topic, group=group, tags="t1", start="earliest")(seen.append)
     client = ogive.ClientConfig(name_server=broker.name_server, heartbeat_period_s=0.1)

@@ -23,11 +23,10 @@ from ogive.errors import InvalidOption, NoRoute
 from ogive.model import MAX_BODY_BYTES, dlq_topic
 from ogive.pipelines import Stop, archive, mirror, reconcile, redrive, replay, trace_report
 from ogive.pipelines.archive import SCHEMA, compact, recover
+from ogive.pipelines.job import TOO_LARGE, TOO_MANY_PROPERTIES, UNREADABLE, last_batch, positions
 from ogive.pipelines.redrive import NO_TOPIC
 from ogive.pipelines.replay import HOUR, UNSEEN
-from ogive.pipelines.running import last_batch, positions
-from ogive.pipelines.sendable import TOO_LARGE, TOO_MANY_PROPERTIES, UNREADABLE
-from ogive.spark.lasting import keep_plan
+from ogive.spark.fsync import keep_plan
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import MAX_PROPERTIES_BYTES
 from tests.peers import RunningBroker, our_broker

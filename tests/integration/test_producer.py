@@ -10,14 +10,14 @@ import pytest
 
 import ogive
 from ogive import aio
-from ogive.client import api
+from ogive.client import rpc
 from ogive.client.instance import ClientInstance
 from ogive.errors import GroupNotExist, NoRoute
 from ogive.model import MessageExt, MessageQueue, PullStatus, SendStatus
 from ogive.transport.line import Line
 from ogive.wire.command import RemotingCommand
 from ogive.wire.compression import CompressionType
-from ogive.wire.headers import PullMessageRequest
+from ogive.wire.headers.pull import PullMessageRequest
 from tests.peers import Flavour, RunningBroker
 from tests.topics import wait_until_shown
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.client_suite
 async def read(client: ClientInstance, queue: MessageQueue) -> list[MessageExt]:
     """Every message of a queue, in order."""
     address = client.routes.broker_address(queue.broker_name)
-    end = await api.max_offset(client.pool, address, queue)
+    end = await rpc.max_offset(client.pool, address, queue)
     messages: list[MessageExt] = []
     while len(messages) < end:
         header = PullMessageRequest(
@@ -41,7 +41,7 @@ async def read(client: ClientInstance, queue: MessageQueue) -> list[MessageExt]:
             subscription="*",
             expression_type="TAG",
         )
-        result = await api.pull_message(client.pool, address, header, broker_name=queue.broker_name)
+        result = await rpc.pull_message(client.pool, address, header, broker_name=queue.broker_name)
         assert result.status is PullStatus.FOUND
         messages += result.messages
     return messages

@@ -9,7 +9,7 @@ import pytest
 
 import ogive
 from ogive import aio
-from ogive.client import api
+from ogive.client import rpc
 from ogive.errors import InvalidOption
 from ogive.model import MessageExt, MessageQueue, PullStatus
 from tests.peers import Flavour, RunningBroker
@@ -37,7 +37,7 @@ async def shown(producer: aio.Producer, queue: MessageQueue, end: int) -> None:
     """Apache's broker acknowledges before it dispatches."""
     address = producer.client.routes.broker_address(queue.broker_name)
     async with asyncio.timeout(WAIT_S):
-        while await api.max_offset(producer.client.pool, address, queue) < end:
+        while await rpc.max_offset(producer.client.pool, address, queue) < end:
             await asyncio.sleep(0.01)
 
 

@@ -65,7 +65,7 @@ async def test_a_request_that_nobody_answers_ends_in_time_and_is_consumed_later(
     async with aio.Producer(broker.name_server) as producer:
         with pytest.raises(ReplyTimeout, match=f"to {prices} within 3.0 s: it is stored") as caught:
             await producer.request(prices, b"anybody?", timeout_s=3.0)
-    with caplog.at_level(logging.WARNING, "ogive.client.consumer.reply"):
+    with caplog.at_level(logging.WARNING, "ogive.client.consumer.send_back"):
         async with (
             aio.PushConsumer(price, name_server=broker.name_server, config=QUICK),
             asyncio.timeout(WAIT_S),

@@ -29,8 +29,8 @@ from ogive.client.config import ClientConfig
 from ogive.client.listener import AnyListener, ConsumeResult
 from ogive.errors import InvalidOption, NoRoute
 from ogive.model import MessageQueue, dlq_topic
-from ogive.spark.consuming import Done, consume
 from ogive.spark.jobs import Totals, run_listeners
+from ogive.spark.listener_task import Done, consume
 from ogive.spark.ranges import QueueRange
 from ogive.spark.stopping import Stop
 from ogive.testing import Broker

@@ -25,18 +25,18 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import ogive
-from ogive.client.credentials import read_credentials, trusting
+from ogive.client.credential_files import read_credentials, trusting
 from ogive.client.listener import AnyListener
 from ogive.errors import NoPermission
 from ogive.pipelines import Stop, archive, mirror, reconcile, redrive, replay, trace_report
+from ogive.pipelines.job import reach
 from ogive.pipelines.mirror import prepare as prepare_copy
-from ogive.pipelines.running import reach
-from ogive.spark.access import Access
-from ogive.spark.consuming import consume
+from ogive.spark.cluster import cluster
+from ogive.spark.cluster_options import Access
 from ogive.spark.jobs import prepare, run_listeners
+from ogive.spark.listener_task import consume
 from ogive.spark.options import access_of
 from ogive.spark.ranges import QueueRange
-from ogive.spark.rpc import cluster
 from ogive.testing import Broker
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.bridge]

@@ -13,8 +13,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import ogive
+from ogive.spark.cluster import cluster
 from ogive.spark.rows import key_of_text
-from ogive.spark.rpc import cluster
 from tests.topics import Wire, bodies, eventually, wait_until_shown
 
 pytestmark = [pytest.mark.spark, pytest.mark.bridge, pytest.mark.timeout(300)]

@@ -13,7 +13,7 @@ from ogive import aio
 from ogive.client.instance import ClientInstance
 from ogive.model import MessageExt
 from ogive.store.clock import now_ms
-from ogive.wire.bodies import HeartbeatData
+from ogive.wire.bodies.clients import HeartbeatData
 from ogive.wire.codes import RequestCode, SysFlag
 from ogive.wire.message import decode_messages
 from tests.integration.test_producer import read, read_all

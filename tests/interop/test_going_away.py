@@ -7,11 +7,11 @@ import os
 import signal
 from pathlib import Path
 
-from ogive.client import api
+from ogive.client import rpc
 from ogive.client.config import ClientConfig
 from ogive.client.instance import ClientInstance
 from ogive.errors import ResponseCode
-from ogive.wire.headers import GetBrokerConfigRequest
+from ogive.wire.headers.admin import GetBrokerConfigRequest
 from tests.interop.apache import Apache
 
 WAIT_S = 60.0
@@ -28,7 +28,7 @@ async def test_a_broker_that_says_go_away_is_left_and_found_again_after_its_rest
             async with asyncio.timeout(WAIT_S):
                 while True:
                     answer = await client.pool.call(
-                        broker.address, api.request(GetBrokerConfigRequest()), WAIT_S
+                        broker.address, rpc.request(GetBrokerConfigRequest()), WAIT_S
                     )
                     if answer.code != ResponseCode.SUCCESS:
                         break
@@ -40,6 +40,6 @@ async def test_a_broker_that_says_go_away_is_left_and_found_again_after_its_rest
             assert client.pool.existing(broker.address) not in (None, left)
             await asyncio.to_thread(broker.kill)
             await asyncio.to_thread(broker.start)
-            assert "brokerName" in await api.broker_settings(
+            assert "brokerName" in await rpc.broker_settings(
                 client.pool, broker.address, timeout_s=WAIT_S
             )

@@ -5,10 +5,10 @@ what we write, and we what it writes.
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ogive.client.consumer.local_offsets import read_offsets, replace_file
+from ogive.client.consumer.offset_store import read_offsets, replace_file
 from ogive.model import MessageQueue
 from ogive.testing import Broker
-from ogive.wire.bodies import offset_table_dumps
+from ogive.wire.bodies.stats import offset_table_dumps
 from tests.interop import apache
 
 

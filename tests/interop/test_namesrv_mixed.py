@@ -13,7 +13,8 @@ from ogive.broker import Broker, BrokerConfig
 from ogive.namesrv import NameServer, NameServerConfig
 from ogive.store.fs import OsFs
 from ogive.store.tables import JsonTable
-from ogive.wire.bodies import ClusterInfo, TopicRouteData, loads_object, topic_list_loads
+from ogive.wire.bodies.json_fields import loads_object
+from ogive.wire.bodies.routes import ClusterInfo, TopicRouteData, topic_list_loads
 from ogive.wire.codes import RequestCode
 from tests.interop import apache
 from tests.interop.apache import OLDER, VERSION, Apache

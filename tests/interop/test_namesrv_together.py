@@ -18,7 +18,8 @@ from ogive import aio
 from ogive.broker import Broker, BrokerConfig
 from ogive.model import MessageExt
 from ogive.namesrv import NameServer, NameServerConfig
-from ogive.wire.bodies import BrokerData, ClusterInfo, TopicRouteData, loads_object
+from ogive.wire.bodies.json_fields import loads_object
+from ogive.wire.bodies.routes import BrokerData, ClusterInfo, TopicRouteData
 from ogive.wire.codes import RequestCode
 from tests.interop import apache
 from tests.interop.apache import Apache

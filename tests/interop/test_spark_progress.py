@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 import ogive
+from ogive.spark.cluster import cluster
+from ogive.spark.group_progress import Progress
 from ogive.spark.options import access_of
-from ogive.spark.progress import Progress
-from ogive.spark.rpc import cluster
 from tests.interop import apache
 from tests.topics import wait_until_shown
 

@@ -17,10 +17,10 @@ import pytest
 import ogive
 from ogive.store import MessageStore, StoreConfig
 from ogive.store.consumequeue import ENTRY
-from ogive.store.model import APACHE_CONF
+from ogive.store.types import APACHE_CONF
 from ogive.store.verify import verify
 from ogive.wire import java_json
-from ogive.wire.bodies import dumps, loads_object
+from ogive.wire.bodies.json_fields import dumps, loads_object
 from ogive.wire.codes import RequestCode
 from tests.interop import apache
 from tests.interop.apache import VERSION, Apache

@@ -6,8 +6,8 @@ A change of how fast something is, or of a default that nobody promised, belongs
 from collections.abc import Mapping
 from typing import Final
 
-from ogive.access import needs
-from ogive.broker.handlers.send import _as_it_came
+from ogive.access import permissions
+from ogive.broker.sends.send import _as_it_came
 from ogive.store.commitlog import LogReader
 from ogive.store.record import build_record
 from ogive.store.verify import verify
@@ -30,7 +30,7 @@ EQUIVALENT: Final[Mapping[str, Fault]] = {
         to="len(born_host) == 8 == len(store_host) and len(field) <= 127",
     ),
     "both permissions are needed, in whatever order they are asked for": Fault(
-        at=needs,
+        at=permissions,
         change='both(topic(GET), if_given("consumerGroup", group(GET)))',
         to='both(if_given("consumerGroup", group(GET)), topic(GET))',
     ),

@@ -8,37 +8,35 @@ set of parameters ``@pytest.mark.kills("name of the fault", param="error-orderly
 from collections.abc import Mapping
 from typing import Final
 
-from ogive.access import needs
-from ogive.broker.locks import QueueLocks
-from ogive.broker.pull_hold import SlowReaders
-from ogive.client.api.offsets import query_consumer_offset
-from ogive.client.api.pulling import pull_message, pull_raw
+from ogive.access import permissions
+from ogive.broker.pulls.long_polling import SlowReaders
+from ogive.broker.state.queue_locks import QueueLocks
 from ogive.client.broker_requests import BrokerRequests
 from ogive.client.consumer.allocate import average, consistent_hash
-from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.concurrent import ConcurrentService
-from ogive.client.consumer.damage import Readings
-from ogive.client.consumer.local_offsets import read_offsets
+from ogive.client.consumer.corrupt_messages import Readings
+from ogive.client.consumer.group_client import GroupCalls
 from ogive.client.consumer.member import Member
-from ogive.client.consumer.offset_store import Offsets
+from ogive.client.consumer.offset_store import Offsets, read_offsets
 from ogive.client.consumer.orderly import OrderlyService
 from ogive.client.consumer.outcome import failed, read
 from ogive.client.consumer.process_queue import ProcessQueue
-from ogive.client.consumer.pull_service import PullService
+from ogive.client.consumer.pull_loop import PullService
 from ogive.client.consumer.rebalance import Rebalancer
 from ogive.client.consumer.send_back import SendBack
 from ogive.client.consumer.thread_pool import ThreadPool
 from ogive.client.ids import make_client_id
-from ogive.client.instance import ClientInstance
+from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.name_servers import NameServers
-from ogive.client.owner import ClientOwner
 from ogive.client.producer import Producer
-from ogive.client.sending.failures import may_try_again
+from ogive.client.rpc.groups import query_consumer_offset
+from ogive.client.rpc.messages import pull_message, pull_raw
+from ogive.client.sending.pending import may_try_again
 from ogive.errors import ConnectionLost
-from ogive.store.logscan import LogScan
+from ogive.store.log_scan import LogScan
+from ogive.store.message_store import MessageStore
 from ogive.store.record import read_record
 from ogive.store.recovery import _Recovery
-from ogive.store.store import MessageStore
 from ogive.store.tables import replace_file, write_synced
 from ogive.store.writer import GroupWriter
 from ogive.transport.connection import Connection
@@ -137,7 +135,7 @@ group.entries.clear()
         to="inflater.decompress(body)",
     ),
     "one request code missing from the permission table": Fault(
-        at=needs,
+        at=permissions,
         change='_rows(topic_at("offset", SUB, GET), C.VIEW_MESSAGE_BY_ID)',
         to="{}",
     ),

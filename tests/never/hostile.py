@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import SILENT, FakeBroker, Raw, error, ok
-from ogive.wire.bodies import consumer_ids_dumps, locked_queues_dumps
+from ogive.wire.bodies.clients import consumer_ids_dumps, locked_queues_dumps
 from ogive.wire.codes import Flag, RequestCode, ResponseCode, SysFlag
 from ogive.wire.command import RemotingCommand, encode_command
-from ogive.wire.headers import PullMessageResponse
+from ogive.wire.headers.pull import PullMessageResponse
 from ogive.wire.message import StoredMessage, encode_stored
 from tests.never.scene import (
     GROUP,

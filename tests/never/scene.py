@@ -20,10 +20,11 @@ from ogive.client.listener import AnyListener
 from ogive.model import MessageExt, MessageQueue
 from ogive.testing import FakeBroker
 from ogive.testing.fake_broker import ok
-from ogive.wire.bodies import consumer_ids_dumps
+from ogive.wire.bodies.clients import consumer_ids_dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import PullMessageResponse, encode_header
+from ogive.wire.headers.codec import encode_header
+from ogive.wire.headers.pull import PullMessageResponse
 from tests.ledger import Ledger
 
 # tests.mutants makes it shorter: there most waits are in vain.

@@ -15,15 +15,15 @@ import pytest
 
 from ogive import aio
 from ogive.client.config import ClientConfig
-from ogive.client.consumer.damage import READINGS
+from ogive.client.consumer.corrupt_messages import READINGS
 from ogive.client.instance import ClientInstance
 from ogive.testing.fake_broker import ok
-from ogive.wire.bodies import BrokerData, QueueData, TopicRouteData
+from ogive.wire.bodies.routes import BrokerData, QueueData, TopicRouteData
+from ogive.wire.bodies.running_info import ConsumerRunningInfo
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import PullMessageResponse
+from ogive.wire.headers.pull import PullMessageResponse
 from ogive.wire.message import StoredMessage, encode_stored
-from ogive.wire.running_info import ConsumerRunningInfo
 from tests.never.scene import GROUP, PULL, QUICK, ROUTE, TOPIC, Scene, moved, until
 
 BAD = 3

@@ -21,10 +21,10 @@ from ogive.errors import IllegalStateError, OgiveError, ResponseCode
 from ogive.model import TRACE_TOPIC, MessageExt
 from ogive.testing import Broker, FakeBroker
 from ogive.testing.fake_broker import SILENT, error, ok
-from ogive.wire import headers as h
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import encode_header
+from ogive.wire.headers.codec import encode_header
+from ogive.wire.headers.send import CheckTransactionStateRequest
 from ogive.wire.message import encode_stored
 from tests.never.scene import GROUP, QUICK, ROUTE, SEND, TOPIC, WAIT_S, Scene, until
 
@@ -431,7 +431,7 @@ async def test_case_25_a_check_reaches_the_producer_of_its_group_among_several_o
                 group.encode(),
                 properties=f"PGROUP\x01{group}\x02UNIQ_KEY\x01{group}\x02".encode(),
             )
-            header = h.CheckTransactionStateRequest(
+            header = CheckTransactionStateRequest(
                 tran_state_table_offset=half.queue_offset,
                 commit_log_offset=half.commitlog_offset,
                 msg_id=group,

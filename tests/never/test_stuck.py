@@ -16,9 +16,9 @@ from ogive.errors import OgiveError, ResponseCode
 from ogive.model import MessageExt, MessageQueue
 from ogive.testing import Broker, FakeBroker
 from ogive.testing.fake_broker import HANG_UP, After, Raw, error, ok
-from ogive.wire.bodies import LockBatchBody, locked_queues_dumps
+from ogive.wire.bodies.clients import LockBatchBody, locked_queues_dumps
 from ogive.wire.codes import RequestCode
-from ogive.wire.headers import PullMessageResponse
+from ogive.wire.headers.pull import PullMessageResponse
 from tests.ledger import Ledger
 from tests.never.scene import GROUP, HEARTBEAT, LOCK, PULL, RETRY, SEND, TOPIC, UNLOCK, Scene, until
 

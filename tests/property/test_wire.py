@@ -16,12 +16,30 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ogive.errors import CompressionUnavailable, ProtocolError
-from ogive.wire import bodies, headers, java_json
 from ogive.wire import command as wire_command
+from ogive.wire import java_json
+from ogive.wire.bodies.clients import (
+    ConsumerConnection,
+    HeartbeatData,
+    LockBatchBody,
+    consumer_ids_loads,
+)
+from ogive.wire.bodies.json_fields import dumps
+from ogive.wire.bodies.routes import (
+    ClusterInfo,
+    RegisterBrokerBody,
+    TopicRouteData,
+    topic_list_loads,
+)
+from ogive.wire.bodies.stats import consume_stats_loads, kv_table_loads, topic_stats_loads
 from ogive.wire.codes import LanguageCode, SerializeType
 from ogive.wire.command import MAX_EXT_FIELDS, RemotingCommand, decode_command, encode_command
 from ogive.wire.compression import CompressionType, compress, decompress
 from ogive.wire.frame import MAX_FRAME_BYTES, MAX_HEADER_BYTES, FrameDecoder
+from ogive.wire.headers.codec import decode_header, encode_header
+from ogive.wire.headers.name_server import RegisterBrokerRequest
+from ogive.wire.headers.pull import PullMessageRequest
+from ogive.wire.headers.send import SendMessageRequestV2
 from ogive.wire.message import (
     BatchItem,
     StoredMessage,
@@ -489,18 +507,18 @@ json_values = st.recursive(
     max_leaves=8,
 )
 DECODERS: list[Callable[[bytes], Any]] = [
-    bodies.HeartbeatData.decode,
-    bodies.LockBatchBody.decode,
-    bodies.ClusterInfo.decode,
-    bodies.ConsumerConnection.decode,
-    bodies.topic_list_loads,
-    bodies.topic_stats_loads,
-    bodies.consume_stats_loads,
-    bodies.consumer_ids_loads,
-    bodies.kv_table_loads,
-    lambda raw: bodies.TopicRouteData.from_json(java_json.loads(raw)),
-    lambda raw: bodies.RegisterBrokerBody.decode(raw, compressed=False),
-    lambda raw: bodies.RegisterBrokerBody.decode(raw, compressed=True),
+    HeartbeatData.decode,
+    LockBatchBody.decode,
+    ClusterInfo.decode,
+    ConsumerConnection.decode,
+    topic_list_loads,
+    topic_stats_loads,
+    consume_stats_loads,
+    consumer_ids_loads,
+    kv_table_loads,
+    lambda raw: TopicRouteData.from_json(java_json.loads(raw)),
+    lambda raw: RegisterBrokerBody.decode(raw, compressed=False),
+    lambda raw: RegisterBrokerBody.decode(raw, compressed=True),
 ]
 MEMBERS = (
     "clientID consumerDataSet producerDataSet groupName subscriptionDataSet topic codeSet tagsSet "
@@ -515,7 +533,7 @@ bodies_json = st.dictionaries(
 )
 
 
-@given(st.sampled_from(DECODERS), st.binary(max_size=120) | bodies_json.map(bodies.dumps))
+@given(st.sampled_from(DECODERS), st.binary(max_size=120) | bodies_json.map(dumps))
 def test_hostile_bodies_raise_protocol_error_only(
     decode: Callable[[bytes], Any], raw: bytes
 ) -> None:
@@ -530,15 +548,15 @@ def test_java_json_raises_protocol_error_only(raw: str) -> None:
 @given(st.dictionaries(names, text, max_size=6))
 def test_hostile_header_fields_raise_protocol_error_only(ext: dict[str, str]) -> None:
     for cls in (
-        headers.PullMessageRequest,
-        headers.SendMessageRequestV2,
-        headers.RegisterBrokerRequest,
+        PullMessageRequest,
+        SendMessageRequestV2,
+        RegisterBrokerRequest,
     ):
-        known = headers.encode_header(PULL) if cls is headers.PullMessageRequest else {}
-        _only_protocol_error(partial(headers.decode_header, cls), known | ext)
+        known = encode_header(PULL) if cls is PullMessageRequest else {}
+        _only_protocol_error(partial(decode_header, cls), known | ext)
 
 
-PULL = headers.PullMessageRequest(
+PULL = PullMessageRequest(
     consumer_group="g",
     topic="t",
     queue_id=1,
@@ -551,14 +569,14 @@ PULL = headers.PullMessageRequest(
 
 
 def test_header_round_trip_and_named_field_in_the_error() -> None:
-    ext = headers.encode_header(PULL)
+    ext = encode_header(PULL)
     assert ext["suspendTimeoutMillis"] == "0"
-    assert headers.decode_header(headers.PullMessageRequest, ext | {"unknown": "ignored"}) == PULL
+    assert decode_header(PullMessageRequest, ext | {"unknown": "ignored"}) == PULL
     with pytest.raises(ProtocolError, match="queueId: not a number"):
-        headers.decode_header(headers.PullMessageRequest, ext | {"queueId": "one"})
+        decode_header(PullMessageRequest, ext | {"queueId": "one"})
     del ext["queueOffset"]
     with pytest.raises(ProtocolError, match="queueOffset is missing"):
-        headers.decode_header(headers.PullMessageRequest, ext)
+        decode_header(PullMessageRequest, ext)
 
 
 def _only_protocol_error(decode: Callable[[Any], object], raw: Any) -> None:

@@ -17,7 +17,7 @@ import pytest
 from ogive import aio
 from ogive.testing import Broker
 from ogive.wire import java_json
-from ogive.wire.bodies import TopicRouteData
+from ogive.wire.bodies.routes import TopicRouteData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.figures import figures, p99_ms

@@ -26,10 +26,10 @@ import trustme
 from ogive.broker import Broker, BrokerConfig
 from ogive.errors import ResponseCode
 from ogive.testing import Broker as OgiveUp
-from ogive.testing.ready import Ready
+from ogive.testing.broker import Ready
 from ogive.transport.limits import ServerLimits
 from ogive.transport.tls import TlsConfig
-from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from ogive.wire.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand, encode_command
 from ogive.wire.message import encode_host

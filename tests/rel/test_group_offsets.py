@@ -14,7 +14,7 @@ from ogive.testing import FakeBroker
 from ogive.testing.fake_broker import ok
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import OffsetResponse
+from ogive.wire.headers.pull import OffsetResponse
 from tests.figures import figures
 from tests.never.scene import GROUP, PULL, RETRY, TOPIC, Scene, moved, until
 

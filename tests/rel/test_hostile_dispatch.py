@@ -18,7 +18,7 @@ from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.routes import ROUTES as NAME_SERVER_ROUTES
 from ogive.namesrv.server import NameServer
 from ogive.transport.connection import Connection, connect, split_address
-from ogive.wire.bodies import SubscriptionGroupConfig, TopicConfig
+from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.codes import Flag, RequestCode
 from ogive.wire.command import RemotingCommand, decode_command
 from tests.figures import figures

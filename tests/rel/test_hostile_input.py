@@ -22,7 +22,7 @@ import ogive
 from ogive.errors import ProtocolError, ResponseCode
 from ogive.model import MessageExt
 from ogive.testing import Broker
-from ogive.wire.bodies.fields import MAX_REGISTERED_TOPICS
+from ogive.wire.bodies.json_fields import MAX_REGISTERED_TOPICS
 from ogive.wire.codes import RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.frame import MAX_FRAME_BYTES

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from ogive.broker import Broker, BrokerConfig
-from ogive.broker.remote_config import CHANGEABLE
+from ogive.broker.config import CHANGEABLE
 from ogive.broker.routes import ROUTES as BROKER_ROUTES
 from ogive.errors import ResponseCode
 from ogive.namesrv.config import NameServerConfig

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.rel
 PROGRAM = """
 import asyncio, os, random, signal, sys
 from pathlib import Path
-from ogive.client.consumer.local_offsets import LocalOffsetStore, read_offsets
+from ogive.client.consumer.offset_store import LocalOffsetStore, read_offsets
 from ogive.model import MessageQueue
 
 QUEUES = [MessageQueue("Orders", "broker-a", i) for i in range(64)]

@@ -20,7 +20,7 @@ from ogive.errors import NoNameServer
 from ogive.namesrv import NameServer, NameServerConfig
 from ogive.testing import FakeBroker
 from ogive.testing.fake_broker import ok
-from ogive.wire.bodies import BrokerData, QueueData, TopicRouteData
+from ogive.wire.bodies.routes import BrokerData, QueueData, TopicRouteData
 from ogive.wire.codes import RequestCode
 from tests.chaos.proxy import Fault, FaultProxy
 from tests.figures import figures

@@ -18,14 +18,14 @@ import pytest
 
 from ogive import aio
 from ogive.broker import Broker, BrokerConfig
-from ogive.client import api
+from ogive.client import rpc
 from ogive.client.config import ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
 from ogive.errors import OgiveError
 from ogive.model import MessageQueue, PullStatus, SendResult
 from ogive.testing import FakeBroker
 from ogive.testing.fake_broker import ok
-from ogive.wire.bodies import BrokerData, QueueData, TopicRouteData
+from ogive.wire.bodies.routes import BrokerData, QueueData, TopicRouteData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.chaos.proxy import Fault, FaultProxy, Kind
@@ -78,7 +78,7 @@ class Lane:
             await self.send(self._body(), WAIT_S)
         for queue_offset in range(count):
             (message,) = (
-                await api.read_messages(
+                await rpc.read_messages(
                     self._client.pool, self.proxy.address, self.queue, queue_offset, 1
                 )
             ).messages
@@ -96,7 +96,7 @@ class Lane:
 
     async def ask(self, body: bytes) -> None:
         try:
-            found = await api.view_message(
+            found = await rpc.view_message(
                 self._client.pool, self.proxy.address, self._places[body], timeout_s=CALL_S
             )
         except OgiveError:
@@ -169,7 +169,7 @@ async def stored(broker_address: str, lane: Lane) -> list[bytes]:
     bodies: list[bytes] = []
     async with ClientInstance(ClientConfig()) as client:
         while True:
-            result = await api.read_messages(
+            result = await rpc.read_messages(
                 client.pool, broker_address, lane.queue, len(bodies), 32
             )
             if result.status is not PullStatus.FOUND:

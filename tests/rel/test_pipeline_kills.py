@@ -25,8 +25,8 @@ import pyarrow.parquet as pq
 
 import ogive
 from ogive.model import MessageExt
+from ogive.pipelines.job import last_batch, positions
 from ogive.pipelines.replay import HOUR
-from ogive.pipelines.running import last_batch, positions
 from ogive.testing import Broker
 from tests.figures import figures
 from tests.peers import our_broker

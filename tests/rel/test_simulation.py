@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ogive.broker.transactions import Transactions
+from ogive.broker.transactions.transaction_table import Transactions
 from ogive.client.consumer.claims import Claims
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.rebalance import Rebalancer
@@ -162,7 +162,8 @@ def test_an_orderly_consumer_that_does_not_lock_its_queues_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        "ogive.broker.locks.QueueLocks.lock", lambda self, group, client_id, queues: list(queues)
+        "ogive.broker.state.queue_locks.QueueLocks.lock",
+        lambda self, group, client_id, queues: list(queues),
     )
     assert any("both at queue" in fault for seed in range(10) for fault in tell(seed, 400).faults)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ogive.store.logscan import LogScan
+from ogive.store.log_scan import LogScan
 from ogive.wire.message import decode_stored
 from tests.chaos.recorder import MemoryFs
 from tests.figures import figures

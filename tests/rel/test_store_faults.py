@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ogive.broker import Broker, BrokerConfig
-from ogive.broker.opening import Machine
+from ogive.broker.startup import Machine
 from ogive.errors import ResponseCode, StoreError, StoreFailed, StoreFull, StoreLocked
 from ogive.store import GetStatus, MessageStore
 from ogive.wire.codes import RequestCode

@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from ogive.broker import transaction_recovery
-from ogive.broker.half_messages import redirect_half
-from ogive.broker.offsets import OffsetTable
-from ogive.broker.transaction_state import Transaction
-from ogive.broker.transactions import Transactions
+from ogive.broker.state.offset_table import OffsetTable
+from ogive.broker.transactions import recovery
+from ogive.broker.transactions.half_messages import redirect_half
+from ogive.broker.transactions.state import Transaction
+from ogive.broker.transactions.transaction_table import Transactions
 from ogive.errors import StoreError
 from ogive.model import HALF_TOPIC, OP_HALF_TOPIC
 from ogive.store import JsonTable, MessageStore, NewMessage
-from ogive.store.model import PutDone
+from ogive.store.types import PutDone
 from ogive.wire.codes import Decision
 from ogive.wire.message import decode_properties, encode_properties
 from tests.chaos.recorder import MemoryFs, RecorderFs, images
@@ -282,7 +282,7 @@ class Credulous(Transactions):
 
     def recover(self, offsets: OffsetTable) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(transaction_recovery, "_counts", lambda _store, _mark: True)
+            patch.setattr(recovery, "_counts", lambda _store, _mark: True)
             super().recover(offsets)
 
 

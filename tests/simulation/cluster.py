@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ogive.broker.config import BrokerConfig
-from ogive.broker.opening import Machine
 from ogive.broker.server import Broker
+from ogive.broker.startup import Machine
 from ogive.client.config import ClientConfig
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer

@@ -4,10 +4,10 @@ import argparse
 from collections.abc import Collection
 from pathlib import Path
 
-from ogive.broker.remote_config import CHANGEABLE
+from ogive.broker.config import CHANGEABLE
 from ogive.cli import config_file
 from ogive.cli.parser import build_parser
-from ogive.client.credentials import read_credentials
+from ogive.client.credential_files import read_credentials
 
 
 def command_line() -> argparse.ArgumentParser:

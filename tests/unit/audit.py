@@ -3,9 +3,9 @@
 import pytest
 
 from ogive.access import audit
-from ogive.access.table import AccessTable
-from ogive.wire.acl import Credentials
-from ogive.wire.bodies import User
+from ogive.access.user_table import AccessTable
+from ogive.wire.bodies.acls import User
+from ogive.wire.signing import Credentials
 
 LOGGER = audit.__name__
 ROOT = Credentials(access_key="root", secret_key="root-secret")

@@ -5,9 +5,9 @@ import math
 
 import pytest
 
-from ogive.broker import filtering, pull_hold
-from ogive.broker.handlers import queue_entries
-from ogive.transport import connection, turn
+from ogive.broker import filters
+from ogive.broker.pulls import long_polling, lookup
+from ogive.transport import connection, event_loop
 from tests.unit.audit import LOGGER
 
 
@@ -16,10 +16,10 @@ def endless_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of what ends them make them short themselves."""
     for module, name in (
         (connection, "SLICE_S"),
-        (turn, "SLICE_S"),
-        (pull_hold, "SLICE_S"),
-        (filtering, "SCAN_S"),
-        (queue_entries, "LOOK_S"),
+        (event_loop, "SLICE_S"),
+        (long_polling, "SLICE_S"),
+        (filters, "SCAN_S"),
+        (lookup, "LOOK_S"),
     ):
         monkeypatch.setattr(module, name, math.inf)
 

@@ -219,7 +219,11 @@ def test_files_tests_and_modules_that_text_names_are_there() -> None:
         ("Makefile", "pytest tests/sample", "tests/sample"),
         ("native/native.h", "/* Python: wire/sample.py. */", "wire/sample.py"),
         ("tests/lanes.py", "getLogger('ogive.store.sample')", "ogive.store.sample"),
-        ("tests/lanes.py", "setattr('ogive.store.store.sample', 1)", "ogive.store.store.sample"),
+        (
+            "tests/lanes.py",
+            "setattr('ogive.store.message_store.sample', 1)",
+            "ogive.store.message_store.sample",
+        ),
         ("docs/broker.md", "`python -m tests.sample`", "-m tests.sample"),
         ("docs/broker.md", "`python -m bench.sample.main`", "-m bench.sample.main"),
     ],

@@ -4,7 +4,7 @@ Brokers and name servers share the ``Guard``.
 """
 
 from ogive.access.guard import Guard
-from ogive.access.refused import AccessRefused
-from ogive.access.table import AccessTable
+from ogive.access.policy import AccessRefused
+from ogive.access.user_table import AccessTable
 
 __all__ = ["AccessRefused", "AccessTable", "Guard"]

@@ -5,7 +5,7 @@ what, and the settings that are not what they were. One that was answered with a
 where it is in effect all the same, as what could not be saved may be. "Before" is taken when the
 change begins, "after" when it is done: of two that are made to one thing at once, both are in
 either line. Secrets are told as ``***``. Servers say in a table of theirs, by request code, which
-requests are changes (``changes.py``).
+requests are changes (``namesrv/routes.py``).
 
 The lines are of level INFO; ``ogive up`` shows them always, and leaves none of them out.
 """
@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from ogive.wire.acl import ACCESS_KEY
 from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand
+from ogive.wire.signing import ACCESS_KEY
 
 log = logging.getLogger(__name__)
 

@@ -1,11 +1,13 @@
-"""Checks every request before anything else happens to it.
+"""What an administrator can do about a request that a user has no permission for.
+
+Checks every request before anything else happens to it.
 
 Source: auth/authentication and auth/authorization, 5.5.
 
 Behaviour
 - Every request, one-way ones too, must carry a user's access key and signature. Super users may do
-  everything; others may do what their policies allow, by the table in needs.py. A code without a
-  row there is for super users only.
+  everything; others may do what their policies allow, by the table in permissions.py. A code
+  without a row there is for super users only.
 - A refusal is NO_PERMISSION. It is counted and told in the log, see refusals.py.
 
 Differs from Java
@@ -15,20 +17,78 @@ Differs from Java
   nothing; the log tells them apart.
 """
 
+import shlex
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
 from typing import Final
 
-from ogive.access.advice import advice
 from ogive.access.audit import shown
-from ogive.access.decision import Address, Need, is_allowed
-from ogive.access.needs import RULES, Facts
-from ogive.access.refused import AccessRefused
-from ogive.access.table import AccessTable
+from ogive.access.permissions import (
+    CREATE,
+    DELETE,
+    GET,
+    LIST,
+    PUB,
+    RULES,
+    SUB,
+    SUPER_ONLY,
+    UPDATE,
+    Facts,
+)
+from ogive.access.policy import AccessRefused, Address, Need, is_allowed
+from ogive.access.user_table import AccessTable
 from ogive.model import MAX_RESOURCE_LENGTH
-from ogive.wire.acl import ACCESS_KEY
-from ogive.wire.bodies.access import ENABLED, SUPER, USER_SUBJECT, User
+from ogive.wire.bodies.acls import ANY, CUSTOM, DENY, ENABLED, SUPER, USER_SUBJECT, Acl, User
 from ogive.wire.command import RemotingCommand
+from ogive.wire.signing import ACCESS_KEY
+
+_PURPOSE: Final = {
+    PUB: "send",
+    SUB: "receive",
+    GET: "look at it",
+    CREATE: "create it",
+    UPDATE: "change it",
+    DELETE: "delete it",
+    LIST: "list",
+}
+
+
+def advice(acl: Acl | None, username: str, need: Need) -> str:
+    """The command by which an administrator allows it, with what the user's rule for the same
+    resource allows, whose place it takes.
+
+    Empty where no rule can allow it, or where one for the very resource denies, or is for other
+    addresses: that is meant.
+    """
+    if (
+        not need.name
+        or len(need.name) > MAX_RESOURCE_LENGTH
+        or need == SUPER_ONLY
+        or ANY in need.name.removesuffix(ANY)
+    ):
+        return ""
+    if need.name != ANY and need.name.endswith(ANY):
+        # a rule for that name would be one for a prefix
+        return ""
+    resource = f"{need.kind}:{need.name}"
+    policies = acl.policies if acl is not None else ()
+    same = [
+        entry
+        for policy in policies
+        if policy.policy_type == CUSTOM
+        for entry in policy.entries
+        if str(entry.resource) == resource
+    ]
+    if any(entry.decision == DENY or entry.source_ips for entry in same):
+        return f"; an administrator: `ogive acl list {shlex.quote(username)}`"
+    actions = ",".join([*(action for entry in same for action in entry.actions), need.actions[0]])
+    command = (
+        f"; an administrator: `ogive acl allow {shlex.quote(username)} "
+        f"{shlex.quote(resource)} {actions}`"
+    )
+    first, *others = (f"{action} to {_PURPOSE[action]}" for action in need.actions)
+    return f"{command} ({first}; or {', '.join(others)})" if others else command
+
 
 MAX_DECISIONS: Final = 50_000
 NO_CREDENTIALS: Final = "this server asks for credentials: access key and signature are missing"

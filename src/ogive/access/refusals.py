@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ogive.access.audit import MAX_LENGTH, shown
-from ogive.wire.acl import ACCESS_KEY
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
+from ogive.wire.signing import ACCESS_KEY
 
 log = logging.getLogger(__name__)
 

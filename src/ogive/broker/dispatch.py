@@ -8,20 +8,19 @@ from functools import partial
 from typing import Any, Final
 
 from ogive.access.audit import Entry, requester
-from ogive.broker import listings
-from ogive.broker.changes import CHANGES
-from ogive.broker.cold_reads import MAX_TRIES
-from ogive.broker.context import Context
-from ogive.broker.handlers.send_answer import fields_of_refusal, refuse_send
-from ogive.broker.pull_hold import LOOK_AGAIN_S
+from ogive.broker import large_replies
+from ogive.broker.off_loop_reads import MAX_TRIES
+from ogive.broker.pulls.long_polling import LOOK_AGAIN_S
 from ogive.broker.replies import Rejected, code_and_remark, refuse, reply
-from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Direct, Route
+from ogive.broker.routes import CHANGES, NOT_SUPPORTED, ROUTES, Direct, Route
+from ogive.broker.sends.send_answer import fields_of_refusal, refuse_send
+from ogive.broker.services import Context
 from ogive.errors import ConnectError, OgiveError, ResponseCode, StoreError
-from ogive.store.disk import Cold, Pieces, in_memory
+from ogive.store.file_reader import Cold, Pieces, in_memory
 from ogive.transport.connection import Connection
-from ogive.transport.turn import SLICE_S
+from ogive.transport.event_loop import SLICE_S
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import decode_header
+from ogive.wire.headers.codec import decode_header
 
 
 def dispatch(
@@ -149,7 +148,7 @@ async def _make(ctx: Context, connection: Connection, command: RemotingCommand) 
                 until_answered.callback(ctx.store.keep_nothing)
             tries += 1
             if cold is not None and not await _bring_in(
-                ctx, connection, command, cold, keeping=tries > listings.KEEP_AFTER
+                ctx, connection, command, cold, keeping=tries > large_replies.KEEP_AFTER
             ):
                 return True
 
@@ -198,7 +197,7 @@ def _slice(
     try:
         with (
             ctx.store.without_waiting(),
-            ctx.store.waiting() if tries >= listings.MAX_TRIES else nullcontext(),
+            ctx.store.waiting() if tries >= large_replies.MAX_TRIES else nullcontext(),
         ):
             for cold in listing:
                 if cold is not None:

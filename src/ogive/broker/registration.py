@@ -28,32 +28,26 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from ogive.broker.topics import TopicTable
+from ogive.broker.state.topic_table import TopicTable
 from ogive.errors import BrokerError, OgiveError, broker_error
 from ogive.transport.connection import Connection, connect, split_address
-from ogive.transport.tasks import watch
-from ogive.wire.acl import Credentials
-from ogive.wire.bodies import (
-    DataVersion,
-    RegisterBrokerBody,
-    TopicRouteData,
-    dumps,
-    kv_table_loads,
-    loads_object,
-)
+from ogive.transport.event_loop import watch
+from ogive.wire.bodies.configs import DataVersion
+from ogive.wire.bodies.json_fields import dumps, loads_object
+from ogive.wire.bodies.routes import RegisterBrokerBody, TopicRouteData
+from ogive.wire.bodies.stats import kv_table_loads
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import (
+from ogive.wire.headers.codec import Header, decode_header, encode_header
+from ogive.wire.headers.name_server import (
     GetRouteInfoRequest,
-    Header,
     QueryDataVersionRequest,
     QueryDataVersionResponse,
     RegisterBrokerRequest,
     UnregisterBrokerRequest,
-    decode_header,
-    encode_header,
 )
+from ogive.wire.signing import Credentials
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from ogive.errors import (
 from ogive.transport.connection import Connection
 from ogive.wire.codes import Flag
 from ogive.wire.command import RemotingCommand, encode_command
-from ogive.wire.headers import Header, encode_header
+from ogive.wire.headers.codec import Header, encode_header
 
 log = logging.getLogger(__name__)
 

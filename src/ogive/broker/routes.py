@@ -1,38 +1,225 @@
-"""Which handler serves which request code. This table is the whole list."""
+"""Which requests administer the broker, and what the log tells of each: see access/audit.py.
 
-from collections.abc import Awaitable, Callable
+Left out: 306 and 401, which change nothing here, and what consumers do all day: commits (15),
+locks, and messages that are sent back.
+
+Which handler serves which request code. This table is the whole list.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from ogive.broker.context import Context
-from ogive.broker.handlers import (
-    access,
-    admin,
-    ask_clients,
-    assignment,
-    cleaning,
-    clients,
-    groups,
-    locks,
-    offsets,
-    pull,
-    query,
-    queue_entries,
-    recall,
-    replies,
-    send,
-    send_back,
-    statistics,
-    topics,
-    transaction,
-)
-from ogive.store.disk import Pieces
+from ogive.access.audit import About, Change, Secret, State, named
+from ogive.access.user_table import user_of
+from ogive.broker.config import CHANGEABLE, setting_text
+from ogive.broker.handlers import admin, ask_clients, clients, groups, topics, users
+from ogive.broker.pulls import lookup, pull
+from ogive.broker.sends import reply_messages, send, send_back, transaction
+from ogive.broker.services import Context
+from ogive.store.file_reader import Pieces
 from ogive.transport.connection import Connection
-from ogive.wire import headers
+from ogive.wire.bodies.acls import USER_SUBJECT
+from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
+from ogive.wire.bodies.json_fields import dumps, loads_object
+from ogive.wire.bodies.stats import group_configs_loads, topic_configs_loads
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.frame import MAX_FRAME_BYTES
-from ogive.wire.headers import Header
+from ogive.wire.headers.admin import (
+    CleanExpiredQueuesRequest,
+    CleanUnusedTopicRequest,
+    CreateAclRequest,
+    CreateGroupListRequest,
+    CreateGroupRequest,
+    CreateTopicListRequest,
+    CreateTopicRequest,
+    CreateUserRequest,
+    DeleteAclRequest,
+    DeleteExpiredLogRequest,
+    DeleteGroupRequest,
+    DeleteTopicRequest,
+    DeleteUserRequest,
+    GetAclRequest,
+    GetAllGroupsRequest,
+    GetAllProducerInfoRequest,
+    GetAllTopicConfigRequest,
+    GetBrokerConfigRequest,
+    GetBrokerConsumeStatsRequest,
+    GetBrokerRuntimeInfoRequest,
+    GetGroupConfigRequest,
+    GetTopicConfigRequest,
+    GetTopicStatsRequest,
+    GetUserRequest,
+    InvokeGetConsumerStatusRequest,
+    ListAclsRequest,
+    ListUsersRequest,
+    QueryAssignmentRequest,
+    QueryConsumeQueueRequest,
+    QueryConsumeTimeSpanRequest,
+    QuerySubscriptionByConsumerRequest,
+    QueryTopicConsumeByWhoRequest,
+    QueryTopicsByConsumerRequest,
+    SetMessageRequestModeRequest,
+    UpdateAclRequest,
+    UpdateBrokerConfigRequest,
+    UpdateGroupForbiddenRequest,
+    UpdateUserRequest,
+    ViewBrokerStatsRequest,
+)
+from ogive.wire.headers.clients import (
+    CheckClientConfigRequest,
+    ConsumeMessageDirectlyRequest,
+    GetConsumerConnectionListRequest,
+    GetConsumerListRequest,
+    GetConsumerRunningInfoRequest,
+    GetConsumeStatsRequest,
+    GetProducerConnectionListRequest,
+    LockBatchRequest,
+    UnlockBatchRequest,
+    UnregisterClientRequest,
+)
+from ogive.wire.headers.codec import Header
+from ogive.wire.headers.name_server import GetBrokerSystemTopicListRequest
+from ogive.wire.headers.pull import (
+    CloneGroupOffsetRequest,
+    GetEarliestStoreTimeRequest,
+    GetMaxOffsetRequest,
+    GetMinOffsetRequest,
+    QueryConsumerOffsetRequest,
+    QueryMessageRequest,
+    ResetOffsetRequest,
+    SearchOffsetRequest,
+    UpdateConsumerOffsetRequest,
+    ViewMessageRequest,
+)
+from ogive.wire.headers.send import (
+    RecallMessageRequest,
+    SendReplyMessageRequest,
+    SendReplyMessageRequestV2,
+)
+
+
+def _topics_of(command: RemotingCommand) -> About:
+    return {"topic": tuple(config.name for config in topic_configs_loads(command.body))}
+
+
+def _group_of(command: RemotingCommand) -> About:
+    return {"group": (SubscriptionGroupConfig.from_json(loads_object(command.body)).name,)}
+
+
+def _groups_of(command: RemotingCommand) -> About:
+    return {"group": tuple(config.name for config in group_configs_loads(command.body))}
+
+
+def _nothing(command: RemotingCommand) -> About:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    """Those of one of many topics or groups: compared as they are, and a text only where it is
+    told.
+    """
+
+    config: TopicConfig | SubscriptionGroupConfig
+
+    def __str__(self) -> str:
+        return dumps(self.config.to_json()).decode()
+
+
+# --- before and after -----------------------------------------------------------------------------
+
+
+def _topics(ctx: Context, about: About) -> State:
+    return _settings(about.get("topic", ()), ctx.topics.get)
+
+
+def _groups(ctx: Context, about: About) -> State:
+    return _settings(about.get("group", ()), ctx.groups.get)
+
+
+def _readable(ctx: Context, about: About) -> State:
+    (group,), (topic,) = about.get("group", ("",)), about.get("topic", ("",))
+    return {"readable": ctx.groups.may_read(group, topic)}
+
+
+def _settings(names: Iterable[str], get: Callable[[str], Any]) -> State:
+    """The settings of one thing each for itself, those of several as one text for each."""
+    configs = {name: _Settings(config) for name in names if (config := get(name)) is not None}
+    if len(configs) == 1:
+        (only,) = configs.values()
+        return only.config.to_json()
+    return configs
+
+
+def _offsets(ctx: Context, about: About) -> State:
+    """Of the group that is put elsewhere: in the topic that is named, or in all."""
+    (group,) = about.get("to group") or about.get("group") or ("",)
+    topics = about.get("topic") or ctx.offsets.topics_of(group)
+    return {
+        f"{topic}/{queue_id}": offset
+        for topic in topics
+        for queue_id, offset in sorted(ctx.offsets.queues_of(group, topic).items())
+    }
+
+
+def _user(ctx: Context, about: About) -> State:
+    user = None if ctx.guard is None else ctx.guard.table.users.get(*about.get("user", ("",)))
+    return (
+        {}
+        if user is None
+        else {"type": user.user_type, "status": user.status, "password": Secret(user.password)}
+    )
+
+
+def _rules(ctx: Context, about: About) -> State:
+    (subject,) = about.get("subject", ("",))
+    acl = None if ctx.guard is None else ctx.guard.table.acls.get(USER_SUBJECT + user_of(subject))
+    return {
+        f"{policy.policy_type}/{entry.resource}": " ".join(
+            [entry.decision, ",".join(entry.actions), *map(str, entry.source_ips)]
+        )
+        for policy in (acl.policies if acl is not None else ())
+        for entry in policy.entries
+    }
+
+
+def _configuration(ctx: Context, about: About) -> State:
+    return {name: setting_text(ctx.config, name) for name in CHANGEABLE}
+
+
+C: Final = RequestCode
+
+CHANGES: Final[dict[int, Change[Context]]] = {
+    C.UPDATE_AND_CREATE_TOPIC: Change("create or change", named(topic="topic"), _topics),
+    C.UPDATE_AND_CREATE_TOPIC_LIST: Change("create or change", _topics_of, _topics),
+    C.DELETE_TOPIC_IN_BROKER: Change("delete", named(topic="topic"), _topics),
+    C.CLEAN_UNUSED_TOPIC: Change("remove what is left of deleted topics", _nothing),
+    C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: Change("create or change", _group_of, _groups),
+    C.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: Change("create or change", _groups_of, _groups),
+    C.DELETE_SUBSCRIPTIONGROUP: Change("delete", named(group="groupName"), _groups),
+    C.UPDATE_AND_GET_GROUP_FORBIDDEN: Change(
+        "set the right to read of", named(group="group", topic="topic"), _readable
+    ),
+    C.INVOKE_BROKER_TO_RESET_OFFSET: Change(
+        "reset the offsets of", named(group="group", topic="topic"), _offsets
+    ),
+    C.CLONE_GROUP_OFFSET: Change(
+        "copy the offsets of",
+        named(**{"group": "srcGroup", "to group": "destGroup", "topic": "topic"}),
+        _offsets,
+    ),
+    C.UPDATE_BROKER_CONFIG: Change("change the broker's settings", _nothing, _configuration),
+    C.DELETE_EXPIRED_COMMITLOG: Change("remove old messages at any hour", _nothing),
+    C.AUTH_CREATE_USER: Change("create", named(user="username"), _user),
+    C.AUTH_UPDATE_USER: Change("change", named(user="username"), _user),
+    C.AUTH_DELETE_USER: Change("delete", named(user="username"), _user),
+    C.AUTH_CREATE_ACL: Change("allow or deny", named(subject="subject"), _rules),
+    C.AUTH_UPDATE_ACL: Change("allow or deny", named(subject="subject"), _rules),
+    C.AUTH_DELETE_ACL: Change("remove rules of", named(subject="subject"), _rules),
+}
+
 
 H = TypeVar("H", bound=Header)
 
@@ -82,69 +269,69 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: Direct(send_back.handle),
     RequestCode.END_TRANSACTION: Direct(transaction.end),
     **_table(
-        Route(headers.RecallMessageRequest, recall.handle),
-        Route(headers.SendReplyMessageRequest, replies.handle, max_body_bytes=MAX_FRAME_BYTES),
-        Route(headers.SendReplyMessageRequestV2, replies.handle, max_body_bytes=MAX_FRAME_BYTES),
-        Route(headers.QueryConsumerOffsetRequest, offsets.query_consumer_offset),
-        Route(headers.UpdateConsumerOffsetRequest, offsets.update_consumer_offset),
-        Route(headers.SearchOffsetRequest, offsets.search_offset),
-        Route(headers.GetMaxOffsetRequest, offsets.max_offset),
-        Route(headers.GetMinOffsetRequest, offsets.min_offset),
-        Route(headers.GetEarliestStoreTimeRequest, offsets.earliest_store_time),
-        Route(headers.ResetOffsetRequest, offsets.reset, listing=True),
-        Route(headers.CloneGroupOffsetRequest, offsets.clone, listing=True),
-        Route(headers.ViewMessageRequest, offsets.view_message),
-        Route(headers.QueryMessageRequest, query.query),
-        Route(headers.UnregisterClientRequest, clients.unregister),
-        Route(headers.GetConsumerListRequest, clients.consumer_list),
-        Route(headers.CheckClientConfigRequest, clients.check_config, max_body_bytes=LONG_BODY),
-        Route(headers.LockBatchRequest, locks.lock, max_body_bytes=LONG_BODY),
-        Route(headers.UnlockBatchRequest, locks.unlock, max_body_bytes=LONG_BODY),
-        Route(headers.CreateTopicRequest, topics.create),
-        Route(headers.DeleteTopicRequest, topics.delete),
-        Route(headers.GetAllTopicConfigRequest, topics.show_all, listing=True),
-        Route(headers.GetTopicConfigRequest, topics.show),
-        Route(headers.GetBrokerSystemTopicListRequest, topics.show_system_topics, listing=True),
-        Route(headers.GetTopicStatsRequest, topics.statistics, listing=True),
-        Route(headers.QueryTopicConsumeByWhoRequest, topics.who_consumes, listing=True),
-        Route(headers.CreateGroupRequest, groups.create),
-        Route(headers.DeleteGroupRequest, groups.delete),
-        Route(headers.GetAllGroupsRequest, groups.show_all, listing=True),
-        Route(headers.GetGroupConfigRequest, groups.show),
-        Route(headers.UpdateGroupForbiddenRequest, groups.forbid_or_allow),
-        Route(headers.UpdateBrokerConfigRequest, admin.update_config),
-        Route(headers.GetBrokerConfigRequest, admin.show_config),
-        Route(headers.GetBrokerRuntimeInfoRequest, admin.show_runtime_info, listing=True),
-        Route(headers.GetConsumerConnectionListRequest, admin.show_consumers, listing=True),
-        Route(headers.GetProducerConnectionListRequest, admin.show_producers, listing=True),
-        Route(headers.GetConsumeStatsRequest, admin.consume_stats, listing=True),
-        Route(headers.CreateUserRequest, access.create_user),
-        Route(headers.UpdateUserRequest, access.update_user),
-        Route(headers.DeleteUserRequest, access.delete_user),
-        Route(headers.GetUserRequest, access.show_user),
-        Route(headers.ListUsersRequest, access.list_users, listing=True),
-        Route(headers.CreateAclRequest, access.create_acl, max_body_bytes=LONG_BODY),
-        Route(headers.UpdateAclRequest, access.update_acl, max_body_bytes=LONG_BODY),
-        Route(headers.DeleteAclRequest, access.delete_acl),
-        Route(headers.GetAclRequest, access.show_acl),
-        Route(headers.ListAclsRequest, access.list_acls, listing=True),
-        Route(headers.CreateTopicListRequest, topics.create_all, max_body_bytes=LONG_BODY),
-        Route(headers.QueryTopicsByConsumerRequest, topics.topics_of_group, listing=True),
-        Route(headers.QuerySubscriptionByConsumerRequest, topics.subscription_of_group),
-        Route(headers.CleanUnusedTopicRequest, topics.clean_unused, listing=True),
-        Route(headers.DeleteExpiredLogRequest, cleaning.delete_expired_log),
-        Route(headers.CleanExpiredQueuesRequest, cleaning.clean_expired_queues),
-        Route(headers.CreateGroupListRequest, groups.create_all, max_body_bytes=LONG_BODY),
-        Route(headers.GetConsumerRunningInfoRequest, ask_clients.running_info),
-        Route(headers.ConsumeMessageDirectlyRequest, ask_clients.consume_directly),
-        Route(headers.InvokeGetConsumerStatusRequest, ask_clients.consumer_status),
-        Route(headers.GetAllProducerInfoRequest, ask_clients.show_all_producers, listing=True),
-        Route(headers.ViewBrokerStatsRequest, statistics.view),
-        Route(headers.GetBrokerConsumeStatsRequest, statistics.consume_stats_of_all, listing=True),
-        Route(headers.QueryConsumeTimeSpanRequest, statistics.consume_time_spans, listing=True),
-        Route(headers.QueryConsumeQueueRequest, queue_entries.show, listing=True),
-        Route(headers.QueryAssignmentRequest, assignment.query),
-        Route(headers.SetMessageRequestModeRequest, assignment.set_mode),
+        Route(RecallMessageRequest, send_back.recall),
+        Route(SendReplyMessageRequest, reply_messages.handle, max_body_bytes=MAX_FRAME_BYTES),
+        Route(SendReplyMessageRequestV2, reply_messages.handle, max_body_bytes=MAX_FRAME_BYTES),
+        Route(QueryConsumerOffsetRequest, groups.query_consumer_offset),
+        Route(UpdateConsumerOffsetRequest, groups.update_consumer_offset),
+        Route(SearchOffsetRequest, groups.search_offset),
+        Route(GetMaxOffsetRequest, groups.max_offset),
+        Route(GetMinOffsetRequest, groups.min_offset),
+        Route(GetEarliestStoreTimeRequest, groups.earliest_store_time),
+        Route(ResetOffsetRequest, groups.reset, listing=True),
+        Route(CloneGroupOffsetRequest, groups.clone, listing=True),
+        Route(ViewMessageRequest, groups.view_message),
+        Route(QueryMessageRequest, lookup.query),
+        Route(UnregisterClientRequest, clients.unregister),
+        Route(GetConsumerListRequest, clients.consumer_list),
+        Route(CheckClientConfigRequest, clients.check_config, max_body_bytes=LONG_BODY),
+        Route(LockBatchRequest, clients.lock, max_body_bytes=LONG_BODY),
+        Route(UnlockBatchRequest, clients.unlock, max_body_bytes=LONG_BODY),
+        Route(CreateTopicRequest, topics.create),
+        Route(DeleteTopicRequest, topics.delete),
+        Route(GetAllTopicConfigRequest, topics.show_all, listing=True),
+        Route(GetTopicConfigRequest, topics.show),
+        Route(GetBrokerSystemTopicListRequest, topics.show_system_topics, listing=True),
+        Route(GetTopicStatsRequest, topics.statistics, listing=True),
+        Route(QueryTopicConsumeByWhoRequest, topics.who_consumes, listing=True),
+        Route(CreateGroupRequest, groups.create),
+        Route(DeleteGroupRequest, groups.delete),
+        Route(GetAllGroupsRequest, groups.show_all, listing=True),
+        Route(GetGroupConfigRequest, groups.show),
+        Route(UpdateGroupForbiddenRequest, groups.forbid_or_allow),
+        Route(UpdateBrokerConfigRequest, admin.update_config),
+        Route(GetBrokerConfigRequest, admin.show_config),
+        Route(GetBrokerRuntimeInfoRequest, admin.show_runtime_info, listing=True),
+        Route(GetConsumerConnectionListRequest, admin.show_consumers, listing=True),
+        Route(GetProducerConnectionListRequest, admin.show_producers, listing=True),
+        Route(GetConsumeStatsRequest, admin.consume_stats, listing=True),
+        Route(CreateUserRequest, users.create_user),
+        Route(UpdateUserRequest, users.update_user),
+        Route(DeleteUserRequest, users.delete_user),
+        Route(GetUserRequest, users.show_user),
+        Route(ListUsersRequest, users.list_users, listing=True),
+        Route(CreateAclRequest, users.create_acl, max_body_bytes=LONG_BODY),
+        Route(UpdateAclRequest, users.update_acl, max_body_bytes=LONG_BODY),
+        Route(DeleteAclRequest, users.delete_acl),
+        Route(GetAclRequest, users.show_acl),
+        Route(ListAclsRequest, users.list_acls, listing=True),
+        Route(CreateTopicListRequest, topics.create_all, max_body_bytes=LONG_BODY),
+        Route(QueryTopicsByConsumerRequest, topics.topics_of_group, listing=True),
+        Route(QuerySubscriptionByConsumerRequest, topics.subscription_of_group),
+        Route(CleanUnusedTopicRequest, topics.clean_unused, listing=True),
+        Route(DeleteExpiredLogRequest, admin.delete_expired_log),
+        Route(CleanExpiredQueuesRequest, admin.clean_expired_queues),
+        Route(CreateGroupListRequest, groups.create_all, max_body_bytes=LONG_BODY),
+        Route(GetConsumerRunningInfoRequest, ask_clients.running_info),
+        Route(ConsumeMessageDirectlyRequest, ask_clients.consume_directly),
+        Route(InvokeGetConsumerStatusRequest, ask_clients.consumer_status),
+        Route(GetAllProducerInfoRequest, ask_clients.show_all_producers, listing=True),
+        Route(ViewBrokerStatsRequest, admin.view),
+        Route(GetBrokerConsumeStatsRequest, admin.consume_stats_of_all, listing=True),
+        Route(QueryConsumeTimeSpanRequest, admin.consume_time_spans, listing=True),
+        Route(QueryConsumeQueueRequest, lookup.show, listing=True),
+        Route(QueryAssignmentRequest, clients.query),
+        Route(SetMessageRequestModeRequest, clients.set_mode),
     ),
 }
 
@@ -152,8 +339,6 @@ ROUTES: Final[dict[int, Route[Any] | Direct]] = {
 def _reasons(reason: str, *codes: RequestCode) -> dict[RequestCode, str]:
     return dict.fromkeys(codes, reason)
 
-
-C: Final = RequestCode
 
 NOT_SUPPORTED: Final[dict[RequestCode, str]] = {
     **_reasons(

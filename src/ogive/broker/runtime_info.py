@@ -11,12 +11,12 @@ import shutil
 from collections.abc import Mapping
 from typing import Final
 
-from ogive.broker.context import Context
-from ogive.broker.retention import disk_used
-from ogive.broker.stats import Traffic
+from ogive.broker.maintenance import disk_used
+from ogive.broker.services import Context
+from ogive.broker.traffic import Traffic
 from ogive.model import SCHEDULE_TOPIC, TRACE_TOPIC
-from ogive.store.model import StoreStats
-from ogive.store.store import MessageStore
+from ogive.store.message_store import MessageStore
+from ogive.store.types import StoreStats
 from ogive.version import __version__
 from ogive.wire.codes import OWN_VERSION_FIGURE, VERSION, version_name
 from ogive.wire.message import decode_stored
@@ -238,7 +238,7 @@ def settings(ctx: Context) -> Mapping[str, object]:
         "traceOn": _java(True),
         # it comes with the first trace
         "traceTopicEnable": _java(False),
-        # how 222 works here, see handlers/offsets.py
+        # how 222 works here, see handlers/groups.py
         "useServerSideResetOffset": _java(True),
         "useTLS": _java(config.tls is not None),
     }

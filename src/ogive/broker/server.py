@@ -9,43 +9,41 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from ogive.access.guard import Guard
-from ogive.access.needs import to_send
-from ogive.access.table import AccessTable
-from ogive.broker.clients import Client, ClientTable
-from ogive.broker.cold_reads import ColdReads
+from ogive.access.permissions import to_send
+from ogive.access.user_table import AccessTable
 from ogive.broker.config import LOOPBACK, BrokerConfig, ip_of, is_host_name
-from ogive.broker.context import Context
+from ogive.broker.deferred.delay_levels import Schedule
+from ogive.broker.deferred.timers import Timers
 from ogive.broker.dispatch import dispatch
-from ogive.broker.duplicates import Duplicates
-from ogive.broker.handlers.batch_run import take_batches
 from ogive.broker.handlers.clients import notify_members
-from ogive.broker.handlers.send import own_properties
-from ogive.broker.handlers.send_answer import answer_template, message_id_format
-from ogive.broker.handlers.send_run import take_sends
-from ogive.broker.handlers.transaction_run import take_transactions
-from ogive.broker.locks import QueueLocks
-from ogive.broker.metrics import metrics
-from ogive.broker.opening import Machine, Opened, open_all
-from ogive.broker.pull_hold import PullHolds, SlowReaders
+from ogive.broker.maintenance import Retention, Scrubbing, disk_used
+from ogive.broker.metrics_page import metrics
+from ogive.broker.off_loop_reads import ColdReads
+from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
 from ogive.broker.registration import Dial, Registration
-from ogive.broker.retention import Retention, disk_used
-from ogive.broker.saving import ProgressSaver
-from ogive.broker.schedule import Schedule
-from ogive.broker.scrubbing import Scrubbing
-from ogive.broker.stats import SAMPLE_S, Traffic
-from ogive.broker.timers import Timers
-from ogive.broker.transaction_checks import TransactionChecks
+from ogive.broker.sends.batch_run import take_batches
+from ogive.broker.sends.duplicates import Duplicates
+from ogive.broker.sends.send import own_properties
+from ogive.broker.sends.send_answer import answer_template, message_id_format
+from ogive.broker.sends.send_run import take_sends
+from ogive.broker.sends.transaction_run import take_transactions
+from ogive.broker.services import Context
+from ogive.broker.startup import Machine, Opened, open_all
+from ogive.broker.state.client_table import Client, ClientTable
+from ogive.broker.state.config_table import ProgressSaver
+from ogive.broker.state.queue_locks import QueueLocks
+from ogive.broker.traffic import SAMPLE_S, Traffic
+from ogive.broker.transactions.checks import TransactionChecks
 from ogive.errors import IllegalStateError, OgiveError, StoreError
 from ogive.model import WAITING_TOPICS, PropertyName
 from ogive.native import build
 from ogive.store.clock import now_ms
-from ogive.store.model import QueueKey
-from ogive.store.store import MessageStore
+from ogive.store.message_store import MessageStore
+from ogive.store.types import QueueKey
 from ogive.transport.connection import Connection, join_address
-from ogive.transport.http import Page
-from ogive.transport.prometheus import CONTENT_TYPE
+from ogive.transport.event_loop import cancel_all, every
+from ogive.transport.monitoring import CONTENT_TYPE, Page
 from ogive.transport.server import Server, ServerConnection
-from ogive.transport.tasks import cancel_all, every
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import decode_stored, encode_host, raw_property
 

@@ -1,8 +1,158 @@
-"""The options of the commands about topics, groups, brokers and stores."""
+"""The options of user, acl and context.
+
+The options of the commands about topics, groups, brokers and stores.
+"""
 
 from typing import Final
 
-from ogive.cli.options import Commands, add_cluster, add_command, add_group, add_json, add_yes
+from ogive.cli.options import (
+    Commands,
+    add_cluster,
+    add_command,
+    add_group,
+    add_json,
+    add_secrets,
+    add_yes,
+)
+
+
+def user(commands: Commands) -> None:
+    users = add_group(
+        commands, "user", "list, create, change and delete users of a broker with access control"
+    )
+    command = add_command(users, "list", "user_commands:list_users", "list the users")
+    add_cluster(command)
+    add_json(command)
+    how = "Asks for the password, or takes it from the first line of standard input."
+    command = add_command(users, "create", "user_commands:create_user", "create a user", how)
+    command.add_argument("user", metavar="NAME")
+    command.add_argument(
+        "--super", dest="super_user", action="store_true", help="the user may do everything"
+    )
+    add_cluster(command)
+    add_json(command)
+    command = add_command(users, "update", "user_commands:update_user", "change a user", how)
+    command.add_argument("user", metavar="NAME")
+    command.add_argument("--password", action="store_true", help="give a new password")
+    kind, state = command.add_mutually_exclusive_group(), command.add_mutually_exclusive_group()
+    kind.add_argument(
+        "--super", dest="super_user", action="store_true", default=None, help="may do everything"
+    )
+    kind.add_argument(
+        "--normal",
+        dest="super_user",
+        action="store_false",
+        default=None,
+        help="may do what rules allow",
+    )
+    state.add_argument(
+        "--enable", dest="enabled", action="store_true", default=None, help="unlock the user"
+    )
+    state.add_argument(
+        "--disable", dest="enabled", action="store_false", default=None, help="lock the user out"
+    )
+    add_cluster(command)
+    add_json(command)
+    command = add_command(
+        users, "delete", "user_commands:delete_user", "delete a user and all rules for them"
+    )
+    command.add_argument("user", metavar="NAME")
+    add_yes(command)
+    add_cluster(command)
+    add_json(command)
+
+
+def acl(commands: Commands) -> None:
+    rules = add_group(commands, "acl", "list, create and delete access rules")
+    command = add_command(rules, "list", "user_commands:list_rules", "list the rules")
+    command.add_argument("user", metavar="NAME", nargs="?", help="only of this user")
+    add_cluster(command)
+    add_json(command)
+    for word, what in (
+        ("allow", "let a user do something"),
+        ("deny", "forbid a user something that a wider rule allows"),
+    ):
+        command = add_command(
+            rules,
+            word,
+            f"user_commands:{word}",
+            what,
+            "The most specific matching rule decides: a name before a prefix before a whole kind. "
+            "What no rule allows is denied. "
+            "There is one rule for each user and resource: a new one takes the place of the old "
+            "one, so name all actions.",
+        )
+        command.add_argument("user", metavar="NAME")
+        command.add_argument(
+            "resource",
+            metavar="RESOURCE",
+            help="Topic:Orders, Group:billing, a prefix such as 'Topic:Ord*', 'Cluster:*', or '*'",
+        )
+        command.add_argument(
+            "actions",
+            metavar="ACTIONS",
+            help="of Pub, Sub, Create, Update, Delete, Get, List, All; several joined by commas",
+        )
+        command.add_argument(
+            "--from",
+            dest="source_ips",
+            action="append",
+            default=[],
+            metavar="NETWORK",
+            help="only from this address or network; repeatable",
+        )
+        add_cluster(command)
+        add_json(command)
+    command = add_command(
+        rules, "delete", "user_commands:delete_rules", "delete the rules of a user"
+    )
+    command.add_argument("user", metavar="NAME")
+    command.add_argument(
+        "resource",
+        metavar="RESOURCE",
+        nargs="?",
+        help="only on this resource, as shown by `ogive acl list`; without it all rules, after a "
+        "question",
+    )
+    add_yes(command)
+    add_cluster(command)
+    add_json(command)
+
+
+def context(commands: Commands) -> None:
+    contexts = add_group(
+        commands,
+        "context",
+        "give clusters names, and choose the one that commands use",
+        "Contexts are kept in ogive/contexts.json under XDG_CONFIG_HOME or ~/.config. "
+        "OGIVE_CONTEXT chooses one for a single command.",
+    )
+    command = add_command(
+        contexts, "list", "connect:list_contexts", "list the contexts; * marks the one in use"
+    )
+    add_json(command)
+    command = add_command(
+        contexts,
+        "add",
+        "connect:add_context",
+        "add a context, or replace it as a whole",
+        "The first one is used at once.",
+    )
+    command.add_argument("context", metavar="NAME")
+    command.add_argument(
+        "-n",
+        "--name-server",
+        required=True,
+        metavar="HOST:PORT",
+        help="name servers, separated by ';'",
+    )
+    add_secrets(command)
+    command.add_argument("--use", action="store_true", help="use it from now on")
+    command = add_command(contexts, "use", "connect:use_context", "use a context from now on")
+    command.add_argument("context", metavar="NAME")
+    command = add_command(contexts, "remove", "connect:remove_context", "remove a context")
+    command.add_argument("context", metavar="NAME")
+
 
 # these two are copies of ogive.client.admin's, which takes too long to load for a help text
 PERMISSIONS: Final = ("rw", "r", "w")
@@ -16,7 +166,10 @@ RETRY_LIMIT: Final = (
 def topic(commands: Commands) -> None:
     topics = add_group(commands, "topic", "list, show, create, change and delete topics")
     command = add_command(
-        topics, "list", "topics:list_topics", "list the topics with their queues and messages"
+        topics,
+        "list",
+        "topic_commands:list_topics",
+        "list the topics with their queues and messages",
     )
     command.add_argument(
         "--all", "--system", action="store_true", help="also system, retry and dead-letter topics"
@@ -26,7 +179,7 @@ def topic(commands: Commands) -> None:
     command = add_command(
         topics,
         "create",
-        "topics:create_topic",
+        "topic_commands:create_topic",
         "create a topic; refused if it exists with other settings",
     )
     command.add_argument("topic", help="letters, digits, - and _")
@@ -65,7 +218,7 @@ def topic(commands: Commands) -> None:
     command = add_command(
         topics,
         "update",
-        "topic_update:run",
+        "topic_commands:update_topic",
         "change a topic's number of queues, permission or type",
         "Settings that are not given stay as they are. To remove queues without loss, lower "
         "--write-queues first, and --read-queues once "
@@ -92,7 +245,7 @@ def topic(commands: Commands) -> None:
     command = add_command(
         topics,
         "show",
-        "topics:show_topic",
+        "topic_commands:show_topic",
         "show a topic's settings, brokers, queues and the groups that consume it",
     )
     command.add_argument("topic")
@@ -101,7 +254,7 @@ def topic(commands: Commands) -> None:
     command = add_command(
         topics,
         "delete",
-        "topics:delete_topic",
+        "topic_commands:delete_topic",
         "delete a topic with all its messages, on every broker",
     )
     command.add_argument("topic")
@@ -115,7 +268,10 @@ def group(commands: Commands) -> None:
         commands, "group", "list, show, create, change, move and delete consumer groups"
     )
     command = add_command(
-        groups, "list", "groups:list_groups", "list the consumer groups with their members and lag"
+        groups,
+        "list",
+        "group_commands:list_groups",
+        "list the consumer groups with their members and lag",
     )
     command.add_argument("--all", action="store_true", help="also the brokers' own groups")
     add_cluster(command)
@@ -123,7 +279,7 @@ def group(commands: Commands) -> None:
     command = add_command(
         groups,
         "show",
-        "groups:show_group",
+        "group_commands:show_group",
         "show a group's settings, members, subscriptions and progress",
     )
     command.add_argument("group")
@@ -132,7 +288,7 @@ def group(commands: Commands) -> None:
     command = add_command(
         groups,
         "create",
-        "groups:create_group",
+        "group_commands:create_group",
         "create a group; refused if it exists with other settings",
         "Not required: the first member of a group creates it, too.",
     )
@@ -152,7 +308,7 @@ def group(commands: Commands) -> None:
     command = add_command(
         groups,
         "update",
-        "groups:update_group",
+        "group_commands:update_group",
         "change a group",
         "Settings that are not given stay as they are.",
     )
@@ -202,7 +358,7 @@ def group(commands: Commands) -> None:
     command = add_command(
         groups,
         "reset",
-        "groups:reset_group",
+        "group_commands:reset_group",
         "move a group to another place in a topic: its start, its end, a time, or an offset of one "
         "queue",
         "Members may be online: they continue at the new place within seconds. Shows the change "
@@ -234,7 +390,7 @@ def group(commands: Commands) -> None:
     command = add_command(
         groups,
         "skip",
-        "groups:skip_backlog",
+        "group_commands:skip_backlog",
         "make a group skip all messages that it has not consumed in a topic",
         "The same as `reset --to latest`. Shows the change and asks first.",
     )
@@ -247,7 +403,7 @@ def group(commands: Commands) -> None:
     command = add_command(
         groups,
         "clone",
-        "groups:clone_group",
+        "group_commands:clone_group",
         "put a group where another one stands in a topic",
         "In those queues in which the other has a place. Members may be online. Shows the change "
         "and asks first where messages would be "
@@ -267,7 +423,7 @@ def group(commands: Commands) -> None:
     command = add_command(
         groups,
         "delete",
-        "groups:delete_group",
+        "group_commands:delete_group",
         "delete a group that has no members online",
         "Its retry and dead-letter topics stay.",
     )
@@ -283,13 +439,15 @@ def broker(commands: Commands) -> None:
     command = add_command(
         brokers,
         "list",
-        "brokers:list_brokers",
+        "broker_commands:list_brokers",
         "list the brokers with their rates and totals",
         "Exit code 1: one of them does not answer.",
     )
     add_cluster(command)
     add_json(command)
-    command = add_command(brokers, "show", "brokers:show_broker", "show all figures of a broker")
+    command = add_command(
+        brokers, "show", "broker_commands:show_broker", "show all figures of a broker"
+    )
     command.add_argument("broker", metavar="NAME", help="its name, or HOST:PORT")
     add_cluster(command)
     add_json(command)
@@ -299,7 +457,7 @@ def lag(commands: Commands) -> None:
     command = add_command(
         commands,
         "lag",
-        "lag:run",
+        "group_commands:show_lag",
         "show how far a consumer group is behind, queue by queue",
         "OFFSET is the next message for the group, END the next one for the queue, LAG the "
         "difference, MEMBER the client that holds the "
@@ -325,7 +483,7 @@ def check(commands: Commands) -> None:
     command = add_command(
         checks,
         "lag",
-        "check:lag",
+        "group_commands:check_lag",
         "test that a group is not too far behind",
         "Exit code 0: within the limit; 3: above it; 1: unknown, because a broker is away, no "
         "member is online, or the group "
@@ -355,7 +513,7 @@ def store(commands: Commands) -> None:
     command = add_command(
         stores,
         "verify",
-        "store:verify",
+        "broker_commands:verify",
         "read everything in a broker's directory and say what is damaged; changes nothing",
         "Exit code 0: nothing is wrong; 3: something is; 1: it cannot be checked, for example "
         "because a broker is using it.",
@@ -365,7 +523,7 @@ def store(commands: Commands) -> None:
     command = add_command(
         stores,
         "repair",
-        "store:repair",
+        "broker_commands:repair",
         "rebuild everything but the messages themselves: queues and index from the messages, "
         "tables from their backups",
         "Deletes no readable message. Exit code 0: all is well now; 3: messages are lost; 1: it "

@@ -39,7 +39,7 @@ def run(arguments: Sequence[str]) -> int:
 
         return asyncio.run(code)
     except OgiveError as exc:
-        from ogive.cli.advice import way_out
+        from ogive.cli.connect import way_out
 
         # a server may have had a word in it
         text, advice = harmless_text(str(exc)), way_out(exc, options)

@@ -16,9 +16,9 @@ from typing import Any, Final, TypeVar
 
 from ogive.errors import InvalidOption
 from ogive.harmless import is_line
-from ogive.wire.acl import Credentials
 from ogive.wire.java_properties import parse_properties
 from ogive.wire.numbers import parse_long
+from ogive.wire.signing import Credentials
 
 V = TypeVar("V")
 

@@ -1,20 +1,250 @@
-"""How a command reaches a cluster: name servers, credentials, TLS."""
+"""Looks at files that may be closed to this user.
+
+What a user of the command line can do about an error that a library can only describe.
+
+``ogive context ...``: named clusters, so that an address need not be typed each time.
+
+They are kept in ``ogive/contexts.json`` in the user's configuration directory (XDG_CONFIG_HOME,
+else ~/.config). Secrets are not: a context names the file that holds them.
+
+How a command reaches a cluster: name servers, credentials, TLS.
+"""
 
 import argparse
+import json
 import os
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from ogive.cli import contexts
+from ogive.access.guard import NO_CREDENTIALS, NOBODY_KNOWN
+from ogive.cli.config_file import blamed
 from ogive.cli.logs import say_once
-from ogive.client.config import ClientConfig
-from ogive.client.credentials import read_credentials, trusting
-from ogive.errors import InvalidOption
+from ogive.cli.output import print_json, print_table
+from ogive.client.config import ClientConfig, parse_name_servers
+from ogive.client.credential_files import read_credentials, trusting
+from ogive.errors import InvalidOption, NoNameServer, NoPermission, NotANameServer, OgiveError
+from ogive.transport.connection import NO_CERTIFICATE
+
+
+def is_there(path: Path) -> bool:
+    """Path.exists(), which raises where this user may not look.
+
+    What cannot be seen is not there: whoever needs it says why not.
+    """
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
+def way_out(error: OgiveError, options: argparse.Namespace) -> str:
+    """The options or settings to look at, as a sentence; empty where the error says all there is to
+    say.
+    """
+    if isinstance(error, InvalidOption) and getattr(options, "in_file", None):
+        return blamed(str(error), options)
+    if not hasattr(options, "name_server"):
+        # a command that goes to no cluster
+        return ""
+    if isinstance(error, NotANameServer):
+        return "Name it with -n HOST:PORT."
+    if isinstance(error, NoNameServer):
+        found = place(options)
+        if NO_CERTIFICATE in str(error):
+            return (
+                f"Check {found.certfile}." if found.certfile else "Show one with --certfile FILE."
+            )
+        if found.tls:
+            authorities = f"the authorities{f' in {found.cafile}' if found.cafile else ''}"
+            return f"Check the address (-n HOST:PORT){source(options)} and {authorities}."
+        return (
+            f"Start one with `ogive up`, or name another with -n HOST:PORT{source(options)}; "
+            "one with TLS needs --cafile FILE."
+        )
+    if isinstance(error, NoPermission) and NO_CREDENTIALS in str(error):
+        return "Give them with --credentials FILE."
+    if isinstance(error, NoPermission) and NOBODY_KNOWN in str(error):
+        return f"Check both keys in {place(options).credentials}."
+    return ""
+
+
+MAX_FILE_BYTES: Final = 256 * 1024
+MAX_NAME: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """One cluster: its name servers, and the files with credentials, authorities and a certificate
+    of one's own, if it asks for them.
+    """
+
+    name_server: str
+    credentials: str | None = None
+    cafile: str | None = None
+    certfile: str | None = None
+    keyfile: str | None = None
+
+    @property
+    def tls(self) -> bool:
+        return self.cafile is not None or self.certfile is not None
+
+
+@dataclass(slots=True)
+class Contexts:
+    """All of them, and the one in use."""
+
+    contexts: dict[str, Context]
+    current: str | None = None
+
+    def get(self, name: str, source: str = "") -> Context:
+        """*source*: where the name is from, if no argument of the command. Raises InvalidOption."""
+        if name not in self.contexts:
+            known = ", ".join(sorted(self.contexts)) or "none"
+            raise InvalidOption(
+                f"there is no context {name!r}{source}; known: {known}. `ogive context add {name} "
+                "--name-server HOST:PORT` makes it"
+            )
+        return self.contexts[name]
+
+
+def file() -> Path:
+    return (
+        Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+        / "ogive"
+        / "contexts.json"
+    )
+
+
+def load() -> Contexts:
+    """The contexts in the file; none if there is no file.
+
+    Raises InvalidOption for a file of another kind.
+    """
+    path = file()
+    try:
+        with path.open("rb") as opened:
+            stored = json.loads(opened.read(MAX_FILE_BYTES))
+        contexts = {str(name): Context(**value) for name, value in stored["contexts"].items()}
+        return Contexts(contexts, stored.get("current"))
+    except FileNotFoundError:
+        return Contexts({})
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as exc:
+        raise InvalidOption(f"{path} cannot be used: {exc}. Fix or remove it") from None
+
+
+def _save(contexts: Contexts) -> None:
+    path = file()
+    value: dict[str, Any] = {
+        "contexts": {name: asdict(one) for name, one in contexts.contexts.items()},
+        "current": contexts.current,
+    }
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=path.parent, suffix=".new", delete=False, encoding="utf-8"
+        ) as new:
+            json.dump(value, new, indent=2)
+        Path(new.name).replace(path)
+    except OSError as exc:
+        raise InvalidOption(f"{path} cannot be written: {exc.strerror}") from None
+
+
+def chosen() -> tuple[str, Context] | None:
+    """The context that OGIVE_CONTEXT names, or the one in use, with its name; None where there is
+    neither. Raises InvalidOption.
+    """
+    contexts = load()
+    if named := os.environ.get("OGIVE_CONTEXT"):
+        return named, contexts.get(named, " (from OGIVE_CONTEXT)")
+    return (contexts.current, contexts.get(contexts.current)) if contexts.current else None
+
+
+def add_context(options: argparse.Namespace) -> int:
+    if not 1 <= len(options.context) <= MAX_NAME or any(c.isspace() for c in options.context):
+        raise InvalidOption(
+            f"context name {options.context[:80]!r}: 1 to {MAX_NAME} characters without spaces are "
+            "needed"
+        )
+    if not options.name_server.startswith(("http://", "https://")):
+        # raises InvalidOption now, and not at each command
+        parse_name_servers(options.name_server)
+    contexts = load()
+    files = (options.credentials, options.cafile, options.certfile, options.keyfile)
+    absolute = [None if path is None else str(Path(path).absolute()) for path in files]
+    contexts.contexts[options.context] = Context(options.name_server, *absolute)
+    if contexts.current is None or options.use:
+        contexts.current = options.context
+    _save(contexts)
+    for path in absolute:
+        # it may come later: contexts are made on new machines, too
+        if path is not None and not is_there(Path(path)):
+            print(
+                f"ogive: there is no file {path} yet: commands that use this context will fail "
+                "until there is",
+                file=sys.stderr,
+            )
+    print(
+        f"context {options.context} is "
+        f"{options.name_server}{', in use now' if contexts.current == options.context else ''}"
+    )
+    return 0
+
+
+def use_context(options: argparse.Namespace) -> int:
+    contexts = load()
+    found = contexts.get(options.context)
+    contexts.current = options.context
+    _save(contexts)
+    print(f"context {options.context} is in use: {found.name_server}")
+    return 0
+
+
+def remove_context(options: argparse.Namespace) -> int:
+    contexts = load()
+    contexts.get(options.context)
+    del contexts.contexts[options.context]
+    if contexts.current == options.context:
+        contexts.current = None
+    _save(contexts)
+    print(f"context {options.context} is removed")
+    return 0
+
+
+def list_contexts(options: argparse.Namespace) -> int:
+    contexts = load()
+    rows = [
+        (name, name == contexts.current, one) for name, one in sorted(contexts.contexts.items())
+    ]
+    if options.json:
+        for name, current, one in rows:
+            print_json({"context": name, "current": current, **asdict(one)})
+    elif rows:
+        table = [
+            (
+                "*" if current else "",
+                name,
+                one.name_server,
+                one.credentials,
+                one.cafile,
+                one.certfile,
+            )
+            for name, current, one in rows
+        ]
+        print_table(
+            ("", "context", "name server", "credentials", "authorities", "certificate"), table
+        )
+    else:
+        print("no contexts; `ogive context add NAME --name-server HOST:PORT` adds one")
+    return 0
+
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 
 
-def place(options: argparse.Namespace) -> contexts.Context:
+def place(options: argparse.Namespace) -> Context:
     """What the options of the command line say, else the environment, else the context in use.
 
     Raises InvalidOption.
@@ -24,8 +254,8 @@ def place(options: argparse.Namespace) -> contexts.Context:
             "-n is empty: HOST:PORT is expected; without it, the usual address is taken"
         )
     chosen = _chosen(options)
-    context = chosen[1] if chosen else contexts.Context(_given(options) or DEFAULT_NAME_SERVER)
-    return contexts.Context(
+    context = chosen[1] if chosen else Context(_given(options) or DEFAULT_NAME_SERVER)
+    return Context(
         context.name_server,
         options.credentials or os.environ.get("OGIVE_CREDENTIALS") or context.credentials,
         options.cafile or os.environ.get("OGIVE_CAFILE") or context.cafile,
@@ -37,13 +267,13 @@ def _given(options: argparse.Namespace) -> str | None:
     return options.name_server or os.environ.get("NAMESRV_ADDR")
 
 
-def _chosen(options: argparse.Namespace) -> tuple[str, contexts.Context] | None:
+def _chosen(options: argparse.Namespace) -> tuple[str, Context] | None:
     """The context that counts.
 
     An address that is given is another cluster: neither the secrets nor the authorities of one are
     for it.
     """
-    return None if _given(options) else contexts.chosen()
+    return None if _given(options) else chosen()
 
 
 def source(options: argparse.Namespace) -> str:
@@ -56,9 +286,7 @@ def source(options: argparse.Namespace) -> str:
     return f" (this address is from context {chosen[0]})" if chosen else ""
 
 
-def _certificate(
-    options: argparse.Namespace, context: contexts.Context
-) -> tuple[str | None, str | None]:
+def _certificate(options: argparse.Namespace, context: Context) -> tuple[str | None, str | None]:
     """The files of the certificate and of its key, both from one place: a key of another is of no
     use.
     """
@@ -69,7 +297,7 @@ def _certificate(
     return context.certfile, context.keyfile
 
 
-def spark_options(place: contexts.Context) -> dict[str, str]:
+def spark_options(place: Context) -> dict[str, str]:
     """The same as options of format("rocketmq").
 
     Secrets stay in their file: Spark's processes get its name, and read it where they connect.

@@ -15,7 +15,7 @@ def send(commands: Commands) -> None:
     command = add_command(
         commands,
         "send",
-        "messages:send",
+        "message_commands:send",
         "send a message; its body is standard input, or --body",
         "Prints where the message was stored (topic/broker/queue and offset) and its id. Sends "
         "nothing if standard input is empty.",
@@ -73,7 +73,7 @@ def tail(commands: Commands) -> None:
     command = add_command(
         commands,
         "tail",
-        "messages:tail",
+        "message_commands:tail",
         "show messages of a topic as they arrive, without a consumer group",
         "One line per message: time stored (UTC), queue/offset, tag, keys, body. Runs until "
         "Ctrl-C, or for --count messages.",
@@ -101,7 +101,7 @@ def message(commands: Commands) -> None:
     command = add_command(
         commands,
         "message",
-        "find:run",
+        "lookup_commands:find_message",
         "show a message by its id, key or offset, or list those of a time",
         "An id is either the unique key from the producer or the broker's offset id. Keys are "
         "looked up in the brokers' index. With "
@@ -140,7 +140,7 @@ def trace(commands: Commands) -> None:
     command = add_command(
         commands,
         "trace",
-        "trace:run",
+        "lookup_commands:show_trace",
         "show what happened to a message: who sent it, who consumed it, when and how",
         "Needs producers and consumers with tracing switched on (trace=True).",
     )
@@ -162,7 +162,7 @@ def dead_letter(commands: Commands) -> None:
     command = add_command(
         letters,
         "list",
-        "dead_letters:list_letters",
+        "lookup_commands:list_letters",
         "list the dead letters of a group, the oldest first",
     )
     command.add_argument("group")
@@ -177,7 +177,7 @@ def dead_letter(commands: Commands) -> None:
     command = add_command(
         letters,
         "send",
-        "dead_letters:send",
+        "lookup_commands:redrive",
         "send dead letters to their group again",
         "Only this group gets them, with all retries anew. They stay in the list: sending twice "
         "delivers twice.",

@@ -1,4 +1,7 @@
-"""Output: tables for people, JSON lines for programs."""
+"""Times on the command line.
+
+Output: tables for people, JSON lines for programs.
+"""
 
 import argparse
 import contextlib
@@ -14,6 +17,16 @@ from ogive.errors import InvalidOption
 from ogive.harmless import escape_controls, harmless, harmless_text
 from ogive.model import MessageExt, PropertyName
 from ogive.wire.codes import SysFlag
+
+
+def instant(
+    option: str, text: str, expected: str = "a time such as 2026-11-01T08:00 is expected"
+) -> datetime:
+    """A time; one without a zone is local. Raises InvalidOption."""
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise InvalidOption(f"{option} {text}: {expected}") from None
 
 
 def print_json(record: dict[str, Any]) -> None:

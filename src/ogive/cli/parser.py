@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn, cast
 
 from ogive import __version__
-from ogive.cli import access_options, admin_options, message_options, pipeline_options, run_options
+from ogive.cli import admin_options, message_options, pipeline_options, run_options
 from ogive.cli.exits import EXIT_USAGE
 from ogive.cli.options import Commands, add_command, add_json
 from ogive.native import build
@@ -123,7 +123,7 @@ def _errors(commands: Commands) -> None:
     command = add_command(
         commands,
         "errors",
-        "codes:run",
+        "broker_commands:explain_errors",
         "explain a response code of brokers and name servers, or list all",
     )
     command.add_argument(
@@ -149,9 +149,9 @@ _COMMANDS: Final[dict[str, Callable[[Commands], None]]] = {
     "dead-letter": message_options.dead_letter,
     "pipeline": pipeline_options.pipeline,
     "bench": message_options.bench,
-    "context": access_options.context,
-    "user": access_options.user,
-    "acl": access_options.acl,
+    "context": admin_options.context,
+    "user": admin_options.user,
+    "acl": admin_options.acl,
     "store": admin_options.store,
     "errors": _errors,
 }

@@ -277,7 +277,7 @@ class _Help(argparse.HelpFormatter):
 
 
 def _add(names: Commands, name: str, text: str, more: str, example: str) -> argparse.ArgumentParser:
-    one = add_command(names, name, f"pipeline:{name.replace('-', '_')}", text, more)
+    one = add_command(names, name, f"pipeline_commands:{name.replace('-', '_')}", text, more)
     one.epilog, one.formatter_class = f"example:\n  ogive pipeline {name} {example}", _Help
     return one
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ogive.cli.paths import is_there
+from ogive.cli.connect import is_there
 from ogive.errors import InvalidOption
 from ogive.words import counted
 

@@ -13,7 +13,7 @@ from ogive.cli.connect import client_config, place, spark_options
 from ogive.cli.run_options import NOT_ON_SPARK, ON_SPARK
 from ogive.cli.targets import load_listeners
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.push import run as serve
+from ogive.client.consumer.push_consumer import run as serve
 from ogive.client.listener import AnyListener
 from ogive.errors import InvalidOption
 from ogive.words import counted

@@ -384,7 +384,7 @@ def console(commands: Commands) -> None:
     command = add_command(
         commands,
         "console",
-        "console:run",
+        "console_command:run",
         "serve web pages that show a cluster, ours or Apache's, until Ctrl-C or SIGTERM",
         "They only show: topics, groups, lag, messages, dead letters, and the command that acts on "
         "each. `ogive up --console-port PORT` "

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from ogive.client.consumer.push import found_in
+from ogive.client.consumer.push_consumer import found_in
 from ogive.client.listener import AnyListener, Listener
 from ogive.errors import InvalidOption
 

@@ -19,26 +19,26 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ogive.access.table import AccessTable
+from ogive.access.user_table import AccessTable
 from ogive.broker.config import BrokerConfig
 from ogive.broker.server import Broker
-from ogive.cli import name_servers, start_checks
+from ogive.cli import up_checks, up_name_servers
 from ogive.cli.exits import EXIT_STORE_FAILED, TryLater
 from ogive.cli.logs import last_line, set_up
-from ogive.cli.name_servers import Others
-from ogive.client.credentials import read_credentials
+from ogive.cli.up_name_servers import Others
+from ogive.client.credential_files import read_credentials
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
 from ogive.model import DEFAULT_DELAY_LEVELS, MAX_BODY_BYTES
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.store.fs import NO_SPACE
 from ogive.store.retention import RetentionConfig
+from ogive.transport.busy_poll import MAX_BUSY_POLL_S
 from ogive.transport.connection import is_loopback, join_address
-from ogive.transport.expectation import MAX_BUSY_POLL_S
-from ogive.transport.http import Make, Page, PageServer
-from ogive.transport.loop import new_event_loop
+from ogive.transport.event_loop import new_event_loop
+from ogive.transport.monitoring import Make, Page, PageServer
 from ogive.transport.tls import TlsConfig
-from ogive.wire.bodies.access import SUPER, User
+from ogive.wire.bodies.acls import SUPER, User
 
 if TYPE_CHECKING:
     from ogive.console.config import ConsoleConfig
@@ -64,8 +64,8 @@ def run(options: argparse.Namespace) -> int:
     set_up(options.verbose, options.log_format)
     for note in options.config_notes:
         log.warning("%s", note)
-    start_checks.check_data(options.data)
-    name_servers.check(options)
+    up_checks.check_data(options.data)
+    up_name_servers.check(options)
     check_host(options)
     check_ports(options)
     _check_ports_differ(options)
@@ -83,9 +83,9 @@ def run(options: argparse.Namespace) -> int:
         check_metrics_host(
             options.metrics_host, options.insecure_metrics or options.insecure_listen
         )
-    start_checks.check_effect(options)
-    start_checks.check_names(options)
-    start_checks.check_place(options)
+    up_checks.check_effect(options)
+    up_checks.check_names(options)
+    up_checks.check_place(options)
     # refuses a bad --delete-at before anything starts
     retention(options)
     raise_open_files()
@@ -310,9 +310,9 @@ async def serve(options: argparse.Namespace) -> int:
     """Start what is wanted, say so on standard output in one line, wait for a signal or for the
     store to fail.
     """
-    start_checks.check_ports_are_free(options)
-    start_checks.warn_of_users(options)
-    start_checks.warn_of_addresses(options)
+    up_checks.check_ports_are_free(options)
+    up_checks.warn_of_users(options)
+    up_checks.warn_of_addresses(options)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -320,7 +320,7 @@ async def serve(options: argparse.Namespace) -> int:
     loop.add_signal_handler(signal.SIGHUP, hang_up, stop)
     access = await asyncio.to_thread(open_access, options) if options.acl else None
     tls = await asyncio.to_thread(_checked_tls, options)
-    others = await asyncio.to_thread(name_servers.others, options)
+    others = await asyncio.to_thread(up_name_servers.others, options)
     console_config = await asyncio.to_thread(_console_config, options, access, tls)
     # kept alive here
     reloads: set[asyncio.Future[None]] = set()
@@ -413,13 +413,13 @@ def _broker(
     access: AccessTable | None,
     tls: TlsConfig | None,
 ) -> Broker:
-    config = broker_config(options, name_servers.of_broker(own, others), tls)
-    name_servers.warn_of_loopback(config.advertised_host or config.host, others)
+    config = broker_config(options, up_name_servers.of_broker(own, others), tls)
+    up_name_servers.warn_of_loopback(config.advertised_host or config.host, others)
     internal = None if access is None else access.internal
     return Broker(
         config,
         access=access,
-        dial=name_servers.dial(own, internal, others, tls, config.name_server_timeout_s),
+        dial=up_name_servers.dial(own, internal, others, tls, config.name_server_timeout_s),
     )
 
 
@@ -470,7 +470,7 @@ def _console_config(
     if options.console_port is None:
         return None
     # only if asked for: without it a broker starts in half the time
-    from ogive.cli.console import beside_broker
+    from ogive.cli.console_command import beside_broker
 
     return beside_broker(options, None if access is None else access.internal, tls)
 
@@ -567,7 +567,7 @@ def _checked_tls(options: argparse.Namespace) -> TlsConfig | None:
     """Raises InvalidOption. A certificate that clients would refuse is told."""
     tls = tls_config(options)
     if tls is not None:
-        start_checks.warn_of_certificate(options, tls)
+        up_checks.warn_of_certificate(options, tls)
     return tls
 
 

@@ -1,32 +1,152 @@
-"""Answers requests of brokers: changed members, transactions that were never ended, replies.
+"""The stacks of all threads and tasks of this process, for tools that ask for them (jstack).
+
+Receives the replies to this client's requests.
+
+Source: ClientRemotingProcessor.java, RequestFutureHolder.java, 5.3.
+
+Behaviour
+- A broker pushes a reply (code 326) to the client that asked; the correlation id tells which
+  request it is for. The broker is told SUCCESS, even if nobody is waiting for the reply any more.
+- A reply that cannot be read ends its request with that error, and the broker is told.
+
+Answers requests of brokers: changed members, transactions that were never ended, replies.
 
 Source: ClientRemotingProcessor.java, 5.3.
 """
 
 import asyncio
 import logging
+import sys
+import threading
+import time
+import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from ogive.client import api
-from ogive.client.replies import ReplyTable
-from ogive.client.stacks import stacks
-from ogive.errors import OgiveError, ResponseCode
+from ogive.client import rpc
+from ogive.errors import (
+    CompressionUnavailable,
+    OgiveError,
+    ProtocolError,
+    ResponseCode,
+    TooManyRequests,
+)
 from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.transport.connection import Connection, refuse_requests
-from ogive.wire.bodies import dumps
-from ogive.wire.codes import Flag, RequestCode
+from ogive.wire.bodies.json_fields import dumps
+from ogive.wire.bodies.running_info import holdings_dumps, queues_asked_loads
+from ogive.wire.codes import Flag, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import (
-    CheckTransactionStateRequest,
+from ogive.wire.compression import decompress
+from ogive.wire.headers.clients import (
     GetConsumerRunningInfoRequest,
     NotifyConsumerIdsChangedRequest,
-    decode_header,
 )
-from ogive.wire.message import decode_message
-from ogive.wire.running_info import holdings_dumps, queues_asked_loads
+from ogive.wire.headers.codec import decode_header
+from ogive.wire.headers.send import CheckTransactionStateRequest, PushReplyMessageRequest
+from ogive.wire.message import decode_message, decode_properties
+
+
+def stacks() -> str:
+    """The threads, then the tasks of the running loop, but for this one, with the lines at which
+    they wait.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    parts = [
+        f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}"
+        for ident, frame in sys._current_frames().items()
+    ]
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        frames = "".join(
+            line for frame in task.get_stack() for line in traceback.format_stack(frame, limit=1)
+        )
+        parts.append(f"task {task.get_name()}\n{frames}")
+    return "\n".join(parts)
+
 
 log = logging.getLogger(__name__)
+
+MAX_WAITING: Final = 10_000
+
+
+class ReplyTable:
+    """The requests of one client that wait for a reply, by correlation id."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, asyncio.Future[MessageExt]] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def expect(self, correlation_id: str) -> asyncio.Future[MessageExt]:
+        """A future for the reply; the caller must forget it in the end. Raises TooManyRequests."""
+        if len(self._waiting) >= MAX_WAITING:
+            raise TooManyRequests(
+                f"{MAX_WAITING} requests of this client wait for replies already: this one was not "
+                "sent"
+            )
+        future: asyncio.Future[MessageExt] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = future
+        return future
+
+    def forget(self, correlation_id: str) -> None:
+        """What comes from now on is late."""
+        self._waiting.pop(correlation_id, None)
+
+    def take(self, command: RemotingCommand) -> RemotingCommand:
+        """Bring a pushed reply to its request; returns the answer to the broker."""
+        try:
+            header = decode_header(PushReplyMessageRequest, command.ext_fields)
+            properties = decode_properties((header.properties or "").encode("utf-8", "replace"))
+        except ProtocolError as exc:
+            log.warning("a reply cannot be read: %s", exc)
+            return rpc.refusal(ResponseCode.SYSTEM_ERROR, str(exc))
+        correlation_id = properties.get(PropertyName.CORRELATION_ID, "")
+        waiting = self._waiting.pop(correlation_id, None)
+        if waiting is None or waiting.done():
+            log.debug("nobody waits for the reply to request %s (any more)", correlation_id)
+            return rpc.success()
+        properties[PropertyName.ARRIVE_TIME] = str(time.time_ns() // 1_000_000)
+        try:
+            waiting.set_result(_message(header, properties, command.body))
+        except (ProtocolError, CompressionUnavailable) as exc:
+            waiting.set_exception(_unreadable(correlation_id, exc))
+            return rpc.refusal(ResponseCode.SYSTEM_ERROR, str(exc))
+        return rpc.success()
+
+
+def _message(
+    header: PushReplyMessageRequest, properties: dict[str, str], body: bytes
+) -> MessageExt:
+    """The reply as a message; it has no place in a queue yet.
+
+    Raises ProtocolError, CompressionUnavailable.
+    """
+    sys_flag = header.sys_flag
+    if sys_flag & SysFlag.COMPRESSED:
+        body = decompress(body, sys_flag)
+        sys_flag &= ~(SysFlag.COMPRESSED | SysFlag.COMPRESSION_MASK)
+    return MessageExt(
+        topic=header.topic,
+        body=body,
+        properties=properties,
+        queue=MessageQueue(header.topic, "", header.queue_id),
+        queue_offset=0,
+        commitlog_offset=0,
+        reconsume_times=header.reconsume_times or 0,
+        born_timestamp_ms=header.born_timestamp,
+        store_timestamp_ms=header.store_timestamp,
+        born_host=header.born_host,
+        store_host=header.store_host,
+        flag=header.flag,
+        sys_flag=sys_flag,
+        stored_bytes=0,
+    )
+
+
+def _unreadable(correlation_id: str, error: OgiveError) -> OgiveError:
+    return type(error)(f"the reply to request {correlation_id} cannot be read: {error}")
+
 
 # requests of brokers that are being answered at a time
 MAX_SERVED: Final = 256
@@ -94,7 +214,7 @@ class BrokerRequests:
             _reply(
                 connection,
                 command,
-                api.refusal(
+                rpc.refusal(
                     ResponseCode.SYSTEM_BUSY, f"{MAX_SERVED} requests are being answered already"
                 ),
             )
@@ -116,13 +236,13 @@ class BrokerRequests:
         self, connection: Connection, command: RemotingCommand, handler: ServerRequestHandler
     ) -> None:
         try:
-            reply = await handler(connection, command) or api.success()
+            reply = await handler(connection, command) or rpc.success()
         except OgiveError as exc:
-            reply = api.refusal(ResponseCode.SYSTEM_ERROR, str(exc))
+            reply = rpc.refusal(ResponseCode.SYSTEM_ERROR, str(exc))
         except Exception as exc:
             # a broker's odd request must not take the client down; the broker learns of it
             log.exception("request %d of %s failed", command.code, connection.remote_address)
-            reply = api.refusal(ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {exc}")
+            reply = rpc.refusal(ResponseCode.SYSTEM_ERROR, f"{type(exc).__name__}: {exc}")
         _reply(connection, command, reply)
 
     async def _consumer_ids_changed(self, _: Connection, command: RemotingCommand) -> None:
@@ -158,20 +278,20 @@ class BrokerRequests:
         header = decode_header(GetConsumerRunningInfoRequest, command.ext_fields)
         consumer = self._consumers.get(header.consumer_group)
         if consumer is None:
-            return api.refusal(
+            return rpc.refusal(
                 ResponseCode.SYSTEM_ERROR,
                 f"group {header.consumer_group} has no consumer in this client",
             )
         if command.body:
             # Another member wants these queues.
-            return api.success(
+            return rpc.success(
                 body=holdings_dumps(consumer.holdings(queues_asked_loads(command.body)))
             )
         body = consumer.running_info()
         # the process's, not the group's: the last member of the object
         if header.jstack_enable:
             body = body[:-1] + b',"jstack":' + dumps(stacks()) + b"}"
-        return api.success(body=body)
+        return rpc.success(body=body)
 
 
 def _reply(connection: Connection, command: RemotingCommand, reply: RemotingCommand) -> None:

@@ -15,10 +15,10 @@ from ogive.client.namespace import validate_namespace
 from ogive.errors import ConnectError, InvalidOption
 from ogive.keywords import explains
 from ogive.model import MAX_BODY_BYTES, validate_group
+from ogive.transport.busy_poll import MAX_BUSY_POLL_S
 from ogive.transport.connection import join_address, split_address
-from ogive.transport.expectation import MAX_BUSY_POLL_S
-from ogive.wire.acl import Credentials
 from ogive.wire.compression import CompressionType, require
+from ogive.wire.signing import Credentials
 
 C = TypeVar("C")
 

@@ -27,10 +27,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from ogive.client import api
+from ogive.client import rpc
 from ogive.transport.connection import Connection
 from ogive.transport.pool import ConnectionPool
-from ogive.wire.bodies import ConsumerData, HeartbeatData, dumps
+from ogive.wire.bodies.clients import ConsumerData, HeartbeatData
+from ogive.wire.bodies.json_fields import dumps
 from ogive.wire.checksum import crc32
 
 T = TypeVar("T")
@@ -74,7 +75,7 @@ class Heartbeats:
         connection, told = self._pool.existing(address), self._told.pop(place, None)
         data = replace(data, fingerprint=fingerprint(data))
         if connection is not None and not full and told == (connection, data.consumers):
-            answer = await api.heartbeat(
+            answer = await rpc.heartbeat(
                 self._pool, address, without_subscriptions(data), timeout_s=timeout_s
             )
             if self._pool.existing(address) is connection and answer.subscription_changed is False:
@@ -82,9 +83,9 @@ class Heartbeats:
                 return
             # Not noted: where members of a group differ for good, the next heartbeat is a full one
             # again, and so a single request.
-            await api.heartbeat(self._pool, address, data, timeout_s=timeout_s)
+            await rpc.heartbeat(self._pool, address, data, timeout_s=timeout_s)
             return
-        answer = await api.heartbeat(self._pool, address, data, timeout_s=timeout_s)
+        answer = await rpc.heartbeat(self._pool, address, data, timeout_s=timeout_s)
         connection = self._pool.existing(address)
         if connection is not None and answer.supports_v2 and answer.subscription_changed is False:
             self._told[place] = (connection, data.consumers)

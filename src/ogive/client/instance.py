@@ -6,7 +6,7 @@ Behaviour
 - Nothing touches the network before the first call that needs it. A call waits for an unreachable
   name server or broker within its time budget, and the next one finds it again: a client never
   needs a restart.
-- Routes of all topics in use are read again every 30 s, see ``route_table.py``; what brokers ask is
+- Routes of all topics in use are read again every 30 s, see ``route_cache.py``; what brokers ask is
   answered in ``broker_requests.py``.
 - Heartbeats go to every broker of these routes every 30 s, when ``heartbeat_now`` is called, and
   when a connection is made again. A group is left only when the heartbeat under way that names it
@@ -18,6 +18,8 @@ Differs from Java
 - A name-server call tries the other servers within its own time.
 - A background task that ends with an unexpected error stops the client: it is logged, every later
   call says so, and the connections are closed, so that brokers give its queues to others.
+
+The client of a producer, consumer or admin: its own, to start and close, or a shared one.
 """
 
 import asyncio
@@ -29,27 +31,29 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
-from ogive.client import api
+from ogive.client import rpc
 from ogive.client.broker_requests import BrokerRequests
-from ogive.client.config import ClientConfig, tls_context
+from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, tls_context
 from ogive.client.heartbeats import Heartbeats
 from ogive.client.ids import make_client_id
 from ogive.client.name_servers import NameServers
 from ogive.client.namespace import Namespace
-from ogive.client.route_table import RouteTable
+from ogive.client.route_cache import RouteTable
 from ogive.client.routes import MASTER_ID
 from ogive.errors import (
     GroupNotExist,
     IllegalStateError,
+    InvalidOption,
     MessageIllegal,
     NoPermission,
     OgiveError,
     SubscriptionInvalid,
 )
 from ogive.model import MessageQueue
+from ogive.transport.event_loop import every
 from ogive.transport.pool import ConnectionPool
-from ogive.transport.tasks import every
-from ogive.wire.bodies import ConsumerData, HeartbeatData, check_brokers
+from ogive.wire.bodies.clients import ConsumerData, HeartbeatData
+from ogive.wire.bodies.routes import check_brokers
 
 log = logging.getLogger(__name__)
 
@@ -409,7 +413,7 @@ class ClientInstance:
         """Heartbeats go to every broker of the cluster from now on, also where no topic in use
         lives: one may have a question for us.
         """
-        info = await self.ask_name_server(api.get_cluster_info)
+        info = await self.ask_name_server(rpc.get_cluster_info)
         check_brokers(info.brokers.values())
         self._cluster = {name: dict(broker.addresses) for name, broker in info.brokers.items()}
         await self.heartbeat_now()
@@ -496,7 +500,7 @@ class ClientInstance:
     ) -> None:
         try:
             async with self._turn(address, UNREGISTER_TIMEOUT_S):
-                await api.unregister(
+                await rpc.unregister(
                     self.pool,
                     address,
                     self.client_id,
@@ -514,3 +518,64 @@ class _FullBeat:
 
     task: asyncio.Task[bool | OgiveError]
     waiting: int = 0
+
+
+class ClientOwner:
+    """The client of one *user* (a producer, say): its own, which starts and closes with it, or a
+    shared one, which it leaves alone.
+    """
+
+    def __init__(
+        self, user: str, name_server: str, client: ClientConfig | ClientInstance | None
+    ) -> None:
+        """*client*: a running client to share, or the settings of an own one (instead of
+        *name_server*). Raises InvalidOption for both.
+        """
+        if not isinstance(client, ClientConfig | ClientInstance | None):
+            raise TypeError(f"client must be an ogive.ClientConfig, not {type(client).__name__}")
+        if client is not None and name_server != DEFAULT_NAME_SERVER:
+            raise InvalidOption(
+                f"name server {name_server!r} stands beside client=, which has one itself: "
+                "ClientConfig(name_server=...)"
+            )
+        self._user = user
+        self._shared = client if isinstance(client, ClientInstance) else None
+        self._config = (
+            client if isinstance(client, ClientConfig) else ClientConfig(name_server=name_server)
+        )
+        self._client: ClientInstance | None = None
+
+    @property
+    def started(self) -> bool:
+        return self._client is not None
+
+    @property
+    def namespace(self) -> Namespace:
+        return (
+            self._shared.namespace
+            if self._shared is not None
+            else Namespace(self._config.namespace or "")
+        )
+
+    @property
+    def client(self) -> ClientInstance:
+        """Raises IllegalStateError before the start."""
+        if self._client is None:
+            raise IllegalStateError(
+                f"the {self._user} is not started: start it, or use it in an `async with` block"
+            )
+        return self._client
+
+    async def start(self) -> ClientInstance:
+        """Raises IllegalStateError the second time."""
+        if self._client is not None:
+            raise IllegalStateError(f"this {self._user} was started before; make a new one")
+        self._client = self._shared or ClientInstance(self._config)
+        if self._shared is None:
+            await self._client.start()
+        return self._client
+
+    async def close(self) -> None:
+        """Harmless when repeated."""
+        if self._client is not None and self._shared is None:
+            await self._client.close()

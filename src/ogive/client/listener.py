@@ -19,7 +19,7 @@ from ogive.client.serialize import As, reader, takes_message
 from ogive.errors import InvalidOption
 from ogive.keywords import explained, explains
 from ogive.model import Message, MessageExt, check_delay_level, validate_group, validate_topic
-from ogive.wire.bodies import SubscriptionData
+from ogive.wire.bodies.clients import SubscriptionData
 
 P = ParamSpec("P")
 R = TypeVar("R", bound="ConsumeResult | Awaitable[ConsumeResult]")

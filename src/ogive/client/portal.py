@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ogive.client.submit_future import Completions
 from ogive.errors import IllegalStateError, OgiveError
-from ogive.transport.loop import new_event_loop
+from ogive.transport.event_loop import new_event_loop
 
 T = TypeVar("T")
 

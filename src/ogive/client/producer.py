@@ -1,4 +1,4 @@
-"""The producer: the public object over the engine in ``sending/publish.py``, which describes
+"""The producer: the public object over the engine in ``sending/publisher.py``, which describes
 behaviour and differences from Java.
 
 Source: DefaultMQProducer.java, DefaultMQProducerImpl.java, 5.3.
@@ -13,7 +13,7 @@ from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Self
 
-from ogive.client import api
+from ogive.client import rpc
 from ogive.client.config import (
     DEFAULT_GROUP,
     DEFAULT_NAME_SERVER,
@@ -23,21 +23,20 @@ from ogive.client.config import (
     own_config,
 )
 from ogive.client.hooks import run_after
-from ogive.client.instance import ClientInstance
-from ogive.client.owner import ClientOwner
+from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.request import Requester
 from ogive.client.sending.answer import split_result
-from ogive.client.sending.intake import Intake
-from ogive.client.sending.outgoing import Outgoing
-from ogive.client.sending.publish import Publisher
+from ogive.client.sending.message_builder import Intake
+from ogive.client.sending.pending import Outgoing
+from ogive.client.sending.publisher import Publisher
 from ogive.client.trace import Tracer, record_sent
 from ogive.client.transaction import Check, CheckService, Transaction
 from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.keywords import explains
 from ogive.model import Message, MessageExt, MessageQueue, RecallResult, SendResult
-from ogive.transport.tasks import every
-from ogive.wire.headers import RecallMessageRequest
+from ogive.transport.event_loop import every
+from ogive.wire.headers.send import RecallMessageRequest
 
 # type checkers know typing_extensions; at run time it is not needed, and may not be there
 if TYPE_CHECKING:
@@ -414,7 +413,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
             producer_group=self._wire_config.group,
             broker_name=broker_name,
         )
-        return await api.recall_message(
+        return await rpc.recall_message(
             client.pool, client.routes.broker_address(broker_name), header, timeout_s=budget
         )
 

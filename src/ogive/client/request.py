@@ -22,9 +22,9 @@ import uuid
 from typing import Any, Final
 
 from ogive.client.instance import ClientInstance
-from ogive.client.sending.outgoing import Outgoing
-from ogive.client.sending.publish import Publisher
-from ogive.client.sending.resolver import find_queues
+from ogive.client.sending.destinations import find_queues
+from ogive.client.sending.pending import Outgoing
+from ogive.client.sending.publisher import Publisher
 from ogive.errors import IllegalStateError, NoNameServer, NoRoute, OgiveError, ReplyTimeout
 from ogive.model import AUTO_CREATE_TOPIC, MessageExt, PropertyName, SendResult, reply_topic
 

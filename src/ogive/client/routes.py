@@ -11,7 +11,8 @@ from typing import Final
 
 from ogive.errors import NoRoute, ProtocolError
 from ogive.model import MessageQueue
-from ogive.wire.bodies import PERM_READ, PERM_WRITE, TopicRouteData
+from ogive.wire.bodies.json_fields import PERM_READ, PERM_WRITE
+from ogive.wire.bodies.routes import TopicRouteData
 
 MASTER_ID = 0
 # characters by characters: 34,000 names of usual length

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import _base
 from typing import Any, Final, TypeVar
 
-from ogive.client.user_code import call_in_fresh_context, on_a_loop
+from ogive.client.hooks import call_in_fresh_context, on_a_loop
 
 T = TypeVar("T")
 

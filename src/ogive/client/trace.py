@@ -30,8 +30,8 @@ from typing import Any, Final, Protocol
 from ogive.client.config import ProducerConfig
 from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
-from ogive.client.sending.outgoing import Outgoing
-from ogive.client.sending.publish import Publisher
+from ogive.client.sending.pending import Outgoing
+from ogive.client.sending.publisher import Publisher
 from ogive.client.trace_record import CallEnd, MessageKind, TraceRecord, begun, ended, packed, sent
 from ogive.errors import OgiveError
 from ogive.model import TRACE_TOPIC, MessageExt, PropertyName, SendResult, split_keys

@@ -29,26 +29,26 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
-from ogive.client import api
+from ogive.client import rpc
 from ogive.client.config import ProducerConfig
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
-from ogive.client.instance import ClientInstance
-from ogive.client.listener import is_async
-from ogive.client.sending.outgoing import Outgoing
-from ogive.client.sending.publish import Publisher
-from ogive.client.user_code import (
+from ogive.client.hooks import (
     await_in_fresh_context,
     call_in_fresh_context,
     must_pass,
     running_task,
 )
+from ogive.client.instance import ClientInstance
+from ogive.client.listener import is_async
+from ogive.client.sending.pending import Outgoing
+from ogive.client.sending.publisher import Publisher
 from ogive.client.with_blocks import OnlyAsyncWith
 from ogive.errors import ConnectError, IllegalStateError, OgiveError, SendFailed, SendTimeout
 from ogive.keywords import explains
 from ogive.model import MessageExt, PropertyName, SendResult, SendStatus
 from ogive.transport.connection import Connection
 from ogive.wire.codes import Decision, SysFlag
-from ogive.wire.headers import CheckTransactionStateRequest, EndTransactionRequest
+from ogive.wire.headers.send import CheckTransactionStateRequest, EndTransactionRequest
 from ogive.wire.message import parse_offset_message_id
 
 log = logging.getLogger(__name__)
@@ -178,7 +178,7 @@ class Transaction(OnlyAsyncWith):
                 half,
                 decision,
             )
-            await api.end_transaction(
+            await rpc.end_transaction(
                 self._client.pool,
                 self._client.routes.broker_address(half.queue.broker_name),
                 header,
@@ -329,7 +329,7 @@ class CheckService:
                 broker_name=asked.broker_name,
             )
             try:
-                question.connection.send_nowait(api.request(header))
+                question.connection.send_nowait(rpc.request(header))
             except ConnectError as exc:
                 log.debug("transaction %s: the broker will ask again: %s", question.message.id, exc)
 

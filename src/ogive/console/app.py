@@ -19,16 +19,15 @@ from starlette.types import ASGIApp
 
 from ogive import __version__
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
-from ogive.console import shown
-from ogive.console.asking import Asking, reason
-from ogive.console.body import body_of
-from ogive.console.cluster import Cluster
+from ogive.console import format
+from ogive.console.cluster_pages import Cluster
 from ogive.console.config import ConsoleConfig
-from ogive.console.groups import Groups
+from ogive.console.group_pages import Groups
 from ogive.console.guard import Guard
-from ogive.console.messages import LIMIT, Messages
+from ogive.console.message_pages import LIMIT, Messages, body_of
+from ogive.console.queries import Asking, reason
 from ogive.console.samples import Samples
-from ogive.console.topics import Topics
+from ogive.console.topic_pages import Topics
 from ogive.errors import (
     BrokerError,
     ConsumerNotOnline,
@@ -97,10 +96,10 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters |= shown.FILTERS | {"visible": harmless_text}
+        self._templates.filters |= format.FILTERS | {"visible": harmless_text}
         self._templates.globals |= {
-            "path": shown.path,
-            "moment": shown.moment,
+            "path": format.path,
+            "moment": format.moment,
             "command": self._command,
             "access_options": _access_options(config.client),
             "version": __version__,
@@ -180,7 +179,7 @@ class _Pages:
     def _command(self, *words: object) -> str:
         """With the address of the cluster, where it is not the one that commands take anyway."""
         there = () if self._name_server == DEFAULT_NAME_SERVER else ("-n", self._name_server)
-        return shown.command(*words, *there)
+        return format.command(*words, *there)
 
     # --- what went wrong --------------------------------------------------------------------------
 
@@ -224,7 +223,7 @@ class _Pages:
             "groups": groups,
             "worst": worst,
             "known": known,
-            "plot": shown.plot("Messages in and out per second, all brokers", curves),
+            "plot": format.plot("Messages in and out per second, all brokers", curves),
             "uptime": _uptime,
         }
 
@@ -264,7 +263,7 @@ class _Pages:
         return {
             "topic": topic,
             "newest": newest,
-            "plot": shown.plot(f"Messages stored per second in {name}", curves),
+            "plot": format.plot(f"Messages stored per second in {name}", curves),
         }
 
     async def _group_list(self, request: Request) -> dict[str, Any]:
@@ -297,10 +296,10 @@ class _Pages:
         return {
             "group": group,
             "moving": not group.members and any(value > 0 for piece in rates for _, value in piece),
-            "lag_plot": shown.plot(
+            "lag_plot": format.plot(
                 f"Lag of {name}", [("messages behind", self._samples.curves(lag))]
             ),
-            "rate_plot": shown.plot(
+            "rate_plot": format.plot(
                 f"Messages consumed per second by {name}", [("messages consumed per second", rates)]
             ),
         }
@@ -351,7 +350,7 @@ class _Pages:
             "message": message,
             "body": body,
             "forms": [
-                (form, shown.path("message", **place, **{"as": form})) for form in body.forms
+                (form, format.path("message", **place, **{"as": form})) for form in body.forms
             ],
             "life": await self._messages.life(message),
             "origin": message.properties.get(PropertyName.ORIGIN_MESSAGE_ID),

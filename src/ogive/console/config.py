@@ -8,7 +8,7 @@ from ogive.client.config import ClientConfig
 from ogive.errors import InvalidOption
 from ogive.transport.connection import is_loopback
 from ogive.transport.tls import TlsConfig
-from ogive.wire.acl import Credentials
+from ogive.wire.signing import Credentials
 
 DEFAULT_PORT: Final = 8090
 _EXTRA: Final = ("jinja2", "starlette", "uvicorn")

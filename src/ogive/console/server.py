@@ -1,4 +1,7 @@
-"""The console in a thread and event loop of its own, so that a page does not wait for a broker in
+"""TLS between the console and the broker of its own process, which is recognised by its
+certificate, whatever names that has.
+
+The console in a thread and event loop of its own, so that a page does not wait for a broker in
 the same process, nor it for a page.
 """
 
@@ -8,17 +11,32 @@ import os
 import socket
 import ssl
 import threading
+from pathlib import Path
 from typing import Final
 
 import uvicorn
 
 from ogive.console.app import console_app
 from ogive.console.config import ConsoleConfig
-from ogive.console.trust import trust_also
-from ogive.console.visit import MAX_VISITS, Visit
+from ogive.console.guard import MAX_VISITS, Visit
 from ogive.errors import ConnectError
 from ogive.transport.connection import join_address
-from ogive.transport.loop import new_event_loop
+from ogive.transport.event_loop import new_event_loop
+from ogive.transport.tls import first_certificate
+
+
+def only_trusting(certificate: Path) -> ssl.SSLContext:
+    """Only the first of a chain: its authorities vouch for others, too. Raises InvalidOption."""
+    context = ssl.create_default_context(cadata=first_certificate(certificate))
+    context.check_hostname = False
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    return context
+
+
+def trust_also(context: ssl.SSLContext, certificate: Path) -> None:
+    """The broker has a new one. Raises InvalidOption."""
+    context.load_verify_locations(cadata=first_certificate(certificate))
+
 
 log = logging.getLogger(__name__)
 

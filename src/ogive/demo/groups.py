@@ -15,7 +15,7 @@ from ogive import aio
 from ogive.client.listener import AnyListener, ConsumeResult
 from ogive.demo import names
 from ogive.demo.listening import CancellationDesk, OrderCheck
-from ogive.transport.loop import new_event_loop
+from ogive.transport.event_loop import new_event_loop
 
 _REPORT_PERIOD_S = 0.25
 

@@ -26,7 +26,7 @@ from ogive.demo.timeline import Timeline
 from ogive.demo.truth import Figures
 from ogive.errors import GroupNotExist, OgiveError
 from ogive.model import dlq_topic
-from ogive.testing.ready import Ready
+from ogive.testing.broker import Ready
 
 _SAMPLE_PERIOD_S: Final = 0.25
 _WEIGH_PERIOD_S: Final = 1.0

@@ -22,7 +22,7 @@ from ogive.demo.progress import progress
 from ogive.demo.report import Fact, Run, number, render
 from ogive.errors import InvalidOption, OgiveError
 from ogive.spark.java import check_java
-from ogive.transport.loop import new_event_loop
+from ogive.transport.event_loop import new_event_loop
 
 EXIT_DIFFERENT: Final = 1
 EXIT_INTERRUPTED: Final = 130

@@ -8,7 +8,7 @@ from ogive.namesrv.kv_config import KvConfig
 from ogive.namesrv.route_table import RouteTable
 from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import Header, encode_header
+from ogive.wire.headers.codec import Header, encode_header
 
 
 @dataclass(slots=True, kw_only=True)

@@ -12,17 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ogive.errors import OgiveError
-from ogive.wire.bodies import (
-    MAX_QUEUES,
-    PERM_READ,
-    PERM_WRITE,
-    BrokerData,
-    ClusterInfo,
-    DataVersion,
-    QueueData,
-    TopicConfig,
-    TopicRouteData,
-)
+from ogive.wire.bodies.configs import DataVersion, TopicConfig
+from ogive.wire.bodies.json_fields import PERM_READ, PERM_WRITE
+from ogive.wire.bodies.routes import MAX_QUEUES, BrokerData, ClusterInfo, QueueData, TopicRouteData
 
 MASTER_ID: Final = 0
 MAX_NAME_LENGTH: Final = 255

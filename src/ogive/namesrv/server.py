@@ -13,22 +13,20 @@ from typing import Any, Final
 
 from ogive.access.audit import Entry, requester
 from ogive.access.guard import Guard
-from ogive.access.table import AccessTable
+from ogive.access.user_table import AccessTable
 from ogive.errors import OgiveError, ProtocolError, Refused
-from ogive.namesrv.changes import CHANGES
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.context import Call, Context
 from ogive.namesrv.kv_config import KvConfig
 from ogive.namesrv.route_table import BrokerIdentity, RegistrationRefused, RouteTable
-from ogive.namesrv.routes import ROUTES
+from ogive.namesrv.routes import CHANGES, ROUTES
 from ogive.transport.connection import Connection, join_address
+from ogive.transport.event_loop import Slices, cancel_all, every, watch
 from ogive.transport.server import Server, ServerConnection
-from ogive.transport.tasks import cancel_all, every, watch
-from ogive.transport.turn import Slices
-from ogive.wire.acl import Credentials
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, encode_command
-from ogive.wire.headers import decode_header
+from ogive.wire.headers.codec import decode_header
+from ogive.wire.signing import Credentials
 
 log = logging.getLogger(__name__)
 

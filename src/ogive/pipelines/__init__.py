@@ -6,12 +6,11 @@ Each takes a Spark session and keyword arguments, reports progress through *say*
 """
 
 from ogive.pipelines.archive import archive
+from ogive.pipelines.job import Job, Summary, run
 from ogive.pipelines.mirror import mirror
 from ogive.pipelines.reconcile import reconcile
 from ogive.pipelines.redrive import redrive
 from ogive.pipelines.replay import replay
-from ogive.pipelines.running import Job, run
-from ogive.pipelines.summary import Summary
 from ogive.pipelines.trace_report import trace_report
 from ogive.spark.stopping import Stop
 

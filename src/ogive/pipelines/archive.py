@@ -20,20 +20,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
-from ogive.pipelines.places import writable
-from ogive.pipelines.running import (
+from ogive.pipelines.job import (
     OPEN,
     Say,
     Security,
+    Summary,
     lag,
     last_batch,
     positions,
     read_all,
     waiting,
+    writable,
 )
-from ogive.pipelines.summary import Summary
 from ogive.spark.compat import limit_of_available_now
-from ogive.spark.lasting import keep, keep_plan, sync_dir, write_json
+from ogive.spark.fsync import keep, keep_plan, sync_dir, write_json
 from ogive.spark.options import SourceOptions
 from ogive.spark.stopping import Stop
 from ogive.words import counted

@@ -4,7 +4,7 @@ keys and order stay.
 Messages of one source queue go to one queue of the target, in their order; those with a sharding
 key to the queue of that key. What was copied is in the checkpoint under *state*: a stop and a
 restart copy nothing twice, a crash at most one batch, and nothing if *idempotent*: then Spark's own
-stream writes, whose sink looks what of a repeated batch the target has (see ogive.spark.attempts).
+stream writes, whose sink looks what of a repeated batch the target has (see ogive.spark.dedup).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,20 @@ from pyspark.sql import functions as f
 import ogive
 from ogive.errors import InvalidOption, NoRoute
 from ogive.model import PropertyName
-from ogive.pipelines.places import writable
-from ogive.pipelines.running import OPEN, Say, Security, lag, positions, read_all, waiting, watch
-from ogive.pipelines.sendable import REASONS, why_not
-from ogive.pipelines.summary import Summary
+from ogive.pipelines.job import (
+    OPEN,
+    REASONS,
+    Say,
+    Security,
+    Summary,
+    lag,
+    positions,
+    read_all,
+    waiting,
+    watch,
+    why_not,
+    writable,
+)
 from ogive.spark.compat import limit_of_available_now
 from ogive.spark.options import SinkOptions, SourceOptions, access_of
 from ogive.spark.session import activate

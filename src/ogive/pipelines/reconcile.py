@@ -12,9 +12,7 @@ from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
 from ogive.pipelines.archive import SCHEMA
-from ogive.pipelines.places import local, writable
-from ogive.pipelines.running import OPEN, Say, Security
-from ogive.pipelines.summary import Summary
+from ogive.pipelines.job import OPEN, Say, Security, Summary, local, writable
 
 EXAMPLES: Final = 5
 ARCHIVE: Final = "archive:"

@@ -14,10 +14,7 @@ from pyspark.sql import functions as f
 
 from ogive.errors import NoRoute
 from ogive.model import MAX_TOPIC_LENGTH, NAME_CHARACTER, PropertyName, dlq_topic, validate_group
-from ogive.pipelines.places import writable
-from ogive.pipelines.running import OPEN, Say, Security, reach
-from ogive.pipelines.sendable import why_not
-from ogive.pipelines.summary import Summary
+from ogive.pipelines.job import OPEN, Say, Security, Summary, reach, why_not, writable
 from ogive.spark.options import access_of
 from ogive.spark.stopping import Stop
 

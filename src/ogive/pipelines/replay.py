@@ -18,12 +18,9 @@ from pyspark.sql import functions as f
 
 from ogive.errors import InvalidOption
 from ogive.model import PropertyName
-from ogive.pipelines.places import writable
+from ogive.pipelines.job import OPEN, REASONS, Say, Security, Summary, why_not, writable
 from ogive.pipelines.progress import noted, save
 from ogive.pipelines.reconcile import ARCHIVE, messages
-from ogive.pipelines.running import OPEN, Say, Security
-from ogive.pipelines.sendable import REASONS, why_not
-from ogive.pipelines.summary import Summary
 from ogive.spark.options import SinkOptions
 from ogive.spark.stopping import Stop
 

@@ -16,10 +16,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ogive.model import TRACE_TOPIC, PropertyName
+from ogive.pipelines.job import OPEN, Say, Security, Summary, writable
 from ogive.pipelines.page import page
-from ogive.pipelines.places import writable
-from ogive.pipelines.running import OPEN, Say, Security
-from ogive.pipelines.summary import Summary
 
 LEVELS: Final = (0.5, 0.95, 0.99)
 LAST_MS: Final = 253402214399999

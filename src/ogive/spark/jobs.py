@@ -17,23 +17,23 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 import ogive
-from ogive.client import api
+from ogive.client import rpc
 from ogive.client.config import ClientConfig
-from ogive.client.consumer.calls import GroupCalls
+from ogive.client.consumer.group_client import GroupCalls
 from ogive.client.consumer.member import check_one_group
-from ogive.client.consumer.wired import wired
+from ogive.client.consumer.namespaced_listener import wired
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, decoded
 from ogive.client.portal import portal
 from ogive.errors import InvalidOption, NoRoute, OgiveError
 from ogive.model import retry_topic
-from ogive.spark.access import Access
+from ogive.spark.cli_session import own_session
+from ogive.spark.cluster_options import Access
 from ogive.spark.compat import ADMISSION_CONTROL, ends_after_open_batch, register_source
 from ogive.spark.failures import is_final, reason
-from ogive.spark.listening import FORMAT, ListenerSource, Work, options_of
-from ogive.spark.owning import own_session
+from ogive.spark.listener_source import FORMAT, ListenerSource, Work, options_of
 from ogive.spark.stopping import Stop, silence
-from ogive.wire.bodies import TopicConfig
+from ogive.wire.bodies.configs import TopicConfig
 
 log = logging.getLogger(__name__)
 
@@ -353,7 +353,7 @@ def prepare(client: ClientConfig, listeners: Sequence[AnyListener]) -> None:
         async with ClientInstance(client) as instance:
             name = retry_topic(instance.namespace.wrap(group))
             for address in masters:
-                await api.create_topic(
+                await rpc.create_topic(
                     instance.pool, address, TopicConfig(name=name, read_queues=1, write_queues=1)
                 )
 

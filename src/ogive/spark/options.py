@@ -16,9 +16,9 @@ from typing import Any, Final, Literal, get_args
 
 from ogive.errors import InvalidOption
 from ogive.model import instant, parse_tags, validate_group, validate_topic
-from ogive.spark import access
-from ogive.spark.access import Access
-from ogive.spark.bounds import (
+from ogive.spark import cluster_options
+from ogive.spark.cluster_options import Access
+from ogive.spark.offsets import (
     AtTime,
     AtTimes,
     Behind,
@@ -35,7 +35,7 @@ DEFAULT_MAX_OFFSETS_PER_TRIGGER: Final = 1_000_000
 DEFAULT_POLL_TIMEOUT_S: Final = 30.0
 
 _SOURCE: Final = (
-    *access.NAMES,
+    *cluster_options.NAMES,
     "subscribe",
     "subscribePattern",
     "assign",
@@ -68,7 +68,7 @@ _SOURCE: Final = (
     "includeMetadata",
 )
 _SINK: Final = (
-    *access.NAMES,
+    *cluster_options.NAMES,
     "topic",
     "producerGroup",
     "maxInFlight",
@@ -314,7 +314,7 @@ class SourceOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
         """Raises InvalidOption, which names the option and what it should be."""
-        given = _Given(options, _SOURCE, access.ALIASES | _TOPIC_ALIASES, _SAID_OF_READS)
+        given = _Given(options, _SOURCE, cluster_options.ALIASES | _TOPIC_ALIASES, _SAID_OF_READS)
         now_ms = time.time_ns() // 1_000_000
         access_ = Access.parse(given.texts, given.flag)
         on_wire = access_.namespace.wrap
@@ -424,7 +424,7 @@ class SinkOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
         """Raises InvalidOption, which names the option and what it should be."""
-        given = _Given(options, _SINK, access.ALIASES | {"path": "topic"}, _SAID_OF_WRITES)
+        given = _Given(options, _SINK, cluster_options.ALIASES | {"path": "topic"}, _SAID_OF_WRITES)
         access_ = Access.parse(given.texts, given.flag)
 
         def topic(_: str, text: str) -> str:
@@ -456,7 +456,7 @@ def access_of(options: Mapping[str, str]) -> Access:
 
     Raises InvalidOption.
     """
-    given = _Given(options, access.NAMES, access.ALIASES)
+    given = _Given(options, cluster_options.NAMES, cluster_options.ALIASES)
     return Access.parse(given.texts, given.flag)
 
 

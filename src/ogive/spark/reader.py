@@ -2,11 +2,11 @@
 
 Behaviour
 - A batch reads what is there when its partitions are planned; Spark plans once for each load().
-- A stream's truth is Spark's checkpoint. A consumer group only gets a copy of it (see progress.py),
-  and may say where to start.
+- A stream's truth is Spark's checkpoint. A consumer group only gets a copy of it (see
+  group_progress.py), and may say where to start.
 - Queues are packed into few partitions, because each Python task costs 20 to 28 ms.
 - Spark makes readers in several processes and pickles them: they hold options and schema;
-  connections live in rpc.py.
+  connections live in cluster.py.
 
 Differs from Spark's Kafka source
 - One trigger reads a bounded number of messages by default.
@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from ogive.errors import DataLoss, InvalidOption, NoRoute, OgiveError
 from ogive.model import TOOLS_GROUP, MessageQueue
-from ogive.spark.bounds import AtTime, AtTimes, Behind, Bound
+from ogive.spark.cluster import BrokerAway, Cluster, Filter, Patience, cluster
 from ogive.spark.compat import (
     ReadAllAvailable,
     ReadLimit,
@@ -41,9 +41,12 @@ from ogive.spark.compat import (
     SupportsTriggerAvailableNow,
     arrow_schema,
 )
-from ogive.spark.fetching import SETTLE_S
-from ogive.spark.losses import data_loss, deleted, made_anew, removed, shrunk
+from ogive.spark.group_progress import FLUSH_S, Progress
 from ogive.spark.offsets import (
+    AtTime,
+    AtTimes,
+    Behind,
+    Bound,
     Positions,
     Spans,
     entering,
@@ -55,14 +58,12 @@ from ogive.spark.offsets import (
     to_offset,
 )
 from ogive.spark.options import SourceOptions
-from ogive.spark.progress import FLUSH_S, Progress
+from ogive.spark.range_reader import SETTLE_S, data_loss, deleted, made_anew, removed, shrunk
 from ogive.spark.ranges import QueueRange, admit, admit_bytes, pack
 from ogive.spark.remade import Ends, find_remade, look_at, times_at
-from ogive.spark.routes import BrokerAway, Patience
-from ogive.spark.rpc import Cluster, Filter, cluster
 from ogive.spark.shipped import warn_if_zipped
 from ogive.sql92 import compile_expression
-from ogive.wire.bodies import TopicOffset
+from ogive.wire.bodies.stats import TopicOffset
 
 log = logging.getLogger(__name__)
 

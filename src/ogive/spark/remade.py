@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from ogive.errors import OgiveError
 from ogive.model import MessageQueue
+from ogive.spark.cluster import Cluster
 from ogive.spark.offsets import Positions, Spans
-from ogive.spark.rpc import Cluster
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ogive.client.sending.intake import USUAL_LEVELS
-from ogive.client.sending.properties import with_unique_key
+from ogive.client.sending.message_builder import USUAL_LEVELS, with_unique_key
 from ogive.errors import InvalidOption, MessageIllegal, OgiveError, SendFailed
 from ogive.model import (
     MAX_BODY_BYTES,
@@ -33,7 +32,7 @@ from ogive.model import (
     validate_topic,
 )
 from ogive.native import Texts, native
-from ogive.spark.rpc import DelayLimits
+from ogive.spark.cluster import DelayLimits
 from ogive.wire.message import MAX_BATCH_MESSAGES
 
 # Java's brokers read an int

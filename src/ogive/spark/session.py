@@ -74,7 +74,7 @@ def _defaults(own: Mapping[str, str]) -> dict[str, str]:
     """Start Java, and return our settings that neither *own* nor the user's configuration has."""
     from pyspark import SparkConf, SparkContext
 
-    from ogive.spark.launching import Launch
+    from ogive.spark.cli_session import Launch
 
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     local = own.get(
@@ -158,7 +158,7 @@ def create(settings: Mapping[str, str]) -> "SparkSession":
     """
     from pyspark.sql import SparkSession
 
-    from ogive.spark.launching import Launch
+    from ogive.spark.cli_session import Launch
 
     builder = SparkSession.builder
     for name, value in settings.items():

@@ -7,7 +7,7 @@ Behaviour
 - `atLeastOnce`: what a failed attempt had sent stays sent, and is sent again; who reads can tell by
   the key.
 - `idempotent`: what an earlier attempt has stored is not sent again, whatever order its rows had;
-  see attempts.py and unsent.py.
+  see dedup.py and dedup.py.
 - `transactional`: rows are half messages until the batch is committed; what a failed attempt had
   sent is never delivered. The keys tell which rows were delivered before a crash inside the commit.
 - What has been written has had the right addresses: from then on every process, perhaps a new one,
@@ -33,17 +33,15 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ogive.client.portal import portal
 from ogive.errors import IllegalStateError, InvalidOption, OgiveError
-from ogive.spark.attempts import SEEN, BatchLog, ends, stored_keys
+from ogive.spark.cluster import DOUBTFUL, USUAL, Cluster, DelayLimits, Patience, cluster
 from ogive.spark.compat import DataSourceStreamArrowWriter
-from ogive.spark.lasting import keep_plan
+from ogive.spark.dedup import SEEN, BatchLog, Unsent, ends, stored_keys
+from ogive.spark.fsync import keep_plan
 from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
-from ogive.spark.routes import DOUBTFUL, USUAL, Patience
+from ogive.spark.row_sender import BATCH_BYTES, Half, Recall, Sending, end_transactions
 from ogive.spark.rows import InvalidRow, Keys, Row, dead_letters, encode, form
-from ogive.spark.rpc import Cluster, DelayLimits, cluster
-from ogive.spark.sending import BATCH_BYTES, Half, Recall, Sending, end_transactions
 from ogive.spark.shipped import warn_if_zipped
-from ogive.spark.unsent import Unsent
 from ogive.wire.codes import Decision
 from ogive.words import counted
 

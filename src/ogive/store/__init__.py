@@ -1,7 +1,9 @@
 """The durable store of the broker: Apache's byte layout, acknowledged means durable."""
 
 from ogive.store.fs import Fs, OsFs
-from ogive.store.model import (
+from ogive.store.message_store import MessageStore
+from ogive.store.tables import JsonTable
+from ogive.store.types import (
     EncodedBatch,
     Entry,
     GetResult,
@@ -14,8 +16,6 @@ from ogive.store.model import (
     StoreConfig,
     StoreStats,
 )
-from ogive.store.store import MessageStore
-from ogive.store.tables import JsonTable
 
 __all__ = [
     "EncodedBatch",

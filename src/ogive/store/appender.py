@@ -10,23 +10,10 @@ from typing import Final
 
 from ogive.errors import InvalidOption
 from ogive.native import native
-from ogive.store.batchqueue import BatchQueue, messages_in, with_first_offset
 from ogive.store.clock import now_ms
 from ogive.store.consumequeue import ENTRY, ConsumeQueue, names_a_directory
-from ogive.store.index import Keyed
-from ogive.store.model import (
-    MAX_RECORD_BYTES,
-    SIZE_BEFORE,
-    EncodedBatch,
-    Messages,
-    NewBatch,
-    NewMessage,
-    PutDone,
-    PutResult,
-    QueueKey,
-    StoreConfig,
-)
-from ogive.store.queuekinds import QueueKinds
+from ogive.store.key_index import Keyed
+from ogive.store.queue_types import BatchQueue, QueueKinds, messages_in, with_first_offset
 from ogive.store.record import (
     BLANK,
     BLANK_BYTES,
@@ -40,6 +27,18 @@ from ogive.store.record import (
     strip_crc,
     tag_hash,
     topic_field,
+)
+from ogive.store.types import (
+    MAX_RECORD_BYTES,
+    SIZE_BEFORE,
+    EncodedBatch,
+    Messages,
+    NewBatch,
+    NewMessage,
+    PutDone,
+    PutResult,
+    QueueKey,
+    StoreConfig,
 )
 from ogive.store.writer import Group
 from ogive.wire.codes import SysFlag

@@ -18,12 +18,12 @@ from typing import Final
 
 from ogive.errors import StoreCorrupt
 from ogive.store.consumequeue import ConsumeQueue
+from ogive.store.directory import was_ours
 from ogive.store.fs import Fs
-from ogive.store.indexfile import IndexState
-from ogive.store.lock import was_ours
-from ogive.store.model import QueueKey
+from ogive.store.index_file import IndexState
 from ogive.store.record import NEVER
 from ogive.store.tables import read_file, replace_file, write_synced
+from ogive.store.types import QueueKey
 from ogive.wire.checksum import crc32
 
 FORMAT: Final = 1

@@ -15,11 +15,11 @@ from typing import Final, NamedTuple
 
 from ogive.errors import StoreError
 from ogive.native import Wanted, native
-from ogive.store.disk import Cold, Disk
+from ogive.store.block_checksums import Stretches
+from ogive.store.file_reader import Cold, Disk
 from ogive.store.fs import Fs
 from ogive.store.record import not_standing, read_record
 from ogive.store.segments import segment_path
-from ogive.store.stretches import Stretches
 
 log = logging.getLogger(__name__)
 

@@ -15,11 +15,11 @@ from typing import ClassVar, Final
 
 from ogive.model import SCHEDULE_TOPIC
 from ogive.native import Wanted
-from ogive.store.disk import Disk
+from ogive.store.file_reader import Disk
 from ogive.store.fs import Fs
-from ogive.store.model import QueueKey
 from ogive.store.record import fixed_bytes, topic_field
 from ogive.store.segments import Handles, segment_path
+from ogive.store.types import QueueKey
 from ogive.wire.checksum import crc32
 
 ENTRY: Final = struct.Struct(">qiq")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ogive.native import Wanted, native
-from ogive.store.model import NewBatch, NewMessage
+from ogive.store.types import NewBatch, NewMessage
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import (

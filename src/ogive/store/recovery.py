@@ -1,4 +1,6 @@
-"""Recovery at the start: check the consume queues, read the log from the last checkpoint, find its
+"""What a start after an unclean stop says of it, in one line.
+
+Recovery at the start: check the consume queues, read the log from the last checkpoint, find its
 end, repair what is derived.
 
 Behaviour
@@ -14,10 +16,10 @@ Behaviour
   again; also at the end of the log.
 - A stored time ahead of the machine's clock, in a record without a checksum over the whole, moves
   the store's clock only as far as the record before agrees; one before 1970 counts as 0.
-- Which topics are topics of batches is read first, see queuekinds.py. A record that holds a batch
+- Which topics are topics of batches is read first, see queue_types.py. A record that holds a batch
   whole and is of none of them, because its topic was deleted, gets no entry.
 - A delayed message whose queue entry is made again is due by the delay levels with which it was
-  sent, see due_times.py.
+  sent, see queue_rebuild.py.
 - The files of a queue that is made again are written over, and what they hold beyond it is removed
   at the end.
 - After an unclean stop one line at INFO says what was read again and made again, and how long that
@@ -35,36 +37,79 @@ Differs from Java
 import functools
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from ogive.store import checkpoint as checkpoints
-from ogive.store import removal
-from ogive.store.batchqueue import messages_in
+from ogive.store import retention
+from ogive.store.bad_sectors import Unreadable
 from ogive.store.checkpoint import Checkpoint, QueueState
 from ogive.store.consumequeue import ConsumeQueue, QueueFiles, names_a_directory, read_entries
 from ogive.store.deletions import deletions
-from ogive.store.disk import Disk
-from ogive.store.due_times import DueTimes
+from ogive.store.directory import was_ours
+from ogive.store.file_reader import Disk
 from ogive.store.fs import Fs
-from ogive.store.index import KeyIndex
-from ogive.store.indexfile import IndexFiles, Sizes, index_names
-from ogive.store.indexfile import found_sizes as found_index_sizes
-from ogive.store.indexfile import restored as restored_index
-from ogive.store.lock import was_ours
-from ogive.store.logscan import LogEnd, LogScan, Scanned
-from ogive.store.model import QueueKey, StoreConfig
-from ogive.store.queuecheck import check_queue, end_of_files, restored
-from ogive.store.queuekinds import QueueKinds
-from ogive.store.reading import first_at
+from ogive.store.index_file import IndexFiles, Sizes, index_names
+from ogive.store.index_file import found_sizes as found_index_sizes
+from ogive.store.index_file import restored as restored_index
+from ogive.store.key_index import KeyIndex
+from ogive.store.log_scan import LogEnd, LogScan, Scanned
+from ogive.store.queue_reader import first_at
+from ogive.store.queue_rebuild import DueTimes, check_queue, end_of_files, restored
+from ogive.store.queue_types import QueueKinds, messages_in
 from ogive.store.record import MAX_CRC_PROPERTIES, NEVER, delay_level, tag_hash
 from ogive.store.segments import Found, Handles, find_segments, segment_path
-from ogive.store.startreport import StartReport
-from ogive.store.unreadable import Unreadable
-from ogive.wire.bodies import MAX_QUEUES
+from ogive.store.types import QueueKey, StoreConfig
+from ogive.wire.bodies.routes import MAX_QUEUES
 from ogive.wire.codes import SysFlag
+from ogive.words import counted
+
+
+@dataclass(slots=True)
+class StartReport:
+    """What recovery did; offsets are those of the log."""
+
+    read_from: int = 0
+    end: int = 0
+    # read again, between the two
+    records: int = 0
+    # queues that got entries by that
+    grown: int = 0
+    # queues that the checkpoint counted on
+    made_again: int = 0
+    # from where on keys that the checkpoint counted on were made again
+    keys_from: int | None = None
+    # bytes behind the end
+    cleared: int = 0
+
+    def __str__(self) -> str:
+        return "; ".join(self._parts())
+
+    def _parts(self) -> Iterator[str]:
+        read = self.end - self.read_from
+        yield (
+            f"{counted(self.records, 'record')}, {counted(read, 'byte')} of the log, from "
+            f"{self.read_from} on, were read again"
+        )
+        if self.grown:
+            yield f"{counted(self.grown, 'queue')} and the index of keys were completed"
+        if self.made_again:
+            yield (
+                f"{counted(self.made_again, 'queue')} that had been lost "
+                f"{'was' if self.made_again == 1 else 'were'} made again"
+            )
+        if self.keys_from is not None:
+            yield f"the index of keys was made again, from {self.keys_from} on"
+        if self.cleared:
+            yield (
+                f"{counted(self.cleared, 'byte')} behind the end of the log, at {self.end}, were "
+                "no record and were cleared"
+            )
+        else:
+            yield f"the log ends at {self.end}, and nothing had to be cut"
+
 
 log = logging.getLogger(__name__)
 
@@ -111,14 +156,14 @@ def recover(fs: Fs, config: StoreConfig, now_ms: int, *, rebuild: bool = False) 
 
 def _recover(fs: Fs, config: StoreConfig, now_ms: int, rebuild: bool) -> Recovered:
     recovered = _Recovery(fs, config, now_ms, rebuild=rebuild).run()
-    until = removal.pending(fs, config.root, config.root / "commitlog")
+    until = retention.pending(fs, config.root, config.root / "commitlog")
     if until is None:
         return recovered
     # of another log
     if until > recovered.end:
-        removal.done(fs, config.root)
+        retention.done(fs, config.root)
         return recovered
-    removal.finish(fs, config.root, config.root / "commitlog", until)
+    retention.finish(fs, config.root, config.root / "commitlog", until)
     again = _Recovery(fs, config, now_ms, rebuild=rebuild, known=recovered.damaged_places).run()
     again.damaged += recovered.damaged
     return again
@@ -202,10 +247,10 @@ class _Recovery:
                 "queues.json, the list of queues, is damaged: the whole log is read, and queues "
                 "and index are made again"
             )
-        until = removal.pending(fs, root, self._commitlog)
+        until = retention.pending(fs, root, self._commitlog)
         if until is not None and saved is not None and saved.position >= until:
             # else after this run, which ends with a checkpoint
-            removal.finish(fs, root, self._commitlog, until)
+            retention.finish(fs, root, self._commitlog, until)
         self._found = find_segments(fs, self._commitlog, self._config.segment_bytes)
         start = self._found.starts[0] if self._found.starts else 0
         checkpoint = usable(saved, start, self._found.end)

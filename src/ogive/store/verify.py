@@ -1,4 +1,6 @@
-"""Checks a directory without changing it, and repairs one: ``ogive store verify`` and ``ogive store
+"""Compares the queues of topics of batches with what the log says, for ``ogive store verify``.
+
+Checks a directory without changing it, and repairs one: ``ogive store verify`` and ``ogive store
 repair``.
 
 Behaviour
@@ -10,8 +12,8 @@ Behaviour
   it opens the store.
 - repair rebuilds everything derived from the log, and tables from their backups. It deletes no
   valid record; bytes that are not a record stay in the middle of the log, and are zeroed behind its
-  end. What keeps the log from being read at all is mended first, see mending.py.
-- Delayed messages stay due when they were, or become due later, see due_times.py.
+  end. What keeps the log from being read at all is mended first, see repair.py.
+- Delayed messages stay due when they were, or become due later, see queue_rebuild.py.
 - Both refuse while a broker runs on the directory.
 """
 
@@ -24,37 +26,90 @@ from typing import Any, Final, TypeVar
 from ogive.errors import ProtocolError, StoreLocked, StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store import checkpoint as checkpoints
-from ogive.store.batchcheck import ExpectedUnits, units_in_files
-from ogive.store.batchqueue import UNIT, messages_in
+from ogive.store.bad_sectors import read_or_nothing
 from ogive.store.checkpoint import Checkpoint
 from ogive.store.clock import now_ms
-from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER
+from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER, FILLER_SIZE
 from ogive.store.deletions import deletions
-from ogive.store.emptied import refuse_emptied, traces
+from ogive.store.directory import was_ours
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
-from ogive.store.indexfile import index_names, restored
-from ogive.store.lock import was_ours
-from ogive.store.logscan import LogEnd, LogScan
-from ogive.store.lost_topics import (
+from ogive.store.index_file import index_names, restored
+from ogive.store.log_scan import LogEnd, LogScan
+from ogive.store.missing_log import refuse_emptied, traces
+from ogive.store.queue_types import UNIT, UNIT_BYTES, QueueKind, QueueKinds, messages_in
+from ogive.store.record import Record, tag_hash
+from ogive.store.recovery import end_is_lost, recover, too_far, usable
+from ogive.store.repair import (
     TABLE,
     completed,
     is_topic_table,
+    mend_files,
     not_in,
     places_of_waiting,
     queue_counts,
     topic_table,
     waiting_place,
 )
-from ogive.store.mending import mend_files
-from ogive.store.model import QueueKey, StoreConfig
-from ogive.store.queuekinds import QueueKind, QueueKinds
-from ogive.store.record import Record, tag_hash
-from ogive.store.recovery import end_is_lost, recover, too_far, usable
-from ogive.store.segments import Handles, find_segments, segment_path
+from ogive.store.segments import Handles, find_segments, segment_names, segment_path
 from ogive.store.tables import JsonTable, peek, read_file
-from ogive.store.unreadable import read_or_nothing
+from ogive.store.types import QueueKey, StoreConfig
 from ogive.wire import java_json
 from ogive.wire.codes import SysFlag
+
+_COMPARED: int = 38
+"""bytes of an entry; what follows is for compaction"""
+
+
+class ExpectedUnits:
+    """What the log says that a queue holds, from offset *first* on; see verify.py.
+
+    Entries have no index that the log knows: what the files hold for records that are not in the
+    log any more is passed over.
+    """
+
+    __slots__ = ("_found", "_waiting", "end", "mismatch", "missing")
+
+    def __init__(self, first: int, found: Iterator[bytes]) -> None:
+        """*found* is what the files hold."""
+        self._found = found
+        # offset and entry
+        self._waiting: list[tuple[int, bytes]] = []
+        self.end = first
+        self.mismatch: int | None = None
+        self.missing: int | None = None
+
+    def add(self, unit: bytes, count: int) -> None:
+        """*unit* stands for the next *count* messages."""
+        self._waiting.append((self.end, unit))
+        self.end += count
+
+    def compare(self) -> None:
+        """What was added since the last time."""
+        for offset, unit in self._waiting:
+            # commit-log offsets, never below 0
+            held = next((held for held in self._found if held[:8] >= unit[:8]), None)
+            if held is None and self.missing is None:
+                self.missing = offset
+            elif (
+                held is not None and held[:_COMPARED] != unit[:_COMPARED] and self.mismatch is None
+            ):
+                self.mismatch = offset
+        self._waiting.clear()
+
+
+def units_in_files(fs: Fs, handles: Handles, kind: QueueKind, key: QueueKey) -> Iterator[bytes]:
+    """All entries of a queue that stand for a record, in order. Raises OSError."""
+    directory = kind.directory(key)
+    for name in segment_names(fs, directory):
+        path = segment_path(directory, int(name))
+        raw = read_or_nothing(fs, handles.get(path), path, kind.file_bytes, 0)
+        for at in range(0, len(raw) - UNIT_BYTES + 1, UNIT_BYTES):
+            unit = raw[at : at + UNIT_BYTES]
+            if not any(unit):
+                break
+            if UNIT.unpack(unit)[1] != FILLER_SIZE:
+                yield unit
+
 
 Changed = TypeVar("Changed")
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from ogive.testing.broker import Broker
-    from ogive.testing.fake_broker import FakeBroker
-    from ogive.testing.messages import message
+    from ogive.testing.fake_broker import FakeBroker, message
     from ogive.testing.rocketmq import RocketMQ
 
 __all__ = ["Broker", "FakeBroker", "RocketMQ", "message"]
@@ -19,7 +18,7 @@ _HOME: Final = {
     "Broker": "broker",
     "FakeBroker": "fake_broker",
     "RocketMQ": "rocketmq",
-    "message": "messages",
+    "message": "fake_broker",
 }
 
 

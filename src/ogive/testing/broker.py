@@ -1,7 +1,11 @@
-"""``ogive up`` as a context manager, in a separate process."""
+"""The line that ``ogive up`` prints when it is ready.
+
+``ogive up`` as a context manager, in a separate process.
+"""
 
 import contextlib
 import queue
+import re
 import shutil
 import signal
 import socket
@@ -14,11 +18,26 @@ from collections import deque
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Final, Literal, Self
+from typing import IO, Final, Literal, NamedTuple, Self
 
 from ogive.errors import IllegalStateError
 from ogive.keywords import explains
-from ogive.testing.ready import Ready
+
+_LINE: Final = re.compile(r"ready name-server=(\S+) broker=(\S+)\s*")
+
+
+class Ready(NamedTuple):
+    """Addresses, ``host:port`` each."""
+
+    name_server: str
+    broker: str
+
+    @classmethod
+    def parse(cls, line: str) -> "Ready | None":
+        """None for any other line, and for none at all."""
+        found = _LINE.fullmatch(line)
+        return cls(found[1], found[2]) if found else None
+
 
 START_S: Final = 60.0
 STOP_S: Final = 60.0

@@ -1,4 +1,6 @@
-"""A fake name server and broker in one, on a free loopback port, that behaves well until a test
+"""Messages for tests of listeners, as a broker would have delivered them.
+
+A fake name server and broker in one, on a free loopback port, that behaves well until a test
 scripts something else.
 
 It keeps messages, progress and members in memory, and speaks the remoting protocol. Access control,
@@ -7,31 +9,45 @@ transactions, delays and filtering are not faked: use ``Broker`` for those.
 
 import asyncio
 import ssl as tls
+import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from ogive.model import MessageQueue
+from ogive.keywords import explained
+from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.transport.connection import Connection
 from ogive.transport.server import Server
-from ogive.wire import headers as h
-from ogive.wire.bodies import (
-    BrokerData,
-    ClusterInfo,
+from ogive.wire.bodies.clients import (
     HeartbeatData,
     LockBatchBody,
-    QueueData,
-    TopicConfig,
-    TopicRouteData,
     consumer_ids_dumps,
-    dumps,
     locked_queues_dumps,
+)
+from ogive.wire.bodies.configs import TopicConfig
+from ogive.wire.bodies.json_fields import dumps
+from ogive.wire.bodies.routes import (
+    BrokerData,
+    ClusterInfo,
+    QueueData,
+    TopicRouteData,
     topic_list_dumps,
 )
 from ogive.wire.codes import Flag, PullSysFlag, RequestCode, ResponseCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import Header, decode_header, encode_header
+from ogive.wire.headers.admin import CreateTopicRequest
+from ogive.wire.headers.clients import UnregisterClientRequest
+from ogive.wire.headers.codec import Header, decode_header, encode_header
+from ogive.wire.headers.pull import (
+    OffsetResponse,
+    PullMessageRequest,
+    PullMessageResponse,
+    QueryConsumerOffsetRequest,
+    SearchOffsetRequest,
+    UpdateConsumerOffsetRequest,
+)
+from ogive.wire.headers.send import SendMessageRequestV2, SendMessageResponse
 from ogive.wire.message import (
     StoredMessage,
     decode_batch,
@@ -39,6 +55,53 @@ from ogive.wire.message import (
     encode_stored,
     offset_message_id,
 )
+
+
+@explained
+def message(
+    topic: str,
+    body: bytes,
+    *,
+    tag: str | None = None,
+    keys: str | Iterable[str] = (),
+    properties: Mapping[str, str] | None = None,
+    sharding_key: str | None = None,
+    queue_id: int = 0,
+    queue_offset: int = 0,
+    reconsume_times: int = 0,
+) -> MessageExt:
+    """A received message to call a listener with: ``bill(message("Orders", b"4711", tag="paid"))``.
+
+    Its times are now.
+    """
+    if not isinstance(body, bytes):
+        raise TypeError(f"body must be bytes, not {type(body).__name__}: encode text first")
+    now_ms = time.time_ns() // 1_000_000
+    joined = keys if isinstance(keys, str) else " ".join(keys)
+    known = {
+        PropertyName.UNIQ_KEY: f"{now_ms:016X}{queue_id:08X}{queue_offset:08X}",
+        PropertyName.TAGS: tag,
+        PropertyName.KEYS: joined or None,
+        PropertyName.SHARDING_KEY: sharding_key,
+    }
+    return MessageExt(
+        topic=topic,
+        body=body,
+        properties=dict(properties or {})
+        | {name: value for name, value in known.items() if value is not None},
+        queue=MessageQueue(topic, "broker-a", queue_id),
+        queue_offset=queue_offset,
+        commitlog_offset=0,
+        reconsume_times=reconsume_times,
+        born_timestamp_ms=now_ms,
+        store_timestamp_ms=now_ms,
+        born_host="127.0.0.1:0",
+        store_host="127.0.0.1:0",
+        flag=0,
+        sys_flag=0,
+        stored_bytes=len(body),
+    )
+
 
 # how long a test waits for what it expects
 WAIT_S: Final = 5.0
@@ -154,7 +217,7 @@ class FakeBroker:
             RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
             RequestCode.GET_MAX_OFFSET: self._max_offset,
-            RequestCode.GET_MIN_OFFSET: lambda _c, _r: ok(h.OffsetResponse(offset=0)),
+            RequestCode.GET_MIN_OFFSET: lambda _c, _r: ok(OffsetResponse(offset=0)),
             RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,
         }
 
@@ -395,7 +458,7 @@ class FakeBroker:
         )
 
     def _create_topic(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        header = decode_header(h.CreateTopicRequest, request.ext_fields)
+        header = decode_header(CreateTopicRequest, request.ext_fields)
         self.topics[header.topic] = header.write_queue_nums
         return ok()
 
@@ -412,7 +475,7 @@ class FakeBroker:
         )
 
     def _send(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        header = decode_header(h.SendMessageRequestV2, request.ext_fields)
+        header = decode_header(SendMessageRequestV2, request.ext_fields)
         self.topics.setdefault(header.topic, header.default_topic_queue_nums)
         properties = (header.properties or "").encode()
         if request.code == RequestCode.SEND_BATCH_MESSAGE:
@@ -430,7 +493,7 @@ class FakeBroker:
             for body, props in items
         ]
         ids = ",".join(offset_message_id(m.store_host, m.commitlog_offset) for m in stored)
-        place = h.SendMessageResponse(
+        place = SendMessageResponse(
             msg_id=ids,
             queue_id=header.queue_id,
             queue_offset=stored[0].queue_offset,
@@ -440,7 +503,7 @@ class FakeBroker:
         return ok(place)
 
     def _pull(self, connection: Connection, request: RemotingCommand) -> RemotingCommand | None:
-        header = decode_header(h.PullMessageRequest, request.ext_fields)
+        header = decode_header(PullMessageRequest, request.ext_fields)
         rows = self.stored[header.topic, header.queue_id]
         if header.sys_flag & PullSysFlag.COMMIT_OFFSET:
             self.offsets[header.consumer_group, header.topic, header.queue_id] = (
@@ -451,11 +514,11 @@ class FakeBroker:
             return None
         return self._found(header)
 
-    def _found(self, header: h.PullMessageRequest) -> RemotingCommand:
+    def _found(self, header: PullMessageRequest) -> RemotingCommand:
         rows = self.stored[header.topic, header.queue_id]
         found = rows[header.queue_offset : header.queue_offset + header.max_msg_nums]
         code = ResponseCode.SUCCESS if found else ResponseCode.PULL_NOT_FOUND
-        answer = h.PullMessageResponse(
+        answer = PullMessageResponse(
             next_begin_offset=header.queue_offset + len(found), min_offset=0, max_offset=len(rows)
         )
         return RemotingCommand(
@@ -463,7 +526,7 @@ class FakeBroker:
         )
 
     async def _park(
-        self, connection: Connection, request: RemotingCommand, header: h.PullMessageRequest
+        self, connection: Connection, request: RemotingCommand, header: PullMessageRequest
     ) -> None:
         try:
             async with asyncio.timeout(header.suspend_timeout_ms / 1000):
@@ -481,7 +544,7 @@ class FakeBroker:
         return ok()
 
     def _unregister(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        header = decode_header(h.UnregisterClientRequest, request.ext_fields)
+        header = decode_header(UnregisterClientRequest, request.ext_fields)
         self.members.get(header.consumer_group or "", {}).pop(header.client_id, None)
         return ok()
 
@@ -493,28 +556,26 @@ class FakeBroker:
         return ok(body=consumer_ids_dumps(sorted(members)))
 
     def _query_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        header = decode_header(h.QueryConsumerOffsetRequest, request.ext_fields)
+        header = decode_header(QueryConsumerOffsetRequest, request.ext_fields)
         offset = self.offsets.get((header.consumer_group, header.topic, header.queue_id))
         if offset is None:
             return error(
                 ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
             )
-        return ok(h.OffsetResponse(offset=offset))
+        return ok(OffsetResponse(offset=offset))
 
     def _update_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        header = decode_header(h.UpdateConsumerOffsetRequest, request.ext_fields)
+        header = decode_header(UpdateConsumerOffsetRequest, request.ext_fields)
         self.offsets[header.consumer_group, header.topic, header.queue_id] = header.commit_offset
         return ok()
 
     def _search_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
-        header = decode_header(h.SearchOffsetRequest, request.ext_fields)
+        header = decode_header(SearchOffsetRequest, request.ext_fields)
         rows = self.stored[header.topic, header.queue_id]
-        return ok(
-            h.OffsetResponse(offset=sum(m.store_timestamp_ms < header.timestamp for m in rows))
-        )
+        return ok(OffsetResponse(offset=sum(m.store_timestamp_ms < header.timestamp for m in rows)))
 
     def _max_offset(self, _: Connection, request: RemotingCommand) -> RemotingCommand:
         queue = MessageQueue(
             request.ext_fields["topic"], self.name, int(request.ext_fields["queueId"])
         )
-        return ok(h.OffsetResponse(offset=len(self.stored[queue.topic, queue.queue_id])))
+        return ok(OffsetResponse(offset=len(self.stored[queue.topic, queue.queue_id])))

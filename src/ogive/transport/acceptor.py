@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from ogive.transport import descriptors
-from ogive.transport.tasks import cancel_all
+from ogive.transport import limits
+from ogive.transport.event_loop import cancel_all
 from ogive.transport.tls import HANDSHAKE
 
 log = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class Acceptor:
             connection.close()
             return
         connection.setblocking(False)
-        descriptors.sockets.add(connection)
+        limits.open_sockets.add(connection)
         self._per_host[host] += 1
         task = self._loop.create_task(self._greet_one(connection, host), name=f"greet {host}")
         self._greeting.add(task)
@@ -124,7 +124,7 @@ class Acceptor:
 
     def _greeted(self, task: asyncio.Task[None], connection: socket.socket, host: str) -> None:
         # it counts as a connection by now, if it is one
-        descriptors.sockets.discard(connection)
+        limits.open_sockets.discard(connection)
         self._greeting.discard(task)
         self._per_host[host] -= 1
         if not self._per_host[host]:

@@ -1,6 +1,12 @@
-"""The limits of one connection, and of all connections of a server together."""
+"""The limits of one connection, and of all connections of a server together.
 
+Connections never take the last file descriptors of the process: a store that cannot open its
+files stores nothing.
+"""
+
+import weakref
 from dataclasses import dataclass
+from typing import Final
 
 from ogive.errors import InvalidOption
 from ogive.wire.frame import MAX_FRAME_BYTES
@@ -56,7 +62,7 @@ class ServerLimits:
     max_unsent_bytes: int = 64 * 1024 * 1024
     """Over it at once."""
     max_unread_bytes: int = 256 * 1024 * 1024
-    """What waits for all of them to read; over it the slowest go, see unread.py."""
+    """What waits for all of them to read; over it the slowest go, see write_backpressure.py."""
     linger_s: float = 10.0
     """For a peer to take its last answers once its connection is closed here."""
 
@@ -70,3 +76,35 @@ class ServerLimits:
         )
         if min(*counts, *sizes, self.slow_reader_bytes_per_s) <= 0:
             raise InvalidOption("every limit of a server must be above zero")
+
+
+try:
+    from resource import RLIM_INFINITY, RLIMIT_NOFILE, getrlimit
+except ImportError:
+
+    def _limit() -> int | None:
+        """Return None: Windows has no limit."""
+        return None
+
+else:
+
+    def _limit() -> int | None:
+        """Return how many descriptors the process may have open, None if any number."""
+        soft, _ = getrlimit(RLIMIT_NOFILE)
+        return None if soft == RLIM_INFINITY else soft
+
+
+FOR_FILES: Final = 512
+"""Or half of all, where there are less than twice as many.
+
+A store keeps some dozens open, and tables are saved through new ones.
+"""
+
+open_sockets: Final[weakref.WeakSet[object]] = weakref.WeakSet()
+"""What of all servers of this process holds a descriptor: each adds and discards its own."""
+
+
+def has_descriptors_for(more: int = 0) -> bool:
+    """Whether those that are open, and *more*, leave enough for files."""
+    limit = _limit()
+    return limit is None or len(open_sockets) + more <= limit - min(FOR_FILES, limit // 2)

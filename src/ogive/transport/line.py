@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from ogive.errors import ConnectionLost, ProtocolError, RequestTimeout
-from ogive.transport.expectation import Expectation
+from ogive.transport.busy_poll import Expectation
 from ogive.wire.codes import Flag
 from ogive.wire.command import RemotingCommand, decode_command
 from ogive.wire.frame import FrameDecoder
@@ -28,7 +28,7 @@ class Line:
     line: a stream is never continued in the middle of an answer.
 
     Where answers come within a moment, the thread looks for the next one that long before it
-    sleeps: see expectation.py.
+    sleeps: see busy_poll.py.
     """
 
     __slots__ = (

@@ -21,10 +21,10 @@ from ogive.transport.connection import (
     refuse_requests,
     split_listed_address,
 )
-from ogive.transport.tasks import cancel_all
-from ogive.wire.acl import Credentials
+from ogive.transport.event_loop import cancel_all
 from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand
+from ogive.wire.signing import Credentials
 
 log = logging.getLogger(__name__)
 

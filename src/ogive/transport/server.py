@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ogive.errors import ConnectError
-from ogive.transport import descriptors
 from ogive.transport.acceptor import BACKLOG, Acceptor, listening_socket
+from ogive.transport.busy_poll import Expectation, Lookout
 from ogive.transport.connection import (
     Connection,
     RequestHandler,
@@ -21,14 +21,11 @@ from ogive.transport.connection import (
     join_address,
     reason_of,
 )
-from ogive.transport.expectation import Expectation
-from ogive.transport.limits import ServerLimits
-from ogive.transport.lookout import Lookout
-from ogive.transport.tasks import cancel_all, watch
+from ogive.transport.event_loop import Turn, cancel_all, watch
+from ogive.transport.limits import ServerLimits, has_descriptors_for, open_sockets
 from ogive.transport.tls import TlsConfig
-from ogive.transport.turn import Turn
-from ogive.transport.unread import COUNTED, Unread, waiting_in_system
-from ogive.wire.acl import Credentials
+from ogive.transport.write_backpressure import COUNTED, Unread, waiting_in_system
+from ogive.wire.signing import Credentials
 
 log = logging.getLogger(__name__)
 
@@ -195,7 +192,7 @@ class Server:
         guarded: bool = False,
     ) -> None:
         """*busy_poll_s*: how long to look for the next request of a client that asks one after
-        another before sleeping, see lookout.py.
+        another before sleeping, see busy_poll.py.
 
         *guarded*: the handler tells with ``Connection.trust`` whose requests access control lets
         through; the others share little memory.
@@ -299,7 +296,7 @@ class Server:
             in_all < self.limits.max_connections
             and from_it < self.limits.max_connections_per_address
         )
-        if fits and descriptors.has_room(1):
+        if fits and has_descriptors_for(1):
             return True
         self._refused += 1
         log.log(
@@ -376,7 +373,7 @@ class Server:
     def _opened(self, connection: ServerConnection) -> None:
         host = connection.peer_host
         self._connections.add(connection)
-        descriptors.sockets.add(connection)
+        open_sockets.add(connection)
         self._per_host[host] += 1
         # it was accepted, and nobody knew of it yet
         if self._stopped:
@@ -390,7 +387,7 @@ class Server:
                 f"{connection.remote_address} is refused: too many connections ({self._refused} so "
                 "far)"
             )
-        elif connection.peer is not None and not descriptors.has_room():
+        elif connection.peer is not None and not has_descriptors_for():
             # one inside this process was asked for
             self._refused += 1
             why = "no more file descriptors for connections; raise the limit (ulimit -n)"
@@ -405,7 +402,7 @@ class Server:
         not take its last answers.
         """
         self._connections.discard(connection)
-        descriptors.sockets.discard(connection)
+        open_sockets.discard(connection)
         self.unread.forget(connection)
         if self._last_reader is connection:
             self._last_reader = None

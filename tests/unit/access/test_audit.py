@@ -6,15 +6,15 @@ from collections.abc import Iterable
 import pytest
 
 from ogive.access.audit import MAX_SHOWN, Change, Entry, Requester, Secret, requester, shown
-from ogive.access.needs import RULES, Facts
-from ogive.access.table import AccessTable
-from ogive.broker.changes import CHANGES as OF_BROKER
+from ogive.access.permissions import RULES, Facts
+from ogive.access.user_table import AccessTable
+from ogive.broker.routes import CHANGES as OF_BROKER
 from ogive.broker.routes import ROUTES as BROKER
 from ogive.cli import logs
 from ogive.errors import ProtocolError, ResponseCode
-from ogive.namesrv.changes import CHANGES as OF_NAME_SERVER
+from ogive.namesrv.routes import CHANGES as OF_NAME_SERVER
 from ogive.namesrv.routes import ROUTES as NAME_SERVER
-from ogive.wire.bodies import dumps
+from ogive.wire.bodies.json_fields import dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.unit.audit import LOGGER, lines

@@ -4,8 +4,8 @@ from ipaddress import ip_address
 
 import pytest
 
-from ogive.access.decision import Need, is_allowed
-from ogive.wire.bodies import Acl, Policy, PolicyEntry
+from ogive.access.policy import Need, is_allowed
+from ogive.wire.bodies.acls import Acl, Policy, PolicyEntry
 
 PUB = Need("Topic", "Orders", ("Pub",))
 HERE = ip_address("10.1.2.3")

@@ -2,15 +2,13 @@
 
 import pytest
 
-from ogive.access.advice import advice
-from ogive.access.decision import Need
-from ogive.access.guard import NOBODY_KNOWN, Guard
-from ogive.access.needs import SUPER_ONLY
-from ogive.access.refused import AccessRefused
-from ogive.access.table import AccessTable
-from ogive.wire.acl import Credentials
-from ogive.wire.bodies import Acl, Policy, PolicyEntry, User
+from ogive.access.guard import NOBODY_KNOWN, Guard, advice
+from ogive.access.permissions import SUPER_ONLY
+from ogive.access.policy import AccessRefused, Need
+from ogive.access.user_table import AccessTable
+from ogive.wire.bodies.acls import Acl, Policy, PolicyEntry, User
 from ogive.wire.command import RemotingCommand
+from ogive.wire.signing import Credentials
 
 HERE = "127.0.0.1:4711"
 ROOT = Credentials(access_key="root", secret_key="root-secret")

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 from ogive.access.guard import NOBODY_KNOWN
-from ogive.access.table import AccessTable
+from ogive.access.user_table import AccessTable
 from ogive.broker import Broker, BrokerConfig
 from ogive.errors import ResponseCode
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.transport.connection import split_address
-from ogive.wire.acl import Credentials
-from ogive.wire.bodies import Acl, Policy, PolicyEntry, User
+from ogive.wire.bodies.acls import Acl, Policy, PolicyEntry, User
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
+from ogive.wire.signing import Credentials
 from tests.figures import figures
 from tests.raw_client import RawClient
 

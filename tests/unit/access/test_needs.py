@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from ogive.access.decision import Need
-from ogive.access.needs import MAX_BODY_BYTES, RULES, SUPER_ONLY, Facts
+from ogive.access.permissions import MAX_BODY_BYTES, RULES, SUPER_ONLY, Facts
+from ogive.access.policy import Need
 from ogive.broker.routes import ROUTES as BROKER
 from ogive.errors import ProtocolError
 from ogive.namesrv.routes import ROUTES as NAME_SERVER
-from ogive.wire.bodies import ConsumerData, SubscriptionData
-from ogive.wire.bodies.access import Resource
+from ogive.wire.bodies.acls import Resource
+from ogive.wire.bodies.clients import ConsumerData, SubscriptionData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 

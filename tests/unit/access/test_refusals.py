@@ -5,12 +5,12 @@ import logging
 import pytest
 
 from ogive.access.guard import Guard
+from ogive.access.policy import AccessRefused
 from ogive.access.refusals import MAX_KNOWN, MAX_OF_ONE, TOLD_AGAIN_S, Refusals
-from ogive.access.refused import AccessRefused
-from ogive.access.table import AccessTable
-from ogive.wire.acl import Credentials
-from ogive.wire.bodies import User
+from ogive.access.user_table import AccessTable
+from ogive.wire.bodies.acls import User
 from ogive.wire.command import RemotingCommand
+from ogive.wire.signing import Credentials
 
 DELETE = 215
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ogive.access.refused import AccessRefused
-from ogive.access.table import AccessTable
+from ogive.access.policy import AccessRefused
+from ogive.access.user_table import AccessTable
 from ogive.errors import InvalidOption, OgiveError, ResponseCode, StoreError
 from ogive.store.fs import Data, OsFs
-from ogive.wire.bodies import Acl, Policy, PolicyEntry, User
+from ogive.wire.bodies.acls import Acl, Policy, PolicyEntry, User
 
 ROOT = User(username="root", password="root-secret", user_type="Super")
 ALICE = User(username="alice", password="alice-secret")

@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 
 from ogive.errors import StoreError
-from ogive.store.disk import Cold, Place
-from ogive.store.store import MessageStore
+from ogive.store.file_reader import Cold, Place
+from ogive.store.message_store import MessageStore
 
 
 class ColdDisk:

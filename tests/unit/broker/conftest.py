@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ogive.access.table import AccessTable
+from ogive.access.user_table import AccessTable
 from ogive.broker import Broker, BrokerConfig
-from ogive.broker.opening import Machine
+from ogive.broker.startup import Machine
 from tests.raw_client import RawClient
 
 StartBroker = Callable[..., Awaitable[Broker]]

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from ogive.errors import ResponseCode
 from ogive.transport.connection import Connection
 from ogive.transport.server import Server
-from ogive.wire.bodies import DataVersion, RegisterBrokerBody, kv_table_dumps
+from ogive.wire.bodies.configs import DataVersion
+from ogive.wire.bodies.routes import RegisterBrokerBody
+from ogive.wire.bodies.stats import kv_table_dumps
 from ogive.wire.codes import Flag, RequestCode
 from ogive.wire.command import RemotingCommand
 

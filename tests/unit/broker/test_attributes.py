@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from ogive.broker.attributes import change_attributes, change_group_attributes, message_type
+from ogive.broker.state.topic_table import change_attributes, change_group_attributes, message_type
 from ogive.errors import InvalidOption, ResponseCode
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient, unique_key

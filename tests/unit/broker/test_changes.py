@@ -2,7 +2,7 @@
 
 import pytest
 
-from ogive.wire.bodies import dumps
+from ogive.wire.bodies.json_fields import dumps
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
 from tests.unit.audit import ROOT, lines, table_with_root

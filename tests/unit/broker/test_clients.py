@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from ogive.broker import clients
-from ogive.broker.clients import Client, ClientTable
 from ogive.broker.replies import Rejected
+from ogive.broker.state import client_table
+from ogive.broker.state.client_table import Client, ClientTable
 from ogive.errors import InvalidExpression, ResponseCode
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import ConsumerData, SubscriptionData
+from ogive.wire.bodies.clients import ConsumerData, SubscriptionData
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_what_a_subscription_means_is_read_when_it_is_asked_for(
             raise InvalidExpression("no", text, 0)
         return f"compiled {text}"
 
-    monkeypatch.setattr(clients, "compiled", compiled)
+    monkeypatch.setattr(client_table, "compiled", compiled)
     wanted = tuple(
         SubscriptionData.of_sql(topic, sql, 1)
         for topic, sql in (("Orders", "a = 1"), ("Prices", "bad"))
@@ -107,8 +107,8 @@ class TestMemory:
 
     @pytest.fixture(autouse=True)
     def limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(clients, "MAX_CONNECTION_BYTES", 20_000)
-        monkeypatch.setattr(clients, "MAX_BYTES", 50_000)
+        monkeypatch.setattr(client_table, "MAX_CONNECTION_BYTES", 20_000)
+        monkeypatch.setattr(client_table, "MAX_BYTES", 50_000)
 
     @staticmethod
     def beat(
@@ -170,7 +170,7 @@ class TestMemory:
     def test_the_filter_that_a_subscription_becomes_counts(
         self, data: SubscriptionData, size: int
     ) -> None:
-        assert clients.memory_of([data]) == size
+        assert client_table.memory_of([data]) == size
 
     def test_of_all_groups(self, table: ClientTable) -> None:
         """A group counts once, however many members it has."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ogive.broker.cold_reads import ColdReads, JobReads
+from ogive.broker.off_loop_reads import ColdReads, JobReads
 from ogive.errors import StoreError
-from ogive.store.disk import Cold, Place
+from ogive.store.file_reader import Cold, Place
 from tests.chaos.recorder import MemoryFs
 from tests.stores import Driver, small
 

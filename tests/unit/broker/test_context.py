@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from ogive.broker import Broker
-from ogive.broker.opening import Machine
+from ogive.broker.startup import Machine
 from ogive.errors import ResponseCode
 from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
-from ogive.store.model import Messages, PutDone
+from ogive.store.types import Messages, PutDone
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.chaos.faults import FaultyFs

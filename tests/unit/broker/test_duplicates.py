@@ -10,17 +10,18 @@ from typing import Any
 
 import pytest
 
-from ogive.access.table import AccessTable
-from ogive.broker import Broker, duplicates
-from ogive.broker.duplicates import Duplicates
+from ogive.access.user_table import AccessTable
+from ogive.broker import Broker
+from ogive.broker.sends import duplicates
+from ogive.broker.sends.duplicates import Duplicates
 from ogive.errors import InvalidOption, StoreBusy, StoreError
-from ogive.store.disk import Cold
-from ogive.store.model import NewMessage, PutDone, PutResult
-from ogive.store.store import MessageStore
-from ogive.wire.acl import Credentials
-from ogive.wire.bodies.access import SUPER, User
+from ogive.store.file_reader import Cold
+from ogive.store.message_store import MessageStore
+from ogive.store.types import NewMessage, PutDone, PutResult
+from ogive.wire.bodies.acls import SUPER, User
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import BatchItem, encode_batch, encode_properties
+from ogive.wire.signing import Credentials
 from tests.raw_client import RawClient, messages, unique_key
 from tests.stores import InlineWriter, run_now, small
 from tests.unit.broker.cold_disk import ColdDisk

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from ogive.broker import Broker
-from ogive.broker.opening import Machine
 from ogive.broker.runtime_info import runtime_info
+from ogive.broker.startup import Machine
 from ogive.errors import ResponseCode
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand

@@ -8,13 +8,9 @@ from ogive.broker import Broker
 from ogive.broker.routes import ROUTES, Route
 from ogive.errors import ResponseCode
 from ogive.wire.codes import RequestCode, SerializeType
-from ogive.wire.headers import (
-    ConsumerSendMsgBackRequest,
-    Header,
-    PullMessageRequest,
-    SendMessageRequest,
-)
-from ogive.wire.headers.codec import fields_of
+from ogive.wire.headers.codec import Header, fields_of
+from ogive.wire.headers.pull import PullMessageRequest
+from ogive.wire.headers.send import ConsumerSendMsgBackRequest, SendMessageRequest
 from tests.raw_client import RawClient
 
 VALUES = [

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from ogive.broker import Broker, dispatch, listings
+from ogive.broker import Broker, dispatch, large_replies
 from ogive.broker.routes import ROUTES, Route
 from ogive.errors import StoreError
-from ogive.store import disk
-from ogive.store.disk import Cold, Pieces, Place, each_in_pieces, each_or_cold
+from ogive.store import file_reader
+from ogive.store.file_reader import Cold, Pieces, Place, each_in_pieces, each_or_cold
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import consume_stats_loads
+from ogive.wire.bodies.stats import consume_stats_loads
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
 from tests.unit.broker.cold_disk import ColdDisk
@@ -322,8 +322,8 @@ async def test_a_listing_that_needs_more_than_is_kept_waits_for_the_disk_at_last
     server: Broker, client: RawClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_memory = await client.ok(RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
-    monkeypatch.setattr(disk, "MAX_KEPT_BYTES", 0)
-    monkeypatch.setattr(listings, "MAX_TRIES", 6)
+    monkeypatch.setattr(file_reader, "MAX_KEPT_BYTES", 0)
+    monkeypatch.setattr(large_replies, "MAX_TRIES", 6)
     looked_for = forgets_at_once(server, monkeypatch)
     async with asyncio.timeout(20):
         answer = await client.ok(RequestCode.GET_TOPIC_STATS_INFO, topic=topic)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ogive.broker.locks import QueueLocks
 from ogive.broker.replies import Rejected
+from ogive.broker.state.queue_locks import QueueLocks
 from ogive.errors import StoreError
 from ogive.model import MessageQueue
 from ogive.store.fs import OsFs

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from ogive.access.table import AccessTable
-from ogive.broker import Broker, BrokerConfig, metrics
+from ogive.access.user_table import AccessTable
+from ogive.broker import Broker, BrokerConfig, metrics_page
 from ogive.errors import ResponseCode, StoreError, StoreFailed
 from ogive.model import HALF_TOPIC, TIMER_TOPIC
 from ogive.namesrv import NameServer, NameServerConfig
-from ogive.store.disk import Place
-from ogive.wire.bodies import User
+from ogive.store.file_reader import Place
+from ogive.wire.bodies.acls import User
 from ogive.wire.codes import Decision, RequestCode
 from tests.raw_client import RawClient, unique_key
 from tests.unit.broker.cold_disk import ColdDisk
@@ -236,7 +236,7 @@ async def test_old_messages_are_read_from_the_disk_without_stopping_anybody(
     assert value(text, "rocketmq_consumer_lag_messages", consumer_group="G") == 1
     assert value(text, "ogive_metrics_left_out") == 1
     failure = None
-    monkeypatch.setattr(metrics, "LAG_READS_S", -1.0)
+    monkeypatch.setattr(metrics_page, "LAG_READS_S", -1.0)
     assert "rocketmq_consumer_lag_latency_milliseconds{" not in (await server.metrics_page()).text
 
 
@@ -437,8 +437,8 @@ async def test_a_group_that_broadcasts_has_no_lag(server: Broker, client: RawCli
 async def test_lines_are_bounded_and_the_rest_is_counted(
     server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "MAX_SERIES", 2)
-    monkeypatch.setattr(metrics, "HISTOGRAM_LINES", 1)
+    monkeypatch.setattr(metrics_page, "MAX_SERIES", 2)
+    monkeypatch.setattr(metrics_page, "HISTOGRAM_LINES", 1)
     for number in range(5):
         await client.send(f"T{number}")
     text = (await server.metrics_page()).text

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from ogive.broker.offsets import OffsetTable
 from ogive.broker.replies import Rejected
+from ogive.broker.state.offset_table import OffsetTable
 
 
 def test_offsets_are_kept_by_group_topic_and_queue() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ogive.broker.config import BrokerConfig
-from ogive.broker.opening import Machine, Opened, open_all
+from ogive.broker.startup import Machine, Opened, open_all
 from ogive.errors import StoreCorrupt
 from ogive.store.retention import Ages
 from tests.chaos.recorder import MemoryFs

@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
-from ogive.broker import pull_hold
-from ogive.broker.pull_hold import PullHolds
+from ogive.broker.pulls import long_polling
+from ogive.broker.pulls.long_polling import PullHolds
 from ogive.transport.connection import Connection
 
 
@@ -89,7 +89,7 @@ async def test_costly_pulls_are_tried_in_slices_and_each_as_often_as_it_needs(
     message.
     """
     # one pull each
-    monkeypatch.setattr(pull_hold, "SLICE_S", -1.0)
+    monkeypatch.setattr(long_polling, "SLICE_S", -1.0)
     holds = PullHolds(max_held=10, max_per_connection=10)
     here, gone = a_connection(), a_connection()
     tried: list[Costly] = []
@@ -118,7 +118,7 @@ async def test_costly_pulls_are_tried_in_slices_and_each_as_often_as_it_needs(
 async def test_a_usual_pull_does_not_wait_for_costly_ones_of_its_queue(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pull_hold, "SLICE_S", -1.0)
+    monkeypatch.setattr(long_polling, "SLICE_S", -1.0)
     holds = PullHolds(max_held=100, max_per_connection=100)
     connection, tried = a_connection(), list[Costly]()
     for _ in range(70):
@@ -164,7 +164,7 @@ async def test_many_pulls_of_one_queue_are_tried_in_slices_and_others_do_not_wai
     second with each message.
     """
     # 64 pulls each
-    monkeypatch.setattr(pull_hold, "SLICE_S", -1.0)
+    monkeypatch.setattr(long_polling, "SLICE_S", -1.0)
     holds = PullHolds(max_held=1000, max_per_connection=1000)
     connection = a_connection()
     many, few, other = (
@@ -194,7 +194,7 @@ async def test_many_pulls_of_one_queue_are_tried_in_slices_and_others_do_not_wai
 async def test_what_arrives_while_many_pulls_are_tried_is_tried_with_all_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pull_hold, "SLICE_S", -1.0)
+    monkeypatch.setattr(long_polling, "SLICE_S", -1.0)
     holds = PullHolds(max_held=1000, max_per_connection=1000)
     staying, leaving = a_connection(), a_connection()
     many, gone = [Passing(staying) for _ in range(100)], [Passing(leaving) for _ in range(100)]
@@ -220,7 +220,7 @@ async def test_many_pulls_are_answered_in_slices(
     """A reset of 50,000 held pulls, or the end of their time, stopped the broker for a quarter of a
     second.
     """
-    monkeypatch.setattr(pull_hold, "SLICE_S", -1.0)
+    monkeypatch.setattr(long_polling, "SLICE_S", -1.0)
     holds = PullHolds(max_held=1000, max_per_connection=1000)
     connection = a_connection()
     many, later = [Passing(connection) for _ in range(200)], Passing(connection)
@@ -256,7 +256,7 @@ async def test_who_holds_many_pulls_leaves_others_room_for_a_few(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """25 connections took the room of all, and the only pull of another client was refused."""
-    monkeypatch.setattr(pull_hold, "FEW", 2)
+    monkeypatch.setattr(long_polling, "FEW", 2)
     holds = PullHolds(max_held=5, max_per_connection=4)
     greedy, another, modest = a_connection(), a_connection(), a_connection()
     assert [holds.hold(Passing(greedy), 60.0) for _ in range(5)] == [True] * 4 + [False]

@@ -14,11 +14,11 @@ import pytest
 
 from ogive.broker import registration as registrations
 from ogive.broker.registration import Registration
-from ogive.broker.topics import TopicTable
+from ogive.broker.state.topic_table import TopicTable
 from ogive.store.fs import OsFs
 from ogive.store.tables import JsonTable
 from ogive.transport.connection import Connection, connect
-from ogive.wire.bodies import TopicConfig
+from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.unit.broker.fake_name_server import LIMIT_S, FakeNameServer

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from ogive.broker import Broker
-from ogive.broker.config import BrokerConfig
-from ogive.broker.remote_config import RemoteSettings
+from ogive.broker.config import BrokerConfig, RemoteSettings
 from ogive.errors import ResponseCode
 from ogive.store.fs import OsFs
 from ogive.store.tables import JsonTable

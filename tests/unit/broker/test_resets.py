@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from ogive.broker.offsets import OffsetTable
-from ogive.broker.resets import Asker, Audience
+from ogive.broker.state.offset_table import Asker, Audience, OffsetTable
 
 
 class Connection:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from ogive.broker import Broker, opening
-from ogive.broker.retention import Retention, local_hour
+from ogive.broker import Broker, startup
+from ogive.broker.maintenance import Retention, local_hour
 from ogive.errors import ResponseCode, StoreError
 from ogive.store import JsonTable, OsFs
 from ogive.store.consumequeue import ConsumeQueue
-from ogive.store.disk import Place
+from ogive.store.file_reader import Place
 from ogive.store.retention import RetentionConfig
 from ogive.wire.codes import RequestCode
 from tests.chaos.faults import FailFrom, FaultyFs
@@ -176,7 +176,7 @@ async def test_files_that_could_not_be_removed_are_tried_again_though_nothing_ne
     failing.armed = True
     config = RetentionConfig(keep_s=0.0001, hours=tuple(range(24)))
     server = await start_broker(
-        machine=opening.Machine(fs=FaultyFs(failing)), retention=config, retention_check_s=3600.0
+        machine=startup.Machine(fs=FaultyFs(failing)), retention=config, retention_check_s=3600.0
     )
     async with await RawClient.open(server.address) as client:
         await fill(client)

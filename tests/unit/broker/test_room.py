@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
-from ogive.broker import Broker, room
-from ogive.broker.filtering import MAX_TAGS
+from ogive.broker import Broker, quota
+from ogive.broker.filters import MAX_TAGS
+from ogive.broker.quota import SMALL_FILTER, FilterRoom, RequestRoom, size_of
 from ogive.broker.replies import Rejected
-from ogive.broker.room import SMALL_FILTER, FilterRoom, RequestRoom, size_of
 from ogive.errors import ResponseCode
 from ogive.transport.connection import Connection
 from ogive.wire.codes import RequestCode
@@ -22,7 +22,7 @@ def connections(count: int) -> list[Connection]:
 
 
 def test_a_connection_has_its_share_and_what_it_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MAX_BYTES_PER_CONNECTION", 10)
+    monkeypatch.setattr(quota, "MAX_BYTES_PER_CONNECTION", 10)
     waiting = RequestRoom()
     [one] = connections(1)
     assert [waiting.take(one, size) for size in (6, 5, 4, 0, 1)] == [True, False, True, True, False]
@@ -33,8 +33,8 @@ def test_a_connection_has_its_share_and_what_it_gives_back(monkeypatch: pytest.M
 
 
 def test_who_holds_little_is_refused_on_no_others_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "MAX_BYTES", 25)
-    monkeypatch.setattr(room, "FREE_BYTES", 3)
+    monkeypatch.setattr(quota, "MAX_BYTES", 25)
+    monkeypatch.setattr(quota, "FREE_BYTES", 3)
     waiting = RequestRoom()
     greedy, another, modest = connections(3)
     assert [
@@ -60,7 +60,7 @@ async def test_listings_that_wait_hold_no_more_than_they_may(
     server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixty of them with 16 MB each took a gigabyte."""
-    monkeypatch.setattr(room, "MAX_BYTES_PER_CONNECTION", 100_000)
+    monkeypatch.setattr(quota, "MAX_BYTES_PER_CONNECTION", 100_000)
     async with server.context.listings.turn:
         waiting = [client.start(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000)) for _ in range(2)]
         refused = await client.call(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000))
@@ -76,7 +76,7 @@ async def test_listings_that_wait_hold_no_more_than_they_may(
 async def test_a_request_that_waits_for_another_is_not_begun_where_too_much_waits(
     client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "MAX_BYTES_PER_CONNECTION", 1)
+    monkeypatch.setattr(quota, "MAX_BYTES_PER_CONNECTION", 1)
     answer = await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
     assert answer.code == ResponseCode.SYSTEM_BUSY
 
@@ -117,9 +117,9 @@ async def test_a_body_that_is_too_long_is_refused_before_the_guard_reads_it(
 def test_filters_have_a_limit_for_each_connection_and_for_all_and_small_ones_do_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(room, "MAX_FILTER_BYTES_PER_CONNECTION", 5_000)
-    monkeypatch.setattr(room, "MAX_FILTER_BYTES", 8_000)
-    monkeypatch.setattr(room, "FREE_FILTER_BYTES", 1_000)
+    monkeypatch.setattr(quota, "MAX_FILTER_BYTES_PER_CONNECTION", 5_000)
+    monkeypatch.setattr(quota, "MAX_FILTER_BYTES", 8_000)
+    monkeypatch.setattr(quota, "FREE_FILTER_BYTES", 1_000)
     filters = FilterRoom()
     greedy, another, modest = connections(3)
     held = [filters.take(greedy, 4_500)]
@@ -138,8 +138,8 @@ async def test_pulls_that_wait_with_large_filters_of_their_own_are_limited(
     server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three connections with 5,700 of them took 740 MiB."""
-    monkeypatch.setattr(room, "MAX_FILTER_BYTES_PER_CONNECTION", 150_000)
-    monkeypatch.setattr(room, "FREE_FILTER_BYTES", 0)
+    monkeypatch.setattr(quota, "MAX_FILTER_BYTES_PER_CONNECTION", 150_000)
+    monkeypatch.setattr(quota, "FREE_FILTER_BYTES", 0)
 
     def tags(count: int, first: str) -> str:
         return "||".join([first, *(f"t{number}" for number in range(count - 1))])

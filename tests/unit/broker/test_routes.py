@@ -13,7 +13,7 @@ from ogive.broker import Broker
 from ogive.broker.replies import success
 from ogive.broker.routes import NOT_SUPPORTED, ROUTES, Route
 from ogive.errors import ConnectionLost, ResponseCode
-from ogive.transport import turn
+from ogive.transport import event_loop
 from ogive.wire.codes import RequestCode, SerializeType
 from tests.raw_client import RawClient
 
@@ -178,7 +178,7 @@ async def test_the_loop_turns_between_requests_that_begin_with_much_work(
     """Those that came together began all in one turn of the loop: it stood still for seconds."""
     ctx, now, turns = server.context, 0.0, 0
     began: list[int] = []
-    monkeypatch.setattr(turn, "SLICE_S", 0.01)
+    monkeypatch.setattr(event_loop, "SLICE_S", 0.01)
     monkeypatch.setattr(ctx.slices, "_now", lambda: now)
     route = ROUTES[RequestCode.DELETE_TOPIC_IN_BROKER]
     assert isinstance(route, Route)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ogive.broker import saving
-from ogive.broker.saving import ProgressSaver, TableWriter
+from ogive.broker.state import config_table
+from ogive.broker.state.config_table import ProgressSaver, TableWriter
 from ogive.errors import StoreError
 from ogive.store.fs import OsFs
 from ogive.store.tables import JsonTable
@@ -146,7 +146,7 @@ async def test_what_could_not_be_saved_is_tried_again_once_a_second(
     table.error = None
     writer.save_again()
     assert writer._writing is None
-    monkeypatch.setattr(saving, "RETRY_S", 0.0)
+    monkeypatch.setattr(config_table, "RETRY_S", 0.0)
     with pytest.raises(StoreError, match="cannot save numbers"):
         writer.check(1)
     assert writer._writing is not None

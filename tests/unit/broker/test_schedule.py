@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ogive.broker.cold_reads import MAX_TRIES
-from ogive.broker.schedule import BATCH, Schedule, delayed
-from ogive.broker.waiting import MAX_WAIT_S
+from ogive.broker.deferred.delay_levels import BATCH, Schedule, delayed
+from ogive.broker.deferred.waiting import MAX_WAIT_S
+from ogive.broker.off_loop_reads import MAX_TRIES
 from ogive.errors import ProtocolError, StoreBusy, StoreError, StoreFull
 from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store.fs import Fs
-from ogive.store.model import NewMessage, PutDone, StoreConfig
-from ogive.store.store import MessageStore
+from ogive.store.message_store import MessageStore
+from ogive.store.types import NewMessage, PutDone, StoreConfig
 from ogive.wire.java_json import FrozenObject
 from ogive.wire.message import decode_messages, encode_properties
 from tests.stores import InlineWriter
@@ -225,7 +225,7 @@ async def test_a_timer_delivers_by_itself(tmp_path: Path) -> None:
 async def test_a_refused_message_is_tried_again_and_none_is_passed_over(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ogive.broker.schedule.RETRY_S", 0.0)
+    monkeypatch.setattr("ogive.broker.deferred.delay_levels.RETRY_S", 0.0)
     bench.send(b"a", 1)
     bench.send(b"b", 1)
     bench.refuse = True
@@ -238,7 +238,7 @@ async def test_a_refused_message_is_tried_again_and_none_is_passed_over(
 async def test_a_message_that_fails_after_a_later_one_was_refused_is_not_passed_over(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ogive.broker.schedule.RETRY_S", 0.0)
+    monkeypatch.setattr("ogive.broker.deferred.delay_levels.RETRY_S", 0.0)
     for body in (b"a", b"b", b"c"):
         bench.send(body, 1)
     taken: list[PutDone] = []
@@ -309,7 +309,7 @@ async def test_levels_that_were_made_shorter_bring_nothing_early(
     bench.send(b"hour", 3)
     bench.send(b"first", 1)
     await bench.close()
-    with caplog.at_level("INFO", "ogive.broker.schedule"):
+    with caplog.at_level("INFO", "ogive.broker.deferred.delay_levels"):
         again = Bench(tmp_path, levels=DelayLevels.parse("1s 2s"))
         again.schedule.start()
     assert (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ogive.broker import Broker, BrokerConfig
-from ogive.broker.scrubbing import PAUSE_S, Scrubbing
-from ogive.store.scrub import Scrubbed
+from ogive.broker.maintenance import PAUSE_S, Scrubbing
+from ogive.store.log_scan import Scrubbed
 from tests.chaos.recorder import MemoryFs
 from tests.raw_client import RawClient
 from tests.stores import Driver, message, small

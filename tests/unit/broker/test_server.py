@@ -13,13 +13,9 @@ from ogive.errors import ConnectError, IllegalStateError, ResponseCode, StoreLoc
 from ogive.model import MessageQueue
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
-from ogive.wire.bodies import (
-    PERM_READ,
-    SubscriptionGroupConfig,
-    TopicConfig,
-    TopicRouteData,
-    loads_object,
-)
+from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
+from ogive.wire.bodies.json_fields import PERM_READ, loads_object
+from ogive.wire.bodies.routes import TopicRouteData
 from ogive.wire.codes import RequestCode
 from ogive.wire.message import parse_offset_message_id
 from tests.raw_client import RawClient, messages

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from ogive.broker.deferred.timer_properties import Handle, read_handle, recall_handle, timed
+from ogive.broker.deferred.timer_queue import TimerProgressFile
+from ogive.broker.deferred.timers import BATCH, IN_FLIGHT, PASSED, Progress, Timers
+from ogive.broker.deferred.waiting import MAX_WAIT_S
 from ogive.broker.replies import Rejected
-from ogive.broker.timed import Handle, read_handle, recall_handle, timed
-from ogive.broker.timer_progress import TimerProgressFile
-from ogive.broker.timers import BATCH, IN_FLIGHT, PASSED, Progress, Timers
-from ogive.broker.waiting import MAX_WAIT_S
 from ogive.errors import ResponseCode, StoreBusy, StoreError
 from ogive.model import TIMER_TOPIC
 from ogive.store.fs import Fs, OsFs
-from ogive.store.model import NewMessage, PutDone, StoreConfig
-from ogive.store.store import MessageStore
+from ogive.store.message_store import MessageStore
+from ogive.store.types import NewMessage, PutDone, StoreConfig
 from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_messages, encode_properties
 from tests.stores import InlineWriter
 from tests.unit.broker.cold_disk import ColdDisk
@@ -617,7 +617,7 @@ async def test_a_death_between_the_two_files_of_progress_repeats_nothing(
         raise OSError(errno.EIO, "killed")
 
     with monkeypatch.context() as death:
-        death.setattr("ogive.broker.timer_progress.write_synced", killed)
+        death.setattr("ogive.broker.deferred.timer_queue.write_synced", killed)
         with pytest.raises(OSError, match="killed"):
             first.save()
     await first.close()

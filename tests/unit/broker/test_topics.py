@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from ogive.broker.topics import MAX_MADE_QUEUES, TopicTable
+from ogive.broker.state.topic_table import MAX_MADE_QUEUES, TopicTable
 from ogive.errors import InvalidOption
 from ogive.store.fs import OsFs
 from ogive.store.tables import JsonTable
-from ogive.wire.bodies import DataVersion, TopicConfig
+from ogive.wire.bodies.configs import DataVersion, TopicConfig
 
 SYSTEM = [
     "BenchmarkTest",

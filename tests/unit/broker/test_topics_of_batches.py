@@ -12,7 +12,7 @@ import pytest
 from ogive.broker import Broker
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt
-from ogive.store.model import NewMessage
+from ogive.store.types import NewMessage
 from ogive.store.verify import repair, verify
 from ogive.wire.codes import RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand

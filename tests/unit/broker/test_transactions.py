@@ -7,13 +7,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from ogive.broker import transaction_state
-from ogive.broker.half_messages import as_it_is, committed
-from ogive.broker.transaction_state import MAX_MARKS, Transaction
-from ogive.broker.transactions import MAX_MARKS_AT_ONCE, MAX_SETTLED
+from ogive.broker.transactions import state
+from ogive.broker.transactions.half_messages import as_it_is, committed
+from ogive.broker.transactions.state import MAX_MARKS, Transaction
+from ogive.broker.transactions.transaction_table import MAX_MARKS_AT_ONCE, MAX_SETTLED
 from ogive.errors import InvalidOption, StoreBusy, StoreError
 from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
-from ogive.store.model import NewMessage, PutDone
+from ogive.store.types import NewMessage, PutDone
 from ogive.wire.codes import Decision
 from tests.chaos.recorder import MemoryFs
 from tests.rel.test_transaction_crashes import TOPIC, Bench
@@ -165,7 +165,7 @@ def test_a_start_reads_marks_of_many_places_as_apaches_5_writes_them(bench: Refu
 def test_half_messages_in_memory_have_a_limit_and_are_read_from_the_log_beyond_it(
     bench: Refusing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction_state, "MAX_READY_BYTES", 4000)
+    monkeypatch.setattr(state, "MAX_READY_BYTES", 4000)
     open_ones = [bench.half(b"%d:%b" % (i, bytes(1000))) for i in range(5)]
     assert [bench.transactions.at(one.queue_offset, one.commitlog_offset) for one in open_ones] == [
         None,

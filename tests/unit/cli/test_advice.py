@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from ogive.access.guard import NO_CREDENTIALS, NOBODY_KNOWN
-from ogive.cli.advice import way_out
+from ogive.cli.connect import way_out
 from ogive.errors import (
     BrokerError,
     NoNameServer,

@@ -12,9 +12,9 @@ import pytest
 from ogive.broker import BrokerConfig, runtime_info
 from ogive.cli import config_file
 from ogive.cli.main import main
-from ogive.cli.name_servers import others
 from ogive.cli.parser import build_parser
 from ogive.cli.up import broker_config, check_numbers
+from ogive.cli.up_name_servers import others
 from ogive.errors import InvalidOption
 from ogive.store.retention import RetentionConfig
 from ogive.transport.tls import TlsConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ogive.cli import contexts
+from ogive.cli import connect
 from ogive.cli.connect import client_config, place
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser
@@ -79,7 +79,7 @@ def test_a_file_that_is_not_there_yet_is_named(
     said = capsys.readouterr().err
     assert f"no file {missing} yet" in said
     assert str(there) not in said
-    assert contexts.load().contexts["prod"].certfile == str(missing)
+    assert connect.load().contexts["prod"].certfile == str(missing)
 
 
 def test_a_context_s_secrets_go_to_no_other_cluster(folder: Path) -> None:
@@ -90,10 +90,10 @@ def test_a_context_s_secrets_go_to_no_other_cluster(folder: Path) -> None:
     assert mine is not None
     assert mine.access_key == "me"
     assert client_config(options("-n", "other:9876")).credentials is None
-    stored = contexts.file().read_text()
+    stored = connect.file().read_text()
     assert "secret\n" not in stored
     assert str(secrets) in stored
-    assert not stat.S_IMODE(contexts.file().stat().st_mode) & 0o077
+    assert not stat.S_IMODE(connect.file().stat().st_mode) & 0o077
 
 
 def test_a_certificate_and_its_key_are_of_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +203,8 @@ def test_a_name_that_is_none_is_said(words: list[str], capsys: pytest.CaptureFix
     "text", ["{", "[]", '{"contexts":{"a":{"no":1}}}', '{"contexts":{"a":7}}', "{}"]
 )
 def test_a_file_that_is_no_such_file_is_named(text: str) -> None:
-    contexts.file().parent.mkdir()
-    contexts.file().write_text(text)
+    connect.file().parent.mkdir()
+    connect.file().write_text(text)
     with pytest.raises(InvalidOption, match=r"contexts\.json cannot be used"):
         name_servers()
 

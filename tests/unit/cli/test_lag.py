@@ -8,7 +8,7 @@ from typing import Any, Self
 import pytest
 
 from ogive import aio
-from ogive.cli import check, lag
+from ogive.cli import group_commands
 from ogive.errors import ConnectionLost, GroupNotExist, ResponseCode, TopicNotExist
 
 
@@ -42,7 +42,7 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lag, "WATCH_S", 0.0)
+    monkeypatch.setattr(group_commands, "WATCH_S", 0.0)
 
 
 def options(group: str, topic: str | None = None, **others: Any) -> argparse.Namespace:
@@ -54,7 +54,7 @@ def options(group: str, topic: str | None = None, **others: Any) -> argparse.Nam
 
 async def watch(group: str, monkeypatch: pytest.MonkeyPatch, *answers: Any) -> None:
     monkeypatch.setattr(aio, "Admin", lambda **_: Cluster(*answers))
-    await lag.run(options(group, watch=True))
+    await group_commands.show_lag(options(group, watch=True))
 
 
 async def test_an_unknown_group_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,7 +78,7 @@ async def test_a_restart_of_the_broker_does_not_end_the_watching(
     assert said == [nothing, "ogive: the connection to h:1 was lost", nothing]
 
 
-@pytest.mark.parametrize("look", [lag.run, check.lag])
+@pytest.mark.parametrize("look", [group_commands.show_lag, group_commands.check_lag])
 async def test_a_topic_that_is_misspelt_is_no_group_that_has_consumed_nothing(
     look: Callable[[argparse.Namespace], Awaitable[int]],
     monkeypatch: pytest.MonkeyPatch,

@@ -19,22 +19,16 @@ from typing import cast, get_args
 import pytest
 import trustme
 
-from ogive.access.table import AccessTable
+from ogive.access.user_table import AccessTable
 from ogive.aio import Admin
 from ogive.cli.admin_options import MESSAGE_TYPES, PERMISSIONS
 from ogive.cli.connect import client_config
 from ogive.cli.exits import EXIT_INTERRUPTED, EXIT_TRY_LATER, EXIT_USAGE
-from ogive.cli.lag import refuse_unknown
+from ogive.cli.group_commands import refuse_unknown
 from ogive.cli.main import main
-from ogive.cli.messages import _property
+from ogive.cli.message_commands import _property
 from ogive.cli.output import confirm, print_json, print_message, print_message_whole, print_table
 from ogive.cli.parser import build_parser, parse
-from ogive.cli.start_checks import (
-    check_place,
-    warn_of_addresses,
-    warn_of_certificate,
-    warn_of_users,
-)
 from ogive.cli.up import (
     OPEN_FILES,
     _reload,
@@ -42,6 +36,12 @@ from ogive.cli.up import (
     check_host,
     make_first_user,
     raise_open_files,
+)
+from ogive.cli.up_checks import (
+    check_place,
+    warn_of_addresses,
+    warn_of_certificate,
+    warn_of_users,
 )
 from ogive.client.admin.records import Permission
 from ogive.errors import GroupNotExist, InvalidOption, NoPermission
@@ -477,7 +477,7 @@ def test_ctrl_c_ends_the_line_of_a_terminal(
     def interrupted(_: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ogive.cli.codes.run", interrupted)
+    monkeypatch.setattr("ogive.cli.broker_commands.explain_errors", interrupted)
     assert (main(["errors"]), capsys.readouterr().err) == (EXIT_INTERRUPTED, "")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert (main(["errors"]), capsys.readouterr().err) == (EXIT_INTERRUPTED, "\n")

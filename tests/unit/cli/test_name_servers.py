@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import trustme
 
-from ogive.cli import name_servers
+from ogive.cli import up_name_servers
 from ogive.cli.main import main
-from ogive.cli.name_servers import Others, dial, of_broker, others, warn_of_loopback
 from ogive.cli.parser import build_parser
+from ogive.cli.up_name_servers import Others, dial, of_broker, others, warn_of_loopback
 from ogive.errors import ConnectError, InvalidOption
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
@@ -147,7 +147,7 @@ async def test_another_name_server_that_asks_for_certificates_is_shown_the_broke
 
 
 def test_options_without_others_are_not_looked_at() -> None:
-    name_servers.check(up())
+    up_name_servers.check(up())
     assert others(up()) == Others()
     with pytest.raises(InvalidOption):
-        name_servers.check(up("--no-name-server"))
+        up_name_servers.check(up("--no-name-server"))

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ogive.cli.codes import explain
-from ogive.cli.groups import place
+from ogive.cli.broker_commands import explain
+from ogive.cli.group_commands import place
 from ogive.cli.main import main
 from ogive.cli.output import confirm
 from ogive.cli.up import hang_up

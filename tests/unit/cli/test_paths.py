@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from ogive.cli.connect import is_there
 from ogive.cli.main import main
-from ogive.cli.paths import is_there
 from ogive.cli.reload import _python_files
 
 

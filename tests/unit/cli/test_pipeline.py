@@ -66,8 +66,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
     for name in ("archive", "replay", "redrive", "mirror", "trace_report", "reconcile"):
         monkeypatch.setattr(pipelines, name, job(name))
     monkeypatch.setattr(pipelines, "run", lambda work, **_: work(None, Stop()))
-    monkeypatch.setattr("ogive.cli.pipeline._ask", lambda *_: None)
-    monkeypatch.setattr("ogive.cli.pipeline._ask_other", lambda *_: None)
+    monkeypatch.setattr("ogive.cli.pipeline_commands._ask", lambda *_: None)
+    monkeypatch.setattr("ogive.cli.pipeline_commands._ask_other", lambda *_: None)
     return calls
 
 
@@ -264,7 +264,7 @@ def test_another_cluster_that_does_not_answer_is_told_before_spark_starts(
     def refuse(_: ogive.Admin, topic: str) -> None:
         raise NoNameServer(f"nobody has {topic}")
 
-    monkeypatch.setattr("ogive.cli.pipeline._ask", lambda *_: None)
+    monkeypatch.setattr("ogive.cli.pipeline_commands._ask", lambda *_: None)
     monkeypatch.setattr(ogive.Admin, "route", refuse)
     assert main(["pipeline", *command]) == 1
     assert capsys.readouterr().err == f"ogive: {option}: nobody has {topic}\n"
@@ -447,7 +447,7 @@ def test_a_group_without_dead_letters_needs_no_spark(
     def refuse(*_: object) -> None:
         raise NoRoute("%DLQ%billing")
 
-    monkeypatch.setattr("ogive.cli.pipeline._ask", refuse)
+    monkeypatch.setattr("ogive.cli.pipeline_commands._ask", refuse)
     assert main(["pipeline", "redrive", "billing", "--state", "s", "-n", "here:1"]) == 0
     assert (
         capsys.readouterr().out

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ogive.cli.topic_update import check_queues, notes
+from ogive.cli.topic_commands import check_queues, notes
 from ogive.client.admin import BrokerTopic, Topic
 from ogive.errors import InvalidOption
 

@@ -12,7 +12,12 @@ from ogive.client.config import ClientConfig
 from ogive.errors import IllegalStateError, InvalidOption, NoPermission, NoRoute, ResponseCode
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
-from ogive.wire.bodies import OffsetWrapper, TopicOffset, consume_stats_dumps, topic_stats_dumps
+from ogive.wire.bodies.stats import (
+    OffsetWrapper,
+    TopicOffset,
+    consume_stats_dumps,
+    topic_stats_dumps,
+)
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 

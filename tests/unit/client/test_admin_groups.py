@@ -6,28 +6,24 @@ from typing import Any
 import pytest
 
 from ogive.aio import Admin
-from ogive.client import api
+from ogive.client import rpc
 from ogive.client.admin import SettingChange
 from ogive.errors import ConsumerNotOnline, GroupNotExist, InvalidOption, NoRoute, ResponseCode
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
-from ogive.wire import headers as h
-from ogive.wire.bodies import (
+from ogive.wire.bodies.clients import (
     Connection,
     ConsumerConnection,
-    OffsetWrapper,
     SubscriptionData,
-    SubscriptionGroupConfig,
-    TopicConfig,
-    consume_stats_dumps,
-    dumps,
     group_list_dumps,
-    kv_table_dumps,
     producer_connections_dumps,
-    queue_map_dumps,
 )
+from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
+from ogive.wire.bodies.json_fields import dumps, queue_map_dumps
+from ogive.wire.bodies.stats import OffsetWrapper, consume_stats_dumps, kv_table_dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
+from ogive.wire.headers.admin import AllGroupsResponse
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 OTHER = MessageQueue("Orders", "broker-b", 0)
@@ -190,13 +186,13 @@ async def test_tables_of_several_pages_are_read_whole(
         name = f"G{request.ext_fields['groupSeq']}"
         rows = {name: SubscriptionGroupConfig(name=name).to_json()}
         return ok(
-            h.AllGroupsResponse(total_group_num=3 * api.PAGE),
+            AllGroupsResponse(total_group_num=3 * rpc.PAGE),
             dumps({"subscriptionGroupTable": rows}),
         )
 
     for broker in brokers:
         broker.on(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, page)
-    assert {row.name for row in await admin.groups()} == {"G0", f"G{api.PAGE}", f"G{2 * api.PAGE}"}
+    assert {row.name for row in await admin.groups()} == {"G0", f"G{rpc.PAGE}", f"G{2 * rpc.PAGE}"}
 
 
 async def test_a_broker_that_does_not_answer_is_shown_with_its_trouble(

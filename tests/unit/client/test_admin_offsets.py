@@ -23,8 +23,8 @@ from ogive.errors import (
 )
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
-from ogive.wire import headers as h
 from ogive.wire.codes import RequestCode, SysFlag
+from ogive.wire.headers.pull import OffsetResponse
 from ogive.wire.message import (
     decode_properties,
     encode_host,
@@ -47,7 +47,7 @@ def positions(brokers: tuple[FakeBroker, FakeBroker]) -> tuple[FakeBroker, FakeB
         for _ in range(5):
             broker.put("Orders", b"x")
         connect(broker)
-        broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ok(h.OffsetResponse(offset=2)))
+        broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ok(OffsetResponse(offset=2)))
     brokers[0].offsets["billing", "Orders", 0] = 3
     return brokers
 
@@ -323,7 +323,7 @@ async def test_messages_of_a_time_are_read_until_it_is_over(
 ) -> None:
     stored = [brokers[0].put("Orders", b"%d" % i) for i in range(100)]
     for broker in brokers:
-        broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ok(h.OffsetResponse(offset=0)))
+        broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ok(OffsetResponse(offset=0)))
     end = datetime.fromtimestamp(stored[40].store_timestamp_ms / 1000, UTC)
     found = await admin.messages("Orders", end=end, limit=1000)
     assert [message.body for message in found] == [b"%d" % i for i in range(40)]

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ogive.client import api
+from ogive.client import rpc
 from ogive.errors import (
     BrokerError,
     BrokerInternalError,
@@ -20,15 +20,10 @@ from ogive.errors import (
 from ogive.model import MessageQueue, PullStatus, SendStatus
 from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, error, ok
 from ogive.transport.pool import ConnectionPool
-from ogive.wire import headers as h
-from ogive.wire.bodies import (
-    Connection,
-    ConsumerConnection,
-    HeartbeatData,
-    LockBatchBody,
+from ogive.wire.bodies.clients import Connection, ConsumerConnection, HeartbeatData, LockBatchBody
+from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
+from ogive.wire.bodies.stats import (
     OffsetWrapper,
-    SubscriptionGroupConfig,
-    TopicConfig,
     TopicOffset,
     consume_stats_dumps,
     kv_table_dumps,
@@ -36,6 +31,8 @@ from ogive.wire.bodies import (
 )
 from ogive.wire.codes import PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
+from ogive.wire.headers.pull import OffsetResponse, PullMessageRequest, TimestampResponse
+from ogive.wire.headers.send import SendMessageRequestV2
 from ogive.wire.message import encode_stored
 
 QUEUE = MessageQueue("Orders", "broker-a", 1)
@@ -54,8 +51,8 @@ async def pool() -> AsyncIterator[ConnectionPool]:
     await made.close()
 
 
-def pull_header(offset: int = 0, *, suspend_ms: int = 0) -> h.PullMessageRequest:
-    return h.PullMessageRequest(
+def pull_header(offset: int = 0, *, suspend_ms: int = 0) -> PullMessageRequest:
+    return PullMessageRequest(
         consumer_group="billing",
         topic="Orders",
         queue_id=1,
@@ -71,23 +68,23 @@ def pull_header(offset: int = 0, *, suspend_ms: int = 0) -> h.PullMessageRequest
 async def test_a_route_is_read_and_a_missing_one_is_an_error(
     broker: FakeBroker, pool: ConnectionPool
 ) -> None:
-    route = await api.get_route(pool, broker.address, "Orders")
+    route = await rpc.get_route(pool, broker.address, "Orders")
     assert [(row.broker_name, row.write_queues) for row in route.queues] == [("broker-a", 2)]
     with pytest.raises(TopicNotExist):
-        await api.get_route(pool, broker.address, "Nowhere")
+        await rpc.get_route(pool, broker.address, "Nowhere")
 
 
 async def test_cluster_and_topics_are_listed(broker: FakeBroker, pool: ConnectionPool) -> None:
-    assert (await api.get_cluster_info(pool, broker.address)).brokers["broker-a"].addresses == {
+    assert (await rpc.get_cluster_info(pool, broker.address)).brokers["broker-a"].addresses == {
         0: broker.address
     }
-    assert await api.topic_list(pool, broker.address) == ["Orders"]
+    assert await rpc.topic_list(pool, broker.address) == ["Orders"]
 
 
 async def test_topics_and_groups_are_created_and_deleted(
     broker: FakeBroker, pool: ConnectionPool
 ) -> None:
-    await api.create_topic(
+    await rpc.create_topic(
         pool, broker.address, TopicConfig(name="New", write_queues=3, attributes={"a": "b"})
     )
     assert broker.of(RequestCode.UPDATE_AND_CREATE_TOPIC)[0].ext_fields["attributes"] == "+a=b"
@@ -97,9 +94,9 @@ async def test_topics_and_groups_are_created_and_deleted(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
     ):
         broker.on(code, ok())
-    await api.delete_topic(pool, broker.address, "New")
-    await api.delete_topic_in_name_server(pool, broker.address, "New")
-    await api.create_group(
+    await rpc.delete_topic(pool, broker.address, "New")
+    await rpc.delete_topic_in_name_server(pool, broker.address, "New")
+    await rpc.create_group(
         pool, broker.address, SubscriptionGroupConfig(name="billing", retry_max_times=3)
     )
     assert (
@@ -110,10 +107,10 @@ async def test_topics_and_groups_are_created_and_deleted(
 async def test_a_send_says_where_the_message_stands(
     broker: FakeBroker, pool: ConnectionPool
 ) -> None:
-    header = h.SendMessageRequestV2(
+    header = SendMessageRequestV2(
         producer_group="g", topic="Orders", queue_id=1, born_timestamp=0, properties="TAGS\x01a\x02"
     )
-    sent = await api.send_message(
+    sent = await rpc.send_message(
         pool, broker.address, header, b"x", broker_name="broker-a", message_id="K"
     )
     assert (sent.status, sent.id, sent.queue, sent.queue_offset) == (
@@ -124,7 +121,7 @@ async def test_a_send_says_where_the_message_stands(
     )
     broker.script(RequestCode.SEND_MESSAGE_V2, error(ResponseCode.SYSTEM_ERROR, "disk"))
     with pytest.raises(BrokerInternalError, match="disk"):
-        await api.send_message(pool, broker.address, header, b"x", broker_name="broker-a")
+        await rpc.send_message(pool, broker.address, header, b"x", broker_name="broker-a")
 
 
 async def test_a_pull_brings_decoded_messages_or_their_bytes(
@@ -133,13 +130,13 @@ async def test_a_pull_brings_decoded_messages_or_their_bytes(
     stored = [
         broker.put("Orders", body, queue_id=1, properties=b"TAGS\x01a\x02") for body in (b"1", b"2")
     ]
-    found = await api.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
+    found = await rpc.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
     assert (found.status, found.next_offset, found.max_offset) == (PullStatus.FOUND, 2, 2)
     assert [(m.body, m.tag, m.queue, m.queue_offset) for m in found.messages] == [
         (b"1", "a", QUEUE, 0),
         (b"2", "a", QUEUE, 1),
     ]
-    raw = await api.pull_raw(pool, broker.address, pull_header(1))
+    raw = await rpc.pull_raw(pool, broker.address, pull_header(1))
     assert (raw.status, raw.next_offset, raw.body) == (
         PullStatus.FOUND,
         2,
@@ -161,7 +158,7 @@ async def test_a_pull_without_messages_still_says_where_to_go_on(
 ) -> None:
     ext = {"nextBeginOffset": "7", "minOffset": "5", "maxOffset": "9", "suggestWhichBrokerId": "1"}
     broker.script(RequestCode.PULL_MESSAGE, RemotingCommand(code, ext))
-    result = await api.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
+    result = await rpc.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
     assert (
         result.status,
         result.next_offset,
@@ -175,14 +172,14 @@ async def test_a_pull_without_messages_still_says_where_to_go_on(
 async def test_a_refused_pull_is_an_error(broker: FakeBroker, pool: ConnectionPool) -> None:
     broker.script(RequestCode.PULL_MESSAGE, error(ResponseCode.NO_PERMISSION))
     with pytest.raises(BrokerError, match="NO_PERMISSION"):
-        await api.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
+        await rpc.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
 
 
 async def test_only_the_brokers_word_makes_an_offset_unknown(
     broker: FakeBroker, pool: ConnectionPool
 ) -> None:
     """A failed query must never pass for "no offset": the group would begin anew."""
-    assert await api.query_consumer_offset(pool, broker.address, "billing", QUEUE) is None
+    assert await rpc.query_consumer_offset(pool, broker.address, "billing", QUEUE) is None
     for answer, expected in (
         (error(ResponseCode.SYSTEM_ERROR), BrokerInternalError),
         (SILENT, RequestTimeout),
@@ -190,30 +187,30 @@ async def test_only_the_brokers_word_makes_an_offset_unknown(
     ):
         broker.script(RequestCode.QUERY_CONSUMER_OFFSET, answer)
         with pytest.raises(expected):
-            await api.query_consumer_offset(pool, broker.address, "billing", QUEUE, timeout_s=0.2)
+            await rpc.query_consumer_offset(pool, broker.address, "billing", QUEUE, timeout_s=0.2)
     broker.script(RequestCode.QUERY_CONSUMER_OFFSET, ok())
     with pytest.raises(ProtocolError, match="offset is missing"):
-        await api.query_consumer_offset(pool, broker.address, "billing", QUEUE)
+        await rpc.query_consumer_offset(pool, broker.address, "billing", QUEUE)
 
 
 @pytest.mark.feature(164)
 async def test_offsets_are_stored_and_the_answer_is_awaited(
     broker: FakeBroker, pool: ConnectionPool
 ) -> None:
-    await api.update_consumer_offset(pool, broker.address, "billing", QUEUE, 4)
+    await rpc.update_consumer_offset(pool, broker.address, "billing", QUEUE, 4)
     assert (
-        await api.query_consumer_offset(pool, broker.address, "billing", QUEUE, zero_if_young=False)
+        await rpc.query_consumer_offset(pool, broker.address, "billing", QUEUE, zero_if_young=False)
         == 4
     )
-    await api.update_consumer_offset(pool, broker.address, "billing", QUEUE, 5)
-    assert await api.query_consumer_offset(pool, broker.address, "billing", QUEUE) == 5
+    await rpc.update_consumer_offset(pool, broker.address, "billing", QUEUE, 5)
+    assert await rpc.query_consumer_offset(pool, broker.address, "billing", QUEUE) == 5
     assert [request.is_oneway for request in broker.of(RequestCode.UPDATE_CONSUMER_OFFSET)] == [
         False,
         False,
     ]
     broker.script(RequestCode.UPDATE_CONSUMER_OFFSET, error(ResponseCode.SYSTEM_ERROR))
     with pytest.raises(BrokerInternalError):
-        await api.update_consumer_offset(pool, broker.address, "billing", QUEUE, 6)
+        await rpc.update_consumer_offset(pool, broker.address, "billing", QUEUE, 6)
     assert [
         r.ext_fields.get("setZeroIfNotFound") for r in broker.of(RequestCode.QUERY_CONSUMER_OFFSET)
     ] == ["false", None]
@@ -221,21 +218,21 @@ async def test_offsets_are_stored_and_the_answer_is_awaited(
 
 async def test_positions_in_a_queue_are_asked_for(broker: FakeBroker, pool: ConnectionPool) -> None:
     broker.put("Orders", b"1", queue_id=1)
-    broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ok(h.OffsetResponse(offset=8)))
-    assert await api.max_offset(pool, broker.address, QUEUE) == 1
-    assert await api.min_offset(pool, broker.address, QUEUE) == 0
-    assert await api.search_offset(pool, broker.address, QUEUE, 17) == 8
-    assert await api.search_offset(pool, broker.address, QUEUE, 17, upper=True) == 8
+    broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ok(OffsetResponse(offset=8)))
+    assert await rpc.max_offset(pool, broker.address, QUEUE) == 1
+    assert await rpc.min_offset(pool, broker.address, QUEUE) == 0
+    assert await rpc.search_offset(pool, broker.address, QUEUE, 17) == 8
+    assert await rpc.search_offset(pool, broker.address, QUEUE, 17, upper=True) == 8
     assert [
         r.ext_fields["boundaryType"] for r in broker.of(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP)
     ] == ["LOWER", "UPPER"]
     broker.script(
         RequestCode.GET_EARLIEST_MSG_STORETIME,
-        ok(h.TimestampResponse(timestamp=-1)),
-        ok(h.TimestampResponse(timestamp=5)),
+        ok(TimestampResponse(timestamp=-1)),
+        ok(TimestampResponse(timestamp=5)),
     )
-    assert await api.earliest_store_time(pool, broker.address, QUEUE) is None
-    assert await api.earliest_store_time(pool, broker.address, QUEUE) == 5
+    assert await rpc.earliest_store_time(pool, broker.address, QUEUE) is None
+    assert await rpc.earliest_store_time(pool, broker.address, QUEUE) == 5
 
 
 async def test_one_message_is_viewed_by_its_place_in_the_log(
@@ -243,18 +240,18 @@ async def test_one_message_is_viewed_by_its_place_in_the_log(
 ) -> None:
     stored = encode_stored(broker.put("Orders", b"1", queue_id=1))
     broker.script(RequestCode.VIEW_MESSAGE_BY_ID, ok(body=stored), ok(body=stored + stored))
-    assert (await api.view_message(pool, broker.address, 0, "Orders")).body == b"1"
+    assert (await rpc.view_message(pool, broker.address, 0, "Orders")).body == b"1"
     with pytest.raises(ProtocolError, match="196 bytes are not the one message"):
-        await api.view_message(pool, broker.address, 0)
+        await rpc.view_message(pool, broker.address, 0)
 
 
 @pytest.mark.feature(177)
 async def test_a_client_says_hello_and_goodbye(broker: FakeBroker, pool: ConnectionPool) -> None:
-    answer = await api.heartbeat(
+    answer = await rpc.heartbeat(
         pool, broker.address, HeartbeatData(client_id="me", producers=("sellers",))
     )
     assert (answer.supports_v2, answer.subscription_changed) == (None, None)
-    await api.unregister(pool, broker.address, "me", producer_group="sellers")
+    await rpc.unregister(pool, broker.address, "me", producer_group="sellers")
     assert broker.of(RequestCode.UNREGISTER_CLIENT)[0].ext_fields == {
         "clientID": "me",
         "producerGroup": "sellers",
@@ -263,7 +260,7 @@ async def test_a_client_says_hello_and_goodbye(broker: FakeBroker, pool: Connect
 
 async def test_members_of_a_group_are_listed(broker: FakeBroker, pool: ConnectionPool) -> None:
     with pytest.raises(BrokerInternalError, match="no consumer for this group"):
-        await api.consumer_ids(pool, broker.address, "billing")
+        await rpc.consumer_ids(pool, broker.address, "billing")
     body = ConsumerConnection(
         connections=(
             Connection(client_id="me", address="127.0.0.1:1", language="PYTHON", version=479),
@@ -278,16 +275,16 @@ async def test_members_of_a_group_are_listed(broker: FakeBroker, pool: Connectio
         ok(body=body.encode()),
         error(ResponseCode.CONSUMER_NOT_ONLINE),
     )
-    assert await api.consumer_connections(pool, broker.address, "billing") == body
+    assert await rpc.consumer_connections(pool, broker.address, "billing") == body
     with pytest.raises(ConsumerNotOnline):
-        await api.consumer_connections(pool, broker.address, "billing")
+        await rpc.consumer_connections(pool, broker.address, "billing")
 
 
 @pytest.mark.feature(181)
 async def test_queues_are_locked_and_unlocked(broker: FakeBroker, pool: ConnectionPool) -> None:
-    assert await api.lock_queues(pool, broker.address, "billing", "me", [QUEUE]) == [QUEUE]
-    await api.unlock_queues(pool, broker.address, "billing", "me", [QUEUE])
-    await api.unlock_queues(pool, broker.address, "billing", "me", [QUEUE], oneway=True)
+    assert await rpc.lock_queues(pool, broker.address, "billing", "me", [QUEUE]) == [QUEUE]
+    await rpc.unlock_queues(pool, broker.address, "billing", "me", [QUEUE])
+    await rpc.unlock_queues(pool, broker.address, "billing", "me", [QUEUE], oneway=True)
     requests = await broker.received(RequestCode.UNLOCK_BATCH_MQ, 2)
     assert [request.is_oneway for request in requests] == [False, True]
     assert LockBatchBody.decode(requests[0].body) == LockBatchBody(
@@ -301,9 +298,9 @@ async def test_a_message_is_sent_back_by_its_place_in_the_log(
 ) -> None:
     broker.put("Orders", b"1", queue_id=1)
     [message] = (
-        await api.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
+        await rpc.pull_message(pool, broker.address, pull_header(), broker_name="broker-a")
     ).messages
-    await api.send_back(
+    await rpc.send_back(
         pool, broker.address, message, "billing", delay_level=2, max_reconsume_times=16
     )
     assert broker.of(RequestCode.CONSUMER_SEND_MSG_BACK)[0].ext_fields == {
@@ -325,16 +322,16 @@ async def test_statistics_come_back_by_queue(broker: FakeBroker, pool: Connectio
     broker.on(RequestCode.GET_TOPIC_STATS_INFO, ok(body=topic_stats_dumps({QUEUE: topic_row})))
     broker.on(RequestCode.GET_CONSUME_STATS, ok(body=consume_stats_dumps({QUEUE: group_row}, 1.0)))
     broker.on(RequestCode.GET_BROKER_RUNTIME_INFO, ok(body=kv_table_dumps({"a": "b"})))
-    assert await api.topic_stats(pool, broker.address, "Orders") == {QUEUE: topic_row}
-    assert await api.consume_stats(pool, broker.address, "billing", "Orders") == {QUEUE: group_row}
-    assert await api.broker_runtime_info(pool, broker.address) == {"a": "b"}
+    assert await rpc.topic_stats(pool, broker.address, "Orders") == {QUEUE: topic_row}
+    assert await rpc.consume_stats(pool, broker.address, "billing", "Orders") == {QUEUE: group_row}
+    assert await rpc.broker_runtime_info(pool, broker.address) == {"a": "b"}
 
 
 async def test_nobody_there_is_a_connect_error(pool: ConnectionPool) -> None:
     async with FakeBroker() as gone:
         address = gone.address
     with pytest.raises(ConnectError, match="refused"):
-        await api.topic_list(pool, address)
+        await rpc.topic_list(pool, address)
 
 
 async def test_a_broker_that_is_asked_as_a_name_server_is_named_as_what_it_is(
@@ -351,9 +348,9 @@ async def test_a_broker_that_is_asked_as_a_name_server_is_named_as_what_it_is(
         "address"
     )
     for asked in (
-        api.get_route(pool, broker.address, "Orders"),
-        api.get_cluster_info(pool, broker.address),
-        api.topic_list(pool, broker.address),
+        rpc.get_route(pool, broker.address, "Orders"),
+        rpc.get_cluster_info(pool, broker.address),
+        rpc.topic_list(pool, broker.address),
     ):
         with pytest.raises(NotANameServer, match=says):
             await asked

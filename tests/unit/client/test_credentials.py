@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 
-from ogive.client.credentials import read_credentials, trusting
+from ogive.client.credential_files import read_credentials, trusting
 from ogive.errors import InvalidOption
-from ogive.wire.acl import Credentials
+from ogive.wire.signing import Credentials
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no such modes elsewhere")

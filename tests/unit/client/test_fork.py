@@ -43,7 +43,7 @@ PARENTS = {
     """,
     "broker": """
         from ogive.testing.fake_broker import FakeBroker
-        from ogive.transport.loop import new_event_loop
+        from ogive.transport.event_loop import new_event_loop
         address = sys.argv[1]
         async def serve():
             async with FakeBroker({"Orders": 1}):

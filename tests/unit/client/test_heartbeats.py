@@ -11,10 +11,10 @@ from ogive.client.instance import ClientInstance
 from ogive.errors import MessageIllegal, ResponseCode
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker, error, ok
-from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from ogive.wire.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import HeartbeatResponse
+from ogive.wire.headers.clients import HeartbeatResponse
 
 HEART_BEAT = RequestCode.HEART_BEAT
 KNOWN = HeartbeatResponse(supports_v2=True, subscription_changed=False)

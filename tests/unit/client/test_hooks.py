@@ -14,7 +14,7 @@ from ogive.errors import MessageIllegal, NoRoute, ResponseCode, SendFailed
 from ogive.model import Message, SendResult
 from ogive.testing.fake_broker import WAIT_S, FakeBroker, error, ok
 from ogive.wire.codes import RequestCode
-from ogive.wire.headers import SendMessageResponse
+from ogive.wire.headers.send import SendMessageResponse
 from ogive.wire.message import decode_batch, decode_properties
 from tests.unit.client.serving import on_a_thread
 from tests.unit.client.test_producer import properties_of

@@ -14,7 +14,7 @@ from ogive.client.instance import ClientInstance
 from ogive.errors import IllegalStateError, InvalidOption, ResponseCode
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error
-from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from ogive.wire.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
 from ogive.wire.codes import RequestCode
 
 HEART_BEAT = RequestCode.HEART_BEAT

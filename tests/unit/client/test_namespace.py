@@ -11,7 +11,7 @@ from ogive.client.namespace import Namespace
 from ogive.errors import InvalidOption, ResponseCode
 from ogive.model import Message, MessageExt, MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error
-from ogive.wire.bodies import HeartbeatData
+from ogive.wire.bodies.clients import HeartbeatData
 from ogive.wire.codes import RequestCode
 from ogive.wire.message import encode_properties
 from tests.unit.client.consumer.polling import collect

@@ -3,7 +3,7 @@
 import pytest
 
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
-from ogive.client.owner import ClientOwner
+from ogive.client.instance import ClientOwner
 from ogive.errors import InvalidOption
 
 

@@ -15,7 +15,7 @@ import pytest
 from ogive.client.config import ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
 from ogive.client.producer import Producer
-from ogive.client.sending.outgoing import FAILED_S, Lane
+from ogive.client.sending.pending import FAILED_S, Lane
 from ogive.errors import (
     BrokerBusy,
     BrokerInternalError,
@@ -32,11 +32,13 @@ from ogive.errors import (
 from ogive.model import Message, MessageQueue, SendStatus, parse_tags
 from ogive.testing.fake_broker import HANG_UP, SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import PERM_READ, QueueData, TopicRouteData, dumps
+from ogive.wire.bodies.json_fields import PERM_READ, dumps
+from ogive.wire.bodies.routes import QueueData, TopicRouteData
 from ogive.wire.codes import RequestCode, SerializeType, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.compression import CompressionType, decompress
-from ogive.wire.headers import SendMessageRequestV2, decode_header
+from ogive.wire.headers.codec import decode_header
+from ogive.wire.headers.send import SendMessageRequestV2
 from ogive.wire.message import decode_batch, decode_properties, java_hash
 
 SEND = RequestCode.SEND_MESSAGE_V2

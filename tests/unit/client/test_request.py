@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from ogive.client import replies as replies_module
+from ogive.client import broker_requests as replies_module
 from ogive.client.config import ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
 from ogive.client.producer import Producer
@@ -29,16 +29,12 @@ from ogive.errors import (
 from ogive.model import Message
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import HeartbeatData
+from ogive.wire.bodies.clients import HeartbeatData
 from ogive.wire.codes import RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.compression import compress
-from ogive.wire.headers import (
-    PushReplyMessageRequest,
-    SendMessageRequestV2,
-    decode_header,
-    encode_header,
-)
+from ogive.wire.headers.codec import decode_header, encode_header
+from ogive.wire.headers.send import PushReplyMessageRequest, SendMessageRequestV2
 from ogive.wire.message import decode_properties
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -274,7 +270,7 @@ async def test_a_late_reply_is_dropped_and_the_broker_is_satisfied(
         with pytest.raises(ReplyTimeout):
             await producer.request("Prices", b"espresso", timeout_s=0.5)
         [properties] = await broker.asked()
-        with caplog.at_level(logging.DEBUG, "ogive.client.replies"):
+        with caplog.at_level(logging.DEBUG, "ogive.client.broker_requests"):
             assert (await broker.push(properties)).code == ResponseCode.SUCCESS
     assert f"nobody waits for the reply to request {properties['CORRELATION_ID']}" in caplog.text
 

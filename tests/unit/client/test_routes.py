@@ -17,7 +17,7 @@ from ogive.client.routes import (
 )
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
-from ogive.wire.bodies import BrokerData, QueueData, TopicRouteData
+from ogive.wire.bodies.routes import BrokerData, QueueData, TopicRouteData
 
 
 def rows(*data: tuple[str, int, int, int]) -> tuple[QueueData, ...]:

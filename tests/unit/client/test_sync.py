@@ -28,8 +28,8 @@ import ogive
 from ogive import aio
 from ogive.client import portal as portals
 from ogive.client.config import ProducerConfig
-from ogive.client.sending import publish
-from ogive.client.sending.outgoing import Outgoing
+from ogive.client.sending.pending import Outgoing
+from ogive.client.sending.publisher import Publisher
 from ogive.errors import IllegalStateError, InvalidOption, MessageIllegal, NoNameServer, OgiveError
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
@@ -740,14 +740,14 @@ def test_whatever_goes_wrong_on_the_loop_reaches_the_caller_and_nobody_else(
     """Many messages share one wake-up of the loop: what one of them breaks must not leave the
     others waiting.
     """
-    place = publish.Publisher.place
+    place = Publisher.place
 
-    def fail_at_times(publisher: publish.Publisher, outgoing: Outgoing) -> None:
+    def fail_at_times(publisher: Publisher, outgoing: Outgoing) -> None:
         if outgoing.body == b"breaks":
             raise exception
         place(publisher, outgoing)
 
-    monkeypatch.setattr(publish.Publisher, "place", fail_at_times)
+    monkeypatch.setattr(Publisher, "place", fail_at_times)
     with ogive.Producer(broker.address, config=ProducerConfig(max_in_flight=4)) as producer:
         # beyond the bound on what is in flight, were the room not given back
         for _ in range(3):

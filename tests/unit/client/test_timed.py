@@ -15,7 +15,7 @@ from ogive.model import Message, RecallResult
 from ogive.testing.fake_broker import FakeBroker, error, ok
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import RecallMessageResponse, SendMessageResponse
+from ogive.wire.headers.send import RecallMessageResponse, SendMessageResponse
 from ogive.wire.message import decode_properties
 
 SEND, RECALL = RequestCode.SEND_MESSAGE_V2, RequestCode.RECALL_MESSAGE

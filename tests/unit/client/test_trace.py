@@ -11,7 +11,7 @@ import pytest
 from ogive.client import trace as tracing
 from ogive.client import trace_record
 from ogive.client.config import ClientConfig, ProducerConfig
-from ogive.client.consumer.push import PushConsumer
+from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import LATER, Reply, listener
 from ogive.client.producer import Producer
@@ -21,7 +21,8 @@ from ogive.errors import MessageIllegal, ResponseCode
 from ogive.model import TRACE_TOPIC, MessageExt, MessageQueue, SendResult, SendStatus
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
 from ogive.wire.codes import RequestCode
-from ogive.wire.headers import SendMessageRequestV2, decode_header
+from ogive.wire.headers.codec import decode_header
+from ogive.wire.headers.send import SendMessageRequestV2
 from ogive.wire.message import decode_properties, encode_properties
 from tests.unit.client.consumer.test_process_queue import message
 from tests.unit.client.consumer.test_push_consumer import QUICK, RETRY, eventually

@@ -24,11 +24,16 @@ from ogive.errors import (
 )
 from ogive.model import HALF_TOPIC, Message, MessageExt
 from ogive.testing.fake_broker import HANG_UP, SILENT, WAIT_S, FakeBroker, error, ok
-from ogive.wire import headers as h
-from ogive.wire.bodies import HeartbeatData
+from ogive.wire.bodies.clients import HeartbeatData
 from ogive.wire.codes import Decision, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import decode_header, encode_header
+from ogive.wire.headers.codec import decode_header, encode_header
+from ogive.wire.headers.send import (
+    CheckTransactionStateRequest,
+    EndTransactionRequest,
+    SendMessageRequestV2,
+    SendMessageResponse,
+)
 from ogive.wire.message import encode_stored, offset_message_id
 
 SEND = RequestCode.SEND_MESSAGE_V2
@@ -51,8 +56,8 @@ async def producer(broker: FakeBroker) -> AsyncIterator[aio.Producer]:
         yield producer
 
 
-def end_of(request: RemotingCommand) -> h.EndTransactionRequest:
-    return decode_header(h.EndTransactionRequest, request.ext_fields)
+def end_of(request: RemotingCommand) -> EndTransactionRequest:
+    return decode_header(EndTransactionRequest, request.ext_fields)
 
 
 def decisions(broker: FakeBroker) -> list[int]:
@@ -71,7 +76,7 @@ async def test_leaving_the_block_commits_the_half_message_that_entering_stored(
         [half] = broker.of(SEND)
         assert broker.of(END) == []
         assert not transaction.confirmed
-    header = decode_header(h.SendMessageRequestV2, half.ext_fields)
+    header = decode_header(SendMessageRequestV2, half.ext_fields)
     assert header.sys_flag == SysFlag.TRANSACTION_PREPARED
     properties = dict(
         entry.split("\x01") for entry in (header.properties or "").split("\x02") if entry
@@ -85,7 +90,7 @@ async def test_leaving_the_block_commits_the_half_message_that_entering_stored(
         "PGROUP": "shop",
     }
     [stored] = broker.stored["Orders", 0]
-    assert end_of(broker.of(END)[0]) == h.EndTransactionRequest(
+    assert end_of(broker.of(END)[0]) == EndTransactionRequest(
         producer_group="shop",
         tran_state_table_offset=stored.queue_offset,
         commit_log_offset=stored.commitlog_offset,
@@ -207,7 +212,7 @@ async def test_a_half_message_that_is_not_held_safely_is_rolled_back(
     """Also where other messages are tried again: a second half message would be committed by the
     check, beside the first.
     """
-    answer = h.SendMessageResponse(
+    answer = SendMessageResponse(
         msg_id="7F00000100002A9F0000000000000007", queue_id=0, queue_offset=3
     )
     broker.script(SEND, RemotingCommand(code, encode_header(answer)))
@@ -247,7 +252,7 @@ async def test_messages_with_a_sharding_key_go_alone(
     await block.__aexit__(None, None, None)
     assert broker.bodies("Orders") == {0: [b"1", b"half", b"2"]}
     assert [
-        decode_header(h.SendMessageRequestV2, one.ext_fields).sys_flag for one in broker.of(SEND)
+        decode_header(SendMessageRequestV2, one.ext_fields).sys_flag for one in broker.of(SEND)
     ] == [0, 4, 0]
     assert broker.of(RequestCode.SEND_BATCH_MESSAGE) == []
 
@@ -291,7 +296,7 @@ def ask(
             f"UNIQ_KEY\x01{body.decode()}\x02PGROUP\x01{group}\x02TRAN_MSG\x01true\x02".encode()
         ),
     )
-    header = h.CheckTransactionStateRequest(
+    header = CheckTransactionStateRequest(
         tran_state_table_offset=place,
         commit_log_offset=1000 + place,
         msg_id=body.decode(),

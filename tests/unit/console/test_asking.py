@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ogive.client import api
+from ogive.client import rpc
 from ogive.client.config import ClientConfig
-from ogive.console import asking as module
-from ogive.console.asking import AVOID_S, KEEP_S, Asking, reason, settle
+from ogive.console import queries as module
+from ogive.console.queries import AVOID_S, KEEP_S, Asking, reason, settle
 from ogive.errors import (
     BrokerError,
     ConnectError,
@@ -45,7 +45,7 @@ async def test_pages_share_an_answer_for_a_moment(
     asking: Asking, fake: FakeBroker, clock: Clock
 ) -> None:
     async def topics() -> list[str]:
-        return await asking.once("topics", lambda: asking.name_server(api.topic_list))
+        return await asking.once("topics", lambda: asking.name_server(rpc.topic_list))
 
     assert await asyncio.gather(*(topics() for _ in range(20))) == [["Orders"]] * 20
     clock.now += KEEP_S / 2
@@ -61,7 +61,7 @@ async def test_a_reader_who_goes_away_takes_the_answer_from_nobody(
 ) -> None:
     fake.hold(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     first, second = (
-        asyncio.create_task(asking.once("t", lambda: asking.name_server(api.topic_list)))
+        asyncio.create_task(asking.once("t", lambda: asking.name_server(rpc.topic_list)))
         for _ in range(2)
     )
     await fake.until(lambda: fake.of(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER) != [])
@@ -94,11 +94,11 @@ async def test_who_does_not_answer_is_not_asked_again_at_once(
     fake.mute = True
     for _ in range(3):
         with pytest.raises(RequestTimeout):
-            await asking.server(fake.address, api.broker_runtime_info)
+            await asking.server(fake.address, rpc.broker_runtime_info)
     assert len(fake.of(RequestCode.GET_BROKER_RUNTIME_INFO)) == 1
     clock.now += AVOID_S
     with pytest.raises(RequestTimeout):
-        await asking.server(fake.address, api.broker_runtime_info)
+        await asking.server(fake.address, rpc.broker_runtime_info)
     assert len(fake.of(RequestCode.GET_BROKER_RUNTIME_INFO)) == 2
 
 
@@ -108,9 +108,9 @@ async def test_the_silence_of_a_client_is_not_its_brokers(
     monkeypatch.setattr(module, "CALL_S", 0.05)
     fake.hold(RequestCode.GET_CONSUMER_RUNNING_INFO)
     with pytest.raises(RequestTimeout):
-        await asking.server(fake.address, api.consumer_running_info, "billing", "c", judged=False)
+        await asking.server(fake.address, rpc.consumer_running_info, "billing", "c", judged=False)
     with pytest.raises(BrokerError, match="not faked"):
-        await asking.server(fake.address, api.broker_runtime_info)
+        await asking.server(fake.address, rpc.broker_runtime_info)
     fake.release(RequestCode.GET_CONSUMER_RUNNING_INFO)
 
 
@@ -119,7 +119,7 @@ async def test_no_more_than_a_bounded_number_is_on_its_way(
 ) -> None:
     fake.hold(RequestCode.GET_BROKER_RUNTIME_INFO)
     asked = [
-        asyncio.create_task(asking.server(fake.address, api.broker_runtime_info))
+        asyncio.create_task(asking.server(fake.address, rpc.broker_runtime_info))
         for _ in range(100)
     ]
     await fake.until(lambda: len(fake.of(RequestCode.GET_BROKER_RUNTIME_INFO)) >= module.AT_ONCE)
@@ -140,7 +140,7 @@ async def test_name_servers_that_are_away_are_asked_once(
     fake.mute = True
     for _ in range(3):
         with pytest.raises(NoNameServer):
-            await asking.name_server(api.topic_list)
+            await asking.name_server(rpc.topic_list)
     assert len(fake.of(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)) == 1
     await asking.close()
 

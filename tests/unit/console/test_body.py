@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from ogive.console.body import MAX_SHOWN_BYTES, PREVIEW_BYTES, body_of, hex_rows, preview
+from ogive.console.message_pages import MAX_SHOWN_BYTES, PREVIEW_BYTES, body_of, hex_rows, preview
 
 
 def test_json_is_shown_with_indents_and_can_be_read_as_it_is() -> None:

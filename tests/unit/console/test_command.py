@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ogive.cli.console import beside_broker, of_cluster
+from ogive.cli.console_command import beside_broker, of_cluster
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser
 from ogive.errors import InvalidOption
 from ogive.transport.tls import TlsConfig
-from ogive.wire.acl import Credentials
+from ogive.wire.signing import Credentials
 
 ROOT = Credentials(access_key="root", secret_key="secret")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ogive.wire.acl import Credentials
+from ogive.wire.signing import Credentials
 from tests.browser import Browser, basic, console_of
 
 USER = Credentials(access_key="ada", secret_key="lovelace:ü")

@@ -7,25 +7,27 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ogive.console import asking
+from ogive.console import queries
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import FakeBroker, error, ok
-from ogive.wire.acl import Credentials
-from ogive.wire.bodies import (
+from ogive.wire.bodies.clients import (
     Connection,
     ConsumerConnection,
-    OffsetWrapper,
     SubscriptionData,
-    SubscriptionGroupConfig,
+    group_list_dumps,
+)
+from ogive.wire.bodies.configs import SubscriptionGroupConfig
+from ogive.wire.bodies.json_fields import dumps
+from ogive.wire.bodies.stats import (
+    OffsetWrapper,
     TopicOffset,
     consume_stats_dumps,
-    dumps,
-    group_list_dumps,
     kv_table_dumps,
     topic_stats_dumps,
 )
 from ogive.wire.codes import RequestCode, ResponseCode
 from ogive.wire.command import RemotingCommand
+from ogive.wire.signing import Credentials
 from tests.browser import Answer, Browser, console_of
 
 HOSTILE = "<script>alert(1)</script>\"'&"
@@ -210,7 +212,7 @@ async def test_a_time_that_is_none_is_said_beside_the_form(page: Browser) -> Non
 async def test_a_broker_that_is_down_is_shown_with_the_reason_and_the_rest_goes_on(
     fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "KEEP_S", 0.0)
+    monkeypatch.setattr(queries, "KEEP_S", 0.0)
     async with FakeBroker({"Orders": 1}, name="broker-b") as other:
         fake.peers.append(other)
         fake.on(
@@ -244,7 +246,7 @@ async def test_a_broker_that_is_down_is_shown_with_the_reason_and_the_rest_goes_
 async def test_a_broker_that_left_the_name_servers_is_still_shown(
     fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "KEEP_S", 0.0)
+    monkeypatch.setattr(queries, "KEEP_S", 0.0)
     async with FakeBroker(name="broker-b") as other:
         fake.peers.append(other)
         groups_are(fake)
@@ -259,14 +261,14 @@ async def test_a_broker_that_left_the_name_servers_is_still_shown(
 async def test_a_silent_broker_costs_a_page_a_bounded_time_once(
     fake: FakeBroker, page: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(asking, "CALL_S", 0.1)
+    monkeypatch.setattr(queries, "CALL_S", 0.1)
     groups_are(fake, *(f"g{number}" for number in range(60)))
     fake.hold(RequestCode.GET_CONSUME_STATS)
     answer = await look(page, "/groups")
     assert answer.status == 200
     # neither a lag nor an age that nobody told
     assert "g49 0 – – – 16 broker-a: no answer from" in answer.words
-    assert len(fake.of(RequestCode.GET_CONSUME_STATS)) <= asking.AT_ONCE
+    assert len(fake.of(RequestCode.GET_CONSUME_STATS)) <= queries.AT_ONCE
     fake.release(RequestCode.GET_CONSUME_STATS)
 
 
@@ -412,7 +414,7 @@ async def test_a_fault_of_the_console_is_a_page_and_a_line_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from ogive.console.cluster import Cluster
+    from ogive.console.cluster_pages import Cluster
 
     def fail(self: Cluster) -> None:
         raise ZeroDivisionError("a bug")

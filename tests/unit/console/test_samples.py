@@ -3,8 +3,8 @@
 import pytest
 
 from ogive.console import samples as module
+from ogive.console.format import plot
 from ogive.console.samples import GAP_S, STEP_S, WINDOW_S, Samples
-from ogive.console.shown import plot
 
 
 class Clock:

@@ -11,13 +11,12 @@ import trustme
 
 from ogive.client.config import ClientConfig
 from ogive.console.config import ConsoleConfig, require_extra
-from ogive.console.server import Console
-from ogive.console.trust import only_trusting
+from ogive.console.server import Console, only_trusting
 from ogive.errors import ConnectError, InvalidOption
 from ogive.testing.fake_broker import FakeBroker
 from ogive.transport.tls import TlsConfig
-from ogive.wire.acl import Credentials
 from ogive.wire.codes import RequestCode
+from ogive.wire.signing import Credentials
 from tests.browser import Browser
 
 USER = Credentials(access_key="ada", secret_key="lovelace")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ogive.console import visit
+from ogive.console import guard
 from tests.browser import WAIT_S, Browser
 
 
@@ -31,14 +31,14 @@ def crowd(browser: Browser, count: int, sent: bytes) -> Iterator[list[socket.soc
     ids=["nothing", "a byte", "one more byte"],
 )
 def test_visitors_who_ask_for_nothing_keep_nobody_out(alone: Browser, sent: bytes) -> None:
-    with crowd(alone, 2 * visit.MAX_VISITS, sent):
+    with crowd(alone, 2 * guard.MAX_VISITS, sent):
         assert [alone.get("/messages").status for _ in range(3)] == [200] * 3
 
 
 def test_who_ends_no_request_is_closed_in_the_end(
     alone: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(visit, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(guard, "PATIENCE_S", 0.2)
     with crowd(alone, 1, b"GET /messages HTTP/1.1\r\nHost: ") as [slow]:
         assert slow.recv(1) == b""
 
@@ -46,7 +46,7 @@ def test_who_ends_no_request_is_closed_in_the_end(
 def test_who_comes_back_within_its_time_is_served_on_one_connection(
     alone: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(visit, "PATIENCE_S", WAIT_S)
+    monkeypatch.setattr(guard, "PATIENCE_S", WAIT_S)
     request = b"GET /nowhere HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with crowd(alone, 1, request * 3) as [visitor]:
         answers = b""

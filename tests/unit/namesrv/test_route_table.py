@@ -14,7 +14,8 @@ from ogive.namesrv.route_table import (
     RegistrationRefused,
     RouteTable,
 )
-from ogive.wire.bodies import MAX_QUEUES, ClusterInfo, DataVersion, QueueData, TopicConfig
+from ogive.wire.bodies.configs import DataVersion, TopicConfig
+from ogive.wire.bodies.routes import MAX_QUEUES, ClusterInfo, QueueData
 
 A = BrokerIdentity(cluster="C", name="broker-a", broker_id=0, address="10.0.0.1:10911")
 A_SLAVE = BrokerIdentity(cluster="C", name="broker-a", broker_id=1, address="10.0.0.2:10911")

@@ -13,17 +13,16 @@ import pytest
 from ogive.errors import ConnectError, ConnectionLost, InvalidOption, ResponseCode
 from ogive.namesrv import NameServer, NameServerConfig
 from ogive.namesrv.routes import ROUTES
-from ogive.transport import turn
+from ogive.transport import event_loop
 from ogive.wire import java_json
-from ogive.wire.bodies import (
+from ogive.wire.bodies.configs import DataVersion, TopicConfig
+from ogive.wire.bodies.routes import (
     ClusterInfo,
-    DataVersion,
     RegisterBrokerBody,
-    TopicConfig,
     TopicRouteData,
-    kv_table_loads,
     topic_list_loads,
 )
+from ogive.wire.bodies.stats import kv_table_loads
 from ogive.wire.codes import RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from tests.raw_client import RawClient
@@ -575,7 +574,7 @@ async def test_the_loop_turns_between_settings_that_come_together(
         now += 1.0
         began.append(turns)
 
-    monkeypatch.setattr(turn, "SLICE_S", 0.01)
+    monkeypatch.setattr(event_loop, "SLICE_S", 0.01)
     monkeypatch.setattr(server._slices, "_now", lambda: now)
     monkeypatch.setattr(server._running.kv, "put", put)
     answers = [

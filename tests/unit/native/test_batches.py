@@ -1,4 +1,4 @@
-"""native/batches.c beside ogive.wire.message and ogive.broker.handlers.send_batch."""
+"""native/batches.c beside ogive.wire.message and ogive.broker.sends.send_batch."""
 
 import struct
 from typing import Any
@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ogive.broker.handlers import send_batch
-from ogive.broker.handlers.send_answer import answer_template, json_text
 from ogive.broker.replies import Rejected, framed
+from ogive.broker.sends import send_batch
+from ogive.broker.sends.send_answer import answer_template, json_text
 from ogive.errors import ProtocolError
 from ogive.native import Native
-from ogive.store.model import PutResult
+from ogive.store.types import PutResult
 from ogive.wire import message
 from ogive.wire.message import BatchItem, decode_batch, encode_batch, offset_message_ids
 

@@ -1,4 +1,4 @@
-"""native/halves.c beside ogive.broker.half_messages and the handler of sends."""
+"""native/halves.c beside ogive.broker.transactions.half_messages and the handler of sends."""
 
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ogive.broker.handlers import send
 from ogive.broker.replies import Rejected
-from ogive.broker.transactions import Transactions
+from ogive.broker.sends import send
+from ogive.broker.transactions.transaction_table import Transactions
 from ogive.errors import ProtocolError
 from ogive.model import HALF_TOPIC
 from ogive.native import Native
-from ogive.store.model import NewMessage
+from ogive.store.types import NewMessage
 from ogive.wire import message as wire_message
 from ogive.wire.codes import SerializeType
 from ogive.wire.command import RemotingCommand, encode_command

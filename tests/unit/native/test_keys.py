@@ -1,4 +1,4 @@
-"""native/keys.c beside ogive.store.index and ogive.store.indexfile."""
+"""native/keys.c beside ogive.store.key_index and ogive.store.index_file."""
 
 from array import array
 from pathlib import Path
@@ -8,8 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ogive.native import Native
-from ogive.store.index import Keyed, KeyIndex
-from ogive.store.indexfile import Sizes
+from ogive.store.index_file import Sizes
+from ogive.store.key_index import Keyed, KeyIndex
 
 SIZES = Sizes(5, 64)
 BEGIN_MS = 1_700_000_000_123
@@ -35,7 +35,7 @@ records = st.tuples(topics, whole | spoiled, offsets, times)
 
 def by_twin(keyed: list[Keyed], before: list[Keyed]) -> KeyIndex:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ogive.store.indexfile.native", None)
+        patch.setattr("ogive.store.index_file.native", None)
         return built(keyed, before)
 
 
@@ -192,7 +192,7 @@ def test_all_keys_are_indexed_as_many_as_properties_can_hold(compiled: Native, i
     indexes = []
     for module in (compiled, None):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("ogive.store.indexfile.native", module)
+            patch.setattr("ogive.store.index_file.native", module)
             index = KeyIndex(Path("/index"), Sizes(5_000, items))
             index.add([FIRST, *keyed])
             index.build()

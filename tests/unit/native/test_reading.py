@@ -1,4 +1,4 @@
-"""native/reading.c beside ogive.store.reading, commitlog, record and logscan."""
+"""native/reading.c beside ogive.store.queue_reader, commitlog, record and logscan."""
 
 import itertools
 import struct
@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ogive.native import Native, Wanted
-from ogive.store import commitlog, reading, record
+from ogive.store import commitlog, queue_reader, record
 from ogive.store.consumequeue import ENTRY, FILLER, FILLER_SIZE
 from ogive.store.record import (
     CRC_BYTES,
@@ -66,10 +66,15 @@ def test_the_records_chosen_are_those_that_python_chooses(
     offset, total, *limits = numbers
     mine, twins = list(before), list(before)
     twin = in_python(
-        reading,
-        lambda: reading._choose(raw, tags, twins, offset, total, limits[0], limits[1], limits[2]),
+        queue_reader,
+        lambda: queue_reader._choose(
+            raw, tags, twins, offset, total, limits[0], limits[1], limits[2]
+        ),
     )
-    assert reading._choose(raw, tags, mine, offset, total, limits[0], limits[1], limits[2]) == twin
+    assert (
+        queue_reader._choose(raw, tags, mine, offset, total, limits[0], limits[1], limits[2])
+        == twin
+    )
     assert mine == twins
     found = compiled.chosen(raw, tags, list(before), offset, total, limits[0], limits[1], limits[2])
     assert found == (None if offset == -1 or total == -1 or max(offset, total) > 2**62 else twin)
@@ -80,7 +85,7 @@ def test_entries_that_are_cut_off_are_left_to_python(compiled: Native) -> None:
     wanted: list[Wanted] = []
     assert compiled.chosen(raw, None, wanted, 0, 0, 32, 1000, 0) is None
     with pytest.raises(struct.error):
-        reading._choose(raw, None, wanted, 0, 0, 32, 1000, 0)
+        queue_reader._choose(raw, None, wanted, 0, 0, 32, 1000, 0)
     assert wanted == []
 
 
@@ -117,7 +122,7 @@ def test_where_choosing_ends_is_where_it_ends_in_python(compiled: Native) -> Non
             numbers = 3, total, most, most_bytes, start
             mine, twins = [(1, 2, 3)] * before, [(1, 2, 3)] * before
             assert compiled.chosen(raw, tags, mine, *numbers) == in_python(
-                reading, reading._choose, raw, tags, twins, *numbers
+                queue_reader, queue_reader._choose, raw, tags, twins, *numbers
             )
             assert mine == twins
 

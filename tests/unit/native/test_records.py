@@ -13,7 +13,9 @@ from ogive.errors import InvalidOption
 from ogive.native import Native
 from ogive.store import appender
 from ogive.store.appender import Appender
-from ogive.store.model import (
+from ogive.store.queue_types import QueueKinds
+from ogive.store.record import MAX_CRC_PROPERTIES, crc_property, topic_field
+from ogive.store.types import (
     MAX_RECORD_BYTES,
     SIZE_BEFORE,
     EncodedBatch,
@@ -22,8 +24,6 @@ from ogive.store.model import (
     PutResult,
     StoreConfig,
 )
-from ogive.store.queuekinds import QueueKinds
-from ogive.store.record import MAX_CRC_PROPERTIES, crc_property, topic_field
 from ogive.wire.message import BatchItem, decode_stored, encode_batch
 from tests.chaos.recorder import MemoryFs
 

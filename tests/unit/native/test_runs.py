@@ -1,4 +1,4 @@
-"""Runs of sends: native/sends.c and native/records.c beside ogive.broker.handlers.send and
+"""Runs of sends: native/sends.c and native/records.c beside ogive.broker.sends.send and
 ogive.store.appender.
 """
 
@@ -11,17 +11,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ogive.broker.handlers.send import _SHORT, _numbers
-from ogive.broker.handlers.send_answer import answer_template
-from ogive.broker.handlers.send_batch import BARRED_STARTS, _check_items
-from ogive.broker.handlers.send_rules import CLIENT_FLAGS
 from ogive.broker.replies import Rejected
+from ogive.broker.sends.checks import CLIENT_FLAGS
+from ogive.broker.sends.send import _SHORT, _numbers
+from ogive.broker.sends.send_answer import answer_template
+from ogive.broker.sends.send_batch import BARRED_STARTS, _check_items
 from ogive.errors import ProtocolError
 from ogive.native import Native
 from ogive.store import appender
 from ogive.store.appender import Appender
-from ogive.store.model import NewMessage, PutResult, StoreConfig
-from ogive.store.queuekinds import QueueKinds
+from ogive.store.queue_types import QueueKinds
+from ogive.store.types import NewMessage, PutResult, StoreConfig
 from ogive.wire import command as command_module
 from ogive.wire import message as message_module
 from ogive.wire.codes import LanguageCode, SerializeType

@@ -1,4 +1,4 @@
-"""native/sends.c beside ogive.broker.handlers.send and its answers."""
+"""native/sends.c beside ogive.broker.sends.send and its answers."""
 
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -7,13 +7,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ogive.broker.handlers.send import _LONG, _SHORT, _Names, handle
-from ogive.broker.handlers.send_answer import answer_template, json_text, message_id_format
-from ogive.broker.handlers.send_rules import CLIENT_FLAGS
 from ogive.broker.replies import Rejected, framed
+from ogive.broker.sends.checks import CLIENT_FLAGS
+from ogive.broker.sends.send import _LONG, _SHORT, _Names, handle
+from ogive.broker.sends.send_answer import answer_template, json_text, message_id_format
 from ogive.errors import ProtocolError
 from ogive.native import Native
-from ogive.store.model import NewMessage
+from ogive.store.types import NewMessage
 from ogive.wire.command import RemotingCommand
 
 OWN = "MSG_REGION\x01Default\x02TRACE_ON\x01true\x02CLUSTER\x01ü\x02"
@@ -133,10 +133,10 @@ def by_python(ext: dict[str, str], names: _Names) -> tuple[Any, ...] | None:
         put=lambda messages, done, topic: put.append((messages[0], done)),
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ogive.broker.handlers.send.native", None)
-        patch.setattr("ogive.broker.handlers.send._redirect", more)
-        patch.setattr("ogive.broker.handlers.send.put_batch", more)
-        patch.setattr("ogive.broker.handlers.send.check_queue", lambda queue_id, config: queue_id)
+        patch.setattr("ogive.broker.sends.send.native", None)
+        patch.setattr("ogive.broker.sends.send._redirect", more)
+        patch.setattr("ogive.broker.sends.send.put_batch", more)
+        patch.setattr("ogive.broker.sends.send.check_queue", lambda queue_id, config: queue_id)
         try:
             handle(ctx, cast(Any, None), RemotingCommand(310 if names is _SHORT else 10, ext))
         except (More, ProtocolError, Rejected, IndexError):

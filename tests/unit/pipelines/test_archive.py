@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ogive.pipelines.archive import recover
-from ogive.spark.lasting import keep, write_json
+from ogive.spark.fsync import keep, write_json
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/fd").exists(), reason="the name of an open file is read from /proc"

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ogive.pipelines import running
-from ogive.pipelines.running import lag, last_batch, positions, watch
+from ogive.pipelines import job
+from ogive.pipelines.job import lag, last_batch, positions, watch
 from ogive.spark.compat import ADMISSION_CONTROL
 from ogive.spark.stopping import Stop
 
@@ -50,7 +50,7 @@ def test_lag_is_what_lies_behind_the_last_batch() -> None:
 
 
 def test_a_pipeline_is_short_enough_to_be_copied() -> None:
-    folder = Path(running.__file__).parent
+    folder = Path(job.__file__).parent
     lines = {name: len((folder / f"{name}.py").read_text("utf-8").splitlines()) for name in JOBS}
     assert {name: count for name, count in lines.items() if count > 250} == {}
 

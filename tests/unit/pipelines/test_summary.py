@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ogive.pipelines.summary import Summary
+from ogive.pipelines.job import Summary
 
 
 def test_a_summary_says_what_was_skipped_and_why() -> None:

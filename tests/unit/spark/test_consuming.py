@@ -12,21 +12,21 @@ import pytest
 import ogive
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.damage import READINGS
+from ogive.client.consumer.corrupt_messages import READINGS
 from ogive.client.instance import ClientInstance
 from ogive.errors import OgiveError, ProtocolError
 from ogive.model import MessageQueue, retry_topic
 from ogive.testing.fake_broker import WAIT_S, FakeBroker, ok
-from ogive.wire.bodies import BrokerData, QueueData, TopicRouteData
+from ogive.wire.bodies.routes import BrokerData, QueueData, TopicRouteData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import PullMessageResponse
+from ogive.wire.headers.pull import PullMessageResponse
 from ogive.wire.message import StoredMessage, encode_stored
 
 pytest.importorskip("pyspark")
 
-from ogive.spark import consuming
-from ogive.spark.consuming import Consuming, consume
+from ogive.spark import listener_task
+from ogive.spark.listener_task import Consuming, consume
 from ogive.spark.ranges import QueueRange
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
@@ -131,7 +131,7 @@ async def test_what_is_damaged_on_a_slave_fails_the_task_when_no_master_comes_ba
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What stands before it is delivered; Spark tries the task again."""
-    monkeypatch.setattr(consuming, "AWAY_S", 2.0)
+    monkeypatch.setattr(listener_task, "AWAY_S", 2.0)
     bodies: list[bytes] = []
 
     @ogive.listener("Orders", group="billing")
@@ -175,7 +175,7 @@ async def test_a_task_fails_with_the_way_out_where_no_message_can_be_read(
 
     The next attempt goes on where the operator has put the group.
     """
-    monkeypatch.setattr(consuming, "AWAY_S", 0.2)
+    monkeypatch.setattr(listener_task, "AWAY_S", 0.2)
     bodies: list[bytes] = []
 
     @ogive.listener("Orders", group="billing")
@@ -217,7 +217,7 @@ async def test_a_range_that_the_broker_has_lost_ends_where_its_queue_does(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Every attempt would fail, and the job with them; the next batches go on from there."""
-    monkeypatch.setattr(consuming, "AWAY_S", 0.3)
+    monkeypatch.setattr(listener_task, "AWAY_S", 0.3)
     seen: list[bytes] = []
 
     @ogive.listener("Orders", group="billing")

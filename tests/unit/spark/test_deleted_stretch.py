@@ -17,10 +17,11 @@ from ogive.spark import source
 from ogive.spark.compat import ReadMaxRows
 from ogive.spark.schema import MESSAGE_COLUMNS
 from ogive.testing import FakeBroker
-from ogive.wire.bodies import TopicOffset, topic_stats_dumps
+from ogive.wire.bodies.stats import TopicOffset, topic_stats_dumps
 from ogive.wire.codes import RequestCode, ResponseCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import PullMessageRequest, PullMessageResponse, decode_header, encode_header
+from ogive.wire.headers.codec import decode_header, encode_header
+from ogive.wire.headers.pull import PullMessageRequest, PullMessageResponse
 from ogive.wire.message import StoredMessage, encode_stored
 
 FIRST, END = 5_000_000, 5_000_010

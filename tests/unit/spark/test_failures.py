@@ -165,7 +165,7 @@ CHAIN = (
         ("ssl.SSLCertVerificationError: expired", False, "ssl.SSLCertVerificationError: expired"),
         ("somewhere.Unknown: x", False, "somewhere.Unknown: x"),
         ("ogive.errors.NoRoute: topic T has no route", False, "topic T has no route"),
-        ("ogive.spark.consuming.QueueTaken: the lock was lost", False, "the lock was lost"),
+        ("ogive.spark.listener_task.QueueTaken: the lock was lost", False, "the lock was lost"),
         (CHAIN.format(raised="ogive.errors.SendFailed: row 3"), False, "row 3"),
         (CHAIN.format(raised="KeyError: 'amount'"), True, "KeyError: 'amount'"),
         (

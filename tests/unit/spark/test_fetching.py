@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from ogive.client.api import RawPull
+from ogive.client.rpc import RawPull
 from ogive.errors import DataLoss
 from ogive.model import MessageQueue, PullStatus
-from ogive.spark import fetching
-from ogive.spark.fetching import Reading, record_count, until
+from ogive.spark import range_reader
+from ogive.spark.range_reader import Reading, record_count, until
 from ogive.spark.ranges import Chunks, QueueRange
 from ogive.wire.message import StoredMessage, decode_messages, encode_stored
 
@@ -75,7 +75,7 @@ async def read(queue: ScriptedQueue, start: int, end: int, *, fail: bool = True)
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that is too short is looked at once more, without waiting."""
-    monkeypatch.setattr(fetching, "SETTLE_S", 0.0)
+    monkeypatch.setattr(range_reader, "SETTLE_S", 0.0)
 
 
 @pytest.mark.parametrize("limit", [1, 7, 32, 10_000])
@@ -85,7 +85,7 @@ async def test_a_range_is_read_whole_and_no_further(limit: int) -> None:
 
 async def test_a_chunk_of_large_messages_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A chunk is counted in messages, but what is held of it is bounded in bytes."""
-    monkeypatch.setattr(fetching, "CHUNK_BYTES", 500)
+    monkeypatch.setattr(range_reader, "CHUNK_BYTES", 500)
     queue = QueueRange(QUEUE, 0, 256)
     reading = Reading(
         ScriptedQueue(0, 2000, 3).pull, Chunks([queue]), filtered=False, fail_on_data_loss=True
@@ -161,7 +161,7 @@ async def test_a_queue_that_became_shorter_is_data_loss() -> None:
 async def test_a_broker_that_shows_its_queue_bit_by_bit_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(fetching, "SETTLE_S", 60.0)
+    monkeypatch.setattr(range_reader, "SETTLE_S", 60.0)
     queue = ScriptedQueue(0, 30)
     reading = asyncio.create_task(read(queue, 0, 50))
     while queue.pulls < 4:

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 
 from pyspark import SparkContext, java_gateway
 
-from ogive.spark.launching import Launch
+from ogive.spark.cli_session import Launch
 
 SLEEPER = "import signal; print(flush=True); signal.pause()"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {SLEEPER}"

@@ -16,17 +16,18 @@ from ogive.client.config import ClientConfig
 from ogive.errors import BrokerInternalError, InvalidOption, ResponseCode
 from ogive.model import MessageQueue, retry_topic
 from ogive.testing.fake_broker import FakeBroker, error
-from ogive.wire.bodies import TopicOffset, loads_object
+from ogive.wire.bodies.json_fields import loads_object
+from ogive.wire.bodies.stats import TopicOffset
 from ogive.wire.codes import RequestCode
 
 pytest.importorskip("pyspark")
 
-from ogive.spark import listening
-from ogive.spark.access import Access
+from ogive.spark import listener_source
+from ogive.spark.cluster_options import Access
 from ogive.spark.compat import ReadAllAvailable
 from ogive.spark.failures import reason
 from ogive.spark.jobs import check, prepare
-from ogive.spark.listening import (
+from ogive.spark.listener_source import (
     LARGEST_BATCH,
     LONG_S,
     ListenerReader,
@@ -253,8 +254,8 @@ class Job:
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, there: FixedCluster, *listeners: ogive.Listener
     ) -> None:
-        monkeypatch.setattr(listening, "cluster", lambda _: there)
-        monkeypatch.setattr(listening, "SETTLE_S", 0.0)
+        monkeypatch.setattr(listener_source, "cluster", lambda _: there)
+        monkeypatch.setattr(listener_source, "SETTLE_S", 0.0)
         self.reader = ListenerReader(
             Work(ClientConfig(), listeners, 2), Access.of(ClientConfig()), None
         )

@@ -13,9 +13,17 @@ pytest.importorskip("pyspark")
 
 from ogive.errors import InvalidOption
 from ogive.model import MessageQueue
-from ogive.spark.bounds import AtTime, AtTimes, Behind
-from ogive.spark.offsets import fingerprint, from_offset, resolve, times_wanted, to_offset
-from ogive.wire.bodies import TopicOffset
+from ogive.spark.offsets import (
+    AtTime,
+    AtTimes,
+    Behind,
+    fingerprint,
+    from_offset,
+    resolve,
+    times_wanted,
+    to_offset,
+)
+from ogive.wire.bodies.stats import TopicOffset
 
 A0, A1, B0 = (
     MessageQueue("Orders", "broker-a", 0),

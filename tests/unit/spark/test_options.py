@@ -8,15 +8,15 @@ import pytest
 
 from ogive.client.config import ClientConfig
 from ogive.errors import InvalidOption
-from ogive.spark.access import NAMES
-from ogive.spark.bounds import AtTime, AtTimes, Behind, parse_time
+from ogive.spark.cluster_options import NAMES
+from ogive.spark.offsets import AtTime, AtTimes, Behind, parse_time
 from ogive.spark.options import (
     DEFAULT_MAX_OFFSETS_PER_TRIGGER,
     SinkOptions,
     SourceOptions,
     access_of,
 )
-from ogive.wire.acl import Credentials
+from ogive.wire.signing import Credentials
 
 
 def source(**options: str) -> SourceOptions:

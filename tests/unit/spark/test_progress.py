@@ -15,8 +15,8 @@ import pytest
 
 from ogive.errors import NoRoute
 from ogive.model import MessageQueue
-from ogive.spark.progress import Progress
-from ogive.spark.rpc import Cluster
+from ogive.spark.cluster import Cluster
+from ogive.spark.group_progress import Progress
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 
@@ -111,7 +111,7 @@ def test_sigterm_flushes_and_ends_the_process() -> None:
         import os, signal
         from concurrent.futures import Future
         from ogive.model import MessageQueue
-        from ogive.spark.progress import Progress
+        from ogive.spark.group_progress import Progress
 
         class Cluster:
             def start_commit(self, group, offsets):

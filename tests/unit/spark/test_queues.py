@@ -12,7 +12,7 @@ from ogive.model import MessageQueue
 from ogive.spark import source
 from ogive.spark.schema import MESSAGE_COLUMNS
 from ogive.testing import FakeBroker
-from ogive.wire.bodies import TopicOffset, topic_stats_dumps
+from ogive.wire.bodies.stats import TopicOffset, topic_stats_dumps
 from ogive.wire.codes import RequestCode, ResponseCode
 from ogive.wire.command import RemotingCommand
 

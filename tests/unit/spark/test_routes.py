@@ -4,7 +4,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from ogive.client import api
+from ogive.client import rpc
 from ogive.errors import (
     NoNameServer,
     NoPermission,
@@ -13,7 +13,7 @@ from ogive.errors import (
     OgiveError,
     TopicNotExist,
 )
-from ogive.spark.routes import BrokerAway, Patience, Routes
+from ogive.spark.cluster import BrokerAway, Patience, Routes
 from ogive.transport.pool import ConnectionPool
 
 
@@ -65,8 +65,8 @@ async def test_a_topic_without_route_is_told_to_a_user_who_may_not_see_the_broke
     async def get_cluster_info(*_: object, **__: object) -> None:
         raise NoPermission(16, "no policy of user reader allows Get on Cluster:DefaultCluster")
 
-    monkeypatch.setattr(api, "get_route", get_route)
-    monkeypatch.setattr(api, "get_cluster_info", get_cluster_info)
+    monkeypatch.setattr(rpc, "get_route", get_route)
+    monkeypatch.setattr(rpc, "get_cluster_info", get_cluster_info)
     with pytest.raises(NoRoute, match="topic '%DLQ%billing' has no route") as raised:
         await Routes(ConnectionPool(), ("127.0.0.1:9876",)).route("%DLQ%billing")
     assert not isinstance(raised.value, BrokerAway)

@@ -4,18 +4,18 @@ from typing import cast
 
 import pytest
 
-from ogive.client import api
-from ogive.client.api import RawPull
+from ogive.client import rpc
 from ogive.client.portal import Portal, portal
+from ogive.client.rpc import RawPull
 from ogive.errors import ConnectError, NoNameServer, NoRoute, OgiveError, TopicNotExist
 from ogive.model import MessageQueue, PullStatus
-from ogive.spark.access import Access
-from ogive.spark.attempts import TopicInDoubt, ends, stored_keys
+from ogive.spark.cluster import DOUBTFUL, EVERYTHING, IN_FLIGHT_BYTES, Cluster, Patience
+from ogive.spark.cluster_options import Access
+from ogive.spark.dedup import TopicInDoubt, ends, stored_keys
 from ogive.spark.ranges import ANSWER_BYTES, QueueRange
-from ogive.spark.routes import DOUBTFUL, Patience
-from ogive.spark.rpc import EVERYTHING, IN_FLIGHT_BYTES, Cluster
-from ogive.wire.bodies import BrokerData, ClusterInfo, QueueData, TopicOffset, TopicRouteData
-from ogive.wire.headers import PullMessageRequest
+from ogive.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from ogive.wire.bodies.stats import TopicOffset
+from ogive.wire.headers.pull import PullMessageRequest
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 
@@ -44,7 +44,7 @@ async def test_a_call_is_repeated_as_often_as_asked_for(
         tries += 1
         return route("broker-b")
 
-    monkeypatch.setattr(api, "get_route", get_route)
+    monkeypatch.setattr(rpc, "get_route", get_route)
     cluster = Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None))
     with pytest.raises(NoRoute):
         await cluster.pull("g", QueueRange(QUEUE, 5, 6), EVERYTHING, Patience(30.0, retries, 0.0))
@@ -66,8 +66,8 @@ async def test_a_broker_that_is_missing_in_the_route_for_a_while_is_waited_for(
         assert address == "broker-a:10911"
         return RawPull(PullStatus.NO_NEW_MSG, header.queue_offset, 0, 0, 0, b"")
 
-    monkeypatch.setattr(api, "get_route", get_route)
-    monkeypatch.setattr(api, "pull_raw", pull_raw)
+    monkeypatch.setattr(rpc, "get_route", get_route)
+    monkeypatch.setattr(rpc, "pull_raw", pull_raw)
     cluster = Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None))
     assert (await cluster.pull("g", QueueRange(QUEUE, 5, 6), EVERYTHING)).next_offset == 5
 
@@ -78,7 +78,7 @@ async def test_a_broker_that_stays_missing_in_the_route_is_named(
     async def get_route(*_: object, **__: object) -> TopicRouteData:
         return route("broker-b")
 
-    monkeypatch.setattr(api, "get_route", get_route)
+    monkeypatch.setattr(rpc, "get_route", get_route)
     with pytest.raises(NoRoute, match=r"broker-a.*has no broker in the route"):
         await Cluster(Access(name_servers=("127.0.0.1:9876",)), cast(Portal, None)).pull(
             "g", QueueRange(QUEUE, 5, 6), EVERYTHING, Patience(0.0)
@@ -111,9 +111,9 @@ def away(
     async def topic_stats(*_: object, **__: object) -> dict[MessageQueue, TopicOffset]:
         return {QUEUE: TopicOffset(min_offset=0, max_offset=7, last_update_timestamp=0)}
 
-    monkeypatch.setattr(api, "get_route", get_route)
-    monkeypatch.setattr(api, "get_cluster_info", get_cluster_info)
-    monkeypatch.setattr(api, "topic_stats", topic_stats)
+    monkeypatch.setattr(rpc, "get_route", get_route)
+    monkeypatch.setattr(rpc, "get_cluster_info", get_cluster_info)
+    monkeypatch.setattr(rpc, "topic_stats", topic_stats)
     return asked
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from ogive.errors import InvalidOption
 from ogive.model import MessageQueue
-from ogive.spark.selecting import assigned, matching
+from ogive.spark.offsets import assigned, matching
 
 
 def test_a_pattern_covers_whole_names_and_no_topics_of_groups() -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
-from ogive.client import api
+from ogive.client import rpc
 from ogive.errors import (
     ConnectionLost,
     MessageIllegal,
@@ -25,15 +25,15 @@ from ogive.errors import (
     broker_error,
 )
 from ogive.model import MessageQueue, SendResult, SendStatus
+from ogive.spark import row_sender, sink
 from ogive.spark import rows as spark_rows
-from ogive.spark import sending, sink
+from ogive.spark.cluster import Cluster
 from ogive.spark.options import SinkOptions
+from ogive.spark.row_sender import Half, Sending, end_transactions
 from ogive.spark.rows import Encoded, Keys, Row, form
-from ogive.spark.rpc import Cluster
-from ogive.spark.sending import Half, Sending, end_transactions
 from ogive.spark.sink import BatchSink
 from ogive.wire.codes import Decision
-from ogive.wire.headers import EndTransactionRequest, SendMessageRequestV2
+from ogive.wire.headers.send import EndTransactionRequest, SendMessageRequestV2
 from ogive.wire.message import decode_batch, decode_properties, encode_batch
 
 QUEUES = tuple(MessageQueue("Orders", "broker-a", number) for number in range(4))
@@ -133,8 +133,8 @@ def rows(count: int, first: int = 0, **columns: Any) -> list[Row]:
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Brokers]:
     def make(fault: Fault = lambda _: None) -> Brokers:
         made = Brokers(fault)
-        monkeypatch.setattr(api, "send_message", made.send_message)
-        monkeypatch.setattr(api, "end_transaction", made.end_transaction)
+        monkeypatch.setattr(rpc, "send_message", made.send_message)
+        monkeypatch.setattr(rpc, "end_transaction", made.end_transaction)
         return made
 
     return make
@@ -153,7 +153,7 @@ async def test_rows_travel_in_batches(brokers: Callable[..., Brokers]) -> None:
 async def test_large_rows_are_cut_into_requests(
     brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(row_sender, "BATCH_BYTES", 1000)
     cluster = brokers()
     await task(cluster, max_in_flight=2).send(rows(100))
     assert cluster.numbers == list(range(100))
@@ -166,7 +166,7 @@ async def test_rows_of_a_queue_keep_their_order(
     brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several calls, small requests, and one that fails in the middle."""
-    monkeypatch.setattr(sending, "BATCH_BYTES", 500)
+    monkeypatch.setattr(row_sender, "BATCH_BYTES", 500)
     cluster = brokers(lambda n: broker_error(ResponseCode.SYSTEM_BUSY, "", "b") if n == 3 else None)
     sent = task(cluster)
     await asyncio.gather(
@@ -212,7 +212,7 @@ async def test_an_answer_that_never_came_is_looked_up_where_once_is_asked_for(
 async def test_a_failure_names_the_rows_and_ends_the_sending(
     brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "BATCH_BYTES", 500)
+    monkeypatch.setattr(row_sender, "BATCH_BYTES", 500)
     cluster = brokers(
         lambda n: MessageIllegal(ResponseCode.MESSAGE_ILLEGAL, "no", "b") if n == 2 else None
     )
@@ -227,7 +227,7 @@ async def test_a_failure_names_the_rows_and_ends_the_sending(
 async def test_a_broker_that_stays_away_leaves_the_outcome_open(
     brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "SEND_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(row_sender, "SEND_TIMEOUT_S", 0.0)
     with pytest.raises(SendTimeout, match="row 0 of partition 0"):
         await task(brokers(lost)).send(rows(1))
 

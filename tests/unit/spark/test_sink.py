@@ -15,20 +15,20 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
-from ogive.client import api
+from ogive.client import rpc
 from ogive.client.portal import portal
 from ogive.errors import ConnectError, OgiveError, SendFailed, TopicNotExist
 from ogive.model import MessageQueue
 from ogive.spark import sink
-from ogive.spark.access import Access
-from ogive.spark.attempts import RUN_TOPIC, TopicInDoubt
+from ogive.spark.cluster import USUAL, Cluster, Patience
+from ogive.spark.cluster_options import Access
+from ogive.spark.dedup import RUN_TOPIC, TopicInDoubt
 from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
-from ogive.spark.routes import USUAL, Patience
+from ogive.spark.row_sender import Half, Recall
 from ogive.spark.rows import Keys, form
-from ogive.spark.rpc import Cluster
-from ogive.spark.sending import Half, Recall
-from ogive.wire.bodies import BrokerData, ClusterInfo, QueueData, TopicOffset, TopicRouteData
+from ogive.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from ogive.wire.bodies.stats import TopicOffset
 
 A = MessageQueue("Orders", "broker-a", 0)
 BROKER = BrokerData(cluster="c", broker_name="broker-a", addresses={0: "127.0.0.1:10911"})
@@ -37,9 +37,9 @@ BROKER = BrokerData(cluster="c", broker_name="broker-a", addresses={0: "127.0.0.
 def use_cluster(
     monkeypatch: pytest.MonkeyPatch, *answers: Callable[..., Awaitable[object]]
 ) -> None:
-    """The sink's cluster gives *answers*, functions with the names of `ogive.client.api`'s."""
+    """The sink's cluster gives *answers*, functions with the names of `ogive.client.rpc`'s."""
     for answer in answers:
-        monkeypatch.setattr(api, answer.__name__, answer)
+        monkeypatch.setattr(rpc, answer.__name__, answer)
     here = Cluster(Access(name_servers=("127.0.0.1:9876",)), portal())
     monkeypatch.setattr(sink, "cluster", lambda _: here)
 

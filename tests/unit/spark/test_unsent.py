@@ -13,8 +13,8 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
+from ogive.spark.dedup import Unsent
 from ogive.spark.rows import Keys, Row, form
-from ogive.spark.unsent import Unsent
 from ogive.wire.message import decode_properties
 
 KEYS = Keys("query", 7, partition=3, of_content=True)

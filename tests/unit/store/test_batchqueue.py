@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from ogive.errors import InvalidOption, StoreError
 from ogive.store import GetResult, GetStatus, NewBatch, NewMessage
 from ogive.store import checkpoint as checkpoints
-from ogive.store.batchqueue import UNIT, UNIT_BYTES, BatchQueue, messages_in
 from ogive.store.consumequeue import FILLER_SIZE, QueueFiles
 from ogive.store.fs import OsFs
-from ogive.store.queuekinds import topics_of_batches
+from ogive.store.queue_types import UNIT, UNIT_BYTES, BatchQueue, messages_in, topics_of_batches
 from ogive.store.verify import repair, verify
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import (

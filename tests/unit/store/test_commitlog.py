@@ -10,7 +10,7 @@ from ogive.native import native
 from ogive.store import GetStatus, OsFs, commitlog
 from ogive.store.commitlog import LogWriter, ReadRuns, Run
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES
-from ogive.store.disk import Cold, Place
+from ogive.store.file_reader import Cold, Place
 from ogive.store.fs import Data
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.stores import Driver, message, small

@@ -1,7 +1,7 @@
 from pathlib import Path
 
 from ogive.store.consumequeue import ENTRY, FILLER, ConsumeQueue, QueueFiles, read_entries
-from ogive.store.disk import Disk
+from ogive.store.file_reader import Disk
 from tests.chaos.recorder import MemoryFs
 
 DIRECTORY = Path("/consumequeue/T/0")

@@ -22,7 +22,7 @@ WIDE = ROOT / "consumequeue" / "Wide"
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue is two or three paths: a file, its directory, and that there is no more."""
-    monkeypatch.setattr("ogive.store.store._PATHS_AT_ONCE", 4, raising=False)
+    monkeypatch.setattr("ogive.store.message_store._PATHS_AT_ONCE", 4, raising=False)
 
 
 class Run:

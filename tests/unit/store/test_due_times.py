@@ -10,8 +10,8 @@ from ogive.broker import Broker, BrokerConfig
 from ogive.model import SCHEDULE_TOPIC, DelayLevels
 from ogive.store import OsFs
 from ogive.store.consumequeue import ENTRY
-from ogive.store.due_times import LevelTables
-from ogive.store.model import APACHE_CONF
+from ogive.store.queue_rebuild import LevelTables
+from ogive.store.types import APACHE_CONF
 from ogive.store.verify import repair
 from tests.raw_client import RawClient
 from tests.stores import Driver, message, small

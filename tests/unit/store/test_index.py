@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from ogive.native import native
-from ogive.store.disk import Cold, Disk
-from ogive.store.index import Keyed, KeyIndex, as_index_hash
-from ogive.store.indexfile import HEADER, ITEM, IndexFiles, Sizes, restored
-from ogive.store.keyhash import java_hashes, java_prefix
-from ogive.store.model import NewMessage
+from ogive.store.file_reader import Cold, Disk
+from ogive.store.index_file import HEADER, ITEM, IndexFiles, Sizes, restored
+from ogive.store.key_index import Keyed, KeyIndex, as_index_hash, java_hashes, java_prefix
+from ogive.store.types import NewMessage
 from tests.chaos.recorder import MemoryFs
 from tests.stores import Clock, Driver, message, small
 

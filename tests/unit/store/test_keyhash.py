@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ogive.store.keyhash import BATCH, java_hashes, java_prefix
+from ogive.store.key_index import BATCH, java_hashes, java_prefix
 from ogive.wire.message import java_hash
 
 keys = st.one_of(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ogive.store.logscan import LogScan
+from ogive.store.log_scan import LogScan
 from ogive.store.record import Claim, build_record, claim_of, topic_field
 from ogive.store.verify import verify
 from ogive.wire.checksum import crc32

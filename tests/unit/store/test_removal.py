@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ogive.errors import StoreError
-from ogive.store import MessageStore, StoreConfig, removal
+from ogive.store import MessageStore, StoreConfig, retention
 from ogive.store.fs import Fs, OsFs
 from ogive.store.writer import Group, GroupWriter, Job
 from tests.chaos.faults import FailFrom, FaultyFs
@@ -177,7 +177,7 @@ def noted_too_early() -> MemoryFs:
     run = Run(fs, config())
     run.fill(under_way=False)
     image = fs.copy()
-    removal.note(image, ROOT, UNTIL)
+    retention.note(image, ROOT, UNTIL)
     return image
 
 
@@ -212,7 +212,7 @@ def test_a_note_behind_the_end_of_the_log_removes_nothing() -> None:
     fs = MemoryFs()
     with Driver(config(), fs, threaded=False) as driver:
         driver.put(message("x"))
-    removal.note(fs, ROOT, SEGMENT)
+    retention.note(fs, ROOT, SEGMENT)
     assert ROOT / "commitlog" / f"{SEGMENT:020d}" in fs.names
     for _ in range(2):
         with Driver(config(), fs, threaded=False) as driver:
@@ -434,15 +434,15 @@ def test_the_note_of_a_removal_outlives_the_segments_that_it_is_about() -> None:
     fs = RecorderFs(
         MemoryFs({log / name: bytearray(8) for name in segments}, {Path("/"), ROOT, log})
     )
-    removal.note(fs, ROOT, UNTIL)
-    until = removal.pending(fs, ROOT, log)
+    retention.note(fs, ROOT, UNTIL)
+    until = retention.pending(fs, ROOT, log)
     assert until == UNTIL
     began = len(fs.operations)
-    removal.finish(fs, ROOT, log, until)
+    retention.finish(fs, ROOT, log, until)
     disk = fs.disk()
     for number, operation in enumerate(fs.operations):
         disk.apply(operation)
         for seed in range(20 if number >= began else 0):
             after = disk.after_power_cut(random.Random(seed))
-            assert after.list(log) == segments[2:] or removal.pending(after, ROOT, log) == UNTIL
-    assert removal.pending(fs, ROOT, log) is None
+            assert after.list(log) == segments[2:] or retention.pending(after, ROOT, log) == UNTIL
+    assert retention.pending(fs, ROOT, log) is None

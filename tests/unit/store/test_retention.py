@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ogive.errors import InvalidOption
-from ogive.store import GetStatus, removal
+from ogive.store import GetStatus, retention
 from ogive.store.retention import MAX_PER_RUN, Ages, RetentionConfig, due
 from ogive.store.tables import write_synced
 from tests.chaos.faults import FailFrom, FaultyFs
@@ -265,7 +265,7 @@ def test_a_note_of_another_log_removes_nothing(tmp_path: Path) -> None:
     fs = MemoryFs()
     with Driver(small(tmp_path), fs, threaded=False) as driver:
         filled(driver, 100)
-    removal.note(fs, tmp_path, 2**40)
+    retention.note(fs, tmp_path, 2**40)
     with Driver(small(tmp_path), fs, threaded=False) as driver:
         assert driver.store.stats().commitlog_start == 0
 

@@ -21,7 +21,7 @@ from ogive.errors import (
 from ogive.store import GetStatus, MessageStore, NewBatch, NewMessage, OsFs, PutResult, StoreConfig
 from ogive.store.checkpoint import as_file
 from ogive.store.consumequeue import ConsumeQueue
-from ogive.store.disk import Cold
+from ogive.store.file_reader import Cold
 from ogive.store.record import crc_property
 from ogive.store.verify import verify
 from ogive.store.writer import GroupWriter
@@ -382,8 +382,8 @@ def test_clean_start_reads_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with Driver(small(tmp_path)) as driver:
         for _ in range(200):
             driver.put(message(bytes(500)))
-    monkeypatch.setattr("ogive.store.logscan.native", None)
-    monkeypatch.setattr("ogive.store.logscan.read_record", lambda *_: pytest.fail("read a record"))
+    monkeypatch.setattr("ogive.store.log_scan.native", None)
+    monkeypatch.setattr("ogive.store.log_scan.read_record", lambda *_: pytest.fail("read a record"))
     with Driver(small(tmp_path)) as again:
         assert again.store.max_offset("T", 0) == 200
 
@@ -550,7 +550,7 @@ def test_queues_whose_entries_are_on_disk_only_are_asked_for_together(
         driver.put(*(message(f"{i}", queue_id=queue) for queue in queues))
     ends = [driver.store.max_offset("T", queue) for queue in queues]
     monkeypatch.setattr(ConsumeQueue, "in_memory", lambda queue, index, count: None)
-    monkeypatch.setattr("ogive.store.store._MAX_TRIES", 3)
+    monkeypatch.setattr("ogive.store.message_store._MAX_TRIES", 3)
     ColdDisk(driver.store).forget()
     steps = list(driver.store.expire(driver.store.full_segments[-1]))
     asked = [

@@ -2,7 +2,7 @@
 
 import random
 
-from ogive.store.stretches import Stretches
+from ogive.store.block_checksums import Stretches
 
 STRETCH, SEGMENT = 64, 1000
 """A segment ends within a stretch."""

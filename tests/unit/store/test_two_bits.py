@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ogive.store.logscan import LogEnd, LogScan
-from ogive.store.scrub import scrub
+from ogive.store.bad_sectors import Unreadable
+from ogive.store.log_scan import LogEnd, LogScan, scrub
 from ogive.store.segments import find_segments
-from ogive.store.unreadable import Unreadable
 from ogive.store.verify import repair, verify
 from tests.chaos.recorder import MemoryFs
 from tests.stores import Clock, Driver, crash, message, small

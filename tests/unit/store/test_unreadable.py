@@ -12,16 +12,14 @@ import pytest
 from ogive.errors import StoreError, StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store import JsonTable, StoreConfig
-from ogive.store import unreadable as unreadable_module
+from ogive.store import bad_sectors as unreadable_module
 from ogive.store import verify as verification
-from ogive.store.batchcheck import units_in_files
-from ogive.store.batchqueue import UNIT
-from ogive.store.disk import Cold
-from ogive.store.model import GetResult
-from ogive.store.queuecheck import end_of_files
-from ogive.store.queuekinds import QueueKinds
+from ogive.store.file_reader import Cold
+from ogive.store.queue_rebuild import end_of_files
+from ogive.store.queue_types import UNIT, QueueKinds
 from ogive.store.segments import Handles
-from ogive.store.verify import repair, verify
+from ogive.store.types import GetResult
+from ogive.store.verify import repair, units_in_files, verify
 from ogive.wire.message import decode_stored
 from tests.chaos.faults import BadSectors
 from tests.stores import Driver, crash, message, small

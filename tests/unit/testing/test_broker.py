@@ -12,8 +12,7 @@ import pytest
 import ogive
 from ogive.errors import IllegalStateError
 from ogive.testing import Broker
-from ogive.testing.broker import LAST_LINES, _LastLines
-from ogive.testing.ready import Ready
+from ogive.testing.broker import LAST_LINES, Ready, _LastLines
 
 
 def test_a_killed_broker_comes_back_on_its_ports_with_its_messages_and_leaves_nothing() -> None:

@@ -1,6 +1,6 @@
 """Time that stands still until a test moves it."""
 
-from ogive.transport.expectation import Expectation
+from ogive.transport.busy_poll import Expectation
 
 LIMIT_S = 100e-6
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ogive.transport.expectation import (
+from ogive.transport.busy_poll import (
     HELD_UP,
     HELD_UP_S,
     PAUSE_S,

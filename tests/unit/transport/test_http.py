@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ogive.transport import http
-from ogive.transport.http import MAX_CONNECTIONS, Page, PageServer
+from ogive.transport import monitoring
+from ogive.transport.monitoring import MAX_CONNECTIONS, Page, PageServer
 
 
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PageServer]:
-    monkeypatch.setattr(http, "TIMEOUT_S", 1.0)
+    monkeypatch.setattr(monitoring, "TIMEOUT_S", 1.0)
     pages = PageServer(
         {"/a": lambda: Page(200, "größe\n"), "/b": lambda: Page(503, "no\n")},
         host="127.0.0.1",
@@ -88,7 +88,7 @@ async def test_who_says_nothing_shuts_out_no_watcher(
     server: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A supervisor that cannot ask /health restarts the broker."""
-    monkeypatch.setattr(http, "TIMEOUT_S", 60.0)
+    monkeypatch.setattr(monitoring, "TIMEOUT_S", 60.0)
     held = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(MAX_CONNECTIONS)]
     for _ in range(3):
         assert (await ask(server, b"GET /a HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 200")
@@ -110,7 +110,7 @@ async def test_connections_are_bounded_and_the_pages_stay_there(server: PageServ
 
 
 async def test_a_page_may_take_a_moment_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "TIMEOUT_S", 0.05)
+    monkeypatch.setattr(monitoring, "TIMEOUT_S", 0.05)
 
     async def later() -> Page:
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ import pytest
 
 from ogive.errors import ConnectionLost, RequestTimeout
 from ogive.transport import line as lines
-from ogive.transport.expectation import Expectation
+from ogive.transport.busy_poll import Expectation
 from ogive.transport.line import Line
 from ogive.wire.codes import Flag
 from ogive.wire.command import RemotingCommand, encode_command

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ogive.transport.loop import new_event_loop
+from ogive.transport.event_loop import new_event_loop
 
 LIMIT_S = 60.0
 

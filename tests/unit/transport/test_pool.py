@@ -11,9 +11,9 @@ from ogive.errors import ConnectError, ConnectionLost
 from ogive.transport.connection import Connection
 from ogive.transport.pool import ConnectionPool
 from ogive.transport.server import Server
-from ogive.wire.acl import Credentials
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, encode_command
+from ogive.wire.signing import Credentials
 
 WAIT_S = 30.0
 ECHO, HELD = 1, 2

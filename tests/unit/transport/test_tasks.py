@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from ogive.errors import ConnectError, NoNameServer, OgiveError
-from ogive.transport.tasks import every
+from ogive.transport.event_loop import every
 
 
 async def test_a_job_that_fails_is_one_line_until_it_works_or_fails_otherwise(

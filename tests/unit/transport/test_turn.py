@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
-from ogive.transport import turn as transport_turn
+from ogive.transport import event_loop as transport_turn
 from ogive.transport.connection import Connection
+from ogive.transport.event_loop import AT_ONCE, SLICE_S, Slices, Turn
 from ogive.transport.server import Server, ServerConnection
-from ogive.transport.turn import AT_ONCE, SLICE_S, Slices, Turn
 from ogive.wire.codes import Flag, ResponseCode
 from ogive.wire.command import RemotingCommand, encode_command
 from tests.unit.transport.wire import Wire

@@ -3,7 +3,7 @@
 import pytest
 
 from ogive.errors import InvalidOption
-from ogive.wire.acl import Credentials
+from ogive.wire.signing import Credentials
 
 USER = Credentials(access_key="rocketmq2", secret_key="12345678")
 

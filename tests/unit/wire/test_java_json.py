@@ -6,7 +6,7 @@ import pytest
 
 from ogive.errors import ProtocolError
 from ogive.wire import java_json
-from ogive.wire.bodies.fields import loads_object, loads_table
+from ogive.wire.bodies.json_fields import loads_object, loads_table
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.java_json import (
     MAX_DEPTH,

@@ -4,9 +4,9 @@ import pytest
 
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
-from ogive.wire.bodies import SubscriptionData
+from ogive.wire.bodies.clients import SubscriptionData
+from ogive.wire.bodies.running_info import ConsumerRunningInfo
 from ogive.wire.codes import version_name
-from ogive.wire.running_info import ConsumerRunningInfo
 
 JAVA = (
     b'{"jstack":"main '

@@ -22,13 +22,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from ogive.broker.clients import Client
-from ogive.broker.context import Context
 from ogive.broker.replies import MAX_QUEUES_SHOWN, Rejected, success
+from ogive.broker.services import Context
+from ogive.broker.state.client_table import Client
 from ogive.errors import OgiveError, RequestTimeout, ResponseCode, TransportError
 from ogive.model import MessageQueue
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import (
+from ogive.wire.bodies.stats import (
     ProducerInfo,
     consumer_status_loads,
     group_status_dumps,
@@ -36,14 +36,13 @@ from ogive.wire.bodies import (
 )
 from ogive.wire.codes import LanguageCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import (
+from ogive.wire.headers.admin import GetAllProducerInfoRequest, InvokeGetConsumerStatusRequest
+from ogive.wire.headers.clients import (
     ConsumeMessageDirectlyRequest,
-    GetAllProducerInfoRequest,
     GetConsumerRunningInfoRequest,
     GetConsumerStatusRequest,
-    InvokeGetConsumerStatusRequest,
-    encode_header,
 )
+from ogive.wire.headers.codec import encode_header
 from ogive.wire.message import parse_offset_message_id
 
 log = logging.getLogger(__name__)

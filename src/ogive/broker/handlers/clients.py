@@ -1,4 +1,32 @@
-"""Clients and their groups: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP
+"""Which member consumes which queues, for clients that leave that to the broker: QUERY_ASSIGNMENT
+(400), SET_MESSAGE_REQUEST_MODE (401).
+
+Source: QueryAssignmentProcessor.java, 5.5.
+
+Behaviour
+- 400 divides the topic's queues, on all brokers that the name server knows of, among the group's
+  members; a broadcasting member gets all. A client that is no member, and a topic without queues,
+  get none.
+- 401 accepts that a group pulls.
+
+Differs from Java
+- Members pull, always: a group is not switched to popping.
+- A broker without a name server divides its own queues. Strategies are AVG and AVG_BY_CIRCLE.
+
+LOCK_BATCH_MQ (41) and UNLOCK_BATCH_MQ (42): orderly consumers take and give back queues.
+
+Source: AdminBrokerProcessor.java, RebalanceLockManager.java, 5.3.
+
+Behaviour
+- A lock is given if the queue is free, the client's own, or its lease is over; each call renews the
+  lease.
+
+Differs from Java
+- Who holds a queue is on stable storage before the answer leaves, so that a restart gives no queue
+  to a second member. A lease that is renewed needs no disk: a full one stops no orderly consumer.
+- Only queues that this broker has can be locked; the others are left out of the answer.
+
+Clients and their groups: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP
 (38), CHECK_CLIENT_CONFIG (46).
 
 Source: ClientManageProcessor.java, ConsumerManageProcessor.java, 5.3.
@@ -24,35 +52,166 @@ Differs from Java
 """
 
 import asyncio
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from ogive.broker.clients import Client, check_client_id, check_subscription
-from ogive.broker.context import Context
-from ogive.broker.filtering import wanted_by
-from ogive.broker.groups import NONE_IS_MADE
+from ogive.broker.filters import wanted_by
 from ogive.broker.replies import Rejected, reply, success
+from ogive.broker.services import Context
+from ogive.broker.state.client_table import Client, check_client_id, check_subscription
+from ogive.broker.state.group_table import NONE_IS_MADE
 from ogive.errors import ConnectError, InvalidOption, ResponseCode
-from ogive.model import validate_group, validate_topic
+from ogive.model import RETRY_PREFIX, MessageQueue, validate_group, validate_topic
 from ogive.transport.connection import Connection
-from ogive.wire.acl import ACCESS_KEY
-from ogive.wire.bodies import (
+from ogive.wire.bodies.clients import (
     ConsumerData,
     HeartbeatData,
+    LockBatchBody,
     SubscriptionData,
     consumer_ids_dumps,
-    loads_object,
+    locked_queues_dumps,
 )
+from ogive.wire.bodies.configs import TopicConfig
+from ogive.wire.bodies.json_fields import PERM_READ, loads_object
+from ogive.wire.bodies.routes import QueueData
+from ogive.wire.bodies.stats import AssignmentQuery, RequestMode, pull_assignments_dumps
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import (
+from ogive.wire.headers.admin import QueryAssignmentRequest, SetMessageRequestModeRequest
+from ogive.wire.headers.clients import (
     CheckClientConfigRequest,
     GetConsumerListRequest,
     HeartbeatResponse,
+    LockBatchRequest,
     NotifyConsumerIdsChangedRequest,
+    UnlockBatchRequest,
     UnregisterClientRequest,
-    encode_header,
 )
+from ogive.wire.headers.codec import encode_header
+from ogive.wire.signing import ACCESS_KEY
+
+Share = Callable[[Sequence[MessageQueue], int, int], Sequence[MessageQueue]]
+
+
+def _average(queues: Sequence[MessageQueue], members: int, place: int) -> Sequence[MessageQueue]:
+    """Neighbouring queues; the first members get one more where it does not come out even."""
+    size, more = divmod(len(queues), members)
+    start = place * size + min(place, more)
+    return queues[start : start + size + (place < more)]
+
+
+def _by_circle(queues: Sequence[MessageQueue], members: int, place: int) -> Sequence[MessageQueue]:
+    return queues[place::members]
+
+
+STRATEGIES: Final[dict[str, Share]] = {"": _average, "AVG": _average, "AVG_BY_CIRCLE": _by_circle}
+
+
+async def query(
+    ctx: Context, connection: Connection, header: QueryAssignmentRequest, body: bytes
+) -> RemotingCommand:
+    asked = AssignmentQuery.decode(body)
+    share = STRATEGIES.get(asked.strategy)
+    if share is None:
+        known = ", ".join(filter(None, STRATEGIES))
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"AllocateMessageQueueStrategy {asked.strategy[:80]!r} is not known: {known} are",
+        )
+    queues = await _queues(ctx, asked.topic)
+    if asked.message_model == "BROADCASTING":
+        return success(body=pull_assignments_dumps(queues))
+    group = ctx.clients.consumer_group(asked.group)
+    members = group.client_ids if group is not None else []
+    if asked.client_id not in members:
+        return success(body=pull_assignments_dumps(()))
+    return success(
+        body=pull_assignments_dumps(share(queues, len(members), members.index(asked.client_id)))
+    )
+
+
+async def _queues(ctx: Context, topic: str) -> list[MessageQueue]:
+    """All readable queues in Java's order: topic, broker, id."""
+    route = await ctx.registration.route(topic)
+    # many routes may have come with one read
+    await ctx.slices.mine()
+    if route is not None:
+        found: Sequence[QueueData] = route.queues
+    else:
+        config = ctx.topics.get(topic)
+        found = [] if config is None else [_own(ctx, config)]
+    readable = (data for data in found if data.perm & PERM_READ)
+    return sorted(
+        MessageQueue(topic, data.broker_name, queue_id)
+        for data in readable
+        for queue_id in range(data.read_queues)
+    )
+
+
+def _own(ctx: Context, config: TopicConfig) -> QueueData:
+    return QueueData(
+        broker_name=ctx.config.name,
+        read_queues=config.read_queues,
+        write_queues=config.write_queues,
+        perm=config.perm,
+    )
+
+
+def set_mode(
+    ctx: Context, connection: Connection, header: SetMessageRequestModeRequest, body: bytes
+) -> RemotingCommand:
+    asked = RequestMode.decode(body)
+    if asked.topic.startswith(RETRY_PREFIX):
+        raise Rejected(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+    if ctx.topics.get(asked.topic) is None:
+        raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"Topic {asked.topic[:256]} not exist!")
+    if ctx.groups.get(asked.group) is None:
+        raise Rejected(
+            ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {asked.group[:256]} not exist!"
+        )
+    if asked.mode != "PULL":
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"mode {asked.mode[:40]!r}: groups pull on this broker, popping is not supported",
+        )
+    return success()
+
+
+async def lock(
+    ctx: Context, connection: Connection, header: LockBatchRequest, body: bytes
+) -> RemotingCommand:
+    request = _decode(body)
+    queues = [queue for queue in request.queues if _is_ours(ctx, queue)]
+    held = ctx.locks.lock(request.group, request.client_id, queues)
+    await ctx.locks.safe(request.group, held)
+    return success(body=locked_queues_dumps(held))
+
+
+def unlock(
+    ctx: Context, connection: Connection, header: UnlockBatchRequest, body: bytes
+) -> RemotingCommand:
+    request = _decode(body)
+    ctx.locks.unlock(request.group, request.client_id, request.queues)
+    ctx.locks.save_soon()
+    return success()
+
+
+def _decode(body: bytes) -> LockBatchBody:
+    request = LockBatchBody.decode(body)
+    validate_group(request.group)
+    check_client_id(request.client_id)
+    return request
+
+
+def _is_ours(ctx: Context, queue: MessageQueue) -> bool:
+    topic = ctx.topics.get(queue.topic)
+    return (
+        topic is not None
+        and queue.broker_name == ctx.config.name
+        and 0 <= queue.queue_id < max(topic.read_queues, topic.write_queues)
+    )
+
 
 MAX_HEARTBEAT_BYTES: Final = 1024 * 1024
 MAX_GROUPS_PER_HEARTBEAT: Final = 256

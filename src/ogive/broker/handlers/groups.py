@@ -16,18 +16,54 @@ Differs from Java
 - 353 is about groups and topics that there are; allowing one topic leaves what is forbidden of
   others, and is kept over a restart.
 - Deleting what is not there succeeds without a change of the table's version.
+
+Offsets of queues and groups: QUERY (14) and UPDATE_CONSUMER_OFFSET (15), SEARCH_OFFSET_BY_TIMESTAMP
+(29), GET_MAX (30) and GET_MIN_OFFSET (31), GET_EARLIEST_MSG_STORETIME (32),
+INVOKE_BROKER_TO_RESET_OFFSET (222), CLONE_GROUP_OFFSET (314); and VIEW_MESSAGE_BY_ID (33).
+
+Source: ConsumerManageProcessor.java, AdminBrokerProcessor.java, QueryMessageProcessor.java, 5.3.
+
+Behaviour
+- No progress of a group in a queue: 22, unless the queue is there and still starts at 0; then
+  offset 0, so that a new group misses nothing.
+- Offsets of a queue that does not exist are 0. The maximum counts what consumers can see.
+- Progress beyond the end of its queue is answered and not taken: the next messages would be passed
+  over. Not so in a topic without write permission, where none come: such offsets are numbers that a
+  program keeps at the broker.
+- 222 and 314 put a group elsewhere at once. Members that are online learn it with their next pull
+  (see broker/pulls/pull.py), each of them, as around a rebalance two may stand in one queue; until
+  the pull after that, what they commit is answered and not taken. For client_expiry_s so does
+  whoever else comes with a place that was not given to it since: members may be away for a moment.
+  Who has asked (14) and goes on from there is left alone.
+
+Differs from Java
+- 222 for one queue refuses an offset that the queue does not have, and a queue that the topic does
+  not have.
+- A group that nobody has been online for since longer is only put elsewhere: a member that starts
+  asks (14). Java tells that one, too, with its first pull, which costs it a rebalance; and only the
+  first pull of a queue is told, whoever it is of.
+- 314 needs the target group to exist, takes all topics of the source unless one is named, and does
+  not look at "offline".
+- "Starts at 0" does not ask whether the first messages are still in memory.
+- VIEW_MESSAGE_BY_ID answers only where a whole record starts; Java trusts the offset.
 """
 
 from dataclasses import replace
+from functools import partial
 
-from ogive.broker.attributes import change_group_attributes
-from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, success
+from ogive.broker.services import Context
+from ogive.broker.state.topic_table import change_group_attributes
 from ogive.errors import ResponseCode
+from ogive.model import MessageQueue
+from ogive.store.file_reader import each_or_cold
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import SubscriptionGroupConfig, dumps, group_configs_loads, loads_object
+from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
+from ogive.wire.bodies.json_fields import PERM_WRITE, dumps, loads_object
+from ogive.wire.bodies.stats import group_configs_loads, offset_table_dumps
+from ogive.wire.codes import BEYOND_THE_END
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import (
+from ogive.wire.headers.admin import (
     AllGroupsResponse,
     CreateGroupListRequest,
     CreateGroupRequest,
@@ -35,6 +71,19 @@ from ogive.wire.headers import (
     GetAllGroupsRequest,
     GetGroupConfigRequest,
     UpdateGroupForbiddenRequest,
+)
+from ogive.wire.headers.pull import (
+    CloneGroupOffsetRequest,
+    GetEarliestStoreTimeRequest,
+    GetMaxOffsetRequest,
+    GetMinOffsetRequest,
+    OffsetResponse,
+    QueryConsumerOffsetRequest,
+    ResetOffsetRequest,
+    SearchOffsetRequest,
+    TimestampResponse,
+    UpdateConsumerOffsetRequest,
+    ViewMessageRequest,
 )
 
 
@@ -135,3 +184,180 @@ def _existing(ctx: Context, group: str) -> SubscriptionGroupConfig:
             f"No group in this broker. group: {group[:256]}",
         )
     return config
+
+
+def query_consumer_offset(
+    ctx: Context, connection: Connection, header: QueryConsumerOffsetRequest, body: bytes
+) -> RemotingCommand:
+    offset = ctx.offsets.get(header.consumer_group, header.topic, header.queue_id)
+    if offset is None:
+        topic = ctx.topics.get(header.topic)
+        there = topic is not None and 0 <= header.queue_id < max(
+            topic.read_queues, topic.write_queues
+        )
+        if (
+            not there
+            or header.set_zero_if_not_found is False
+            or ctx.store.min_offset(header.topic, header.queue_id) > 0
+        ):
+            raise Rejected(
+                ResponseCode.QUERY_NOT_FOUND, "Not found, maybe this group consumer boot first"
+            )
+        offset = 0
+    ctx.offsets.resets.give(
+        header.consumer_group,
+        header.topic,
+        header.queue_id,
+        ctx.clients.asker(header.consumer_group, connection),
+        offset,
+    )
+    return success(OffsetResponse(offset=offset))
+
+
+def update_consumer_offset(
+    ctx: Context, connection: Connection, header: UpdateConsumerOffsetRequest, body: bytes
+) -> RemotingCommand:
+    _check_group(ctx, header.consumer_group)
+    topic = _existing_topic(ctx, header.topic)
+    if header.commit_offset < 0 or not 0 <= header.queue_id < max(
+        topic.read_queues, topic.write_queues
+    ):
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"Offset {header.commit_offset} of queue {header.queue_id} is no progress in "
+            f"{topic.name}",
+        )
+    asker = ctx.clients.asker(header.consumer_group, connection)
+    if ctx.offsets.resets.is_untold(header.consumer_group, header.topic, header.queue_id, asker):
+        return success(remark="Offset has been previously reset")
+    if (
+        header.commit_offset > ctx.store.max_offset(header.topic, header.queue_id)
+        and topic.perm & PERM_WRITE
+    ):
+        return success(remark=BEYOND_THE_END)
+    ctx.offsets.commit(header.consumer_group, header.topic, header.queue_id, header.commit_offset)
+    return success()
+
+
+def reset(
+    ctx: Context, connection: Connection, header: ResetOffsetRequest, body: bytes
+) -> RemotingCommand:
+    topic = _existing_topic(ctx, header.topic)
+    _check_group(ctx, header.group)
+    targets = _reset_targets(ctx, topic, header)
+    for queue_id, offset in targets.items():
+        _put_elsewhere(ctx, header.group, topic.name, queue_id, offset)
+    return success(
+        body=offset_table_dumps(
+            {
+                MessageQueue(topic.name, ctx.config.name, queue_id): at
+                for queue_id, at in targets.items()
+            }
+        )
+    )
+
+
+def _reset_targets(ctx: Context, topic: TopicConfig, header: ResetOffsetRequest) -> dict[int, int]:
+    if header.queue_id < 0:
+        reads = (
+            partial(_offset_at, ctx, topic.name, queue_id, header.timestamp)
+            for queue_id in range(topic.read_queues)
+        )
+        return dict(enumerate(each_or_cold(reads)))
+    if header.queue_id >= topic.read_queues:
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"{topic.name} has {topic.read_queues} read queues, none with id {header.queue_id}",
+        )
+    if header.offset is None or header.offset == -1:
+        return {header.queue_id: _offset_at(ctx, topic.name, header.queue_id, header.timestamp)}
+    first, end = (
+        ctx.store.min_offset(topic.name, header.queue_id),
+        ctx.store.max_offset(topic.name, header.queue_id),
+    )
+    if not first <= header.offset <= end:
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"Target offset {header.offset} not in the offset range [{first}-{end}] of queue "
+            f"{header.queue_id}",
+        )
+    return {header.queue_id: header.offset}
+
+
+def _offset_at(ctx: Context, topic: str, queue_id: int, timestamp_ms: int) -> int:
+    return (
+        ctx.store.max_offset(topic, queue_id)
+        if timestamp_ms < 0
+        else ctx.store.offset_by_time(topic, queue_id, timestamp_ms)
+    )
+
+
+def clone(
+    ctx: Context, connection: Connection, header: CloneGroupOffsetRequest, body: bytes
+) -> RemotingCommand:
+    _check_group(ctx, header.dest_group)
+    topics = ctx.offsets.topics_to_clone(header.src_group)
+    for topic in [topic for topic in topics if topic == header.topic] if header.topic else topics:
+        for queue_id, offset in dict(ctx.offsets.queues_of(header.src_group, topic)).items():
+            _put_elsewhere(ctx, header.dest_group, topic, queue_id, offset)
+    return success()
+
+
+def _put_elsewhere(ctx: Context, group: str, topic: str, queue_id: int, offset: int) -> None:
+    ctx.offsets.reset(group, topic, queue_id, offset, ctx.clients.audience(group))
+    ctx.holds.answer_all((topic, queue_id))
+
+
+def _existing_topic(ctx: Context, name: str) -> TopicConfig:
+    topic = ctx.topics.get(name)
+    if topic is None:
+        raise Rejected(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name[:256]} not exist!")
+    return topic
+
+
+def _check_group(ctx: Context, group: str) -> None:
+    if ctx.groups.get(group) is None:
+        raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group[:256]} not exist!")
+
+
+def search_offset(
+    ctx: Context, connection: Connection, header: SearchOffsetRequest, body: bytes
+) -> RemotingCommand:
+    upper = (header.boundary_type or "").upper() == "UPPER"
+    return success(
+        OffsetResponse(
+            offset=ctx.store.offset_by_time(header.topic, header.queue_id, header.timestamp, upper)
+        )
+    )
+
+
+def max_offset(
+    ctx: Context, connection: Connection, header: GetMaxOffsetRequest, body: bytes
+) -> RemotingCommand:
+    return success(OffsetResponse(offset=ctx.store.max_offset(header.topic, header.queue_id)))
+
+
+def min_offset(
+    ctx: Context, connection: Connection, header: GetMinOffsetRequest, body: bytes
+) -> RemotingCommand:
+    return success(OffsetResponse(offset=ctx.store.min_offset(header.topic, header.queue_id)))
+
+
+def earliest_store_time(
+    ctx: Context, connection: Connection, header: GetEarliestStoreTimeRequest, body: bytes
+) -> RemotingCommand:
+    first = ctx.store.min_offset(header.topic, header.queue_id)
+    return success(
+        TimestampResponse(timestamp=ctx.store.store_time(header.topic, header.queue_id, first))
+    )
+
+
+def view_message(
+    ctx: Context, connection: Connection, header: ViewMessageRequest, body: bytes
+) -> RemotingCommand:
+    record = ctx.store.record_at(header.offset) if header.offset >= 0 else None
+    if record is None:
+        raise Rejected(
+            ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {header.offset}"
+        )
+    return success(body=record)

@@ -38,40 +38,39 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from ogive.broker.attributes import change_attributes
-from ogive.broker.context import Context
 from ogive.broker.replies import Rejected, success
+from ogive.broker.services import Context
+from ogive.broker.state.topic_table import change_attributes
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
-from ogive.store.disk import each_or_cold
-from ogive.store.store import MessageStore
+from ogive.store.file_reader import each_or_cold
+from ogive.store.message_store import MessageStore
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import (
-    DataVersion,
-    TopicConfig,
+from ogive.wire.bodies.clients import group_list_dumps
+from ogive.wire.bodies.configs import DataVersion, TopicConfig
+from ogive.wire.bodies.json_fields import dumps
+from ogive.wire.bodies.routes import topic_list_dumps
+from ogive.wire.bodies.stats import (
     TopicOffset,
-    dumps,
-    group_list_dumps,
     group_subscription_dumps,
     topic_configs_loads,
-    topic_list_dumps,
     topic_stats_dumps,
 )
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import (
+from ogive.wire.headers.admin import (
     AllTopicConfigResponse,
     CleanUnusedTopicRequest,
     CreateTopicListRequest,
     CreateTopicRequest,
     DeleteTopicRequest,
     GetAllTopicConfigRequest,
-    GetBrokerSystemTopicListRequest,
     GetTopicConfigRequest,
     GetTopicStatsRequest,
     QuerySubscriptionByConsumerRequest,
     QueryTopicConsumeByWhoRequest,
     QueryTopicsByConsumerRequest,
 )
+from ogive.wire.headers.name_server import GetBrokerSystemTopicListRequest
 
 
 async def create(

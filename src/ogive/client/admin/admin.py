@@ -1,11 +1,11 @@
 """Admin, put together from its families of calls."""
 
-from ogive.client.admin.access import AccessCalls
-from ogive.client.admin.groups import GroupCalls
-from ogive.client.admin.messages import MessageCalls
-from ogive.client.admin.namespaced import bordered
-from ogive.client.admin.offsets import OffsetCalls
-from ogive.client.admin.topics import TopicCalls
+from ogive.client.admin.base import bordered
+from ogive.client.admin.group_admin import GroupCalls
+from ogive.client.admin.message_admin import MessageCalls
+from ogive.client.admin.offset_admin import OffsetCalls
+from ogive.client.admin.topic_admin import TopicCalls
+from ogive.client.admin.user_admin import AccessCalls
 from ogive.keywords import explains
 
 

@@ -5,10 +5,10 @@ from contextvars import copy_context
 from typing import Any
 
 from ogive.client.consumer.outcome import Failure, Verdict, failed, judge
+from ogive.client.hooks import await_in_fresh_context, must_pass, running_task
 from ogive.client.listener import ROLLBACK, AnyListener, Later, Suspend
 from ogive.client.trace import ConsumeObserver
 from ogive.client.trace_record import CallEnd
-from ogive.client.user_code import await_in_fresh_context, must_pass, running_task
 from ogive.model import MessageExt
 
 

@@ -8,7 +8,7 @@ Behaviour
 - A failed message is sent back and counts as finished once a broker has taken it; in a broadcasting
   group it is logged and dropped.
 - A message that was answered with a Reply is finished once the reply is out, or could not be sent:
-  see ``reply.py``.
+  see ``send_back.py``.
 - A call that runs longer than the consume timeout: its messages are sent back once, and what it
   returns in the end is ignored.
 
@@ -28,16 +28,15 @@ from typing import Any, Final
 
 from ogive.client.consumer.call import call, call_async
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.group import Group
 from ogive.client.consumer.outcome import BROKEN, Failure, Verdict
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.quiet import until_quiet
-from ogive.client.consumer.reply import Replier
-from ogive.client.consumer.send_back import returns
+from ogive.client.consumer.send_back import Replier, returns
+from ogive.client.consumer.subscription import Group
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
 from ogive.client.listener import AnyListener, Reply
 from ogive.model import MessageExt
-from ogive.transport.tasks import every
+from ogive.transport.event_loop import every
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ import time
 from typing import Any
 
 from ogive.client.consumer.outcome import judge
+from ogive.client.hooks import await_in_fresh_context, call_in_fresh_context
 from ogive.client.listener import AnyListener, OrderlyEnd
-from ogive.client.user_code import await_in_fresh_context, call_in_fresh_context
 from ogive.model import MessageExt
-from ogive.wire.running_info import ConsumeDirectlyResult, ConsumeResult
+from ogive.wire.bodies.running_info import ConsumeDirectlyResult, ConsumeResult
 
 
 async def consume_directly(listener: AnyListener, message: MessageExt) -> ConsumeDirectlyResult:

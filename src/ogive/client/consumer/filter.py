@@ -13,7 +13,7 @@ from typing import Final
 from ogive.errors import InvalidOption
 from ogive.model import RETRY_PREFIX, MessageExt, PropertyName, parse_tags
 from ogive.sql92 import compile_expression
-from ogive.wire.bodies import SQL92, SubscriptionData
+from ogive.wire.bodies.clients import SQL92, SubscriptionData
 
 log = logging.getLogger(__name__)
 

@@ -9,24 +9,31 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ogive.client.consumer.announce import Announcer, OnChange
-from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.delivery import no_function
 from ogive.client.consumer.direct import consume_directly
-from ogive.client.consumer.group import ConsumeService, Group
+from ogive.client.consumer.group_client import GroupCalls
 from ogive.client.consumer.intercept import intercepted
-from ogive.client.consumer.lease import lease_time
-from ogive.client.consumer.local_offsets import LocalOffsetStore, offsets_path
-from ogive.client.consumer.offset_store import OffsetStore, RemoteOffsetStore
+from ogive.client.consumer.message_iterator import no_function
+from ogive.client.consumer.namespaced_listener import wired, wired_on_change
+from ogive.client.consumer.offset_store import (
+    LocalOffsetStore,
+    OffsetStore,
+    RemoteOffsetStore,
+    offsets_path,
+)
 from ogive.client.consumer.process_queue import ProcessQueue
-from ogive.client.consumer.pull_service import PullService
-from ogive.client.consumer.rebalance import Rebalancer
-from ogive.client.consumer.report import left_behind, properties, queue_info, stuck
+from ogive.client.consumer.pull_loop import PullService
+from ogive.client.consumer.rebalance import Rebalancer, lease_time
 from ogive.client.consumer.requests import answer_requests
+from ogive.client.consumer.running_info import (
+    Statistics,
+    left_behind,
+    properties,
+    queue_info,
+    stuck,
+)
 from ogive.client.consumer.send_back import returns
-from ogive.client.consumer.statistics import Statistics
-from ogive.client.consumer.wired import wired, wired_on_change
+from ogive.client.consumer.subscription import Announcer, ConsumeService, Group, OnChange
 from ogive.client.ids import local_ip
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig, Start, consume_from_where, decoded
@@ -40,10 +47,10 @@ from ogive.errors import (
     ProtocolError,
 )
 from ogive.model import MessageExt, MessageQueue, PropertyName, retry_topic
-from ogive.transport.tasks import cancel_all, each
-from ogive.wire.bodies import ConsumerData, SubscriptionData
+from ogive.transport.event_loop import cancel_all, each
+from ogive.wire.bodies.clients import ConsumerData, SubscriptionData
+from ogive.wire.bodies.running_info import ConsumeDirectlyResult, ConsumerRunningInfo
 from ogive.wire.compression import decompress
-from ogive.wire.running_info import ConsumeDirectlyResult, ConsumerRunningInfo
 
 log = logging.getLogger(__name__)
 

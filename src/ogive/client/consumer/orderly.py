@@ -31,13 +31,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from ogive.client.consumer.call import call, call_async
-from ogive.client.consumer.calls import MAX_RETRIES
-from ogive.client.consumer.dead_letters import DeadLetters
-from ogive.client.consumer.group import Group
-from ogive.client.consumer.lease import lease_time
+from ogive.client.consumer.group_client import MAX_RETRIES
 from ogive.client.consumer.outcome import BROKEN, Failure, Verdict
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
-from ogive.client.consumer.send_back import CopyRefused, log_passed_over, send_to_dead_letters
+from ogive.client.consumer.rebalance import lease_time
+from ogive.client.consumer.send_back import (
+    CopyRefused,
+    DeadLetters,
+    log_passed_over,
+    send_to_dead_letters,
+)
+from ogive.client.consumer.subscription import Group
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
 from ogive.client.listener import COMMIT, MAX_SUSPEND_S, MIN_SUSPEND_S, ROLLBACK, AnyListener
 from ogive.errors import OgiveError

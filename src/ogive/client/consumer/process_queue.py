@@ -83,7 +83,7 @@ class ProcessQueue:
         # its broker could not be reached, or had forgotten us: others may have gone on in it
         self.doubted = False
         self.suggested_broker_id = 0
-        # its next pulls bring bytes that are no message, see ``damage.py``
+        # its next pulls bring bytes that are no message, see ``corrupt_messages.py``
         self.stuck_at: int | None = None
         # orderly: what a worker has now, behind what was consumed and not committed
         self.taken: Sequence[MessageExt] = ()

@@ -1,4 +1,6 @@
-"""The queues of one pull consumer: pulled ahead, returned by polls, their progress committed.
+"""Messages that are pulled ahead of the application's polls.
+
+The queues of one pull consumer: pulled ahead, returned by polls, their progress committed.
 
 Source: DefaultLitePullConsumerImpl.java, AssignedMessageQueue.java, 5.3.
 
@@ -32,30 +34,102 @@ Differs from Java
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ogive.client.consumer.announce import OnChange
-from ogive.client.consumer.calls import GroupCalls
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.filter import subscription, validate_filter
-from ogive.client.consumer.group import Group
+from ogive.client.consumer.group_client import GroupCalls
 from ogive.client.consumer.offset_store import RemoteOffsetStore
-from ogive.client.consumer.prefetch import Prefetch
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
-from ogive.client.consumer.pull_service import PullService
+from ogive.client.consumer.pull_loop import PullService
 from ogive.client.consumer.quiet import until_quiet
 from ogive.client.consumer.rebalance import Begin, Rebalancer, difference
-from ogive.client.consumer.report import left_behind, queue_info, stuck
-from ogive.client.consumer.statistics import Statistics
+from ogive.client.consumer.running_info import Statistics, left_behind, queue_info, stuck
+from ogive.client.consumer.subscription import Group, OnChange
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start, consume_from_where, is_async, validate_start
 from ogive.errors import IllegalStateError, InvalidOption, NoRoute
 from ogive.model import TOOLS_GROUP, MessageExt, MessageQueue, validate_group, validate_topic
-from ogive.transport.tasks import cancel_all
-from ogive.wire.bodies import ConsumerData, SubscriptionData
-from ogive.wire.running_info import ConsumerRunningInfo
+from ogive.transport.event_loop import cancel_all
+from ogive.wire.bodies.clients import ConsumerData, SubscriptionData
+from ogive.wire.bodies.running_info import ConsumerRunningInfo
+
+
+class Prefetch:
+    """Pulled messages that were not returned yet, by queue, and those that the last ``take``
+    returned.
+
+    Nothing is returned of a queue that is given up or paused. The process queues bound the size:
+    both kinds of messages count there as unfinished.
+    """
+
+    def __init__(self) -> None:
+        # the queue that has waited longest comes first
+        self._ready: dict[ProcessQueue, deque[MessageExt]] = {}
+        self._in_hand: dict[ProcessQueue, list[MessageExt]] = {}
+
+    def put(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
+        self._ready.setdefault(process_queue, deque()).extend(messages)
+
+    def take(self, max_messages: int) -> list[MessageExt]:
+        """Hand out: from each queue in order, and from all queues in turn."""
+        taken: list[MessageExt] = []
+        for process_queue in [one for one in self._ready if one.active and not one.paused]:
+            if len(taken) == max_messages:
+                break
+            ready = self._ready.pop(process_queue)
+            batch = [ready.popleft() for _ in range(min(len(ready), max_messages - len(taken)))]
+            if ready:
+                # behind the others now
+                self._ready[process_queue] = ready
+            self._in_hand[process_queue] = batch
+            taken += batch
+        return taken
+
+    def settle(self) -> Iterator[tuple[ProcessQueue, list[int]]]:
+        """The offsets of what was handed out, of queues that still count; from now on it is not in
+        hand any more.
+        """
+        in_hand, self._in_hand = self._in_hand, {}
+        return (
+            (one, [message.queue_offset for message in batch])
+            for one, batch in in_hand.items()
+            if not one.dropped
+        )
+
+    def take_back(self) -> None:
+        """What was handed out last did not arrive: it is handed out again."""
+        in_hand, self._in_hand = self._in_hand, {}
+        for process_queue, batch in in_hand.items():
+            if not process_queue.dropped:
+                self._ready.setdefault(process_queue, deque()).extendleft(reversed(batch))
+
+    def has_in_hand(self, process_queue: ProcessQueue) -> bool:
+        """Return True if the last ``take`` returned messages of the queue, which are not settled
+        yet.
+        """
+        return process_queue in self._in_hand
+
+    def drop_in_hand(self) -> None:
+        """What was handed out last will never be finished."""
+        self._in_hand.clear()
+
+    def discard_dropped(self) -> None:
+        """Free what was pulled from queues that are not held any more."""
+        self._ready = {
+            process_queue: ready
+            for process_queue, ready in self._ready.items()
+            if not process_queue.dropped
+        }
+
+    def position(self, process_queue: ProcessQueue) -> int:
+        """The offset that is handed out next."""
+        ready = self._ready.get(process_queue)
+        return ready[0].queue_offset if ready else process_queue.pull_offset
+
 
 log = logging.getLogger(__name__)
 

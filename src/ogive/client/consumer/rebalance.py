@@ -1,4 +1,7 @@
-"""Decides which queues a member holds, takes them over and gives them up.
+"""Time for leases on queue locks, which brokers count on while this machine sleeps: a loop's clock
+stands still then.
+
+Decides which queues a member holds, takes them over and gives them up.
 
 Source: RebalanceImpl.java, RebalancePushImpl.java, 5.3.
 
@@ -45,6 +48,7 @@ Differs from Java
 import asyncio
 import contextlib
 import logging
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
@@ -52,14 +56,36 @@ from typing import Any, Final
 
 from ogive.client.consumer.claims import Claims
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.group import Group
-from ogive.client.consumer.lease import lease_time
 from ogive.client.consumer.member_lists import MemberLists
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
-from ogive.client.consumer.pull_service import PullService
+from ogive.client.consumer.pull_loop import PullService
+from ogive.client.consumer.subscription import Group
 from ogive.client.listener import Start
 from ogive.errors import BrokerInternalError, NoRoute, OgiveError
 from ogive.model import RETRY_PREFIX, MessageQueue
+
+_KNOWS = hasattr(time, "CLOCK_BOOTTIME")
+
+
+def _slept_s() -> float:
+    """Since the machine started; 0 where the system does not tell."""
+    return (
+        time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+        if _KNOWS
+        else 0.0
+    )
+
+
+_BEFORE_S = _slept_s()
+
+
+def lease_time(now: float) -> float:
+    """*now*, a time of the loop's clock, plus what the machine has slept since this process began.
+
+    In whole seconds: that is the difference of two clocks, which are read one after the other.
+    """
+    return now + round(_slept_s() - _BEFORE_S)
+
 
 log = logging.getLogger(__name__)
 

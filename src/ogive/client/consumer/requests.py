@@ -14,22 +14,22 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
-from ogive.client import api
+from ogive.client import rpc
 from ogive.client.instance import ClientInstance
 from ogive.errors import IllegalStateError
 from ogive.model import MessageExt, MessageQueue
 from ogive.transport.connection import Connection
-from ogive.wire.bodies import consumer_status_dumps, offset_table_loads
+from ogive.wire.bodies.running_info import ConsumeDirectlyResult
+from ogive.wire.bodies.stats import consumer_status_dumps, offset_table_loads
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import (
+from ogive.wire.headers.clients import (
     ConsumeMessageDirectlyRequest,
     GetConsumerStatusRequest,
     ResetConsumerOffsetRequest,
-    decode_header,
 )
+from ogive.wire.headers.codec import decode_header
 from ogive.wire.message import decode_message
-from ogive.wire.running_info import ConsumeDirectlyResult
 
 
 @runtime_checkable
@@ -74,7 +74,7 @@ async def _reset(instance: ClientInstance, request: RemotingCommand) -> None:
 
 async def _status(instance: ClientInstance, request: RemotingCommand) -> RemotingCommand:
     header = decode_header(GetConsumerStatusRequest, request.ext_fields)
-    return api.success(
+    return rpc.success(
         body=consumer_status_dumps(_member(instance, header.group).offsets(header.topic))
     )
 
@@ -83,7 +83,7 @@ async def _consume(instance: ClientInstance, request: RemotingCommand) -> Remoti
     header = decode_header(ConsumeMessageDirectlyRequest, request.ext_fields)
     member = _member(instance, header.consumer_group)
     result = await member.consume_directly(decode_message(request.body, header.broker_name or ""))
-    return api.success(body=result.encode())
+    return rpc.success(body=result.encode())
 
 
 _ANSWERS: Final[Mapping[int, Answer]] = {

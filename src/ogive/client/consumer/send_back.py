@@ -1,4 +1,22 @@
-"""Sends failed messages back to the broker, which delivers them again later or moves them to the
+"""What the log says when a message is given up: by then its last try is over, and nobody else tells
+it from the tries before.
+
+Sends the replies of listeners to the requesters.
+
+Source: MessageUtil.java createReplyMessage, 5.3.
+
+Behaviour
+- A reply goes to the reply topic of the cluster that the request came through, first by the broker
+  that holds the request: it knows the client that asked.
+- The message counts as finished when its reply is out, and also when the reply cannot be sent: that
+  is logged. Java's listeners, which send their replies themselves, do the same. Delivering the
+  request again would repeat the work, and come after the requester's timeout.
+- A Reply to a message that is no request is dropped, with a warning.
+
+The number of replies in flight is bounded by the process queues: each message keeps its place until
+its reply is out.
+
+Sends failed messages back to the broker, which delivers them again later or moves them to the
 dead-letter topic.
 
 Behaviour
@@ -16,21 +34,148 @@ Behaviour
 
 import asyncio
 import logging
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.dead_letters import DeadLetters
-from ogive.client.consumer.group import Group
 from ogive.client.consumer.process_queue import ProcessQueue
-from ogive.client.listener import AnyListener
+from ogive.client.consumer.subscription import Group
+from ogive.client.ids import UniqueKeys
+from ogive.client.listener import AnyListener, Reply
+from ogive.client.sending.message_builder import message_property_text, with_unique_key
 from ogive.errors import BrokerInternalError, MessageIllegal, OgiveError
-from ogive.model import MessageExt
+from ogive.model import MessageExt, PropertyName, dlq_topic, reply_topic
 from ogive.wire.codes import SysFlag
 
 log = logging.getLogger(__name__)
+
+LINES: Final = 10
+WINDOW_S: Final = 60.0
+
+
+class DeadLetters:
+    """One line a message, at most LINES in WINDOW_S; how many were left out stands in the next
+    one.
+    """
+
+    def __init__(self, group: str, now: Callable[[], float] = time.monotonic) -> None:
+        self._topic = dlq_topic(group)
+        self._now = now
+        self._ends = float("-inf")
+        self._lines = self._left_out = 0
+
+    def note(self, message: MessageExt, why: str) -> None:
+        """A broker has taken *message*, whose last try ended with *why*."""
+        now = self._now()
+        if now >= self._ends:
+            self._ends, self._lines = now + WINDOW_S, 0
+        if self._lines == LINES:
+            self._left_out += 1
+            return
+        more = f" (and {self._left_out:,} others before it)" if self._left_out else ""
+        self._lines, self._left_out = self._lines + 1, 0
+        tries = message.reconsume_times + 1
+        log.warning(
+            "%s/%d (id %s) is given up after %d %s and is in %s now%s: %s",
+            message.queue,
+            message.queue_offset,
+            message.id,
+            tries,
+            "try" if tries == 1 else "tries",
+            self._topic,
+            more,
+            why,
+        )
+
+
+_COPIED: Final = (PropertyName.CORRELATION_ID, PropertyName.REPLY_TO_CLIENT, PropertyName.TTL)
+_NEEDED: Final = (PropertyName.CORRELATION_ID, PropertyName.REPLY_TO_CLIENT, PropertyName.CLUSTER)
+
+
+class ReplyCalls(Protocol):
+    """What it asks of brokers."""
+
+    async def send_reply(
+        self, topic: str, body: bytes, properties: bytes, *, broker_name: str
+    ) -> None: ...
+
+
+class Replier:
+    """One per listener. *done* is called with each message whose reply is out or given up."""
+
+    def __init__(
+        self,
+        calls: ReplyCalls,
+        spawn: Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]],
+        *,
+        done: Callable[[ProcessQueue, MessageExt], None],
+    ) -> None:
+        self._calls = calls
+        self._spawn = spawn
+        self._done = done
+        self._keys = UniqueKeys()
+        self._under_way: dict[asyncio.Task[Any], ProcessQueue] = {}
+
+    def give(self, process_queue: ProcessQueue, request: MessageExt, reply: Reply) -> None:
+        """Send *reply* to the sender of *request*."""
+        task = self._spawn(self._send(process_queue, request, reply), "reply")
+        self._under_way[task] = process_queue
+        task.add_done_callback(self._under_way.pop)
+
+    def is_busy(self, process_queue: ProcessQueue) -> bool:
+        """Return True while replies to requests of the queue are on their way."""
+        return any(one is process_queue for one in self._under_way.values())
+
+    async def close(self, timeout_s: float) -> None:
+        """Wait at most *timeout_s* for replies in flight; the group gets the other requests
+        again.
+        """
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=timeout_s)
+        for task in list(self._under_way):
+            task.cancel()
+
+    async def _send(self, process_queue: ProcessQueue, request: MessageExt, reply: Reply) -> None:
+        where = f"{request.queue}/{request.queue_offset}"
+        missing = [name for name in _NEEDED if not request.properties.get(name)]
+        if missing:
+            log.warning(
+                "the reply to %s is dropped: it is no request, its properties lack %s",
+                where,
+                ", ".join(missing),
+            )
+        else:
+            topic = reply_topic(request.properties[PropertyName.CLUSTER])
+            try:
+                properties = with_unique_key(
+                    self._keys.next(time.time_ns() // 1_000_000), _properties(request, reply, topic)
+                )
+                await self._calls.send_reply(
+                    topic, reply.body, properties, broker_name=request.queue.broker_name
+                )
+            except OgiveError as exc:
+                log.warning(
+                    "the reply to %s, request %s, is lost: %s",
+                    where,
+                    request.properties[PropertyName.CORRELATION_ID],
+                    exc,
+                )
+        self._done(process_queue, request)
+
+
+def _properties(request: MessageExt, reply: Reply, topic: str) -> str:
+    copied = [(name, request.properties[name]) for name in _COPIED if name in request.properties]
+    own = "".join(
+        [
+            f"{name}\x01{value}\x02"
+            for name, value in [(PropertyName.MESSAGE_TYPE, "reply"), *copied]
+        ]
+    )
+    return own + message_property_text(reply.message(topic))
+
 
 MAX_AT_A_TIME: Final = 16
 # what a broker uses for delay level 0 and the first retry

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Final, Generic, Protocol, TypeVar
 
 from ogive.client.consumer.thread_pool import ThreadPool, thread_pool
-from ogive.client.user_code import must_pass
+from ogive.client.hooks import must_pass
 
 log = logging.getLogger(__name__)
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from ogive.client.api.sending import STORED
-from ogive.client.sending.outgoing import Answer, Outgoing, Target
+from ogive.client.rpc.messages import STORED
+from ogive.client.sending.pending import Answer, Outgoing, Target
 from ogive.errors import OgiveError, ProtocolError, broker_error
 from ogive.model import MessageQueue, SendResult
 from ogive.wire.command import RemotingCommand

@@ -7,8 +7,8 @@ from typing import Final, Protocol
 
 from ogive.client.instance import ClientInstance
 from ogive.client.sending.destinations import Destinations
-from ogive.client.sending.outgoing import Lane, Outgoing, Pump
-from ogive.client.sending.watch import Watch
+from ogive.client.sending.in_flight import Watch
+from ogive.client.sending.pending import Lane, Outgoing, Pump
 from ogive.errors import ConnectError, NoRoute, OgiveError, TransportError
 from ogive.transport.connection import Connection
 

@@ -4,10 +4,10 @@ A broker, Apache's too, uses its last level for a level above it: 30 becomes two
 the default table are sent without asking.
 """
 
-from ogive.client import api
+from ogive.client import rpc
 from ogive.client.instance import ClientInstance
-from ogive.client.sending.outgoing import Outgoing
-from ogive.client.sending.resolver import find_queues
+from ogive.client.sending.destinations import find_queues
+from ogive.client.sending.pending import Outgoing
 from ogive.errors import InvalidOption, OgiveError, TransportError
 from ogive.model import DelayLevels
 
@@ -54,7 +54,7 @@ class LevelCheck:
     async def _ask(self, address: str, timeout_s: float) -> DelayLevels | None:
         budget = min(timeout_s, self._client.config.request_timeout_s)
         try:
-            levels = await api.delay_levels(self._client.pool, address, timeout_s=budget)
+            levels = await rpc.delay_levels(self._client.pool, address, timeout_s=budget)
         except TransportError:
             # It may answer the next time.
             return None

@@ -10,8 +10,8 @@ from typing import Final
 
 from ogive.client.config import ClientConfig
 from ogive.model import AUTO_CREATE_TOPIC, MessageQueue
-from ogive.wire.acl import SIGNATURE, Credentials
 from ogive.wire.codes import VERSION, Flag, LanguageCode, RequestCode, SerializeType
+from ogive.wire.signing import SIGNATURE, Credentials
 
 # total, type and header length, code, language, version, opaque, flag, remark length, ext length
 _HEAD: Final = struct.Struct(">IIhBhiiii")

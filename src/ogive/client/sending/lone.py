@@ -16,7 +16,7 @@ Behaviour
   heartbeats, so a broker asks nothing there. It is made in the background when sends follow one
   another, and closed when idle: firewalls forget silent ones.
 - Where answers come in a moment the thread looks for its own before it sleeps
-  (``ProducerConfig.busy_poll_s``, transport/expectation.py).
+  (``ProducerConfig.busy_poll_s``, transport/busy_poll.py).
 - An interrupt (Ctrl-C, or whatever a signal handler raises) closes it. The message then has no
   further try, and may or may not be stored; the exception gets a note that says so.
 """
@@ -32,13 +32,13 @@ from typing import Any, Final
 
 from ogive.client.ids import UniqueKeys
 from ogive.client.portal import Portal
+from ogive.client.sending.accumulator import form
 from ogive.client.sending.answer import result_of
-from ogive.client.sending.outgoing import Lane, Outgoing, Target
-from ogive.client.sending.publish import Publisher
-from ogive.client.sending.run import form
+from ogive.client.sending.pending import Lane, Outgoing, Target
+from ogive.client.sending.publisher import Publisher
 from ogive.errors import ResponseCode, TransportError
 from ogive.model import SendResult, SendStatus
-from ogive.transport.expectation import Expectation
+from ogive.transport.busy_poll import Expectation
 from ogive.transport.line import Line
 from ogive.wire.command import RemotingCommand
 

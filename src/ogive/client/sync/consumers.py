@@ -8,9 +8,9 @@ from types import TracebackType
 from typing import Literal, TypeVar
 
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
-from ogive.client.consumer import pull, push
-from ogive.client.consumer.announce import OnChange
+from ogive.client.consumer import pull_consumer, push_consumer
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.subscription import OnChange
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, Start
 from ogive.client.sync.facade import Facade
@@ -57,7 +57,7 @@ class PushConsumer(Facade):
                 "a blocking push consumer calls listeners; to iterate over messages use "
                 "ogive.aio.PushConsumer"
             )
-        self._consumer = push.PushConsumer(
+        self._consumer = push_consumer.PushConsumer(
             *listeners,
             name_server=name_server,
             group=group,
@@ -173,7 +173,7 @@ class PullConsumer(Facade):
         client: ClientConfig | ClientInstance | None = None,
     ) -> None:
         super().__init__()
-        self._consumer = pull.PullConsumer(
+        self._consumer = pull_consumer.PullConsumer(
             *topics,
             group=group,
             tags=tags,

@@ -13,7 +13,7 @@ from ogive.client.instance import ClientInstance
 from ogive.client.portal import Outcome, Portal
 from ogive.client.producer import B
 from ogive.client.sending.lone import LoneSends
-from ogive.client.sending.outgoing import Outgoing
+from ogive.client.sending.pending import Outgoing
 from ogive.client.submit_future import SubmitFuture
 from ogive.client.sync.facade import Facade
 from ogive.client.transaction import Check

@@ -6,7 +6,7 @@ from typing import Any, Final, Self
 
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
-from ogive.wire.bodies.fields import (
+from ogive.wire.bodies.json_fields import (
     as_object,
     as_text,
     dumps,

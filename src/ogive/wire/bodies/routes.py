@@ -8,8 +8,8 @@ from typing import Any, Final, Self
 
 from ogive.errors import ProtocolError
 from ogive.wire import java_json
-from ogive.wire.bodies.config import DataVersion, TopicConfig
-from ogive.wire.bodies.fields import (
+from ogive.wire.bodies.configs import DataVersion, TopicConfig
+from ogive.wire.bodies.json_fields import (
     MAX_REGISTERED_TOPICS,
     as_object,
     as_text,

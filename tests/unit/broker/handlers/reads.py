@@ -11,7 +11,7 @@ from ogive.broker import Broker
 from ogive.model import PropertyName
 from ogive.native import native
 from ogive.transport.server import ServerConnection
-from ogive.wire.bodies import TopicConfig
+from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.codes import Flag, LanguageCode, SerializeType
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.frame import FrameDecoder

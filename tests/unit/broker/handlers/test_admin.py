@@ -14,16 +14,13 @@ from ogive.broker.handlers import admin, ask_clients
 from ogive.broker.runtime_info import runtime_info as run_info
 from ogive.errors import ResponseCode
 from ogive.model import HALF_TOPIC, MessageQueue
-from ogive.wire.bodies import (
+from ogive.wire.bodies.clients import (
     ConsumerConnection,
-    OffsetWrapper,
     SubscriptionData,
-    consume_stats_loads,
-    dumps,
-    kv_table_loads,
-    loads_object,
     producer_connections_loads,
 )
+from ogive.wire.bodies.json_fields import dumps, loads_object
+from ogive.wire.bodies.stats import OffsetWrapper, consume_stats_loads, kv_table_loads
 from ogive.wire.codes import VERSION, Decision, Flag, RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from tests.raw_client import RawClient, messages, unique_key

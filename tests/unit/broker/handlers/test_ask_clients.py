@@ -11,8 +11,9 @@ from ogive.broker import Broker
 from ogive.broker.handlers import ask_clients
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import MessageQueue
-from ogive.store.disk import Place
-from ogive.wire.bodies import consumer_status_dumps, loads_object, queue_from_json
+from ogive.store.file_reader import Place
+from ogive.wire.bodies.json_fields import loads_object, queue_from_json
+from ogive.wire.bodies.stats import consumer_status_dumps
 from ogive.wire.codes import Flag, LanguageCode, RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from tests.raw_client import RawClient

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from ogive.broker import Broker
-from ogive.broker.handlers.assignment import STRATEGIES
+from ogive.broker.handlers.clients import STRATEGIES
 from ogive.client.consumer.allocate import average, average_by_circle
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.namesrv import NameServer, NameServerConfig
-from ogive.transport import turn
-from ogive.wire.bodies import dumps, loads_object
+from ogive.transport import event_loop
+from ogive.wire.bodies.json_fields import dumps, loads_object
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
 from tests.unit.broker.conftest import StartBroker
@@ -97,7 +97,7 @@ async def test_the_loop_turns_between_answers_whose_routes_came_together(
         now += 1.0
         answered.append(turns)
 
-    monkeypatch.setattr(turn, "SLICE_S", 0.01)
+    monkeypatch.setattr(event_loop, "SLICE_S", 0.01)
     monkeypatch.setattr(ctx.slices, "_now", lambda: now)
     monkeypatch.setattr(ctx.registration, "route", route)
     monkeypatch.setattr(ctx.topics, "get", get)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from ogive.access.table import AccessTable
-from ogive.broker.handlers import batch_run
+from ogive.access.user_table import AccessTable
+from ogive.broker.sends import batch_run
 from ogive.errors import ResponseCode, StoreFailed, StoreFull
-from ogive.store.model import EncodedBatch, PutDone
+from ogive.store.types import EncodedBatch, PutDone
 from ogive.transport.server import ServerConnection
-from ogive.wire.bodies import TopicConfig
+from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.codes import Flag, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand, encode_command
 from ogive.wire.message import encode_batch

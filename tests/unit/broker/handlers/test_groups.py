@@ -9,8 +9,9 @@ import pytest
 
 from ogive.broker import Broker
 from ogive.errors import ResponseCode
-from ogive.transport import turn
-from ogive.wire.bodies import SubscriptionGroupConfig, dumps, loads_object
+from ogive.transport import event_loop
+from ogive.wire.bodies.configs import SubscriptionGroupConfig
+from ogive.wire.bodies.json_fields import dumps, loads_object
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.raw_client import RawClient
@@ -235,7 +236,7 @@ async def test_the_loop_turns_between_deletions_that_waited_for_one_save(
         now += 1.0
         removed.append(turns)
 
-    monkeypatch.setattr(turn, "SLICE_S", 0.01)
+    monkeypatch.setattr(event_loop, "SLICE_S", 0.01)
     monkeypatch.setattr(ctx.slices, "_now", lambda: now)
     monkeypatch.setattr(ctx.groups, "saved", save)
     monkeypatch.setattr(ctx.offsets, "remove_group", remove_group)

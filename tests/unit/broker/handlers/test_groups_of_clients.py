@@ -9,14 +9,14 @@ from ogive.broker import Broker
 from ogive.broker.handlers import clients
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
-from ogive.wire.bodies import (
+from ogive.wire.bodies.clients import (
     ConsumerData,
     HeartbeatData,
     SubscriptionData,
-    SubscriptionGroupConfig,
     consumer_ids_loads,
-    dumps,
 )
+from ogive.wire.bodies.configs import SubscriptionGroupConfig
+from ogive.wire.bodies.json_fields import dumps
 from ogive.wire.codes import Flag, RequestCode
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker

@@ -7,7 +7,9 @@ import pytest
 from ogive.broker import Broker
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
-from ogive.wire.bodies import SubscriptionGroupConfig, dumps, offset_table_loads
+from ogive.wire.bodies.configs import SubscriptionGroupConfig
+from ogive.wire.bodies.json_fields import dumps
+from ogive.wire.bodies.stats import offset_table_loads
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
 from tests.unit.broker.cold_disk import ColdDisk

@@ -6,24 +6,18 @@ from typing import Any
 
 import pytest
 
-from ogive.access.table import AccessTable
-from ogive.broker import Broker, filtering, pull_hold
+from ogive.access.user_table import AccessTable
+from ogive.broker import Broker, filters
+from ogive.broker.pulls import long_polling
 from ogive.errors import ResponseCode, StoreError
-from ogive.store.model import GetResult
+from ogive.store.types import GetResult
 from ogive.transport.limits import ServerLimits
-from ogive.wire.acl import Credentials
-from ogive.wire.bodies import (
-    Acl,
-    ConsumerData,
-    HeartbeatData,
-    Policy,
-    PolicyEntry,
-    SubscriptionData,
-    TopicConfig,
-    User,
-)
+from ogive.wire.bodies.acls import Acl, Policy, PolicyEntry, User
+from ogive.wire.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
+from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.codes import LanguageCode, RequestCode, SerializeType
 from ogive.wire.message import encode_batch
+from ogive.wire.signing import Credentials
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.cold_disk import ColdDisk
 from tests.unit.broker.conftest import StartBroker, not_reading
@@ -236,7 +230,7 @@ async def test_sql_chooses_by_properties_and_passes_the_rest_over(client: RawCli
 async def test_one_sql_pull_looks_at_a_bounded_part_of_the_queue(
     client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filtering, "SCAN_S", 600.0)
+    monkeypatch.setattr(filters, "SCAN_S", 600.0)
     await asyncio.gather(*(client.send_batch("T", [b"x"] * 500) for _ in range(2)))
     answer = await client.pull("G", "T", 0, subscription="missing = 'x'", expressionType="SQL92")
     assert (answer.remark, answer.ext_fields["nextBeginOffset"]) == ("NO_MATCHED_MESSAGE", "800")
@@ -245,7 +239,7 @@ async def test_one_sql_pull_looks_at_a_bounded_part_of_the_queue(
 async def test_sql_pulls_that_take_long_say_how_far_they_came_and_lose_nothing(
     server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(filtering, "SCAN_S", -1.0)
+    monkeypatch.setattr(filters, "SCAN_S", -1.0)
     sql = {"subscription": "colour = 'red'", "expressionType": "SQL92"}
     for colour in ("blue", "red", "red"):
         await client.send("T", colour.encode(), {"colour": colour})
@@ -567,7 +561,7 @@ async def test_pulls_of_a_closed_connection_are_forgotten(
 async def test_too_many_held_pulls_are_answered_as_busy(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull_hold, "FEW", 2)
+    monkeypatch.setattr(long_polling, "FEW", 2)
     server = await start_broker(max_held_pulls=5, max_held_pulls_per_connection=3)
     async with (
         await RawClient.open(server.address) as client,

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from ogive.access.table import AccessTable
-from ogive.broker import Broker, tag_search
-from ogive.broker.context import MAX_SEARCHES
-from ogive.broker.handlers import query
+from ogive.access.user_table import AccessTable
+from ogive.broker import Broker
+from ogive.broker.pulls import lookup
+from ogive.broker.services import MAX_SEARCHES
 from ogive.errors import ResponseCode
-from ogive.store.disk import Cold, Place
+from ogive.store.file_reader import Cold, Place
 from ogive.store.fs import OsFs
 from ogive.transport.connection import Connection
 from ogive.transport.limits import ServerLimits
-from ogive.wire.acl import Credentials
-from ogive.wire.bodies import Acl, Policy, PolicyEntry, User
+from ogive.wire.bodies.acls import Acl, Policy, PolicyEntry, User
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
+from ogive.wire.signing import Credentials
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker, not_reading
 
@@ -60,7 +60,7 @@ async def test_messages_are_found_by_key_in_the_order_of_the_log(client: RawClie
 async def test_messages_are_found_by_tag_the_newest_of_all_queues_in_the_order_of_the_log(
     client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tag_search, "CHUNK", 4)
+    monkeypatch.setattr(lookup, "CHUNK", 4)
     for n in range(90):
         await client.send(
             "T", b"%d" % n, {"TAGS": "odd" if n % 2 else "AaAa", "KEYS": "BBBB"}, queue=n % 3
@@ -129,7 +129,7 @@ async def test_searches_that_wait_for_a_slow_client_leave_the_loop_alone(
     server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.send("T", b"x", {"UNIQ_KEY": "A"})
-    monkeypatch.setattr(query, "LOOK_AGAIN_S", 1.0)
+    monkeypatch.setattr(lookup, "LOOK_AGAIN_S", 1.0)
     looks: list[Connection] = []
 
     def must_wait(asking: Connection) -> bool:

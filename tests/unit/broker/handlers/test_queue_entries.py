@@ -3,9 +3,10 @@
 import pytest
 
 from ogive.broker import Broker
-from ogive.broker.handlers import queue_entries
+from ogive.broker.pulls import lookup
 from ogive.errors import ResponseCode
-from ogive.wire.bodies import ConsumerData, HeartbeatData, SubscriptionData, loads_object
+from ogive.wire.bodies.clients import ConsumerData, HeartbeatData, SubscriptionData
+from ogive.wire.bodies.json_fields import loads_object
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
 
@@ -67,7 +68,7 @@ async def test_an_expression_that_takes_long_leaves_entries_for_the_next_request
     """One request over a thousand messages with thousands of properties stopped the broker for two
     seconds.
     """
-    monkeypatch.setattr(queue_entries, "LOOK_S", -1.0)
+    monkeypatch.setattr(lookup, "LOOK_S", -1.0)
     await client.send_batch("T", [b"x"] * 3)
     data = SubscriptionData(
         topic="T", expression="colour = 'red'", expression_type="SQL92", version=1

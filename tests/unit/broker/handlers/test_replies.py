@@ -7,16 +7,18 @@ from typing import Any
 
 import pytest
 
-from ogive.access.table import AccessTable
+from ogive.access.user_table import AccessTable
 from ogive.broker import Broker
 from ogive.errors import ResponseCode, StoreFailed
-from ogive.store.model import NewMessage, PutDone
-from ogive.wire.acl import Credentials
-from ogive.wire.bodies import HeartbeatData, User
+from ogive.store.types import NewMessage, PutDone
+from ogive.wire.bodies.acls import User
+from ogive.wire.bodies.clients import HeartbeatData
 from ogive.wire.codes import Flag, RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import PushReplyMessageRequest, decode_header
+from ogive.wire.headers.codec import decode_header
+from ogive.wire.headers.send import PushReplyMessageRequest
 from ogive.wire.message import MAX_PROPERTIES_BYTES, decode_properties, encode_properties
+from ogive.wire.signing import Credentials
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
 

@@ -8,7 +8,7 @@ import pytest
 from ogive.broker import Broker
 from ogive.errors import ResponseCode, StoreBusy, StoreFailed
 from ogive.model import MAX_BODY_BYTES, MessageExt, MessageQueue, PropertyName
-from ogive.store.model import NewMessage, PutDone
+from ogive.store.types import NewMessage, PutDone
 from ogive.wire.codes import RequestCode, SerializeType, SysFlag
 from ogive.wire.message import MAX_PROPERTIES_BYTES, BatchItem, encode_batch, encode_properties
 from tests.raw_client import RawClient, messages

@@ -8,7 +8,7 @@ import pytest
 from ogive.broker import Broker
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt
-from ogive.wire.bodies import dumps
+from ogive.wire.bodies.json_fields import dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import BatchItem, encode_batch, encode_properties

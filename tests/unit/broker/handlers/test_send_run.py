@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ogive.access.table import AccessTable
-from ogive.broker.handlers import send_run
+from ogive.access.user_table import AccessTable
+from ogive.broker.sends import send_run
 from ogive.errors import OgiveError, ResponseCode, StoreBusy, StoreFailed, StoreFull
-from ogive.store.model import PutDone
+from ogive.store.types import PutDone
 from ogive.wire.codes import RequestCode, SerializeType, SysFlag
 from ogive.wire.command import RemotingCommand, encode_command
 from tests.unit.broker.conftest import StartBroker

@@ -7,9 +7,10 @@ import pytest
 
 from ogive.broker import Broker, dispatch
 from ogive.errors import ResponseCode, StoreError
-from ogive.store.disk import Place
+from ogive.store.file_reader import Place
 from ogive.wire import java_json
-from ogive.wire.bodies import SubscriptionGroupConfig, dumps, loads_object
+from ogive.wire.bodies.configs import SubscriptionGroupConfig
+from ogive.wire.bodies.json_fields import dumps, loads_object
 from ogive.wire.codes import RequestCode
 from tests.raw_client import RawClient
 from tests.unit.broker.cold_disk import ColdDisk

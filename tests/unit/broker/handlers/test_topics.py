@@ -10,22 +10,18 @@ from pathlib import Path
 import pytest
 
 from ogive.broker import Broker
-from ogive.broker.opening import Machine
-from ogive.broker.topics import TopicTable
+from ogive.broker.startup import Machine
+from ogive.broker.state.topic_table import TopicTable
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.namesrv import NameServer, NameServerConfig
-from ogive.store.model import NewMessage
-from ogive.transport import turn
-from ogive.wire.bodies import (
-    TopicConfig,
-    TopicRouteData,
-    dumps,
-    group_list_loads,
-    loads_object,
-    topic_list_loads,
-    topic_stats_loads,
-)
+from ogive.store.types import NewMessage
+from ogive.transport import event_loop
+from ogive.wire.bodies.clients import group_list_loads
+from ogive.wire.bodies.configs import TopicConfig
+from ogive.wire.bodies.json_fields import dumps, loads_object
+from ogive.wire.bodies.routes import TopicRouteData, topic_list_loads
+from ogive.wire.bodies.stats import topic_stats_loads
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.chaos.faults import FailFrom, FaultyFs
@@ -580,7 +576,7 @@ async def test_the_loop_turns_between_topics_that_are_cleaned(
         cleaned.append(turns)
         delete(topic)
 
-    monkeypatch.setattr(turn, "SLICE_S", 0.01)
+    monkeypatch.setattr(event_loop, "SLICE_S", 0.01)
     monkeypatch.setattr(ctx.slices, "_now", lambda: now)
     monkeypatch.setattr(ctx.store, "delete_topic", delete_topic)
     answer = client.start(RequestCode.CLEAN_UNUSED_TOPIC)

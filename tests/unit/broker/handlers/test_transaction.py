@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from ogive.access.table import AccessTable
-from ogive.broker import Broker, dispatch, opening
+from ogive.access.user_table import AccessTable
+from ogive.broker import Broker, dispatch, startup
 from ogive.broker import server as broker_server
 from ogive.broker.server import _transaction_checks
-from ogive.broker.transaction_checks import KEEPS, RETURN_S
-from ogive.broker.transaction_state import ReadyMessages
+from ogive.broker.transactions.checks import KEEPS, RETURN_S
+from ogive.broker.transactions.state import ReadyMessages
 from ogive.errors import ResponseCode, StoreError
 from ogive.model import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, OP_HALF_TOPIC, MessageExt
 from ogive.store.clock import now_ms
-from ogive.store.disk import Cold
-from ogive.wire.acl import Credentials
-from ogive.wire.bodies import Acl, HeartbeatData, Policy, PolicyEntry, TopicConfig, User
+from ogive.store.file_reader import Cold
+from ogive.wire.bodies.acls import Acl, Policy, PolicyEntry, User
+from ogive.wire.bodies.clients import HeartbeatData
+from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.codes import Decision, Flag, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import (
@@ -30,6 +31,7 @@ from ogive.wire.message import (
     encode_properties,
     parse_offset_message_id,
 )
+from ogive.wire.signing import Credentials
 from tests.raw_client import RawClient, messages, unique_key
 from tests.unit.broker.conftest import StartBroker
 
@@ -602,7 +604,7 @@ async def test_neither_downtime_nor_a_step_of_the_clock_gives_up_what_can_be_ask
 ) -> None:
     """Not even where the producer comes back some rounds later."""
     shift_ms = 0
-    for module in (opening, broker_server):
+    for module in (startup, broker_server):
         monkeypatch.setattr(module, "now_ms", lambda: now_ms() + shift_ms)
     server = await start_broker(**QUICK)
     async with await RawClient.open(server.address) as client:

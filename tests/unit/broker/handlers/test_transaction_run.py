@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from ogive.access.table import AccessTable
+from ogive.access.user_table import AccessTable
 from ogive.broker import Broker
-from ogive.broker.handlers import transaction_run
+from ogive.broker.sends import transaction_run
 from ogive.errors import OgiveError, ResponseCode, StoreBusy, StoreFailed
 from ogive.model import OP_HALF_TOPIC
-from ogive.store.model import PutDone
+from ogive.store.types import PutDone
 from ogive.wire.codes import Decision, Flag, LanguageCode, SerializeType
 from ogive.wire.command import RemotingCommand
 from tests.unit.broker.conftest import StartBroker

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.pull import PullConsumer
+from ogive.client.consumer.pull_consumer import PullConsumer
 from ogive.model import MessageExt, MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker, ok
-from ogive.wire.bodies import consumer_ids_dumps
+from ogive.wire.bodies.clients import consumer_ids_dumps
 from ogive.wire.codes import RequestCode
 
 PULL = RequestCode.PULL_MESSAGE

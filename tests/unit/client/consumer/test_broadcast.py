@@ -11,13 +11,13 @@ import pytest
 
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.local_offsets import read_offsets
-from ogive.client.consumer.push import PushConsumer
+from ogive.client.consumer.offset_store import read_offsets
+from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MessageExt, MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
-from ogive.wire.bodies import HeartbeatData
+from ogive.wire.bodies.clients import HeartbeatData
 from ogive.wire.codes import RequestCode
 from tests.unit.client.consumer.test_push_consumer import (
     QUICK,

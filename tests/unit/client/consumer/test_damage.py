@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from ogive.client.consumer.damage import (
+from ogive.client.consumer.corrupt_messages import (
     PAUSE_LIMIT_S,
     READINGS,
     REPORT_EVERY_S,
@@ -16,8 +16,8 @@ from ogive.client.consumer.damage import (
     no_way_on,
     passed_over,
 )
-from ogive.client.consumer.group import Group
-from ogive.client.consumer.statistics import Statistics
+from ogive.client.consumer.running_info import Statistics
+from ogive.client.consumer.subscription import Group
 from ogive.model import TOOLS_GROUP, MessageQueue
 from ogive.wire.message import DamagedMessage, StoredMessage, decode_messages, encode_stored
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ogive.client.consumer.dead_letters import LINES, WINDOW_S, DeadLetters
+from ogive.client.consumer.send_back import LINES, WINDOW_S, DeadLetters
 from tests.unit.client.consumer.test_process_queue import message
 
 

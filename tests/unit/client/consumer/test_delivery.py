@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from ogive.client.consumer.delivery import IncomingMessage
-from ogive.client.consumer.push import PushConsumer
+from ogive.client.consumer.message_iterator import IncomingMessage
+from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.errors import IllegalStateError
 from ogive.model import MessageExt
 from ogive.testing.fake_broker import WAIT_S, FakeBroker

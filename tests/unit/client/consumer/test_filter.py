@@ -17,7 +17,8 @@ from ogive.errors import (
     SubscriptionInvalid,
 )
 from ogive.testing.fake_broker import FakeBroker, error
-from ogive.wire.bodies import HeartbeatData, loads_object
+from ogive.wire.bodies.clients import HeartbeatData
+from ogive.wire.bodies.json_fields import loads_object
 from ogive.wire.codes import PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import encode_properties

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.push import PushConsumer
+from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.errors import InvalidOption
 from ogive.model import MessageExt
 from ogive.testing.fake_broker import WAIT_S, FakeBroker

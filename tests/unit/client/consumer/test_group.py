@@ -2,10 +2,10 @@
 
 from typing import Any, cast
 
-from ogive.client.consumer.group import Group
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
-from ogive.client.consumer.statistics import Statistics
+from ogive.client.consumer.running_info import Statistics
+from ogive.client.consumer.subscription import Group
 from ogive.model import MessageQueue
 from ogive.testing import message
 

@@ -14,14 +14,14 @@ import pytest
 
 from ogive.client.config import ClientConfig
 from ogive.client.consumer import member_lists
-from ogive.client.consumer.push import PushConsumer
+from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt, MessageQueue
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
-from ogive.wire.bodies import dumps
+from ogive.wire.bodies.json_fields import dumps
+from ogive.wire.bodies.running_info import ConsumerRunningInfo, ProcessQueueInfo
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.running_info import ConsumerRunningInfo, ProcessQueueInfo
 from tests.unit.client.consumer import polling
 from tests.unit.client.consumer.test_orderly import LEASED, in_order
 from tests.unit.client.consumer.test_push_consumer import (

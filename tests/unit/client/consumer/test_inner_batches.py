@@ -12,10 +12,10 @@ from ogive.client.listener import LATER
 from ogive.errors import QueryNotFound, ResponseCode
 from ogive.model import MessageExt, PullStatus
 from ogive.testing.fake_broker import FakeBroker, ok
-from ogive.wire import headers as h
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import PullMessageRequest, decode_header, encode_header
+from ogive.wire.headers.codec import decode_header, encode_header
+from ogive.wire.headers.pull import OffsetResponse, PullMessageRequest, PullMessageResponse
 from ogive.wire.message import StoredMessage, encode_batch, encode_host, encode_stored
 from tests.unit.client.consumer.polling import (
     PULL,
@@ -46,7 +46,7 @@ class Batches:
         self.rows: list[tuple[int, int, bytes]] = []
         self.end = 0
         broker.on(PULL, self._pull)
-        broker.on(RequestCode.GET_MAX_OFFSET, lambda _: ok(h.OffsetResponse(offset=self.end)))
+        broker.on(RequestCode.GET_MAX_OFFSET, lambda _: ok(OffsetResponse(offset=self.end)))
 
     def put(self, count: int, *, wrapped: bool = True, said: int | None = None) -> None:
         """The body of each message is its offset."""
@@ -92,7 +92,7 @@ class Batches:
         return RemotingCommand(
             code,
             encode_header(
-                h.PullMessageResponse(next_begin_offset=at, min_offset=0, max_offset=self.end)
+                PullMessageResponse(next_begin_offset=at, min_offset=0, max_offset=self.end)
             ),
             found,
         )
@@ -180,7 +180,7 @@ async def test_admin_finds_each_message_of_a_batch(broker: FakeBroker, batches: 
         ]
         with pytest.raises(QueryNotFound):
             await admin.message_at(Q0, 49)
-        broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ok(h.OffsetResponse(offset=3)))
+        broker.on(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ok(OffsetResponse(offset=3)))
         assert offsets(await admin.messages("Orders", limit=10)) == list(range(3, 13))
 
 
@@ -203,7 +203,7 @@ async def test_a_batch_in_front_of_the_asked_offset_is_no_answer(
     """A broker that answers with what was read before must not move a queue."""
     stale = RemotingCommand(
         ResponseCode.SUCCESS,
-        encode_header(h.PullMessageResponse(next_begin_offset=46, min_offset=0, max_offset=49)),
+        encode_header(PullMessageResponse(next_begin_offset=46, min_offset=0, max_offset=49)),
         batches.rows[0][2],
     )
     broker.script(PULL, stale)

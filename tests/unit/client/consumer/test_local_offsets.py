@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ogive.client.consumer.local_offsets import LocalOffsetStore, offsets_path, read_offsets
+from ogive.client.consumer.offset_store import LocalOffsetStore, offsets_path, read_offsets
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MessageQueue
 

@@ -12,12 +12,13 @@ import pytest
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.orderly import pause_s
-from ogive.client.consumer.push import PushConsumer
+from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.model import MessageExt, MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker, error, ok
-from ogive.wire.bodies import HeartbeatData
+from ogive.wire.bodies.clients import HeartbeatData
 from ogive.wire.codes import RequestCode
-from ogive.wire.headers import OffsetResponse, PullMessageResponse, encode_header
+from ogive.wire.headers.codec import encode_header
+from ogive.wire.headers.pull import OffsetResponse, PullMessageResponse
 from tests.unit.client.consumer.test_orderly import in_order
 from tests.unit.client.consumer.test_push_consumer import (
     MEMBERS,

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from ogive.client.consumer import lease, rebalance
+from ogive.client.consumer import rebalance
 from ogive.client.listener import COMMIT, DEAD_LETTER, LATER, ROLLBACK, AnyListener, later, suspend
 from ogive.errors import InvalidOption, ResponseCode
 from ogive.model import MessageExt, MessageQueue
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
-from ogive.wire.bodies import LockBatchBody, locked_queues_dumps
+from ogive.wire.bodies.clients import LockBatchBody, locked_queues_dumps
 from ogive.wire.codes import RequestCode, SysFlag
 from tests.unit.client.consumer.test_push_consumer import (
     QUICK,
@@ -251,7 +251,7 @@ async def test_no_call_begins_after_the_machine_slept_through_the_lease(
     ) as running:
         await seen.wait(1)
         queue = running._members[0].assignment[ORDERS]
-        monkeypatch.setattr(lease, "_slept_s", lambda: lease._BEFORE_S + 2 * WAIT_S)
+        monkeypatch.setattr(rebalance, "_slept_s", lambda: rebalance._BEFORE_S + 2 * WAIT_S)
         step.release(10)
         await eventually(lambda: not queue.busy)
         assert seen.bodies == [b"0"]

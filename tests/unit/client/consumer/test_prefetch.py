@@ -1,7 +1,7 @@
 """What was pulled, on its way to the application."""
 
-from ogive.client.consumer.prefetch import Prefetch
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
+from ogive.client.consumer.pull_member import Prefetch
 from ogive.model import MessageExt, MessageQueue
 
 

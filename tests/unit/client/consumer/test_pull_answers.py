@@ -7,17 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from ogive.client.api import pulling
 from ogive.client.config import ClientConfig
-from ogive.client.consumer import pull_service
+from ogive.client.consumer import pull_loop
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.instance import ClientInstance
+from ogive.client.rpc import messages
 from ogive.errors import ConnectError, ConnectionLost, RequestTimeout, ResponseCode
 from ogive.model import MessageQueue
 from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, error
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import PullMessageResponse, encode_header
+from ogive.wire.headers.codec import encode_header
+from ogive.wire.headers.pull import PullMessageResponse
 from ogive.wire.message import encode_stored
 from tests.unit.client.consumer.polling import (
     PULL,
@@ -98,7 +99,7 @@ async def test_a_broker_whose_answers_lead_nowhere_is_not_asked_without_pause(
 
     The other queue shows that time passes.
     """
-    monkeypatch.setattr(pull_service, "IDLE_PAUSE_S", 60.0)
+    monkeypatch.setattr(pull_loop, "IDLE_PAUSE_S", 60.0)
     async with FakeBroker({"Orders": 2}) as broker:
         stuck = answer(ResponseCode.SUCCESS, 0)
         broker.on(PULL, lambda request: stuck if request.ext_fields["queueId"] == "0" else None)
@@ -236,7 +237,7 @@ async def test_an_answer_that_inflates_to_too_much_comes_in_parts(
     broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A MiB of compressed bodies, one answer, may be a thousand in memory."""
-    monkeypatch.setattr(pulling, "MAX_INFLATED_BYTES", 1500)
+    monkeypatch.setattr(messages, "MAX_INFLATED_BYTES", 1500)
     bodies = [b"%d" % n * 1000 for n in range(5)]
     for body in bodies:
         broker.put("Orders", zlib.compress(body), sys_flag=1)
@@ -269,7 +270,7 @@ async def test_an_outage_of_a_broker_is_one_line_and_one_when_it_is_over(
         broker.on(
             PULL, error(ResponseCode.NO_PERMISSION, "subscription group no permission, replay")
         )
-        with caplog.at_level(logging.INFO, logger="ogive.client.consumer.pull_service"):
+        with caplog.at_level(logging.INFO, logger="ogive.client.consumer.pull_loop"):
             async with member(broker):
                 await broker.until(lambda: len(broker.of(PULL)) >= 12)
                 broker.on(PULL, lambda request: None)
@@ -286,7 +287,7 @@ def test_queues_that_fail_alike_are_one_outage_of_their_broker() -> None:
     here, there, elsewhere = (
         MessageQueue("Orders", name, number) for name, number in (("a", 0), ("a", 1), ("b", 0))
     )
-    outages = pull_service.Outages()
+    outages = pull_loop.Outages()
     assert outages.begins(here, "refused")
     assert not outages.begins(here, "lost")
     assert not outages.begins(there, "refused")

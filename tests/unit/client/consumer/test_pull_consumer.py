@@ -18,10 +18,12 @@ from ogive.errors import (
     ResponseCode,
 )
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
-from ogive.wire.bodies import HeartbeatData, loads_object
+from ogive.wire.bodies.clients import HeartbeatData
+from ogive.wire.bodies.json_fields import loads_object
 from ogive.wire.codes import BEYOND_THE_END, PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import PullMessageResponse, encode_header
+from ogive.wire.headers.codec import encode_header
+from ogive.wire.headers.pull import PullMessageResponse
 from tests.unit.client.consumer.polling import (
     PULL,
     Q0,

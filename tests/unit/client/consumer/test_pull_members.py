@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from ogive.client.config import ClientConfig
-from ogive.client.consumer.pull import PullConsumer
+from ogive.client.consumer.pull_consumer import PullConsumer
 from ogive.client.instance import ClientInstance
 from ogive.errors import (
     BrokerInternalError,
@@ -28,7 +28,8 @@ from ogive.model import TOOLS_GROUP, MessageQueue, PullStatus
 from ogive.testing.fake_broker import WAIT_S, FakeBroker, error
 from ogive.wire.codes import PullSysFlag, RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import PullMessageResponse, encode_header
+from ogive.wire.headers.codec import encode_header
+from ogive.wire.headers.pull import PullMessageResponse
 from tests.unit.client.consumer.polling import (
     MEMBERS,
     PULL,

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from ogive.client.config import ClientConfig
-from ogive.client.consumer import push, workers
-from ogive.client.consumer.calls import GroupCalls
+from ogive.client.consumer import push_consumer, workers
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.push import PushConsumer, run
+from ogive.client.consumer.group_client import GroupCalls
+from ogive.client.consumer.push_consumer import PushConsumer, run
 from ogive.client.consumer.thread_pool import IDLE_NAME
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import DEAD_LETTER, LATER, AnyListener, later, listener
@@ -22,25 +22,15 @@ from ogive.client.producer import Producer
 from ogive.errors import IllegalStateError, InvalidOption, NoNameServer, NoRoute, ResponseCode
 from ogive.model import MessageExt, MessageQueue, PullResult
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
-from ogive.wire.bodies import (
-    BrokerData,
-    HeartbeatData,
-    QueueData,
-    SubscriptionData,
-    TopicRouteData,
-    consumer_ids_dumps,
-    dumps,
-)
+from ogive.wire.bodies.clients import HeartbeatData, SubscriptionData, consumer_ids_dumps
+from ogive.wire.bodies.json_fields import dumps
+from ogive.wire.bodies.routes import BrokerData, QueueData, TopicRouteData
 from ogive.wire.codes import PullSysFlag, RequestCode, SysFlag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.compression import compress, decompress
-from ogive.wire.headers import (
-    PullMessageResponse,
-    SendMessageRequestV2,
-    SendMessageResponse,
-    decode_header,
-    encode_header,
-)
+from ogive.wire.headers.codec import decode_header, encode_header
+from ogive.wire.headers.pull import PullMessageResponse
+from ogive.wire.headers.send import SendMessageRequestV2, SendMessageResponse
 from ogive.wire.message import decode_properties, offset_message_id
 
 PULL = RequestCode.PULL_MESSAGE
@@ -1491,7 +1481,7 @@ async def test_what_a_stop_cuts_short_is_over_when_run_goes_on_and_its_error_is_
         finally:
             raise IllegalStateError("it cannot be undone")
 
-    waiting = asyncio.ensure_future(push._unless(stopped, fails_on_the_way_out()))
+    waiting = asyncio.ensure_future(push_consumer._unless(stopped, fails_on_the_way_out()))
     await begun.wait()
     stopped.set_result(None)
     with pytest.raises(IllegalStateError, match="cannot be undone"):
@@ -1509,7 +1499,7 @@ async def test_who_is_cancelled_himself_leaves_no_work_behind() -> None:
             ended.set()
 
     waiting = asyncio.ensure_future(
-        push._unless(asyncio.get_running_loop().create_future(), work())
+        push_consumer._unless(asyncio.get_running_loop().create_future(), work())
     )
     await begun.wait()
     waiting.cancel()

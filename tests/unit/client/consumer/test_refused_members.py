@@ -8,7 +8,7 @@ import pytest
 import ogive
 from ogive.errors import BrokerError, MessageIllegal, ResponseCode
 from ogive.testing.fake_broker import FakeBroker, Script, error
-from ogive.wire.bodies import HeartbeatData
+from ogive.wire.bodies.clients import HeartbeatData
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from tests.unit.client.consumer.polling import member

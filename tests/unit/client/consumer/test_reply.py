@@ -15,7 +15,8 @@ from ogive.model import MessageExt
 from ogive.testing.fake_broker import HANG_UP, FakeBroker, error, ok
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import SendReplyMessageRequestV2, decode_header
+from ogive.wire.headers.codec import decode_header
+from ogive.wire.headers.send import SendReplyMessageRequestV2
 from ogive.wire.message import decode_properties, encode_properties
 from tests.unit.client.consumer.test_process_queue import message
 from tests.unit.client.consumer.test_push_consumer import (

@@ -8,9 +8,9 @@ import pytest
 from ogive.client.config import ClientConfig
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.process_queue import ProcessQueue
-from ogive.client.consumer.report import properties, queue_info
+from ogive.client.consumer.running_info import properties, queue_info
 from ogive.client.listener import ListenerConfig
-from ogive.wire.running_info import ProcessQueueInfo
+from ogive.wire.bodies.running_info import ProcessQueueInfo
 from tests.unit.client.consumer.test_process_queue import QUEUE, message
 
 

@@ -10,16 +10,18 @@ from typing import Any
 import pytest
 
 from ogive.client.consumer import member as consumer_member
-from ogive.client.consumer.push import PushConsumer
+from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.client.listener import LATER
 from ogive.errors import ResponseCode
 from ogive.model import MessageExt, MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
-from ogive.wire.bodies import LockBatchBody, loads_object, offset_table_dumps
+from ogive.wire.bodies.clients import LockBatchBody
+from ogive.wire.bodies.json_fields import loads_object
+from ogive.wire.bodies.running_info import ConsumerRunningInfo
+from ogive.wire.bodies.stats import offset_table_dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import encode_stored
-from ogive.wire.running_info import ConsumerRunningInfo
 from tests.unit.client.consumer.test_orderly import LEASED, ORDERS, in_order
 from tests.unit.client.consumer.test_push_consumer import (
     RETRY,

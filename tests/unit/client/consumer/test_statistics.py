@@ -2,8 +2,8 @@
 
 import pytest
 
-from ogive.client.consumer.statistics import Statistics, TopicStatistics
-from ogive.wire.running_info import ConsumeStatus
+from ogive.client.consumer.running_info import Statistics, TopicStatistics
+from ogive.wire.bodies.running_info import ConsumeStatus
 
 
 @pytest.mark.feature(42, 43, 59, 79)

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from ogive.client.config import ClientConfig
-from ogive.client.consumer.push import PushConsumer
+from ogive.client.consumer.push_consumer import PushConsumer
 from ogive.client.instance import ClientInstance
 from ogive.errors import IllegalStateError, InvalidOption
 from ogive.model import MessageExt, MessageQueue
 from ogive.testing.fake_broker import WAIT_S, FakeBroker
-from ogive.wire.bodies import HeartbeatData, SubscriptionData
+from ogive.wire.bodies.clients import HeartbeatData, SubscriptionData
 from ogive.wire.codes import RequestCode
 from tests.unit.client.consumer.test_orderly import in_order
 from tests.unit.client.consumer.test_push_consumer import (

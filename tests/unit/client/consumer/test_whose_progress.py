@@ -12,13 +12,13 @@ import pytest
 
 from ogive.aio import PullConsumer
 from ogive.client.config import ClientConfig
-from ogive.client.consumer.local_offsets import read_offsets
+from ogive.client.consumer.offset_store import read_offsets
 from ogive.model import MessageExt, MessageQueue
 from ogive.testing.fake_broker import HANG_UP, SILENT, WAIT_S, FakeBroker, Silent, ok
-from ogive.wire.bodies import consumer_ids_dumps
+from ogive.wire.bodies.clients import consumer_ids_dumps
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
-from ogive.wire.headers import OffsetResponse
+from ogive.wire.headers.pull import OffsetResponse
 from tests.unit.client.consumer.test_push_consumer import (
     MEMBERS,
     PULL,

@@ -6,13 +6,18 @@ from hypothesis import strategies as st
 
 from ogive.client.config import ClientConfig
 from ogive.client.sending.frame import SendFrames
-from ogive.client.sending.properties import message_property_text, property_text, with_unique_key
+from ogive.client.sending.message_builder import (
+    message_property_text,
+    property_text,
+    with_unique_key,
+)
 from ogive.errors import MessageIllegal, OgiveError
 from ogive.model import Message, MessageQueue
-from ogive.wire.acl import Credentials
 from ogive.wire.codes import Flag, RequestCode, SerializeType
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
-from ogive.wire.headers import SendMessageRequestV2, encode_header
+from ogive.wire.headers.codec import encode_header
+from ogive.wire.headers.send import SendMessageRequestV2
+from ogive.wire.signing import Credentials
 
 QUEUE = MessageQueue("Orders", "broker-a", 3)
 BORN_MS = 1_700_000_000_000

@@ -20,9 +20,9 @@ import trustme
 import ogive
 from ogive.client.config import ClientConfig, ProducerConfig
 from ogive.client.portal import Outcome, Portal, portal
-from ogive.client.sending import answer, destinations, lone, outgoing, publish, run
+from ogive.client.sending import accumulator, answer, destinations, lone, pending, publisher
 from ogive.client.sending.destinations import Destinations
-from ogive.client.sending.outgoing import Target
+from ogive.client.sending.pending import Target
 from ogive.client.sync import producer as sync_producer
 from ogive.errors import (
     BrokerError,
@@ -34,7 +34,7 @@ from ogive.errors import (
 )
 from ogive.model import SendResult, SendStatus
 from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, Raw, Script, error
-from ogive.transport import expectation
+from ogive.transport import busy_poll
 from ogive.transport import line as lines
 from ogive.transport.line import Line
 from ogive.wire.codes import RequestCode
@@ -202,7 +202,7 @@ def test_a_slow_answer_makes_its_broker_avoided(
     broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ready(broker, asked, avoid_slow_brokers=True) as producer:
-        monkeypatch.setattr(outgoing, "_AVOIDANCE_S", ((0.0, 60.0),))
+        monkeypatch.setattr(pending, "_AVOIDANCE_S", ((0.0, 60.0),))
         producer.send("Orders", b"slow")
         assert len(asked) == 1
         producer.send("Orders", b"no other broker is there")
@@ -255,14 +255,14 @@ def test_the_answer_is_looked_for_where_another_processor_can_work_meanwhile(
     looks: bool,
 ) -> None:
     begun: list[float] = []
-    begin = expectation.Expectation.begin
+    begin = busy_poll.Expectation.begin
 
-    def spy(expected: expectation.Expectation) -> bool:
+    def spy(expected: busy_poll.Expectation) -> bool:
         begun.append(expected._limit_s)
         return begin(expected)
 
     monkeypatch.setattr(lone, "_processors", lambda: processors)
-    monkeypatch.setattr(expectation.Expectation, "begin", spy)
+    monkeypatch.setattr(busy_poll.Expectation, "begin", spy)
     with ready(broker, asked, busy_poll_s=busy_poll_s) as producer:
         begun.clear()
         producer.send("Orders", b"1")
@@ -347,7 +347,7 @@ def test_whatever_goes_wrong_after_a_failed_try_reaches_the_caller(
     with ready(broker, asked) as producer:
         broker.script(SEND, error(ResponseCode.SYSTEM_BUSY, "later"))
         with monkeypatch.context() as patched:
-            patched.setattr(publish.Publisher, "note_failure", None)
+            patched.setattr(publisher.Publisher, "note_failure", None)
             with pytest.raises(TypeError, match="not callable"):
                 producer.send("Orders", b"x")
         assert (len(asked), producer.in_flight) == (1, 0)
@@ -422,10 +422,10 @@ def test_a_send_that_outlives_its_producer_ends_with_an_error(
 
         async def no_patience(_: object) -> None: ...
 
-        monkeypatch.setattr(publish.Publisher, "flush", no_patience)
+        monkeypatch.setattr(publisher.Publisher, "flush", no_patience)
         portal().call(producer._producer.close())
         sending.join(WAIT_S)
-        assert [str(one) for one in errors] == [publish.CLOSED_MEANWHILE]
+        assert [str(one) for one in errors] == [publisher.CLOSED_MEANWHILE]
         assert len(asked) == 1
         release(broker)
 
@@ -443,9 +443,9 @@ def test_an_answer_in_the_moment_of_the_end_is_no_second_outcome() -> None:
 def test_a_message_whose_outcome_was_lost_holds_nobody_up_beyond_its_deadline(
     broker: FakeBroker, asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish, "GRACE_S", 0.01)
+    monkeypatch.setattr(publisher, "GRACE_S", 0.01)
     with ready(broker, asked) as producer:
-        lost = outgoing.Outgoing("Orders", b"", "", None, None)
+        lost = pending.Outgoing("Orders", b"", "", None, None)
         lost.future = Outcome[SendResult]()
         lost.deadline = time.monotonic()
         producer._producer.publisher.under_way.add(lost)
@@ -461,7 +461,16 @@ class Interrupted(BaseException):
 
 CODE = {
     module.__file__
-    for module in (answer, destinations, expectation, lone, lines, publish, run, sync_producer)
+    for module in (
+        answer,
+        destinations,
+        busy_poll,
+        lone,
+        lines,
+        publisher,
+        accumulator,
+        sync_producer,
+    )
 }
 
 
@@ -507,7 +516,7 @@ def test_an_interrupt_at_any_moment_leaves_everything_in_order(
     monkeypatch.setattr(lone, "_processors", lambda: 2)
     # every answer is looked for
     for name, value in {"SOON": 0, "SHARE": 1.0, "SAVED_S": WAIT_S, "HELD_UP_S": WAIT_S}.items():
-        monkeypatch.setattr(expectation, name, value)
+        monkeypatch.setattr(busy_poll, name, value)
     with ready(broker, asked, busy_poll_s=busy_poll_s) as producer:
         moment, interrupted = 0, True
         while interrupted:

@@ -5,7 +5,7 @@ import zlib
 import pytest
 
 from ogive.errors import ProtocolError
-from ogive.wire.bodies import ClusterInfo, RegisterBrokerBody
+from ogive.wire.bodies.routes import ClusterInfo, RegisterBrokerBody
 
 MAX_BYTES = 1024 * 1024
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ogive.errors import ProtocolError
-from ogive.wire.bodies import MAX_BROKERS, TopicRouteData
-from ogive.wire.bodies.fields import loads_object
+from ogive.wire.bodies.json_fields import loads_object
+from ogive.wire.bodies.routes import MAX_BROKERS, TopicRouteData
 
 VECTORS = Path(__file__).parents[3] / "vectors" / "conversations.jsonl"
 GET_ROUTE = 105

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from ogive.errors import ProtocolError
-from ogive.wire.headers import GetUserRequest, ListUsersRequest
+from ogive.wire.headers.admin import GetUserRequest, ListUsersRequest
 from ogive.wire.headers.codec import Header, decode_header, encode_header, wire
 
 

@@ -1,0 +1,35 @@
+"""What delay levels, timers and transactions share: messages that wait in a system topic and are
+stored again under their real one.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from ogive.store.types import NewMessage, PutDone
+from ogive.wire.message import StoredMessage
+
+# the clock may be set on, or the machine sleep: look again, which takes some microseconds
+MAX_WAIT_S: Final = 1.0
+
+Put = Callable[[tuple[NewMessage], PutDone], None]
+"""Stores one message, and tells when it is safe."""
+
+Served = Callable[[str, int], int]
+"""The queue id of a topic that a message goes to now which was sent to that one."""
+
+
+def stored_again(
+    stored: StoredMessage, place: tuple[str, int], properties: bytes, store_host: bytes
+) -> NewMessage:
+    """*stored* as a new message for *place*."""
+    return NewMessage(
+        *place,
+        stored.body,
+        properties,
+        stored.sys_flag,
+        stored.flag,
+        stored.born_timestamp_ms,
+        stored.born_host,
+        store_host,
+        stored.reconsume_times,
+    )

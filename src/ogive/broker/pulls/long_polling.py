@@ -1,0 +1,331 @@
+"""Held pulls, waiting for messages in their queue or for their connection's buffer to drain.
+
+Nothing polls: arrivals and timers wake them.
+
+Source: PullRequestHoldService.java, 5.3, which looks at every list every 5 seconds.
+"""
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from ogive.errors import ConnectError
+from ogive.store.types import QueueKey
+from ogive.transport.connection import Connection
+from ogive.transport.write_backpressure import Unread
+
+
+class HeldPull(Protocol):
+    """A pull that can be tried again.
+
+    *offset* is where it waits: woken when the queue's end passes it.
+    """
+
+    @property
+    def connection(self) -> Connection: ...
+    @property
+    def key(self) -> QueueKey: ...
+    @property
+    def offset(self) -> int: ...
+    @property
+    def is_costly(self) -> bool:
+        """Whether what arrived must be read and compared with an expression to know if it is waited
+        for.
+        """
+
+    def try_answer(self) -> bool:
+        """Answer if there is something to deliver now; else say False and keep waiting, at another
+        offset below the queue's end if there is more to look at.
+        """
+
+    def answer(self) -> None:
+        """Answer with whatever there is."""
+
+
+# held pulls are tried and answered for so long before others have their turn
+SLICE_S: Final = 0.001
+# so many go without a look at the clock, and then it is the next queue's turn; a slow one counts as
+# all of them
+AT_ONCE: Final = 64
+# a connection's first ones are held however many others have
+FEW: Final = 64
+
+
+class _Round:
+    """The pulls of one queue that are still to be tried up to *end*."""
+
+    __slots__ = ("end", "grown", "slow", "usual")
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.usual: deque[HeldPull] = deque()
+        # costly ones, and those that have been tried and have more to look at
+        self.slow: OrderedDict[HeldPull, None] = OrderedDict()
+        # the queue has grown: all are to be tried, the usual ones first
+        self.grown = False
+
+
+class PullHolds:
+    """Held pulls by queue and by connection, within limits. Owner: the event loop.
+
+    An arrival tries the usual ones of its queue at once where they are few. Many, and costly ones,
+    are tried in rounds, the usual ones first. Rounds go on in slices, between which the loop turns,
+    and the queues take turns in them. Those that are answered because their time is over, or their
+    queue is gone or put elsewhere, have a part of each slice.
+    """
+
+    def __init__(self, max_held: int, max_per_connection: int) -> None:
+        """At most *max_held*, and FEW for each connection: one that takes all the room leaves the
+        others theirs.
+        """
+        self._loop = asyncio.get_running_loop()
+        self._max, self._max_per_connection = max_held, max_per_connection
+        self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
+        self._by_connection: dict[Connection, dict[HeldPull, asyncio.TimerHandle]] = {}
+        self._count = 0
+        self._rounds: OrderedDict[QueueKey, _Round] = OrderedDict()
+        # to be answered with whatever there is
+        self._over: deque[HeldPull] = deque()
+        self._slice_is_due = False
+        self.closed = False
+
+    def __len__(self) -> int:
+        return self._count
+
+    def hold(self, pull: HeldPull, timeout_s: float) -> bool:
+        """Hold the pull until its queue grows, or for *timeout_s*.
+
+        False if there is no room, or at the close: then the caller answers.
+
+        There must be no await between the read that found nothing and this call, or an arrival
+        might be missed.
+        """
+        mine = self._by_connection.get(pull.connection)
+        held = len(mine) if mine is not None else 0
+        if (
+            self.closed
+            or held >= self._max_per_connection
+            or (self._count >= self._max and held >= FEW)
+        ):
+            return False
+        if mine is None:
+            mine = self._by_connection[pull.connection] = {}
+        mine[pull] = self._loop.call_later(timeout_s, self._expired, pull)
+        self._by_queue.setdefault(pull.key, {})[pull] = None
+        self._count += 1
+        return True
+
+    def arrived(self, ends: Mapping[QueueKey, int]) -> None:
+        """Queues have grown: (topic, queue id) -> new end."""
+        waiting = self._by_queue
+        at_once = AT_ONCE
+        for key in (
+            ends.keys() & waiting.keys()
+            if len(waiting) < len(ends)
+            else [key for key in ends if key in waiting]
+        ):
+            end, pulls = ends[key], list(waiting.get(key, ()))
+            at_once -= len(pulls)
+            if at_once < 0:
+                self._round(key, end).grown = True
+                continue
+            for pull in pulls:
+                if pull.offset < end and (pull.is_costly or self._try(pull, end)):
+                    self._round(key, end).slow[pull] = None
+        if self._rounds and not self._slice_is_due:
+            self._slice()
+
+    def _round(self, key: QueueKey, end: int) -> _Round:
+        current = self._rounds.get(key)
+        if current is None:
+            current = self._rounds[key] = _Round(end)
+        current.end = end
+        return current
+
+    def answer_all(self, key: QueueKey) -> None:
+        """Answer every pull that waits at the queue, with whatever there is: soon, and no arrival
+        is looked at before.
+        """
+        pulls = self._by_queue.pop(key, None)
+        if pulls is not None:
+            self._over.extend(pulls)
+            self._slice_soon()
+
+    def drop(self, connection: Connection) -> None:
+        """The client is gone: forget its pulls."""
+        for pull in list(self._by_connection.get(connection, ())):
+            self._forget(pull)
+
+    def close(self) -> None:
+        """Answer all held pulls, and hold no more."""
+        self.closed = True
+        for pulls in list(self._by_connection.values()):
+            for pull in list(pulls):
+                if self._forget(pull):
+                    pull.answer()
+
+    def _expired(self, pull: HeldPull) -> None:
+        self._over.append(pull)
+        self._slice_soon()
+
+    def _slice_soon(self) -> None:
+        if not self._slice_is_due:
+            self._slice_is_due = True
+            self._loop.call_soon(self._slice)
+
+    def _slice(self) -> None:
+        """At least one turn of one queue.
+
+        An answer may end connections, and with them pulls that are still to be tried.
+        """
+        self._slice_is_due = False
+        until, tried = time.monotonic() + SLICE_S, 0
+        try:
+            while self._over or self._rounds:
+                tried += self._answer_some() + self._try_some()
+                if tried >= AT_ONCE:
+                    if time.monotonic() > until:
+                        return
+                    tried = 0
+        finally:
+            if self._over or self._rounds:
+                self._slice_soon()
+
+    def _answer_some(self) -> int:
+        """Of those whose time is over. How many, with a costly one as many as AT_ONCE."""
+        count = min(AT_ONCE, len(self._over))
+        for _ in range(count):
+            pull = self._over.popleft()
+            if self._forget(pull):
+                pull.answer()
+                if pull.is_costly:
+                    return AT_ONCE
+        return count
+
+    def _try_some(self) -> int:
+        """Of the queue whose turn it is: usual ones, or one that is slow.
+
+        How many, with a slow one as many as AT_ONCE.
+        """
+        if not self._rounds:
+            return 0
+        key, current = self._rounds.popitem(last=False)
+        end, usual, slow = current.end, current.usual, current.slow
+        if current.grown and not usual:
+            usual.extend(self._by_queue.get(key, ()))
+            current.grown = False
+        count = min(AT_ONCE, len(usual))
+        for _ in range(count):
+            pull = usual.popleft()
+            if self._waits_before(pull, end) and (pull.is_costly or self._try(pull, end)):
+                slow[pull] = None
+        if not usual and slow:
+            pull, _ = slow.popitem(last=False)
+            count += 1
+            if self._waits_before(pull, end):
+                count = AT_ONCE
+                if self._try(pull, end):
+                    slow[pull] = None
+        if usual or slow or current.grown:
+            self._rounds[key] = current
+        return count
+
+    def _waits_before(self, pull: HeldPull, end: int) -> bool:
+        return pull.offset < end and pull in self._by_queue.get(pull.key, ())
+
+    def _try(self, pull: HeldPull, end: int) -> bool:
+        """Whether to try it once more: it waits at another offset than before, and still below the
+        end.
+        """
+        before = pull.offset
+        if pull.try_answer():
+            self._forget(pull)
+            return False
+        return before != pull.offset < end
+
+    def _forget(self, pull: HeldPull) -> bool:
+        """False: it is not held any more.
+
+        An answer too many for a client that does not read ends its connection at once.
+        """
+        by_connection = self._by_connection.get(pull.connection, {})
+        timer = by_connection.pop(pull, None)
+        if timer is None:
+            return False
+        timer.cancel()
+        if not by_connection:
+            del self._by_connection[pull.connection]
+        by_queue = self._by_queue.get(pull.key, {})
+        if pull in by_queue:
+            del by_queue[pull]
+            if not by_queue:
+                del self._by_queue[pull.key]
+        self._count -= 1
+        return True
+
+
+# whether the answers before it have reached the socket's buffer
+LOOK_AGAIN_S: Final = 0.01
+
+
+class SlowReaders:
+    """Pulls of clients that do not take the answers they already have.
+
+    They are read from the log when there is room, not before.
+    """
+
+    def __init__(self, max_unsent_bytes: int, unread: Unread) -> None:
+        """*unread*: what all connections together have not read.
+
+        As it grows, pulls wait at less than *max_unsent_bytes*.
+        """
+        self._max, self._unread = max_unsent_bytes, unread
+        self._queues: dict[Connection, deque[HeldPull]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def must_wait(self, connection: Connection) -> bool:
+        most = (
+            min(self._max, connection.limits.write_high_bytes)
+            if self._unread.is_tight
+            else self._max
+        )
+        return connection in self._queues or connection.unsent_bytes >= most or self._unread.is_full
+
+    def put(self, pull: HeldPull) -> None:
+        """Answer the pull once its connection has room.
+
+        The connection's limit of requests in flight bounds how many wait.
+        """
+        queue = self._queues.get(pull.connection)
+        if queue is not None:
+            queue.append(pull)
+            return
+        self._queues[pull.connection] = deque((pull,))
+        task = asyncio.create_task(
+            self._serve(pull.connection), name=f"slow reader {pull.connection.remote_address}"
+        )
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """The connections are closed: nothing is left to wait for."""
+        await asyncio.gather(*self._tasks)
+
+    async def _serve(self, connection: Connection) -> None:
+        queue = self._queues[connection]
+        try:
+            while queue:
+                await connection.drain()
+                while self._unread.is_full:
+                    await self._unread.room()
+                    await connection.drain()
+                queue.popleft().answer()
+                # lets the answer reach the socket's buffer before the next look at it
+                await asyncio.sleep(0)
+        except ConnectError:
+            # the client is gone, and its pulls with it
+            pass
+        finally:
+            del self._queues[connection]

@@ -1,0 +1,70 @@
+"""Plain batches that came together: SEND_BATCH_MESSAGE (320), one behind the other in one read of a
+connection.
+
+Behaviour
+- What send.py and send_batch.py do with each of them. One call of the compiled part reads and
+  checks all; each is stored and answered by itself, its records made from the bytes that came.
+  Without the compiled part there are no runs.
+- A batch is plain that is as many records as it has messages, stored just where it was sent, as it
+  came. Any other request ends the run and goes the usual way, and so does a batch that has to be
+  refused for what it is.
+"""
+
+from functools import partial
+from typing import Final
+
+from ogive.broker.sends.send_answer import refuse_send
+from ogive.broker.sends.send_batch import BARRED_STARTS, stored_batch
+from ogive.broker.sends.send_run import open_queues
+from ogive.broker.services import Context
+from ogive.errors import OgiveError
+from ogive.native import native
+from ogive.store.types import EncodedBatch, NewMessage
+from ogive.transport.connection import Connection
+from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.message import MAX_BATCH_MESSAGES
+
+_SEND_BATCH_MESSAGE: Final = int(RequestCode.SEND_BATCH_MESSAGE)
+
+
+def take_batches(ctx: Context, connection: Connection, frames: list[bytes], at: int) -> int:
+    """Store the plain batches from frames[at] on, as far as they follow each other; how many they
+    are.
+    """
+    if native is None or ctx.guard is not None or ctx.duplicates is not None:
+        return 0
+    config = ctx.config
+    run = native.plain_batches(
+        frames,
+        at,
+        config.max_sends_waiting - ctx.sends_waiting,
+        config.max_message_bytes,
+        partial(open_queues, ctx),
+        BARRED_STARTS,
+        MAX_BATCH_MESSAGES,
+        ctx.born_hosts[connection],
+        ctx.store_host,
+        NewMessage,
+    )
+    if run is None:
+        return 0
+    started = ctx.loop.time()
+    connection.take_requests(len(run))
+    for frame, (shared, start, count, key, opaque) in zip(
+        frames[at : at + len(run)], run, strict=True
+    ):
+        command = RemotingCommand(_SEND_BATCH_MESSAGE, opaque=opaque)
+        try:
+            ctx.put_now(
+                EncodedBatch(shared, frame, start, count),
+                partial(stored_batch, ctx, connection, command, shared, key, started),
+            )
+        except OgiveError as exc:
+            refuse_send(ctx, connection, command, exc)
+            # by what waits for it to read: the others would go unanswered
+            if connection.closed:
+                break
+        else:
+            ctx.sends_waiting += 1
+    return len(run)

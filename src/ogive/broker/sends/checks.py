@@ -1,0 +1,162 @@
+"""Checks of every message that a client sends, whichever request carries it.
+
+Source: SendMessageProcessor.java, 5.3.
+"""
+
+import random
+from collections.abc import Mapping
+from typing import Final
+
+from ogive.broker.deferred.timer_properties import DELAY_MS, DELAY_SEC, DELIVER_MS
+from ogive.broker.replies import Rejected
+from ogive.broker.services import Context
+from ogive.errors import ProtocolError, ResponseCode
+from ogive.model import NO_SEND_TOPICS, PropertyName
+from ogive.wire.bodies.configs import TopicConfig
+from ogive.wire.codes import SysFlag
+from ogive.wire.message import (
+    MAX_PROPERTIES_BYTES,
+    decode_properties,
+    encode_properties,
+    join_properties,
+)
+
+# 3.4.9: older clients send the field without meaning it
+VERSION_WITH_MAX_RECONSUME: Final = 121
+CLIENT_FLAGS: Final = (
+    SysFlag.COMPRESSED
+    | SysFlag.MULTI_TAGS
+    | SysFlag.COMPRESSION_MASK
+    | SysFlag.BORN_HOST_V6
+    | SysFlag.STORE_HOST_V6
+)
+NOT_PLAIN: Final = (
+    PropertyName.DELAY,
+    PropertyName.TRANSACTION_PREPARED,
+    DELAY_SEC,
+    DELAY_MS,
+    DELIVER_MS,
+)
+MAX_INT: Final = 0x7FFFFFFF
+MAX_LONG: Final = 0x7FFFFFFFFFFFFFFF
+
+
+def check_room(ctx: Context) -> None:
+    """Raises Rejected when as many sends wait as may."""
+    if ctx.sends_waiting >= ctx.config.max_sends_waiting:
+        raise Rejected(
+            ResponseCode.SYSTEM_BUSY,
+            f"[REJECTREQUEST]system busy: {ctx.sends_waiting} sends wait to be stored",
+        )
+
+
+def check_body(ctx: Context, body: bytes) -> None:
+    """Raises Rejected for one that is too long."""
+    if len(body) > ctx.config.max_message_bytes:
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"a body of {len(body)} bytes is over the limit of {ctx.config.max_message_bytes}",
+        )
+
+
+def check_may_send_to(topic: str) -> None:
+    """Raises Rejected for the topics that are the broker's alone."""
+    if topic in NO_SEND_TOPICS:
+        raise Rejected(
+            ResponseCode.NO_PERMISSION, f"Sending message to topic[{topic}] is forbidden."
+        )
+
+
+def fit(born_ms: int, flag: int, reconsume_times: int) -> bool:
+    return (
+        0 <= born_ms <= MAX_LONG and -MAX_INT <= flag <= MAX_INT and 0 <= reconsume_times <= MAX_INT
+    )
+
+
+def check_numbers(sys_flag: int, born_ms: int, flag: int, reconsume_times: int) -> None:
+    """Raises Rejected for what no client may send in a message of its own, a half message
+    included.
+    """
+    if sys_flag & ~CLIENT_FLAGS or not fit(born_ms, flag, reconsume_times):
+        raise unusual(sys_flag)
+
+
+def unusual(sys_flag: int) -> Rejected:
+    return Rejected(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"sysFlag {sys_flag:#x}, flag, bornTimestamp or reconsumeTimes is outside what a client "
+        "may send",
+    )
+
+
+def inner_batch() -> Rejected:
+    """For the count of a batch where there is none: Apache's broker, given the store, would read
+    the log no further than a wrong one.
+    """
+    return Rejected(
+        ResponseCode.MESSAGE_ILLEGAL,
+        "the property INNER_NUM is for brokers: what is to be a batch is sent as "
+        "SEND_BATCH_MESSAGE",
+    )
+
+
+def check_plain(what: str, properties: Mapping[str, str]) -> None:
+    """Raises Rejected for *what*, which is stored at once where it was sent and is one message, if
+    its properties say otherwise.
+    """
+    for name in NOT_PLAIN:
+        if name in properties:
+            raise Rejected(
+                ResponseCode.MESSAGE_ILLEGAL,
+                f"{what} carries {name}: it can be neither delayed nor transactional",
+            )
+    if "INNER_NUM" in properties:
+        raise inner_batch()
+
+
+def check_queue(queue_id: int, config: TopicConfig) -> int:
+    """A queue to write to, for a negative id or one beyond the write queues.
+
+    Raises Rejected beyond all queues, and where there are none to choose from.
+    """
+    queues = max(config.write_queues, config.read_queues)
+    if queue_id >= queues:
+        raise Rejected(
+            ResponseCode.INVALID_PARAMETER,
+            f"request queueId[{queue_id}] is illegal, topic {config.name} has {queues} queues",
+        )
+    if queue_id >= 0:
+        return queue_id
+    if not config.write_queues:
+        raise Rejected(ResponseCode.INVALID_PARAMETER, f"topic {config.name} has no write queues")
+    return random.randrange(config.write_queues)  # noqa: S311  any queue will do
+
+
+def encoded(text: str) -> bytes:
+    """Return properties that a client sent, as they are stored.
+
+    If they are too long, only what a map of them holds counts, such as the last of two values:
+    Java's broker stores the map. Raises Rejected if no record can hold them.
+    """
+    try:
+        raw = text.encode()
+    except UnicodeEncodeError as exc:
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL, f"a property cannot be stored as UTF-8: {exc.reason}"
+        ) from None
+    if len(raw) > MAX_PROPERTIES_BYTES:
+        raw = join_properties(decode_properties(raw))
+    if len(raw) > MAX_PROPERTIES_BYTES:
+        raise Rejected(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"{len(raw)} bytes of properties are over the limit of {MAX_PROPERTIES_BYTES}",
+        )
+    return raw
+
+
+def stored_form(properties: Mapping[str, str]) -> bytes:
+    """encode_properties(). Raises Rejected for what no record can hold."""
+    try:
+        return encode_properties(properties)
+    except ProtocolError as exc:
+        raise Rejected(ResponseCode.MESSAGE_ILLEGAL, str(exc)) from None

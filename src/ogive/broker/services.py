@@ -1,0 +1,279 @@
+"""The broker's state as handlers see it. The event loop owns all of it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from ogive.access.guard import Guard
+from ogive.broker.config import BrokerConfig, RemoteSettings
+from ogive.broker.deferred.timers import Timers
+from ogive.broker.large_replies import Listings
+from ogive.broker.maintenance import Retention
+from ogive.broker.off_loop_reads import ColdReads
+from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
+from ogive.broker.quota import FilterRoom, ReplyRoom, RequestRoom, size_of
+from ogive.broker.registration import Registration
+from ogive.broker.replies import refusal
+from ogive.broker.sends.duplicates import Answer, Duplicates
+from ogive.broker.state.client_table import ClientTable
+from ogive.broker.state.group_table import GroupTable
+from ogive.broker.state.offset_table import OffsetTable
+from ogive.broker.state.queue_locks import QueueLocks
+from ogive.broker.state.topic_table import TopicTable
+from ogive.broker.traffic import Traffic
+from ogive.broker.transactions.transaction_table import Transactions
+from ogive.errors import OgiveError, StoreBusy, StoreError
+from ogive.model import DelayLevels
+from ogive.store.message_store import MessageStore
+from ogive.store.types import Messages, NewMessage, PutDone, PutResult, QueueKey, bytes_of
+from ogive.transport.connection import Connection
+from ogive.transport.event_loop import Slices, Turn
+from ogive.wire.command import RemotingCommand
+from ogive.wire.signing import ACCESS_KEY
+
+# each may hold max_large_pull_bytes
+MAX_SEARCHES: Final = 16
+
+
+async def _not_started() -> None:
+    raise AssertionError("nothing is saved before the broker is started")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Context:
+    """One broker.
+
+    *address* is what clients connect to; *store_host* the same as stored in every record.
+    """
+
+    config: BrokerConfig
+    """With the changes that remote_settings holds."""
+    remote_settings: RemoteSettings
+    levels: DelayLevels
+    loop: asyncio.AbstractEventLoop
+    turn: Turn
+    now_ms: Callable[[], int]
+    started_ms: int
+    address: str
+    store_host: bytes
+    store: MessageStore
+    topics: TopicTable
+    groups: GroupTable
+    offsets: OffsetTable
+    clients: ClientTable
+    locks: QueueLocks
+    holds: PullHolds
+    slow_readers: SlowReaders
+    registration: Registration
+    transactions: Transactions
+    timers: Timers
+    duplicates: Duplicates | None
+    """None unless messages that are sent twice are to be stored once."""
+    traffic: Traffic
+    cold_reads: ColdReads
+    retention: Retention
+    guard: Guard | None
+    """None: nobody is asked for credentials."""
+    own_properties: str
+    """What the broker adds to each message, as it stands in the record."""
+    send_answer: bytes
+    """The header of a send's answer, see sends/send_answer.py."""
+    batch_answer: bytes
+    """The same for a batch."""
+    keyless_batch_answer: bytes
+    """The same for a batch without a unique key of its own."""
+    born_hosts: dict[Connection, bytes] = field(default_factory=dict)
+    searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SEARCHES))
+    """How many more searches by key may begin now."""
+    listings: Listings = field(default_factory=Listings)
+    slices: Slices = field(default_factory=Slices)
+    """For requests that take more than one step: each begins in a slice, as requests of one step
+    are carried out in slices.
+    """
+    room: RequestRoom = field(default_factory=RequestRoom)
+    """What requests that wait may hold."""
+    filter_room: FilterRoom = field(default_factory=FilterRoom)
+    deletions: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while topics are deleted: one request at a time."""
+    sends_waiting: int = 0
+    replies: ReplyRoom = field(default_factory=ReplyRoom)
+    """Apart from the sends: those who take no reply must not keep others from sending."""
+    delivered: Callable[[int], int] = lambda level: 0
+    """The offset up to which a delay level's queue is delivered."""
+    save_offsets: Callable[[], Awaitable[None]] = _not_started
+    """Return once the offsets of groups are on stable storage as they are now.
+
+    Raises StoreError.
+    """
+    _held: dict[str, list[tuple[int, Callable[[], object], Callable[[OgiveError], object]]]] = (
+        field(default_factory=dict)
+    )
+    """What waits until its topic is saved, in order: bytes, what stores it, and what hears of an
+    error.
+    """
+    _held_bytes: int = 0
+    _submit_due: bool = False
+    _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def put(self, messages: Messages, done: PutDone, topic: str) -> None:
+        """Store messages that belong to *topic*, all or none; everything put in one loop turn goes
+        to the writer together.
+
+        A new topic is saved first: where that fails *done* gets the error, or this raises it, and
+        nothing is stored.
+        """
+        if self.is_saved(topic):
+            self.put_now(messages, done)
+        else:
+            self.once_saved(topic, messages, partial(self.put_now, messages, done), done)
+
+    async def stored(self, messages: Messages, topic: str) -> list[PutResult]:
+        """put(), and return where the messages are once that is safe. Raises OgiveError."""
+        stored: asyncio.Future[list[PutResult]] = self.loop.create_future()
+
+        def done(result: list[PutResult] | OgiveError) -> None:
+            if stored.done():
+                return  # cancelled
+            if isinstance(result, OgiveError):
+                stored.set_exception(result)
+            else:
+                stored.set_result(result)
+
+        self.put(messages, done, topic)
+        return await stored
+
+    def is_saved(self, topic: str) -> bool:
+        """Whether what belongs to *topic* may be stored at once: it is on stable storage, and
+        nothing waits for that any more.
+        """
+        return topic not in self._held and (
+            topic not in self.topics.pending or self.topics.is_saved(topic)
+        )
+
+    def once_saved(
+        self,
+        topic: str,
+        messages: Messages,
+        put: Callable[[], object],
+        fail: Callable[[OgiveError], object],
+    ) -> None:
+        """Call *put*, which stores *messages*, when *topic* is on stable storage, in the order of
+        these calls; *fail* with the error where it cannot be, or *put* raises one. Raises
+        StoreError where the last try to save it has failed, StoreBusy.
+        """
+        self.topics.check_saved(topic)
+        size = bytes_of(messages)
+        if self._held_bytes + size > self.store.config.max_waiting_bytes:
+            raise StoreBusy(f"{self._held_bytes} bytes wait until their topics are saved")
+        self._held_bytes += size
+        held = self._held.setdefault(topic, [])
+        held.append((size, put, fail))
+        if len(held) == 1:
+            self.spawn(self._put_held(topic), f"save topic {topic}")
+
+    async def _put_held(self, topic: str) -> None:
+        error: StoreError | None = None
+        try:
+            await self.topics.safe(topic)
+        except StoreError as exc:
+            error = exc
+        held = self._held.pop(topic)
+        self._held_bytes -= sum([size for size, _, _ in held])
+        for _, put, fail in held:
+            if error is not None:
+                fail(error)
+                continue
+            try:
+                put()
+            except Exception as exc:  # noqa: BLE001  whatever it is, others wait behind it
+                fail(refusal(exc))
+
+    def put_now(self, messages: Messages, done: PutDone) -> None:
+        """put() without a look at the topic: *done* is called in the order of the messages'
+        offsets.
+        """
+        self.store.put(messages, done)
+        self._submit_soon()
+
+    def put_run(self, messages: list[NewMessage], places: Sequence[QueueKey], done: PutDone) -> int:
+        """put_now() of the first of *messages*, see MessageStore.put_run(); how many they are.
+
+        Raises StoreError.
+        """
+        count = self.store.put_run(messages, places, done)
+        if count:
+            self._submit_soon()
+        return count
+
+    def put_counted(self, messages: Sequence[NewMessage], done: PutDone) -> None:
+        """put_now() for messages that waited in a topic of the broker's own: each goes to a queue
+        that its topic serves now, and counts for its topic. That was on stable storage before the
+        sender was answered.
+        """
+        messages = [
+            message
+            if (queue_id := self.topics.served(message.topic, message.queue_id)) == message.queue_id
+            else message._replace(queue_id=queue_id)
+            for message in messages
+        ]
+        self.put_now(messages, self.traffic.counted(messages, done))
+
+    def put_once(
+        self, messages: Sequence[NewMessage], answer: Answer, topic: str, command: RemotingCommand
+    ) -> None:
+        """put() of what the window of duplicates does not hold yet."""
+        assert self.duplicates is not None
+        user = None if self.guard is None else command.ext_fields.get(ACCESS_KEY)
+        put = partial(self.duplicates.put, self.put_now, messages, answer, user)
+        if self.is_saved(topic):
+            put()
+        else:
+            self.once_saved(topic, messages, put, partial(answer, messages[0].queue_id))
+
+    async def synced(self) -> None:
+        """Return when everything put before is on stable storage. Raises StoreError."""
+        done = asyncio.Event()
+        self.store.sync(done.set)
+        await done.wait()
+        if self.store.failed is not None:
+            raise self.store.failed
+
+    def _submit_soon(self) -> None:
+        if not self._submit_due:
+            self._submit_due = True
+            self.turn.add(self._submit)
+
+    def _submit(self) -> None:
+        self._submit_due = False
+        self.store.submit()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """A task that is kept alive here and awaited when the broker stops."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def carry_out_later(
+        self,
+        connection: Connection,
+        command: RemotingCommand,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        how: str = "",
+    ) -> bool:
+        """Begin *work*, which answers *command*, in a task of its own.
+
+        False, and nothing is begun, where those that wait hold too much.
+        """
+        size = size_of(command)
+        if not self.room.take(connection, size):
+            return False
+        task = self.spawn(work(), f"request {command.code} of {connection.remote_address}{how}")
+        task.add_done_callback(lambda _: self.room.give_back(connection, size))
+        return True
+
+    async def finish_tasks(self) -> None:
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))

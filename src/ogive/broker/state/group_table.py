@@ -1,0 +1,217 @@
+"""The consumer groups of one broker. Source: SubscriptionGroupManager.java, 5.5.
+
+Retry policy, attributes, system flag and fixed subscriptions are kept and shown. Nothing here acts
+on them; in Java they are for the proxy, POP and lite topics.
+
+Differs from Java: settings that Java could not read again from the file are refused; what is
+forbidden goes with its group, and one topic's with that topic alone.
+"""
+
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+from ogive.broker.replies import Rejected
+from ogive.broker.state.config_table import ConfigTable, Render, read_configs
+from ogive.errors import InvalidOption, ResponseCode
+from ogive.model import TOOLS_GROUP, TRANSACTION_GROUP, validate_group
+from ogive.store.tables import JsonTable
+from ogive.wire.bodies.configs import SubscriptionGroupConfig
+from ogive.wire.bodies.json_fields import PERM_READ, dumps
+
+log = logging.getLogger(__name__)
+
+BUILT_IN: Final = (
+    TOOLS_GROUP,
+    "FILTERSRV_CONSUMER",
+    "SELF_TEST_C_GROUP",
+    "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION",
+    "CID_ONSAPI_OWNER",
+    TRANSACTION_GROUP,
+)
+NONE_IS_MADE: Final = "this broker makes none by itself (`ogive group create`)"
+MAX_RETRY_QUEUES: Final = 1024
+# pairs of a group and a topic
+MAX_FORBIDDEN: Final = 20_000
+MAX_KEPT_BYTES: Final = 16_384
+"""Of one group's settings that the broker only keeps."""
+
+
+class GroupTable(ConfigTable[SubscriptionGroupConfig]):
+    """See ConfigTable."""
+
+    def __init__(
+        self,
+        table: JsonTable,
+        *,
+        auto_create: bool,
+        now_ms: Callable[[], int],
+        max_groups: int = 20_000,
+    ) -> None:
+        """Loads the file, ours or one of Apache's (blocking). Raises StoreError, ProtocolError."""
+        super().__init__("group", table, now_ms=now_ms, limit=max_groups)
+        self.auto_create = auto_create
+        stored = table.load() or {}
+        loaded = read_configs(
+            stored.get("subscriptionGroupTable"), SubscriptionGroupConfig, validate_group, "groups"
+        )
+        forbidden = stored.get("forbiddenTable")
+        self._forbidden: dict[str, Any] = forbidden if isinstance(forbidden, dict) else {}
+        """Group to topic to bits of what it may not do there, as the file has it: any JSON."""
+        self._begin(
+            {name: SubscriptionGroupConfig(name=name) for name in BUILT_IN},
+            loaded,
+            stored.get("dataVersion"),
+        )
+
+    def find_or_create(self, name: str) -> SubscriptionGroupConfig | None:
+        """Return None if there is no such group and none may be made.
+
+        Raises Rejected for a name that no group can have, with Java's code for a group that does
+        not exist. Raises InvalidOption for a full table.
+        """
+        found = self._configs.get(name)
+        if found is not None or not self.auto_create:
+            return found
+        try:
+            validate_group(name)
+        except InvalidOption as exc:
+            raise Rejected(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, str(exc)) from None
+        return self._put(SubscriptionGroupConfig(name=name))
+
+    def miss(self, name: str) -> None:
+        """A member of a group that is not there has come, and none is made."""
+        if self._is_new_miss(name):
+            log.warning(
+                "group %s has a member and does not exist: it is given nothing, as %s",
+                name,
+                NONE_IS_MADE,
+            )
+
+    def check(self, config: SubscriptionGroupConfig) -> None:
+        """Raises InvalidOption for a bad name or impossible settings."""
+        validate_group(config.name)
+        if not 0 <= config.retry_queues <= MAX_RETRY_QUEUES:
+            raise InvalidOption(
+                f"group {config.name}: {config.retry_queues} retry queues, 0 to {MAX_RETRY_QUEUES} "
+                "are possible"
+            )
+        if config.retry_max_times < -1:
+            raise InvalidOption(
+                f"group {config.name}: {config.retry_max_times} retries, -1 or more are possible"
+            )
+        for name, number in (
+            ("retryMaxTimes", config.retry_max_times),
+            ("groupSysFlag", config.sys_flag),
+            ("consumeTimeoutMinute", config.consume_timeout_minutes),
+        ):
+            if not -0x80000000 <= number <= 0x7FFFFFFF:
+                raise InvalidOption(f"group {config.name}: {name} {number} is outside 32 bits")
+        _check_kept(config)
+
+    def delete(self, name: str) -> bool:
+        """Whether there was such a group. Raises InvalidOption for a built-in one."""
+        if name in BUILT_IN:
+            raise InvalidOption(f"group {name} belongs to the broker: it cannot be deleted")
+        self._forbidden = {
+            group: topics for group, topics in self._forbidden.items() if group != name
+        }
+        return self._remove(name)
+
+    def may_read(self, group: str, topic: str) -> bool:
+        return not self._forbidden or not self._bits(group).get(topic, 0) & PERM_READ
+
+    def forbid_or_allow(self, group: str, topic: str, *, may_read: bool) -> None:
+        """Have *group* read *topic*, or not. Raises InvalidOption for a full table."""
+        if may_read == self.may_read(group, topic):
+            return
+        topics = self._bits(group)
+        if not may_read and sum(len(self._bits(name)) for name in self._forbidden) >= MAX_FORBIDDEN:
+            raise InvalidOption(
+                f"group {group}: {MAX_FORBIDDEN} topics are forbidden to groups already"
+            )
+        topics[topic] = topics.get(topic, 0) ^ PERM_READ
+        self._forbidden = {
+            **self._forbidden,
+            group: {name: bits for name, bits in topics.items() if bits},
+        }
+        self._note_change()
+
+    def _bits(self, group: str) -> dict[str, int]:
+        topics = self._forbidden.get(group)
+        return (
+            {name: bits for name, bits in topics.items() if type(bits) is int and bits > 0}
+            if isinstance(topics, dict)
+            else {}
+        )
+
+    def to_json(self, first: int = 0, end: int | None = None) -> dict[str, Any]:
+        """The table as the file and GET_ALL_SUBSCRIPTIONGROUP_CONFIG hold it, or the groups of one
+        page of it.
+        """
+        return self._render(list(itertools.islice(self._configs.values(), first, end)))()
+
+    def _snapshot(self) -> Render:
+        return self._render(list(self._configs.values()))
+
+    def _render(self, groups: list[SubscriptionGroupConfig]) -> Render:
+        version, forbidden = self.data_version, self._forbidden
+        return lambda: {
+            "dataVersion": version.to_json(),
+            "forbiddenTable": forbidden,
+            "subscriptionGroupTable": {group.name: group.to_json() for group in groups},
+        }
+
+
+def _check_kept(config: SubscriptionGroupConfig) -> None:
+    """Raises InvalidOption for what the broker only keeps, and Apache's could not read."""
+    policy, subscriptions = config.retry_policy, config.subscriptions or ()
+    if (policy.get("type") or "CUSTOMIZED") not in ("CUSTOMIZED", "EXPONENTIAL"):
+        raise InvalidOption(
+            f"group {config.name}: the type of groupRetryPolicy is CUSTOMIZED or EXPONENTIAL"
+        )
+    exponential, customized = (
+        policy.get("exponentialRetryPolicy") or {},
+        policy.get("customizedRetryPolicy") or {},
+    )
+    if not isinstance(exponential, dict) or not all(
+        _is_number(exponential.get(name, 0)) for name in ("initial", "max", "multiplier")
+    ):
+        raise InvalidOption(
+            f"group {config.name}: exponentialRetryPolicy holds the numbers initial, max and "
+            "multiplier"
+        )
+    if not isinstance(customized, dict) or not _are_numbers(customized.get("next", [])):
+        raise InvalidOption(
+            f"group {config.name}: customizedRetryPolicy holds a list of numbers, next"
+        )
+    for subscription in subscriptions:
+        texts = [subscription.get(name) or "" for name in ("topic", "expressionType", "expression")]
+        if not all(isinstance(text, str) for text in texts) or not _is_number(
+            subscription.get("version", 0)
+        ):
+            raise InvalidOption(
+                f"group {config.name}: subscriptionDataSet holds the texts topic, expressionType, "
+                "expression, and a number"
+            )
+    size = len(dumps([dict(config.attributes), dict(policy), *map(dict, subscriptions)]))
+    if size > MAX_KEPT_BYTES:
+        raise InvalidOption(
+            f"group {config.name}: {size} bytes of attributes, retry policy and subscriptions, "
+            f"{MAX_KEPT_BYTES} are possible"
+        )
+
+
+def _is_number(value: object) -> bool:
+    return (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF
+    )
+
+
+def _are_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value))

@@ -1,0 +1,448 @@
+"""Whom the broker still has to tell that a group was put elsewhere in a queue.
+
+The progress of each group in each queue: the next offset to consume.
+
+Source: ConsumerOffsetManager.java, 5.3.
+"""
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from ogive.broker.replies import Rejected
+from ogive.errors import ResponseCode
+from ogive.model import DLQ_PREFIX, RETRY_PREFIX
+from ogive.wire.bodies.configs import DataVersion
+from ogive.wire.numbers import whole_number
+
+log = logging.getLogger(__name__)
+
+
+class Asker(NamedTuple):
+    """Who asks for a group.
+
+    *client_id* is empty where no member has said yet that the connection is its own.
+    """
+
+    connection: object
+    client_id: str
+
+
+class Audience(NamedTuple):
+    """Whom a reset concerns: *members* by their client ids, and, for as long as members may be
+    away, *others* who come.
+    """
+
+    members: Collection[str] = ()
+    others: bool = False
+
+
+@dataclass(slots=True)
+class _Heard:
+    """What a connection has heard of a reset."""
+
+    # that it was given last, by an answer or as it asked for one
+    offset: int = -1
+    # a pull of it was answered with that
+    moved: bool = False
+    # it has pulled since: what it commits is new
+    knows: bool = False
+
+
+@dataclass(slots=True)
+class _Note:
+    """A reset of which not everybody has heard. What the others commit is ignored."""
+
+    # those of them that were online
+    members: frozenset[str]
+    # for so long, whoever comes with a place that was not given to it since is another
+    until: float
+    heard: WeakKeyDictionary[object, _Heard] | None = None
+
+    def heard_by(self, connection: object) -> _Heard:
+        # most of the notes after a crash are asked for by nobody
+        if self.heard is None:
+            self.heard = WeakKeyDictionary()
+        return self.heard.setdefault(connection, _Heard())
+
+
+class Resets:
+    """A reset is noted for each queue until those have heard of it who may have a place of their
+    own there: the members that were online, and for *away_s* whoever comes.
+
+    Somebody knows when it pulls from an offset that it was given since, or pulls on after it was
+    sent there.
+    """
+
+    def __init__(
+        self,
+        position: Callable[[str, str, int], int | None],
+        most: Callable[[], int],
+        away_s: float,
+        now: Callable[[], float],
+    ) -> None:
+        """*position*: of a group in a topic's queue.
+
+        *most*: how many notes, and members in them, there may be now.
+        """
+        self._position, self._most, self._away_s, self._now = position, most, away_s, now
+        # (topic, group, queue id)
+        self._notes: dict[tuple[str, str, int], _Note] = {}
+        # notes, and members in them
+        self._noted = 0
+        # of them, the least that is still to come
+        self._next_until = math.inf
+        # grows with every change
+        self.version = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._notes)
+
+    def is_untold(self, group: str, topic: str, queue_id: int, asker: Asker) -> bool:
+        """Whether the queue was reset and *asker* does not know yet: what it commits is ignored."""
+        note = self._notes.get((topic, group, queue_id))
+        if note is None or (
+            note.heard is not None
+            and (heard := note.heard.get(asker.connection)) is not None
+            and heard.knows
+        ):
+            return False
+        return asker.client_id in note.members or self._now() < note.until
+
+    def give(self, group: str, topic: str, queue_id: int, asker: Asker, offset: int) -> None:
+        """*asker* is told where the group stands, and may go on from there."""
+        if self.is_untold(group, topic, queue_id, asker):
+            self._notes[topic, group, queue_id].heard_by(asker.connection).offset = offset
+
+    def redirect(self, group: str, topic: str, queue_id: int, asker: Asker, at: int) -> int | None:
+        """Where *asker*, who pulls from *at*, has to go on instead; None where it knows, or pulls
+        on though it was told.
+        """
+        if not self.is_untold(group, topic, queue_id, asker):
+            return None
+        heard = self._notes[topic, group, queue_id].heard_by(asker.connection)
+        if heard.moved or heard.offset == at:
+            heard.knows = True
+            self._let_go(topic, group, queue_id, asker.client_id)
+            return None
+        heard.moved, heard.offset = True, self._position(group, topic, queue_id) or 0
+        return heard.offset
+
+    def hint(self, group: str, topic: str, queue_id: int, asker: Asker) -> int | None:
+        """redirect() for a pull that waited when the group was put elsewhere: it may be of a place
+        that *asker* has left, so that the next one is redirected as well.
+        """
+        if not self.is_untold(group, topic, queue_id, asker):
+            return None
+        offset = self._position(group, topic, queue_id) or 0
+        self.give(group, topic, queue_id, asker, offset)
+        return offset
+
+    def forget_old(self) -> None:
+        """Those for whoever comes, when their time is over."""
+        now = self._now()
+        if now < self._next_until:
+            return
+        for place in [
+            place for place, note in self._notes.items() if now >= note.until and not note.members
+        ]:
+            self.drop(place)
+        self._next_until = min(
+            [note.until for note in self._notes.values() if note.until > now], default=math.inf
+        )
+
+    def note(self, group: str, topic: str, queue_id: int, audience: Audience) -> None:
+        place = topic, group, queue_id
+        self.drop(place)
+        if not (audience.members or audience.others):
+            return
+        room = self._most() - self._noted
+        if room <= 0:
+            log.warning(
+                "the reset of %s on %s/%d is told to nobody: there are too many that members have "
+                "not heard of",
+                group,
+                topic,
+                queue_id,
+            )
+            return
+        # too many to know them by name
+        if len(audience.members) >= room:
+            audience = Audience(others=True)
+        until = self._now() + self._away_s if audience.others else -math.inf
+        self._notes[place] = _Note(frozenset(audience.members), until)
+        if audience.others:
+            self._next_until = min(self._next_until, until)
+        self._noted += 1 + len(audience.members)
+        self.version += 1
+
+    def _let_go(self, topic: str, group: str, queue_id: int, client_id: str) -> None:
+        """That member knows."""
+        note = self._notes[topic, group, queue_id]
+        if client_id in note.members:
+            note.members -= {client_id}
+            self._noted -= 1
+            self.version += 1
+        if not note.members and self._now() >= note.until:
+            self.drop((topic, group, queue_id))
+
+    def drop(self, place: tuple[str, str, int]) -> None:
+        note = self._notes.pop(place, None)
+        if note is not None:
+            self._noted -= 1 + len(note.members)
+            self.version += 1
+
+    def drop_group(self, group: str) -> None:
+        for place in [place for place in self._notes if place[1] == group]:
+            self.drop(place)
+
+    def table(self) -> dict[str, list[int]]:
+        """``{"topic@group": queue ids, "topic@group@client": queue ids}``: whoever comes, and each
+        member.
+        """
+        found: dict[str, list[int]] = {}
+        for (topic, group, queue), note in sorted(self._notes.items()):
+            for who in (*sorted(note.members), *([""] if self._now() < note.until else [])):
+                found.setdefault("@".join((topic, group, who)).removesuffix("@"), []).append(queue)
+        return found
+
+    def load(self, entries: Iterable[tuple[str, int]]) -> None:
+        """*entries*: keys of a table(), and one queue each."""
+        told: dict[tuple[str, str, int], set[str]] = {}
+        for key, queue in entries:
+            topic, _, rest = key.partition("@")
+            group, _, member = rest.partition("@")
+            if group:
+                told.setdefault((topic, group, queue), set()).add(member)
+        for (topic, group, queue), members in told.items():
+            self.note(group, topic, queue, Audience(members - {""}, others="" in members))
+        self.version = 0
+
+
+_MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
+
+
+class OffsetTable:
+    """group x topic x queue -> offset.
+
+    In memory; whoever owns it saves a snapshot when ``version`` has moved.
+
+    ``resets`` are what members have not heard of yet.
+    """
+
+    def __init__(
+        self, max_offsets: int, *, away_s: float = 120.0, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        # (topic, group) -> queue id -> offset
+        self._queues: dict[tuple[str, str], dict[int, int]] = {}
+        # how many of them are of a topic
+        self._topics: Counter[str] = Counter()
+        # and of a group
+        self._groups: Counter[str] = Counter()
+        self._count = 0
+        self._max = max_offsets
+        self._version = 0
+        self.resets = Resets(self.get, self._most, away_s, now)
+
+    @property
+    def version(self) -> int:
+        """Grows with every change."""
+        return self._version + self.resets.version
+
+    def _most(self) -> int:
+        # a file may hold more offsets than are allowed
+        return max(self._max, self._count)
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """None: the group has no progress there."""
+        queues = self._queues.get((topic, group))
+        return None if queues is None else queues.get(queue_id)
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take over a client's progress; it may go back. Raises Rejected when the table is full."""
+        if self._count >= self._max and self.get(group, topic, queue_id) is None:
+            raise Rejected(
+                ResponseCode.SYSTEM_BUSY,
+                f"this broker keeps {self._count} offsets already, none for {group} on "
+                f"{topic}/{queue_id}",
+            )
+        self.note(group, topic, queue_id, offset)
+
+    def note(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """commit() for the broker's own progress, and for what its file holds: neither is refused
+        when the table is full.
+        """
+        queues = self._queues.get((topic, group))
+        if queues is None:
+            queues = self._queues[topic, group] = {}
+            self._topics[topic] += 1
+            self._groups[group] += 1
+        known = queues.get(queue_id)
+        if known == offset:
+            return
+        self._count += known is None
+        queues[queue_id] = offset
+        self._version += 1
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int, audience: Audience) -> None:
+        """Put the group elsewhere.
+
+        *audience*: those who have to learn of it with their next pull.
+        """
+        self.commit(group, topic, queue_id, offset)
+        self.resets.note(group, topic, queue_id, audience)
+
+    def queues_of(self, group: str, topic: str) -> Mapping[int, int]:
+        """queue id -> offset"""
+        return self._queues.get((topic, group), {})
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics on which the group has progress."""
+        return [topic for topic, owner in self._queues if owner == group]
+
+    def topics_to_clone(self, group: str) -> list[str]:
+        """Those on which another group can be put where this one is: its retry topic and its dead
+        letters are its own.
+        """
+        return [
+            topic
+            for topic in self.topics_of(group)
+            if not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+        ]
+
+    def pairs(self) -> Iterable[tuple[str, str]]:
+        """Topic and group of all that has progress."""
+        return self._queues.keys()
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether any group has progress on the topic."""
+        return topic in self._topics
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups that have progress on the topic."""
+        return [group for name, group in self._queues if name == topic]
+
+    def remove_topic(
+        self,
+        topic: str,
+        online: Mapping[str, Audience] = MappingProxyType({}),
+        queue_ids: Collection[int] = (),
+    ) -> None:
+        """The topic is deleted.
+
+        *online*: groups, and who of them is told to begin anew in *queue_ids* should it be made
+        again.
+        """
+        if topic in self._topics:
+            self._remove([key for key in self._queues if key[0] == topic])
+        for group, audience in online.items():
+            for queue_id in queue_ids:
+                self.resets.note(group, topic, queue_id, audience)
+
+    def remove_group(self, group: str) -> None:
+        if group in self._groups:
+            self._remove([key for key in self._queues if key[1] == group])
+        self.resets.drop_group(group)
+
+    def _remove(self, keys: list[tuple[str, str]]) -> None:
+        for key in keys:
+            self._count -= len(self._queues.pop(key))
+            self._version += 1
+            for table, name in zip((self._topics, self._groups), key, strict=True):
+                table[name] -= 1
+                if not table[name]:
+                    del table[name]
+
+    def cut(self, end: Callable[[str, int], int | None]) -> int:
+        """Take progress beyond the end of its queue, ``end(topic, queue_id)``, back to it; how
+        often that was needed. None: it may stay.
+
+        After a power cut with flush=async the last messages are gone, and the next ones get their
+        offsets: they would be passed over.
+        """
+        beyond = [
+            (topic, group, queue, last)
+            for (topic, group), queues in self._queues.items()
+            for queue, at in queues.items()
+            if (last := end(topic, queue)) is not None and at > last
+        ]
+        for topic, group, queue, last in beyond:
+            self._queues[topic, group][queue] = last
+            # a member that has outlived the broker would go on from its own place
+            self.resets.note(group, topic, queue, Audience(others=True))
+        return len(beyond)
+
+    def doubt(self) -> None:
+        """Members go on from the progress here, not from their own: the last messages may be gone,
+        and others have their offsets.
+
+        Progress that is beyond the end tells that, as long as the queue has not grown past it
+        again: a member outlives its broker.
+        """
+        for (topic, group), queues in self._queues.items():
+            for queue in queues:
+                self.resets.note(group, topic, queue, Audience(others=True))
+
+    def __len__(self) -> int:
+        return self._count
+
+    # --- consumerOffset.json ----------------------------------------------------------------------
+
+    def snapshot(self) -> Callable[[], dict[str, Any]]:
+        """What makes the file's content, Apache's form: ``{"offsetTable": {"topic@group": {"0":
+        5}}}``; neither name can hold an @.
+
+        Where members have to be told something there is an ``untoldTable``, too, ``{"topic@group":
+        [0], "topic@group@client": [0]}``; Apache's broker passes over it.
+
+        The table may change while it is called, in another thread.
+        """
+        queues, version = {key: dict(queues) for key, queues in self._queues.items()}, self.version
+        untold = self.resets.table()
+        return lambda: {
+            "dataVersion": DataVersion(version).to_json(),
+            "offsetTable": {
+                f"{topic}@{group}": {str(queue): at for queue, at in table.items()}
+                for (topic, group), table in queues.items()
+            },
+            **({"untoldTable": untold} if untold else {}),
+        }
+
+    def load(self, value: Mapping[str, Any]) -> None:
+        """Take over a file's content, also of more entries than the table takes from clients; those
+        that are none are left out.
+        """
+        for key, queue, offset in _entries(value.get("offsetTable")):
+            topic, _, group = key.partition("@")
+            if group:
+                self.note(group, topic, queue, offset)
+        self.resets.load(_untold_entries(value.get("untoldTable")))
+        self._version = 0
+        if self._count > self._max:
+            log.warning(
+                "the file holds %d offsets of groups, the limit is %d: all are kept, new ones are "
+                "refused",
+                self._count,
+                self._max,
+            )
+
+
+def _entries(table: object) -> Iterator[tuple[str, int, int]]:
+    for key, queues in table.items() if isinstance(table, dict) else ():
+        for text, offset in queues.items() if isinstance(queues, dict) else ():
+            queue = whole_number(str(text))
+            if queue is not None and isinstance(offset, int) and 0 <= offset <= _MAX_OFFSET:
+                yield str(key), queue, offset
+
+
+def _untold_entries(table: object) -> Iterator[tuple[str, int]]:
+    for key, queues in table.items() if isinstance(table, dict) else ():
+        for queue in queues if isinstance(queues, list) else ():
+            if type(queue) is int and queue >= 0:
+                yield str(key), queue

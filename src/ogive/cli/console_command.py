@@ -1,0 +1,103 @@
+"""``ogive console``, and the console beside the broker of ``ogive up``."""
+
+import argparse
+import asyncio
+import signal
+from pathlib import Path
+
+from ogive.cli import connect
+from ogive.cli.logs import set_up
+from ogive.client.config import ClientConfig
+from ogive.client.credential_files import read_credentials
+from ogive.console.config import ConsoleConfig, require_extra
+from ogive.console.server import only_trusting
+from ogive.errors import ConnectError, InvalidOption, OgiveError
+from ogive.transport.tls import TlsConfig
+from ogive.wire.signing import Credentials
+
+
+async def run(options: argparse.Namespace) -> int:
+    """Serve until a signal comes."""
+    set_up(options.verbose, "text")
+    if not 0 <= options.console_port <= 65535:
+        raise InvalidOption(f"--port {options.console_port}: 0 to 65535 is needed")
+    config = await asyncio.to_thread(of_cluster, options)
+    # only after the check that its libraries are installed
+    from ogive.console.server import Console
+
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    console = Console(config)
+    try:
+        console.start()
+    except ConnectError as exc:
+        raise OgiveError(f"{exc}; --port chooses another (0: a free one)") from None
+    print(f"console {console.url}", flush=True)
+    try:
+        await stop.wait()
+    finally:
+        await asyncio.to_thread(console.stop)
+    return 0
+
+
+def of_cluster(options: argparse.Namespace) -> ConsoleConfig:
+    """For the cluster that the options, the environment or the context name.
+
+    Raises InvalidOption.
+    """
+    require_extra()
+    if bool(options.tls_cert) != bool(options.tls_key):
+        raise InvalidOption("HTTPS needs both --tls-cert and --tls-key")
+    tls = (
+        TlsConfig(cert=Path(options.tls_cert), key=Path(options.tls_key))
+        if options.tls_cert
+        else None
+    )
+    return _config(options, connect.client_config(options), connect.place(options).credentials, tls)
+
+
+def beside_broker(
+    options: argparse.Namespace, internal: Credentials | None, tls: TlsConfig | None
+) -> ConsoleConfig:
+    """For the broker of this process; its name server's address is set later.
+
+    Raises InvalidOption.
+    """
+    require_extra()
+    if tls is not None and tls.client_auth == "required":
+        raise InvalidOption(
+            "--console-port: the console has no certificate of its own to show; add "
+            "--tls-client-auth optional"
+        )
+    client = ClientConfig(
+        credentials=internal, ssl=False if tls is None else only_trusting(tls.cert)
+    )
+    return _config(
+        options,
+        client,
+        options.credentials if options.acl else None,
+        tls and TlsConfig(cert=tls.cert, key=tls.key),
+    )
+
+
+def _config(
+    options: argparse.Namespace,
+    client: ClientConfig,
+    credentials: str | None,
+    tls: TlsConfig | None,
+) -> ConsoleConfig:
+    """*credentials*: the file that is used where the options name none for the console."""
+    file = options.console_credentials or credentials
+    asked = read_credentials(file) if file else None
+    try:
+        return ConsoleConfig(
+            client=client,
+            host=options.console_host,
+            port=options.console_port,
+            name=options.console_name,
+            credentials=asked,
+            tls=tls,
+        )
+    except InvalidOption as exc:
+        raise InvalidOption(f"{exc} (--console-host IP, --console-credentials FILE)") from None

@@ -1,0 +1,437 @@
+"""``ogive group ...``: consumer groups, their members, and moving them to other offsets.
+
+``ogive lag``: how far a group is behind.
+
+``ogive check``: conditions as exit codes, for cron and monitoring.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, NoReturn, TextIO
+
+from ogive import aio
+from ogive.cli.connect import client_config
+from ogive.cli.exits import EXIT_ERROR
+from ogive.cli.lookup_commands import named_queue
+from ogive.cli.output import confirm, instant, print_changes, print_done, print_json, print_table
+from ogive.client.admin import GroupSummary, OffsetReset, QueueLag, ResetTarget
+from ogive.client.admin.records import NO_MEMBER, how_consumed
+from ogive.errors import (
+    BrokerError,
+    GroupNotExist,
+    InvalidOption,
+    NoNameServer,
+    NoRoute,
+    ProtocolError,
+    TransportError,
+)
+from ogive.harmless import harmless_text
+from ogive.model import retry_topic
+from ogive.transport.event_loop import each
+from ogive.words import counted
+
+
+async def list_groups(options: argparse.Namespace) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+
+        async def row(group: GroupSummary) -> dict[str, Any]:
+            online = await admin.members(group.name)
+            lag = sum(queue.lag for queue in await admin.lag(group.name, members=False))
+            members = 0 if online is None else len(online.connections)
+            return {
+                "group": group.name,
+                "members": members,
+                "lag": lag,
+                "max_retries": group.max_retries,
+                "enabled": group.enabled,
+            }
+
+        rows = await each(await admin.groups(system=options.all), row)
+    if options.json:
+        for one in rows:
+            print_json(one)
+    else:
+        table = [
+            (
+                r["group"],
+                r["members"],
+                r["lag"],
+                r["max_retries"],
+                "" if r["enabled"] else "disabled",
+            )
+            for r in rows
+        ]
+        print_table(("group", "members", "lag", "retries", ""), table)
+    return 0
+
+
+async def show_group(options: argparse.Namespace) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+        group = await admin.group(options.group)
+    members = [
+        {"id": m.client_id, "address": m.address, "language": m.language, "version": m.version}
+        for m in group.members
+    ]
+    if options.json:
+        print_json(
+            {
+                "group": group.name,
+                "brokers": list(group.brokers),
+                "enabled": group.enabled,
+                "broadcast": group.broadcast,
+                "orderly": group.orderly,
+                "retry_queues": group.retry_queues,
+                "max_retries": group.max_retries,
+                "members": members,
+                "subscriptions": dict(group.subscriptions),
+                "message_model": group.message_model,
+                "lag": group.lag,
+                "messages_per_s": group.messages_per_s,
+            }
+        )
+        return 0
+    state = "enabled" if group.enabled else "disabled: its members get nothing"
+    print(f"group {group.name} on {' '.join(group.brokers)}, {state}")
+    settings = {
+        "retry limit": f"{group.max_retries}, then the dead letters; the max_retries of a listener "
+        "comes before it",
+        "retry queues": group.retry_queues,
+        "broadcasting": "allowed" if group.broadcast else "not allowed",
+        "orderly": "yes, for clients of a proxy"
+        if group.orderly
+        else "no; listeners decide that for themselves",
+        "lag": f"{group.lag:,}, {group.messages_per_s:,.1f} messages/s consumed",
+    }
+    for name, value in settings.items():
+        print(f"{name:<13} {value}")
+    if not members:
+        print("no member is online")
+        return 0
+    print(f"{'members':<13} {how_consumed(group.message_model, group.consume_type)}")
+    print()
+    print_table(("topic", "subscription"), list(group.subscriptions.items()))
+    print()
+    print_table(
+        ("member", "address", "language", "version"), [tuple(member.values()) for member in members]
+    )
+    return 0
+
+
+async def create_group(options: argparse.Namespace) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+        await admin.create_group(
+            options.group, max_retries=options.max_retries, retry_queues=options.retry_queues
+        )
+    text = f"group {options.group} has {options.max_retries} retries"
+    print_done(
+        options,
+        text,
+        group=options.group,
+        max_retries=options.max_retries,
+        retry_queues=options.retry_queues,
+    )
+    return 0
+
+
+async def update_group(options: argparse.Namespace) -> int:
+    named = {
+        "max_retries": options.max_retries,
+        "retry_queues": options.retry_queues,
+        "broadcast": options.broadcast,
+        "enabled": options.enabled,
+    }
+    wanted = {name: value for name, value in named.items() if value is not None}
+    if not wanted:
+        raise InvalidOption(
+            "nothing to change: --max-retries, --retry-queues, --broadcast, --no-broadcast, "
+            "--enable or --disable is needed"
+        )
+    async with aio.Admin(client=client_config(options)) as admin:
+        changes = await admin.update_group(options.group, **wanted, dry_run=options.dry_run)
+    print_changes(changes, f"group {options.group}", as_json=options.json, dry_run=options.dry_run)
+    return 0
+
+
+async def delete_group(options: argparse.Namespace) -> int:
+    confirm(
+        f"delete group {options.group}{' and its progress' if options.offsets else ''}?",
+        yes=options.yes,
+    )
+    async with aio.Admin(client=client_config(options)) as admin:
+        await admin.delete_group(options.group, offsets=options.offsets)
+    text = f"group {options.group} is deleted; its retry and dead-letter topics stay"
+    print_done(options, text, group=options.group, deleted=True, offsets=options.offsets)
+    return 0
+
+
+async def reset_group(options: argparse.Namespace) -> int:
+    if options.queue is None:
+        if options.broker is not None:
+            raise InvalidOption("--broker says whose --queue: add --queue")
+        return await _reset(options, place(options.to))
+    if not options.to.isascii() or not options.to.isdigit():
+        raise InvalidOption(f"--to {options.to}: with --queue it is an offset, such as 1234")
+    return await _reset(options, int(options.to))
+
+
+async def skip_backlog(options: argparse.Namespace) -> int:
+    return await _reset(options, "latest")
+
+
+async def clone_group(options: argparse.Namespace) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+        await refuse_unknown(admin, options.source)
+        return await _move(
+            admin,
+            options,
+            lambda dry_run: admin.clone_offsets(
+                options.source, options.group, options.topic, dry_run=dry_run
+            ),
+        )
+
+
+async def _reset(options: argparse.Namespace, target: ResetTarget | int) -> int:
+    """*target*: a number is an offset in the queue that the options name."""
+    async with aio.Admin(client=client_config(options)) as admin:
+        to = {await named_queue(admin, options): target} if isinstance(target, int) else target
+        return await _move(
+            admin,
+            options,
+            lambda dry_run: admin.reset_offsets(options.group, options.topic, to, dry_run=dry_run),
+        )
+
+
+async def _move(
+    admin: aio.Admin,
+    options: argparse.Namespace,
+    move: Callable[[bool], Awaitable[list[OffsetReset]]],
+) -> int:
+    """*move* puts the options' group elsewhere; with True it only says what would change."""
+    agreed: list[OffsetReset] = []
+    try:
+        if options.dry_run:
+            await refuse_unknown(admin, options.group)
+        elif not options.yes:
+            agreed = await _ask(admin, options, await move(True))
+        plan = await move(options.dry_run)
+    except GroupNotExist:
+        # raises the same with the names that are similar
+        await refuse_unknown(admin, options.group)
+        raise
+    if options.json:
+        for row in plan:
+            where = {
+                "topic": row.queue.topic,
+                "broker": row.queue.broker_name,
+                "queue": row.queue.queue_id,
+            }
+            print_json(
+                where | {"before": row.before, "after": row.after, "dry_run": options.dry_run}
+            )
+        return 0
+    if plan == agreed:
+        print(f"group {options.group} is moved", flush=True)
+    else:
+        _print_plan(plan)
+    if options.dry_run:
+        print("nothing was changed; leave out --dry-run to do it", file=sys.stderr)
+    return 0
+
+
+def _print_plan(plan: list[OffsetReset], file: TextIO | None = None) -> None:
+    print_table(
+        ("broker", "queue", "before", "after", "messages"), [_row(row) for row in plan], file
+    )
+
+
+async def _ask(
+    admin: aio.Admin, options: argparse.Namespace, plan: list[OffsetReset]
+) -> list[OffsetReset]:
+    """Show the plan and ask, unless the group only gets its first position. Return what was shown.
+
+    Raises InvalidOption if the user does not agree, and where the topic is probably not the one
+    that was meant.
+    """
+    if all(row.before is None for row in plan):
+        await _ask_whether_it_is_meant(admin, options)
+    moves = [row.after - row.before for row in plan if row.before is not None]
+    skipped, repeated = sum(max(0, move) for move in moves), sum(max(0, -move) for move in moves)
+    questions = []
+    if skipped:
+        questions.append(
+            f"skip {counted(skipped, 'message')} of {options.topic} that group {options.group} has "
+            "not consumed"
+        )
+    if repeated:
+        questions.append(
+            f"deliver {counted(repeated, 'message')} of {options.topic} to group {options.group} "
+            "again"
+        )
+    if not questions:
+        return []
+    _print_plan(plan, sys.stderr if options.json else None)
+    confirm(f"{', and '.join(questions)}?", yes=False)
+    return plan
+
+
+async def _ask_whether_it_is_meant(admin: aio.Admin, options: argparse.Namespace) -> None:
+    """A position in a topic is one for good: a group that consumes others only would be behind in
+    this one for ever.
+    """
+    consumed = {row.queue.topic for row in await admin.lag(options.group, members=False)} - {
+        retry_topic(options.group)
+    }
+    if consumed and options.topic not in consumed:
+        names = " ".join(sorted(consumed))
+        confirm(
+            f"group {options.group} has never consumed {options.topic}, but {names}: give it a "
+            "position there for good?",
+            yes=False,
+        )
+
+
+def _row(row: OffsetReset) -> tuple[object, ...]:
+    if row.before is None:
+        return row.queue.broker_name, row.queue.queue_id, "none", row.after, ""
+    moved = row.after - row.before
+    words = f"{moved:,} skipped" if moved > 0 else f"{-moved:,} again" if moved else "stays"
+    return row.queue.broker_name, row.queue.queue_id, f"{row.before:,}", row.after, words
+
+
+def place(text: str) -> ResetTarget:
+    """ "earliest", "latest", or a time; one without a zone is local. Raises InvalidOption."""
+    ends: dict[str, ResetTarget] = {"earliest": "earliest", "latest": "latest"}
+    if text in ends:
+        return ends[text]
+    return instant(
+        "--to",
+        text,
+        "earliest, latest, or a time such as 2026-11-01T08:00 is expected; an offset needs --queue",
+    )
+
+
+WATCH_S = 2.0
+CLEAR = "\x1b[2J\x1b[H"
+
+
+async def show_lag(options: argparse.Namespace) -> int:
+    """1 when the group has never committed an offset, or no broker knows it."""
+    async with aio.Admin(client=client_config(options)) as admin:
+        rows = await admin.lag(options.group, options.topic)
+        if not rows:
+            await check_topic(admin, options.topic)
+        if options.watch:
+            await _watch(admin, rows, options)
+    _show(rows, options)
+    return 0 if rows else 1
+
+
+async def _watch(admin: aio.Admin, rows: list[QueueLag], options: argparse.Namespace) -> NoReturn:
+    while True:
+        if not options.json and sys.stdout.isatty():
+            print(CLEAR, end="")
+        _show(rows, options)
+        await asyncio.sleep(WATCH_S)
+        rows = await _rows_again(admin, options)
+
+
+async def _rows_again(admin: aio.Admin, options: argparse.Namespace) -> list[QueueLag]:
+    """As soon as there is an answer: a broker that restarts does not end the watching."""
+    while True:
+        try:
+            return await admin.lag(options.group, options.topic)
+        except (TransportError, NoNameServer, NoRoute) as exc:
+            print(f"ogive: {harmless_text(str(exc))}", file=sys.stderr)
+            await asyncio.sleep(WATCH_S)
+
+
+async def check_topic(admin: aio.Admin, topic: str | None) -> None:
+    """Raise TopicNotExist, which names similar topics, if the topic does not exist."""
+    if topic is not None:
+        await admin.topic(topic)
+
+
+async def refuse_unknown(admin: aio.Admin, group: str) -> None:
+    """Raise GroupNotExist if no broker has the group. If brokers list no groups, do nothing."""
+    try:
+        await admin.group(group)
+    except GroupNotExist:
+        raise
+    except (BrokerError, ProtocolError):
+        pass
+
+
+def nothing_consumed(options: argparse.Namespace) -> str:
+    of = f" of {options.topic}" if options.topic else ""
+    return f"ogive: group {options.group} has no position in any queue{of}: nothing consumed yet"
+
+
+def _show(rows: list[QueueLag], options: argparse.Namespace) -> None:
+    if not rows:
+        print(nothing_consumed(options), file=sys.stderr)
+    elif options.json:
+        for row in rows:
+            queue = row.queue
+            where = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
+            print_json(
+                where
+                | {
+                    "offset": row.consumer_offset,
+                    "max_offset": row.max_offset,
+                    "lag": row.lag,
+                    "member": row.member,
+                }
+            )
+    else:
+        table = [
+            (
+                row.queue.topic,
+                row.queue.broker_name,
+                row.queue.queue_id,
+                row.consumer_offset,
+                row.max_offset,
+                row.lag,
+                row.member,
+            )
+            for row in rows
+        ]
+        print_table(("topic", "broker", "queue", "offset", "end", "lag", "member"), table)
+        print(f"total lag {sum(row.lag for row in rows):,}", flush=True)
+
+
+EXIT_OVER: Final = 3
+
+
+async def check_lag(options: argparse.Namespace) -> int:
+    """0 within the limit, 3 above it, 1 if unknown."""
+    if options.max < 0:
+        raise InvalidOption(f"--max {options.max}: 0 or more messages are possible")
+    async with aio.Admin(client=client_config(options)) as admin:
+        rows = await admin.lag(options.group, options.topic, members=False)
+        if not rows:
+            await check_topic(admin, options.topic)
+            print(nothing_consumed(options), file=sys.stderr)
+            return EXIT_ERROR
+        gaps = await admin.lag_gaps(
+            options.group, options.topic, members=not options.without_members
+        )
+    total = sum(row.lag for row in rows)
+    over = total > options.max
+    if options.json:
+        record = {"group": options.group, "topic": options.topic, "lag": total, "max": options.max}
+        print_json(record | {"over": over, "unknown": gaps})
+    else:
+        answer = "over" if over else "unknown" if gaps else "ok"
+        least = "at least " if gaps else ""
+        print(
+            f"{answer}: group {options.group} is {least}{counted(total, 'message')} behind, "
+            f"{options.max:,} are allowed"
+        )
+        for gap in gaps:
+            accepts = "; --without-members accepts that" if gap.startswith(NO_MEMBER) else ""
+            print(f"ogive: {gap}{accepts}", file=sys.stderr)
+    if over:
+        return EXIT_OVER
+    return EXIT_ERROR if gaps else 0

@@ -1,0 +1,241 @@
+"""``ogive message``: one message by id or place, or those with a key or of a time.
+
+``ogive trace``: what happened to a message, from the traces of producers and consumers.
+
+``ogive dead-letter``: what a group could not consume, and sending it again.
+"""
+
+import argparse
+import sys
+from dataclasses import asdict
+from datetime import datetime
+from typing import Final
+
+from ogive import aio, model
+from ogive.cli.connect import client_config
+from ogive.cli.message_options import LISTED
+from ogive.cli.output import (
+    confirm,
+    instant,
+    print_done,
+    print_json,
+    print_message,
+    print_message_whole,
+    print_table,
+)
+from ogive.client.admin.message_admin import MAX_MESSAGES
+from ogive.errors import InvalidOption, OgiveError
+from ogive.model import MessageExt, MessageQueue
+from ogive.wire.trace import TraceRecord
+from ogive.words import counted
+
+_IN_BATCHES: Final = (
+    ". It keeps batches whole, and the keys of messages in them are in no index: "
+    "look by --queue and --offset, or in `ogive tail`"
+)
+
+
+async def find_message(options: argparse.Namespace) -> int:
+    """1 when nothing is found."""
+    start, end = _check(options)
+    by_time = options.id is None and options.key is None and options.offset is None
+    async with aio.Admin(client=client_config(options)) as admin:
+        found = await _find(admin, options, start, end)
+        whole = (
+            not found
+            and options.key is not None
+            and await keeps_batches_whole(admin, options.topic)
+        )
+    for number, message in enumerate(found):
+        if options.json or by_time:
+            print_message(message, as_json=options.json, with_id=True)
+            continue
+        if number:
+            print()
+        print_message_whole(message)
+    if not found:
+        wanted = [] if options.key is None else [f"with the key {options.key}"]
+        wanted += [
+            f"stored {word} {at}"
+            for word, at in (("since", options.since), ("before", options.until))
+            if at is not None
+        ]
+        raise InvalidOption(
+            f"topic {options.topic} has no message {', '.join(wanted)}".rstrip()
+            + (_IN_BATCHES if whole else "")
+        )
+    if by_time and len(found) == options.limit:
+        print(f"ogive: there may be more; --limit shows more than {options.limit}", file=sys.stderr)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> tuple[datetime | None, datetime | None]:
+    """The times between which messages are wanted.
+
+    Raises InvalidOption where the options do not go together.
+    """
+    ways = sum(value is not None for value in (options.id, options.key, options.offset))
+    timed = options.since is not None or options.until is not None
+    if ways > 1 or not (ways or timed):
+        raise InvalidOption(
+            "say which message: ID, or --topic with --key, with --queue and --offset, or with "
+            "--since and --until"
+        )
+    if options.id is None and options.topic is None:
+        raise InvalidOption(
+            "--key, --offset, --since and --until are looked up in a topic: add --topic"
+        )
+    if (options.id is not None or options.offset is not None) and (
+        timed or options.limit is not None
+    ):
+        raise InvalidOption(
+            "--since, --until and --limit choose among many messages: leave them out, or give "
+            "--topic alone, or with --key"
+        )
+    if options.limit is None:
+        options.limit = LISTED
+    start = None if options.since is None else instant("--since", options.since)
+    end = None if options.until is None else instant("--until", options.until)
+    if start is not None and end is not None and start >= end:
+        raise InvalidOption(f"--until {options.until} is not after --since {options.since}")
+    return start, end
+
+
+async def keeps_batches_whole(admin: aio.Admin, topic: str) -> bool:
+    """False also where the brokers do not say it to this user: it is for a hint."""
+    try:
+        return (await admin.topic(topic)).whole_batches
+    except OgiveError:
+        return False
+
+
+async def _find(
+    admin: aio.Admin, options: argparse.Namespace, start: datetime | None, end: datetime | None
+) -> list[MessageExt]:
+    if options.id is not None:
+        return [await admin.message(options.id, topic=options.topic)]
+    if options.offset is not None:
+        return [await admin.message_at(await named_queue(admin, options), options.offset)]
+    return await admin.messages(
+        options.topic, key=options.key, start=start, end=end, limit=options.limit
+    )
+
+
+async def named_queue(admin: aio.Admin, options: argparse.Namespace) -> MessageQueue:
+    """The one that *options* name by topic, queue and perhaps broker."""
+    brokers = [row.broker for row in (await admin.topic(options.topic)).brokers]
+    if len(brokers) > 1 and options.broker is None:
+        raise InvalidOption(
+            f"{options.topic} is on several brokers: say which with --broker ({', '.join(brokers)})"
+        )
+    return MessageQueue(options.topic, options.broker or brokers[0], options.queue)
+
+
+async def show_trace(options: argparse.Namespace) -> int:
+    """1 when nothing is found."""
+    records = await _trace(options)
+    if not records:
+        raise InvalidOption(
+            f"no trace of {options.key} was found: clients write traces only with trace=True, a "
+            "few seconds after "
+            "the event, and leave some out under heavy load; old traces are deleted like other "
+            "messages"
+        )
+    if options.json:
+        for record in records:
+            print_json(asdict(record))
+    else:
+        print_table(
+            ("time", "step", "topic", "group", "host", "cost ms", "outcome"),
+            [_line(record) for record in records],
+        )
+    return 0
+
+
+async def _trace(options: argparse.Namespace) -> list[TraceRecord]:
+    async with aio.Admin(client=client_config(options)) as admin:
+        return await admin.trace(options.key, trace_topic=options.trace_topic)
+
+
+def _line(record: TraceRecord) -> tuple[object, ...]:
+    at = model.instant(record.at_ms or 0).replace(tzinfo=None).isoformat(timespec="milliseconds")
+    outcome = record.transaction_state or {True: "ok", False: "failed", None: None}[record.success]
+    retried = f"retry {record.retries}" if record.retries else None
+    words = " ".join(word for word in (outcome, retried) if word)
+    return (
+        f"{at}Z" if record.at_ms is not None else None,
+        record.step,
+        record.topic,
+        record.group,
+        record.host,
+        record.cost_ms,
+        words,
+    )
+
+
+async def list_letters(options: argparse.Namespace) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+        letters = await _letters(admin, options, options.limit)
+    for letter in letters:
+        print_message(letter, as_json=options.json, dead_letter=True)
+    if not letters:
+        _say_none(options)
+    elif len(letters) == options.limit:
+        print(f"ogive: there may be more; --limit shows more than {options.limit}", file=sys.stderr)
+    return 0
+
+
+async def redrive(options: argparse.Namespace) -> int:
+    """1 when an id is not among the dead letters: nothing is sent then."""
+    if options.ids and options.all:
+        raise InvalidOption(
+            "--all means every dead letter, and ids only some: leave one of them out"
+        )
+    if not options.ids and not options.all:
+        raise InvalidOption(
+            "say which dead letters are sent again: their ids (`ogive dead-letter list`), or --all"
+        )
+    async with aio.Admin(client=client_config(options)) as admin:
+        # each once, however often it came back
+        letters = {letter.id: letter for letter in await _letters(admin, options, MAX_MESSAGES)}
+        missing = set(options.ids) - letters.keys()
+        if missing:
+            raise InvalidOption(
+                f"group {options.group} has no dead letter {min(missing)} (`ogive dead-letter list "
+                f"{options.group}` shows their ids)"
+            )
+        chosen = [letter for letter in letters.values() if options.all or letter.id in options.ids]
+        if options.all and chosen:
+            oldest = min(letter.stored_at for letter in chosen).date()
+            confirm(
+                f"give {counted(len(chosen), 'dead letter')}, the oldest of {oldest}, to "
+                f"{options.group} again? "
+                "It gets those that it has consumed meanwhile, too; --since TIME leaves older ones "
+                "out.",
+                yes=options.yes,
+            )
+        for letter in chosen:
+            await admin.send_again(options.group, letter)
+    if not chosen and not options.json:
+        _say_none(options)
+        return 0
+    count = "1 dead letter was" if len(chosen) == 1 else f"{len(chosen):,} dead letters were"
+    print_done(
+        options,
+        f"{count} given to {options.group} again; they stay in the list",
+        group=options.group,
+        sent=len(chosen),
+    )
+    return 0
+
+
+def _say_none(options: argparse.Namespace) -> None:
+    print(
+        f"ogive: group {options.group} has no dead letters{' since then' if options.since else ''}",
+        file=sys.stderr,
+    )
+
+
+async def _letters(admin: aio.Admin, options: argparse.Namespace, limit: int) -> list[MessageExt]:
+    since = None if options.since is None else instant("--since", options.since)
+    return await admin.dead_letters(options.group, start=since, limit=limit)

@@ -1,0 +1,265 @@
+"""``ogive send`` and ``ogive tail``."""
+
+import argparse
+import asyncio
+import os
+import stat
+import sys
+from collections.abc import Coroutine, Iterator
+from typing import Any
+
+from ogive import aio
+from ogive.cli.connect import client_config
+from ogive.cli.lookup_commands import keeps_batches_whole
+from ogive.cli.output import interruptible, print_json, print_message
+from ogive.errors import BrokerError, InvalidOption, OgiveError, ProtocolError
+from ogive.model import Message, SendResult, check_tag
+from ogive.words import counted
+
+_UNITS = ((3_600_000, "h"), (60_000, "min"))
+
+
+async def send(options: argparse.Namespace) -> int:
+    """Send standard input, or --body; print where each message was stored."""
+    if options.delay is not None and options.delay < 0:
+        raise InvalidOption(f"--delay {options.delay:g}: 0 or more seconds are possible")
+    if options.tag:
+        check_tag(options.tag)
+    properties = dict(_property(text) for text in options.properties)
+    delay_ms = await _delay_ms(options) if options.delay_level else None
+    count, heard = 0, True
+    async with aio.Producer(client=client_config(options)) as producer:
+        for body in _bodies(options):
+            if not heard:
+                raise OgiveError(
+                    f"standard output is closed: after {counted(count, 'message')} nothing more of "
+                    "the input was sent"
+                )
+            message = Message(
+                options.topic,
+                body,
+                tag=options.tag,
+                keys=tuple(options.keys),
+                properties=properties,
+                sharding_key=options.sharding_key,
+                delay_level=options.delay_level,
+                delay_s=options.delay,
+            )
+            sent = await producer.send(message)
+            count += 1
+            try:
+                _tell(sent, options, delay_ms)
+            except BrokenPipeError:
+                # as with ``| head -2``: what was not sent is no success
+                heard = False
+    return 0
+
+
+def _tell(sent: SendResult, options: argparse.Namespace, delay_ms: int | None) -> None:
+    if options.json and options.delay is not None:
+        place = {
+            "topic": sent.queue.topic,
+            "broker": sent.queue.broker_name,
+            "delay_s": options.delay,
+        }
+        print_json({"id": sent.id, "status": sent.status.name, **place})
+    elif options.json:
+        print_json(
+            {
+                "id": sent.id,
+                "status": sent.status.name,
+                **_place(sent, options.delay_level, delay_ms),
+            }
+        )
+    elif options.delay is not None:
+        print(
+            f"{sent.queue.topic} on {sent.queue.broker_name} in {options.delay:g} s id {sent.id}",
+            flush=True,
+        )
+    elif options.delay_level:
+        when = "later" if delay_ms is None else f"in {_duration(delay_ms)}"
+        print(
+            f"{sent.queue.topic} on {sent.queue.broker_name} {when} (delay level "
+            f"{options.delay_level}) id {sent.id}",
+            flush=True,
+        )
+    else:
+        print(f"{sent.queue} offset {sent.queue_offset} id {sent.id}", flush=True)
+
+
+async def _delay_ms(options: argparse.Namespace) -> int | None:
+    """What the level means at the topic's brokers; None where they do not tell.
+
+    Raises InvalidOption for a level that they do not have.
+
+    A broker takes a level that is too high for its highest: hours, where minutes may have been
+    meant.
+    """
+    if options.delay_level < 0:
+        raise InvalidOption(
+            f"--delay-level {options.delay_level}: 1 is the first level, 0 means at once"
+        )
+    async with aio.Admin(client=client_config(options)) as admin:
+        try:
+            levels = await admin.delay_levels(options.topic)
+        except (BrokerError, ProtocolError):
+            # settings may be secret; the message can be sent without them
+            return None
+    if options.delay_level > (count := len(levels.delays_ms)):
+        table = ", ".join(map(_duration, levels.delays_ms))
+        raise InvalidOption(
+            f"--delay-level {options.delay_level}: the broker has {count} "
+            f"level{'s' if count > 1 else ''} ({table})"
+        )
+    return levels.delay_ms(options.delay_level)
+
+
+def _place(sent: SendResult, delay_level: int, delay_ms: int | None) -> dict[str, Any]:
+    """Where a message is stored.
+
+    A delayed one has its place only when it is due: the broker's answer is a place among those that
+    wait.
+    """
+    where = {"topic": sent.queue.topic, "broker": sent.queue.broker_name}
+    if delay_level:
+        return where | {
+            "delay_level": delay_level,
+            "delay_s": None if delay_ms is None else delay_ms / 1000,
+        }
+    return where | {"queue": sent.queue.queue_id, "offset": sent.queue_offset}
+
+
+def _duration(milliseconds: int) -> str:
+    """120,000 as "2 min"."""
+    size, unit = next(
+        ((size, unit) for size, unit in _UNITS if milliseconds and milliseconds % size == 0),
+        (1000, "s"),
+    )
+    return f"{milliseconds / size:g} {unit}"
+
+
+def _bodies(options: argparse.Namespace) -> Iterator[bytes]:
+    """Raises InvalidOption where nothing was given: an empty message is one that somebody asked
+    for.
+    """
+    if options.body is not None:
+        # as it was typed, also what is no text
+        yield os.fsencode(options.body)
+        return
+    if sys.stdin is None:
+        raise InvalidOption("standard input is closed: say with --body what to send")
+    if options.lines:
+        with interruptible():
+            _say_that_it_reads("messages from the terminal, one a line")
+            line = sys.stdin.buffer.readline()
+        while line:
+            yield line.rstrip(b"\r\n")
+            with interruptible():
+                line = sys.stdin.buffer.readline()
+        return
+    with interruptible():
+        _say_that_it_reads("the body from the terminal")
+        body = sys.stdin.buffer.read()
+    if not body:
+        raise InvalidOption(
+            "standard input is empty, nothing was sent; --body '' sends an empty message"
+        )
+    yield body
+
+
+def _say_that_it_reads(what: str) -> None:
+    if sys.stdin.isatty():
+        print(
+            f"ogive: reading {what}; Ctrl-D at the start of a line ends it, Ctrl-C sends nothing "
+            "more",
+            file=sys.stderr,
+        )
+
+
+def _property(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise InvalidOption(f"--property {text}: NAME=VALUE is expected")
+    if not value:
+        raise InvalidOption(
+            f"--property {text}: the value is empty, and the protocol has no empty properties"
+        )
+    return name, value
+
+
+async def tail(options: argparse.Namespace) -> int:
+    """Print messages until Ctrl-C, or --count of them, or until the output is closed."""
+    return await _while_read(_tail(options))
+
+
+async def _while_read(work: Coroutine[Any, Any, int]) -> int:
+    """What *work* returns.
+
+    Raises BrokenPipeError as soon as the reader of standard output goes away, as with ``ogive tail
+    Orders | head``.
+
+    Writing finds that out with the next line only, and a quiet topic may never have one.
+    """
+    task, gone = asyncio.ensure_future(work), False
+
+    def leave() -> None:
+        nonlocal gone
+        gone = True
+        task.cancel()
+
+    output = _pipe()
+    if output is not None:
+        # nothing is ever read there: it is the error that wakes the loop
+        asyncio.get_running_loop().add_reader(output, leave)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if gone:
+            raise BrokenPipeError from None
+        raise
+    finally:
+        if output is not None:
+            asyncio.get_running_loop().remove_reader(output)
+
+
+def _pipe() -> int | None:
+    """The descriptor of standard output, if that is a pipe."""
+    try:
+        output = sys.stdout.fileno()
+    except (OSError, ValueError):
+        # replaced by something that is no file
+        return None
+    return output if stat.S_ISFIFO(os.fstat(output).st_mode) else None
+
+
+async def _say_what_tags_do_not_find(options: argparse.Namespace) -> None:
+    async with aio.Admin(client=client_config(options)) as admin:
+        if await keeps_batches_whole(admin, options.topic):
+            text = (
+                f"{options.topic} keeps batches whole: brokers compare --tag with a batch, "
+                "which has none, and pass over its messages"
+            )
+            print(f"ogive: {text}. Leave out --tag to see them.", file=sys.stderr)
+
+
+async def _tail(options: argparse.Namespace) -> int:
+    left = options.count
+    if left is not None and left < 1:
+        raise InvalidOption(f"--count {left}: at least 1 is needed")
+    async with aio.PullConsumer(
+        client=client_config(options), tags=options.tag, start=options.start
+    ) as consumer:
+        queues = await consumer.queues(options.topic)
+        if options.tag not in (None, "*"):
+            await _say_what_tags_do_not_find(options)
+        for queue in {queue.broker_name: queue for queue in queues}.values():
+            # Who may not read hears of it here: what reads ahead tries again for ever, as the right
+            # may be given.
+            await consumer.pull(queue, await consumer.beginning_offset(queue), max_messages=1)
+        await consumer.assign(queues)
+        async for batch in consumer.batches():
+            for message in batch[:left]:
+                print_message(message, as_json=options.json)
+            if left is not None and (left := left - len(batch)) <= 0:
+                break
+    return 0

@@ -1,0 +1,314 @@
+"""``ogive pipeline NAME``: the jobs of ogive.pipelines.
+
+Progress on standard error, the summary on standard output.
+"""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import ogive
+from ogive.cli.connect import Context, client_config, is_there, place, spark_options
+from ogive.cli.output import instant, print_json
+from ogive.client.credential_files import read_credentials, trusting
+from ogive.errors import InvalidOption, NoNameServer, NoRoute
+from ogive.model import AUTO_CREATE_TOPIC, dlq_topic, validate_group
+
+EXIT_DIFFERENT: Final = 3
+
+try:
+    from ogive import pipelines
+    from ogive.pipelines.job import local, positions, writable
+    from ogive.pipelines.mirror import refuse_itself as refuse_mirror
+    from ogive.pipelines.reconcile import ARCHIVE, archived, is_archive
+    from ogive.pipelines.redrive import no_letters
+    from ogive.pipelines.replay import refuse_itself as refuse_replay
+    from ogive.spark.options import access_of
+except ModuleNotFoundError as exc:
+    raise InvalidOption(
+        f"pipelines need Spark, and {exc.name} is not installed: pip install 'ogive[spark]'"
+    ) from None
+
+
+def archive(options: argparse.Namespace) -> int:
+    to = writable("--to", options.to)
+    _refuse_others("--to", to / "_checkpoint", options.topics)
+    _ask(options, options.topics)
+    return _run(
+        options,
+        lambda spark, stop: pipelines.archive(
+            spark,
+            **_source(options),
+            topics=options.topics,
+            to=to,
+            group=options.group,
+            every_s=options.every,
+            max_rows=options.max_rows,
+            allow_loss=options.allow_loss,
+            dry_run=options.dry_run,
+            stop=stop,
+            say=_say,
+        ),
+    )
+
+
+def replay(options: argparse.Namespace) -> int:
+    since, until = (
+        None if text is None else instant(name, text)
+        for name, text in (("--since", options.since), ("--until", options.until))
+    )
+    here = _source(options)
+    target, target_security = _other(options, options.target) if options.target else here.values()
+    refuse_replay(options.source, options.to, here["name_server"], target)
+    state = writable("--state", options.state)
+    _ask(options, _topics_of(options.source))
+    if options.target:
+        _ask_target(target, target_security, options.to or AUTO_CREATE_TOPIC)
+    return _run(
+        options,
+        lambda spark, stop: pipelines.replay(
+            spark,
+            source=options.source,
+            **here,
+            target=target,
+            target_security=target_security,
+            to=options.to,
+            state=state,
+            since=since,
+            until=until,
+            where=options.where,
+            rate=options.rate,
+            dry_run=options.dry_run,
+            stop=stop,
+            say=_say,
+        ),
+    )
+
+
+def redrive(options: argparse.Namespace) -> int:
+    dry_run, state = options.dry_run or not options.yes, writable("--state", options.state)
+    try:
+        _ask(options, [dlq_topic(validate_group(options.group))])
+    except NoRoute:
+        return _show(options, no_letters(options.group, dry_run=dry_run))
+    return _run(
+        options,
+        lambda spark, stop: pipelines.redrive(
+            spark,
+            **_source(options),
+            group=options.group,
+            state=state,
+            where=options.where,
+            to=options.to,
+            dry_run=dry_run,
+            stop=stop,
+            say=_say,
+        ),
+    )
+
+
+def mirror(options: argparse.Namespace) -> int:
+    here = _source(options)
+    target, target_security = _other(options, options.target)
+    refuse_mirror(here["name_server"], target, options.prefix)
+    state = writable("--state", options.state)
+    _refuse_others("--state", state, options.topics)
+    _ask(options, options.topics)
+    _ask_target(target, target_security, options.prefix + options.topics[0])
+    return _run(
+        options,
+        lambda spark, stop: pipelines.mirror(
+            spark,
+            source=here["name_server"],
+            security=here["security"],
+            target=target,
+            target_security=target_security,
+            topics=options.topics,
+            state=state,
+            prefix=options.prefix,
+            group=options.group,
+            follow=options.follow,
+            idempotent=options.idempotent,
+            max_rows=options.max_rows,
+            allow_loss=options.allow_loss,
+            dry_run=options.dry_run,
+            stop=stop,
+            say=_say,
+        ),
+    )
+
+
+def trace_report(options: argparse.Namespace) -> int:
+    since = None if options.since is None else instant("--since", options.since)
+    page = local("--to", options.to)
+    if is_there(page) and page.is_dir():
+        raise InvalidOption(
+            f"--to {page}: that is a folder, and a file is expected, such as {page / 'traces.html'}"
+        )
+    writable("--to", page.parent)
+    try:
+        _ask(options, [options.trace_topic])
+    except NoRoute:
+        raise InvalidOption(
+            f"there are no traces: the topic {options.trace_topic} does not exist. Switch tracing "
+            "on in producers and consumers "
+            "(trace=True in their settings), or name another topic with --trace-topic"
+        ) from None
+    return _run(
+        options,
+        lambda spark, _: pipelines.trace_report(
+            spark,
+            **_source(options),
+            to=page,
+            trace_topic=options.trace_topic,
+            since=since,
+            bucket=options.bucket,
+            dry_run=options.dry_run,
+            say=_say,
+        ),
+        reads_only=True,
+    )
+
+
+def reconcile(options: argparse.Namespace) -> int:
+    """3 when the sides differ."""
+    _, other_security = _other(options, "")
+    out = None if options.out is None else writable("--out", options.out)
+    for side in (options.left, options.right):
+        topic, _, server = side.partition("@")
+        if server and not side.startswith(ARCHIVE):
+            _ask_other(side, server, other_security, topic)
+    _ask(
+        options,
+        [
+            topic
+            for side in (options.left, options.right)
+            for topic in _topics_of(side)
+            if "@" not in topic
+        ],
+    )
+    return _run(
+        options,
+        lambda spark, _: pipelines.reconcile(
+            spark,
+            left=options.left,
+            right=options.right,
+            **_source(options),
+            other_security=other_security,
+            key=options.key,
+            body=options.body,
+            where=options.where,
+            out=out,
+            dry_run=options.dry_run,
+            say=_say,
+        ),
+        reads_only=True,
+    )
+
+
+def _source(options: argparse.Namespace) -> dict[str, Any]:
+    """The keywords name_server and security.
+
+    Raises InvalidOption, also for files that cannot be used.
+    """
+    client_config(options)
+    security = spark_options(place(options))
+    return {"name_server": security.pop("nameServer"), "security": security}
+
+
+def _other(options: argparse.Namespace, name_server: str) -> tuple[str, dict[str, str]]:
+    """The name servers and the security of another cluster.
+
+    Raises InvalidOption, also for files that cannot be used.
+    """
+    if options.target_credentials:
+        read_credentials(options.target_credentials)
+    tls = (options.target_cafile, options.target_certfile, options.target_keyfile)
+    if any(tls):
+        trusting(*tls)
+    security = spark_options(Context(name_server, options.target_credentials, *tls))
+    return security.pop("nameServer"), security
+
+
+def _refuse_others(option: str, checkpoint: Path, topics: Sequence[str]) -> None:
+    """Raises InvalidOption where *checkpoint* is the progress of topics that are not among
+    *topics*.
+    """
+    others = positions(checkpoint).keys() - set(topics)
+    if others:
+        raise InvalidOption(
+            f"{option}: {checkpoint} holds the progress of {', '.join(sorted(others))}: name the "
+            "topics of the first run, or another folder"
+        )
+
+
+def _topics_of(place: str) -> list[str]:
+    """Raises InvalidOption for an archive that is not there."""
+    if place.startswith(ARCHIVE):
+        archived(place)
+        return []
+    return [place]
+
+
+def _ask(options: argparse.Namespace, topics: Sequence[str]) -> None:
+    """Whether the cluster answers and has *topics*: said at once, not when Spark has started.
+
+    Raises NoNameServer and NoRoute.
+    """
+    with ogive.Admin(client=client_config(options)) as admin:
+        for topic in topics:
+            try:
+                admin.route(topic)
+            except (InvalidOption, NoRoute):
+                if is_archive(topic):
+                    raise InvalidOption(
+                        f"{topic} is no topic, but a folder with an archive: {ARCHIVE}{topic} "
+                        "reads it"
+                    ) from None
+                raise
+
+
+def _ask_target(name_server: str, security: dict[str, str], topic: str) -> None:
+    """Whether the cluster that gets messages answers; *topic* may be a new one there.
+
+    Raises InvalidOption.
+    """
+    with contextlib.suppress(NoRoute):
+        _ask_other("--target", name_server, security, topic)
+
+
+def _ask_other(option: str, name_server: str, security: dict[str, str], topic: str) -> None:
+    """`_ask` for another cluster, which *option* names.
+
+    Raises InvalidOption where it does not answer, and NoRoute.
+    """
+    with ogive.Admin(client=access_of({**security, "nameServer": name_server}).client()) as admin:
+        try:
+            admin.route(topic)
+        except NoNameServer as exc:
+            raise InvalidOption(f"{option}: {exc}") from None
+
+
+def _run(options: argparse.Namespace, job: pipelines.Job, *, reads_only: bool = False) -> int:
+    return _show(
+        options,
+        pipelines.run(
+            job, master=options.master, memory=options.memory, say=_say, reads_only=reads_only
+        ),
+    )
+
+
+def _show(options: argparse.Namespace, summary: pipelines.Summary) -> int:
+    """The exit code."""
+    if options.json:
+        print_json(summary.as_json())
+    else:
+        print("\n".join(summary.lines()), flush=True)
+    return EXIT_DIFFERENT if summary.figures.get("same") is False else 0
+
+
+def _say(text: str) -> None:
+    print(f"ogive: {text}", file=sys.stderr, flush=True)

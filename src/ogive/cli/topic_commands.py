@@ -1,0 +1,267 @@
+"""``ogive topic ...``.
+
+``ogive topic update``: says what would change and what that means for senders and groups, then
+changes it.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ogive import aio
+from ogive.cli.connect import client_config
+from ogive.cli.output import confirm, print_changes, print_done, print_json, print_table
+from ogive.client.admin import BrokerTopic, Topic, TopicSummary
+from ogive.client.admin.records import topic_kind
+from ogive.errors import InvalidOption, NoRoute, TopicNotExist
+from ogive.words import counted
+
+
+async def list_topics(options: argparse.Namespace) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+        topics = await admin.topics(system=options.all)
+        counts = [await _messages(admin, topic) for topic in topics]
+    if options.json:
+        for topic, count in zip(topics, counts, strict=True):
+            print_json(
+                {
+                    "topic": topic.name,
+                    "queues": topic.read_queues,
+                    "messages": count,
+                    "kind": topic.kind,
+                }
+            )
+    else:
+        rows = [
+            (topic.name, topic.read_queues, count, " ".join(topic.brokers))
+            for topic, count in zip(topics, counts, strict=True)
+        ]
+        print_table(("topic", "queues", "messages", "brokers"), rows)
+    return 0
+
+
+async def _messages(admin: aio.Admin, topic: TopicSummary) -> int:
+    """How many messages the topic holds now; none where it was deleted since it was listed."""
+    try:
+        return sum(row.max_offset - row.min_offset for row in await admin.offsets(topic.name))
+    except (NoRoute, TopicNotExist):
+        return 0
+
+
+async def create_topic(options: argparse.Namespace) -> int:
+    if topic_kind(options.topic) == "system":
+        raise InvalidOption(
+            f"topic {options.topic}: the name is one of the brokers' own, which `ogive topic list` "
+            "leaves out"
+        )
+    async with aio.Admin(client=client_config(options)) as admin:
+        await admin.create_topic(
+            options.topic,
+            queues=options.queues,
+            cluster=options.cluster,
+            perm=options.perm,
+            message_type=options.message_type,
+            whole_batches=options.whole_batches,
+        )
+    whole = ", and keeps batches whole" if options.whole_batches else ""
+    of = f" of {options.cluster}" if options.cluster else ""
+    text = f"topic {options.topic} has {counted(options.queues, 'queue')} on each broker{of}{whole}"
+    print_done(options, text, topic=options.topic, queues=options.queues, cluster=options.cluster)
+    return 0
+
+
+async def show_topic(options: argparse.Namespace) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+        topic = await admin.topic(options.topic)
+        offsets = await admin.offsets(options.topic)
+    if options.json:
+        print_json(
+            {
+                "topic": topic.name,
+                "kind": topic.kind,
+                "message_type": topic.message_type,
+                "groups": list(topic.groups),
+                "brokers": [
+                    {
+                        "broker": row.broker,
+                        "cluster": row.cluster,
+                        "address": row.address,
+                        "read_queues": row.read_queues,
+                        "write_queues": row.write_queues,
+                        "perm": row.perm,
+                        "order": row.order,
+                        "attributes": dict(row.attributes),
+                    }
+                    for row in topic.brokers
+                ],
+                "queues": [
+                    {
+                        "broker": r.queue.broker_name,
+                        "queue": r.queue.queue_id,
+                        "min_offset": r.min_offset,
+                        "max_offset": r.max_offset,
+                    }
+                    for r in offsets
+                ],
+            }
+        )
+        return 0
+    whole = ", keeps batches whole" if topic.whole_batches else ""
+    print(
+        f"topic {topic.name}, "
+        f"{topic.kind}{f', {topic.message_type} messages' if topic.message_type else ''}{whole}"
+    )
+    print(f"consumed by {', '.join(topic.groups) or 'nobody yet'}")
+    print()
+    rows = [
+        (row.broker, row.address, row.cluster, row.read_queues, row.write_queues, row.perm)
+        for row in topic.brokers
+    ]
+    print_table(("broker", "address", "cluster", "read queues", "write queues", "perm"), rows)
+    print()
+    print_table(
+        ("broker", "queue", "first", "end", "messages"),
+        [
+            (
+                r.queue.broker_name,
+                r.queue.queue_id,
+                r.min_offset,
+                r.max_offset,
+                r.max_offset - r.min_offset,
+            )
+            for r in offsets
+        ],
+    )
+    return 0
+
+
+async def delete_topic(options: argparse.Namespace) -> int:
+    async with aio.Admin(client=client_config(options)) as admin:
+        try:
+            # brokers delete what is not there without a word: a misspelt name would look done
+            topic = await admin.topic(options.topic)
+        except NoRoute as exc:
+            # nobody who wants it gone is to create it
+            raise NoRoute(exc.fact) from None
+        consumed = f", consumed by {', '.join(topic.groups)}" if topic.groups else ""
+        confirm(f"delete topic {options.topic} with all its messages{consumed}?", yes=options.yes)
+        await admin.delete_topic(options.topic)
+    print_done(options, f"topic {options.topic} is deleted", topic=options.topic, deleted=True)
+    return 0
+
+
+async def update_topic(options: argparse.Namespace) -> int:
+    """Asks before messages are given up that a group has not consumed."""
+    wanted = settings(options)
+    async with aio.Admin(client=client_config(options)) as admin:
+        topic = await admin.topic(options.topic)
+        reads, writes = wanted.get("read_queues"), wanted.get("write_queues")
+        check_queues(topic.brokers, reads, writes)
+        changes = await admin.update_topic(options.topic, **wanted, dry_run=True)
+        lost = await _unread(admin, topic, reads) if reads is not None else ""
+        if changes and not options.dry_run and lost:
+            confirm(
+                f"{lost}: they will not be consumed any more. Change topic {options.topic} all the "
+                "same?",
+                yes=options.yes,
+            )
+        if not options.dry_run:
+            await admin.update_topic(options.topic, **wanted)
+    print_changes(changes, f"topic {options.topic}", as_json=options.json, dry_run=options.dry_run)
+    if options.dry_run and lost:
+        print(f"note: {lost}: they would not be consumed any more", file=sys.stderr)
+    for note in notes(topic, reads, writes):
+        print(f"note: {note}", file=sys.stderr)
+    return 0
+
+
+def settings(options: argparse.Namespace) -> dict[str, Any]:
+    """The arguments of ``Admin.update_topic``. Raises InvalidOption."""
+    if options.queues is not None and (
+        options.read_queues is not None or options.write_queues is not None
+    ):
+        raise InvalidOption("--queues is --read-queues and --write-queues in one: give it alone")
+    named = {
+        "read_queues": options.read_queues if options.queues is None else options.queues,
+        "write_queues": options.write_queues if options.queues is None else options.queues,
+        "perm": options.perm,
+        "message_type": options.message_type,
+    }
+    wanted = {name: value for name, value in named.items() if value is not None}
+    if not wanted:
+        raise InvalidOption(
+            "nothing to change: --queues, --read-queues, --write-queues, --perm or --message-type "
+            "is needed"
+        )
+    return wanted
+
+
+def check_queues(rows: Sequence[BrokerTopic], reads: int | None, writes: int | None) -> None:
+    """Raises InvalidOption if senders would fill queues that are not read."""
+    if reads is None and writes is None:
+        return
+    for row in rows:
+        to_read, to_write = reads or row.read_queues, writes or row.write_queues
+        if to_write > to_read:
+            raise InvalidOption(
+                f"{to_write} queues to write and {to_read} to read on {row.broker}: nobody would "
+                "get what is sent to the others. "
+                "--queues changes both; to have fewer, take --write-queues down first"
+            )
+
+
+def notes(topic: Topic, reads: int | None, writes: int | None) -> list[str]:
+    """What a user should know about these numbers of queues."""
+    said = []
+    if writes is not None and any(row.write_queues != writes for row in topic.brokers):
+        said.append(
+            "with another number of queues a sharding key may go to another queue, while its older "
+            "messages are not consumed yet"
+        )
+    if writes is not None and any(row.write_queues < writes for row in topic.brokers):
+        said.append("groups that run take over new queues within about a minute")
+    if (
+        writes is not None
+        and reads is None
+        and any(row.write_queues > writes for row in topic.brokers)
+    ):
+        said.append(
+            f"what the queues from {writes} on hold is still consumed. When `ogive lag GROUP` "
+            "shows nothing there: "
+            f"`ogive topic update {topic.name} --read-queues {writes}`"
+        )
+    if (
+        writes is not None
+        and reads is not None
+        and any(reads < row.read_queues and writes < row.write_queues for row in topic.brokers)
+    ):
+        said.append(
+            "senders that know the old queues are refused there for up to 30 s; --write-queues "
+            "first, --read-queues later spares them that"
+        )
+    return said
+
+
+async def _unread(admin: aio.Admin, topic: Topic, reads: int) -> str:
+    """The unread messages in queues from *reads* on, in words; empty if there are none."""
+    if all(row.read_queues <= reads for row in topic.brokers):
+        return ""
+    where = f"in the queues from {reads} on"
+    if not topic.groups:
+        held = sum(
+            r.max_offset - r.min_offset
+            for r in await admin.offsets(topic.name)
+            if r.queue.queue_id >= reads
+        )
+        return f"{counted(held, 'message')} {where}, consumed by nobody yet" if held else ""
+    behind = {
+        group: sum(
+            row.lag
+            for row in await admin.lag(group, topic.name, members=False)
+            if row.queue.queue_id >= reads
+        )
+        for group in topic.groups
+    }
+    said = ", ".join(f"{lag:,} by {group}" for group, lag in behind.items() if lag)
+    return f"messages {where} are not consumed yet ({said})" if said else ""

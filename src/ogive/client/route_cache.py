@@ -1,0 +1,268 @@
+"""The routes of the topics in use, as last told by the name servers.
+
+Source: MQClientInstance.java updateTopicRouteInfoFromNameServer, 5.3.
+
+Behaviour
+- A topic is in use from the first question about it on, also while there is no answer. A topic that
+  vanished from the name server keeps its last route: a name server that has just restarted knows no
+  topic yet.
+- Callers of one topic share one question. Neither a timeout nor a cancellation of one ends it for
+  the others.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar
+
+from ogive.client import rpc
+from ogive.client.name_servers import NameServers
+from ogive.client.routes import (
+    MASTER_ID,
+    NotWritable,
+    broker_addresses,
+    publish_queues,
+    similar_topics,
+    subscribe_queues,
+)
+from ogive.errors import IllegalStateError, NoNameServer, NoRoute, OgiveError, TopicNotExist
+from ogive.model import MessageQueue
+from ogive.wire.bodies.json_fields import PERM_WRITE
+from ogive.wire.bodies.routes import TopicRouteData
+
+log = logging.getLogger(__name__)
+
+# routes held; the one that has gone longest without an answer goes first
+MAX_TOPICS: Final = 10_000
+ADVICE_TIMEOUT_S: Final = 1.0
+
+T = TypeVar("T")
+
+
+class AskNameServer(Protocol):
+    """``ClientInstance.ask_name_server``."""
+
+    async def __call__(
+        self,
+        rpc: Callable[..., Awaitable[T]],
+        *arguments: object,
+        timeout_s: float | None = None,
+        doubted: bool = False,
+    ) -> T: ...
+
+
+class RouteTable:
+    """The routes of one client. *timeout_s* is the time of a question whose caller sets none."""
+
+    def __init__(self, name_servers: NameServers, ask: AskNameServer, timeout_s: float) -> None:
+        self._name_servers = name_servers
+        self._ask = ask
+        self._timeout_s = timeout_s
+        # topics in use, the latest answer last; None: not known yet
+        self._routes: dict[str, TopicRouteData | None] = {}
+        self._asking: dict[str, asyncio.Task[TopicRouteData]] = {}
+        # name -> id -> address, of all routes
+        self.brokers: dict[str, dict[int, str]] = {}
+        # called with the topic
+        self.on_change: list[Callable[[str], None]] = []
+
+    # --- routes -----------------------------------------------------------------------------------
+
+    async def find(self, topic: str, *, timeout_s: float | None = None) -> TopicRouteData:
+        """Where *topic* lives, from the table if it is known. Raises NoRoute, NoNameServer."""
+        return self._routes.get(topic) or await self.refresh(topic, timeout_s=timeout_s)
+
+    def known(self, topic: str) -> TopicRouteData | None:
+        """The route in the table, if the topic is in use and its route is known."""
+        return self._routes.get(topic)
+
+    async def refresh(
+        self, topic: str, *, timeout_s: float | None = None, doubted: bool = False
+    ) -> TopicRouteData:
+        """Ask a name server now.
+
+        Raises NoRoute, NoNameServer, and IllegalStateError where the client does not run.
+
+        *doubted*: a broker is not where the route says. If there are several name servers another
+        one is asked first: the last may have an old route, which it keeps for two minutes when the
+        broker has moved and cannot reach it.
+        """
+        task = self._asking.get(topic)
+        if task is None:
+            task = self._asking[topic] = asyncio.create_task(
+                self._fetch(topic, doubted), name=f"route {topic}"
+            )
+            task.add_done_callback(self._fetched(topic))
+        budget = self._timeout_s if timeout_s is None else timeout_s
+        await asyncio.wait([task], timeout=budget)
+        if not task.done():
+            reason = f": {self._name_servers.trouble}" if self._name_servers.trouble else ""
+            raise NoNameServer(
+                f"no name server answered at {self._name_servers} within {budget:.1f} s{reason}"
+            )
+        if task.cancelled():
+            raise IllegalStateError(
+                f"the client was closed while it asked for the route of {topic}"
+            )
+        return task.result()
+
+    async def refresh_all(self) -> None:
+        """Ask for every topic in use; what is wrong with one is logged. Raises NoNameServer."""
+        for topic in list(self._routes):
+            try:
+                await self.refresh(topic)
+            except NoNameServer:
+                raise
+            except OgiveError as exc:
+                log.log(
+                    logging.DEBUG if isinstance(exc, NoRoute) else logging.WARNING,
+                    "route of %s: %s",
+                    topic,
+                    exc,
+                )
+
+    async def close(self) -> None:
+        """End the questions; who waits for one gets IllegalStateError."""
+        asking = list(self._asking.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+    def _fetched(self, topic: str) -> Callable[[asyncio.Task[TopicRouteData]], None]:
+        def done(task: asyncio.Task[TopicRouteData]) -> None:
+            del self._asking[topic]
+            if not task.cancelled():
+                # perhaps nobody waits for it any more
+                task.exception()
+
+        return done
+
+    async def _fetch(self, topic: str, doubted: bool) -> TopicRouteData:
+        while len(self._routes) >= MAX_TOPICS and topic not in self._routes:
+            del self._routes[next(iter(self._routes))]
+        known = self._routes.setdefault(topic, None)
+        try:
+            route = await self._ask(rpc.get_route, topic, doubted=doubted)
+        except TopicNotExist:
+            raise await self._no_route(topic) from None
+        self._routes.pop(topic, None)
+        # behind all others: where routes disagree about a broker's address, the latest answer is
+        # right
+        self._routes[topic] = route
+        if route != known:
+            self.brokers = broker_addresses(
+                route for route in self._routes.values() if route is not None
+            )
+            if known is not None:
+                log.info(
+                    "route of %s changed: %s",
+                    topic,
+                    ", ".join(
+                        f"{row.write_queues} queues on {row.broker_name}" for row in route.queues
+                    ),
+                )
+            for callback in self.on_change:
+                callback(topic)
+        return route
+
+    async def _no_route(self, topic: str) -> NoRoute:
+        text = f'topic "{topic}" has no route on {self._name_servers}.'
+        if topic.startswith("%"):
+            return NoRoute(text)
+        try:
+            known = await self._ask(rpc.topic_list, timeout_s=ADVICE_TIMEOUT_S)
+        except OgiveError:
+            # the advice is a courtesy; the error is the missing route
+            known = []
+        if topic in known:
+            away = (
+                "the name server knows the topic, but at present no broker that holds it "
+                "(`ogive broker list` shows them)"
+            )
+            return NoRoute(f"{text[:-1]}: {away}.")
+        similar = similar_topics(topic, known)
+        hint = f" Similar topics: {', '.join(similar)}." if similar else ""
+        return NoRoute(
+            f"{text}{hint}",
+            f"Create it with `ogive topic create {topic}`; where auto-create is on, the first "
+            "message does.",
+        )
+
+    # --- queues -----------------------------------------------------------------------------------
+
+    async def publish_queues(
+        self, topic: str, *, timeout_s: float | None = None
+    ) -> tuple[MessageQueue, ...]:
+        """Queues to send to.
+
+        Raises NoRoute, also where the topic lives but nothing may be written.
+        """
+        known = self._routes.get(topic)
+        route = known or await self.refresh(topic, timeout_s=timeout_s)
+        queues = publish_queues(topic, route)
+        # its master may be back
+        if not queues and known is not None:
+            route = await self.refresh(topic, timeout_s=timeout_s)
+            queues = publish_queues(topic, route)
+        if not queues and not any(row.perm & PERM_WRITE for row in route.queues):
+            raise NotWritable(
+                f'topic "{topic}" may not be written to: no broker that holds it permits that '
+                f"(`ogive topic show {topic}`)"
+            )
+        if not queues:
+            raise NoRoute(
+                f'topic "{topic}" has a route on {self._name_servers}, but no broker that may be '
+                "written to"
+            )
+        return queues
+
+    async def subscribe_queues(
+        self, topic: str, *, timeout_s: float | None = None
+    ) -> tuple[MessageQueue, ...]:
+        """Queues to read, sorted. Raises NoRoute."""
+        return subscribe_queues(topic, await self.find(topic, timeout_s=timeout_s))
+
+    # --- brokers ----------------------------------------------------------------------------------
+
+    def broker_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str:
+        """``ip:port`` of exactly this broker. Raises NoRoute where no route in use names it."""
+        address = self.find_address(broker_name, broker_id)
+        if address is None:
+            raise NoRoute(
+                f'broker "{broker_name}" (id {broker_id}) stands in no route of '
+                f"{self._name_servers}"
+            )
+        return address
+
+    def find_address(self, broker_name: str, broker_id: int = MASTER_ID) -> str | None:
+        """The same without raising."""
+        return self.brokers.get(broker_name, {}).get(broker_id)
+
+    def readable_broker(self, broker_name: str, preferred_id: int = MASTER_ID) -> tuple[str, int]:
+        """Address and id of the broker to read from: the preferred one, else the next slave, else
+        any. Raises NoRoute.
+        """
+        addresses = self.brokers.get(broker_name)
+        if not addresses:
+            raise NoRoute(f'broker "{broker_name}" stands in no route of {self._name_servers}')
+        next_slave = preferred_id + 1 if preferred_id != MASTER_ID else preferred_id
+        broker_id = next((i for i in (preferred_id, next_slave) if i in addresses), min(addresses))
+        return addresses[broker_id], broker_id
+
+    def any_broker(self, route: TopicRouteData) -> str:
+        """A broker of the topic that knows its groups. Raises NoRoute."""
+        return self.group_brokers(route)[0]
+
+    def group_brokers(self, route: TopicRouteData) -> list[str]:
+        """The brokers of the topic that know its groups, in the route's order: the masters, or else
+        a slave of each. Raises NoRoute.
+        """
+        masters = [
+            broker.addresses[MASTER_ID] for broker in route.brokers if MASTER_ID in broker.addresses
+        ]
+        addresses = masters or [
+            broker.addresses[min(broker.addresses)] for broker in route.brokers if broker.addresses
+        ]
+        if not addresses:
+            raise NoRoute(f"the route names no broker with an address on {self._name_servers}")
+        return addresses

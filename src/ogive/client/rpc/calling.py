@@ -1,0 +1,81 @@
+"""What all calls share: header, request, check.
+
+Answers to the requests of brokers.
+
+Tables that brokers from 5.4 on send in pages, and older ones in one piece.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ogive.errors import ProtocolError, ResponseCode, broker_error
+from ogive.transport.pool import ConnectionPool
+from ogive.wire.bodies.json_fields import loads_table
+from ogive.wire.codes import Flag
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers.codec import Header, encode_header
+
+REQUEST_TIMEOUT_S: Final = 3.0  # mqClientApiTimeout
+
+
+def request(header: Header, body: bytes = b"") -> RemotingCommand:
+    """The command that carries *header*."""
+    return RemotingCommand(header.code, encode_header(header), body)
+
+
+def check(reply: RemotingCommand, address: str) -> RemotingCommand:
+    """*reply*, if it says SUCCESS; else raises the BrokerError for its code."""
+    if reply.code == ResponseCode.SUCCESS:
+        return reply
+    raise broker_error(reply.code, reply.remark, address)
+
+
+async def ask(
+    pool: ConnectionPool, address: str, header: Header, timeout_s: float, body: bytes = b""
+) -> RemotingCommand:
+    """The answer, which says SUCCESS."""
+    return check(await pool.call(address, request(header, body), timeout_s), address)
+
+
+def success(ext_fields: Mapping[str, str] | None = None, body: bytes = b"") -> RemotingCommand:
+    """An answer to a broker's request; opaque is filled in where it is sent."""
+    return RemotingCommand(ResponseCode.SUCCESS, dict(ext_fields or {}), body, flag=Flag.RESPONSE)
+
+
+def refusal(code: int, remark: str) -> RemotingCommand:
+    """An answer that says why a broker's request was not carried out."""
+    return RemotingCommand(code, {}, flag=Flag.RESPONSE, remark=remark)
+
+
+# topics or groups that a broker of 5.4 answers at a time
+PAGE: Final = 2000
+MAX_PAGED: Final = 200_000
+
+
+async def pages(
+    header: Callable[[int], Header],
+    table: str,
+    total: str,
+    pool: ConnectionPool,
+    address: str,
+    timeout_s: float,
+) -> list[tuple[str, Any]]:
+    """The rows of *table*, whose requests *header* makes from the row to begin with; *total* is the
+    field that says how many there are.
+    """
+    rows: dict[str, Any] = {}
+    seq = 0
+    while True:
+        reply = await ask(pool, address, header(seq), timeout_s)
+        page = loads_table(reply.body).get(table)
+        if not isinstance(page, dict):
+            raise ProtocolError(f"{address} answered without {table}")
+        rows |= page
+        seq += PAGE
+        if not page or seq >= _int_field(reply, total, default=len(page)) or seq >= MAX_PAGED:
+            return [(str(name), row) for name, row in rows.items()]
+
+
+def _int_field(reply: RemotingCommand, name: str, *, default: int) -> int:
+    text = reply.ext_fields.get(name, "")
+    return int(text) if text.isdecimal() else default

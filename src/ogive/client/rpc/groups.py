@@ -1,0 +1,438 @@
+"""Groups at a broker: settings, progress and members.
+
+Heartbeats, the members of groups, and their queue locks.
+
+Committed offsets of groups, and the first and last offsets of queues.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ogive.client.rpc.calling import PAGE, REQUEST_TIMEOUT_S, ask, check, pages, request
+from ogive.errors import ProtocolError, QueryNotFound
+from ogive.model import MessageQueue
+from ogive.transport.pool import ConnectionPool
+from ogive.wire.bodies.clients import Connection as ConnectionInfo
+from ogive.wire.bodies.clients import (
+    ConsumerConnection,
+    HeartbeatData,
+    LockBatchBody,
+    SubscriptionData,
+    consumer_ids_loads,
+    locked_queues_loads,
+    producer_connections_loads,
+)
+from ogive.wire.bodies.configs import SubscriptionGroupConfig
+from ogive.wire.bodies.json_fields import dumps
+from ogive.wire.bodies.running_info import ConsumerRunningInfo, queues_asked_dumps
+from ogive.wire.bodies.stats import (
+    OffsetWrapper,
+    consume_stats_loads,
+    consume_tps_loads,
+    offset_table_loads,
+)
+from ogive.wire.codes import BEYOND_THE_END
+from ogive.wire.headers.admin import CreateGroupRequest, DeleteGroupRequest, GetAllGroupsRequest
+from ogive.wire.headers.clients import (
+    CheckClientConfigRequest,
+    GetConsumerConnectionListRequest,
+    GetConsumerListRequest,
+    GetConsumerRunningInfoRequest,
+    GetConsumeStatsRequest,
+    GetProducerConnectionListRequest,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LockBatchRequest,
+    UnlockBatchRequest,
+    UnregisterClientRequest,
+)
+from ogive.wire.headers.codec import Header, decode_header
+from ogive.wire.headers.pull import (
+    GetEarliestStoreTimeRequest,
+    GetMaxOffsetRequest,
+    GetMinOffsetRequest,
+    OffsetResponse,
+    QueryConsumerOffsetRequest,
+    ResetOffsetRequest,
+    SearchOffsetRequest,
+    TimestampResponse,
+    UpdateConsumerOffsetRequest,
+)
+
+
+async def create_group(
+    pool: ConnectionPool,
+    address: str,
+    group: SubscriptionGroupConfig,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> None:
+    """Create the consumer group, or change it to *group*."""
+    await ask(pool, address, CreateGroupRequest(), timeout_s, dumps(group.to_json()))
+
+
+async def group_configs(
+    pool: ConnectionPool, address: str, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> dict[str, dict[str, Any]]:
+    """Every consumer group of a broker, as raw JSON, so that changing a group loses no field that
+    some release added.
+
+    GET_SUBSCRIPTIONGROUP_CONFIG is no alternative: Apache's brokers create the group that it asks
+    for.
+    """
+    rows = await pages(
+        lambda seq: GetAllGroupsRequest(group_seq=seq, max_group_num=PAGE, data_version=""),
+        "subscriptionGroupTable",
+        "totalGroupNum",
+        pool,
+        address,
+        timeout_s,
+    )
+    return {name: row for name, row in rows if isinstance(row, dict)}
+
+
+async def update_group(
+    pool: ConnectionPool,
+    address: str,
+    config: Mapping[str, Any],
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> None:
+    """Change the consumer group to *config*, in JSON as ``group_configs`` gave it."""
+    await ask(pool, address, CreateGroupRequest(), timeout_s, dumps(dict(config)))
+
+
+async def delete_group(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    *,
+    clean_offset: bool,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> None:
+    await ask(
+        pool,
+        address,
+        DeleteGroupRequest(group_name=group, clean_offset=clean_offset, remove_offset=clean_offset),
+        timeout_s,
+    )
+
+
+async def consume_stats(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    topic: str | None = None,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> dict[MessageQueue, OffsetWrapper]:
+    """The ends of the broker's queues and the group's offsets in them, in one topic or in all."""
+    return (await consume_stats_and_rate(pool, address, group, topic, timeout_s=timeout_s))[0]
+
+
+async def consume_stats_and_rate(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    topic: str | None = None,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> tuple[dict[MessageQueue, OffsetWrapper], float]:
+    """The same, with how many messages the group takes a second from this broker."""
+    body = (
+        await ask(
+            pool, address, GetConsumeStatsRequest(consumer_group=group, topic=topic), timeout_s
+        )
+    ).body
+    return consume_stats_loads(body), consume_tps_loads(body)
+
+
+async def consumer_connections(
+    pool: ConnectionPool, address: str, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> ConsumerConnection:
+    """The members of *group* that are connected to this broker.
+
+    Raises ConsumerNotOnline where there is none.
+    """
+    header = GetConsumerConnectionListRequest(consumer_group=group)
+    return ConsumerConnection.decode((await ask(pool, address, header, timeout_s)).body)
+
+
+async def producer_connections(
+    pool: ConnectionPool, address: str, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> list[ConnectionInfo]:
+    """The producers of *group* that are connected to this broker.
+
+    Raises BrokerInternalError where there is none.
+    """
+    header = GetProducerConnectionListRequest(producer_group=group)
+    return producer_connections_loads((await ask(pool, address, header, timeout_s)).body)
+
+
+async def consumer_running_info(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    client_id: str,
+    *,
+    stack: bool = False,
+    queues: Collection[MessageQueue] = (),
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> ConsumerRunningInfo:
+    """Return the report of a member on itself, asked for through a broker that it is connected to.
+
+    If *queues* are given, ours answer only which of these they hold or claim. Other clients ignore
+    the body.
+    """
+    header = GetConsumerRunningInfoRequest(
+        consumer_group=group, client_id=client_id, jstack_enable=stack
+    )
+    body = queues_asked_dumps(queues) if queues else b""
+    return ConsumerRunningInfo.decode((await ask(pool, address, header, timeout_s, body)).body)
+
+
+LOCK_TIMEOUT_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswer:
+    """What a broker says to a heartbeat, from 5.1 on: what it makes of fingerprints."""
+
+    supports_v2: bool | None
+    subscription_changed: bool | None
+
+
+async def heartbeat(
+    pool: ConnectionPool, address: str, data: HeartbeatData, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> HeartbeatAnswer:
+    """Tell a broker who we are."""
+    header = decode_header(
+        HeartbeatResponse,
+        (await ask(pool, address, HeartbeatRequest(), timeout_s, data.encode())).ext_fields,
+    )
+    return HeartbeatAnswer(header.supports_v2, header.subscription_changed)
+
+
+async def unregister(
+    pool: ConnectionPool,
+    address: str,
+    client_id: str,
+    *,
+    producer_group: str | None = None,
+    consumer_group: str | None = None,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> None:
+    header = UnregisterClientRequest(
+        client_id=client_id, producer_group=producer_group, consumer_group=consumer_group
+    )
+    await ask(pool, address, header, timeout_s)
+
+
+async def check_client_config(
+    pool: ConnectionPool,
+    address: str,
+    client_id: str,
+    group: str,
+    subscription: SubscriptionData,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> None:
+    """Whether the broker can filter like this.
+
+    Raises SubscriptionInvalid, and BrokerInternalError where it filters by tags only.
+    """
+    body = dumps(
+        {"clientId": client_id, "group": group, "subscriptionData": subscription.to_json()}
+    )
+    await ask(pool, address, CheckClientConfigRequest(), timeout_s, body)
+
+
+async def consumer_ids(
+    pool: ConnectionPool, address: str, group: str, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> list[str]:
+    """Client ids of the members that this broker knows.
+
+    Brokers of 4.x and 5.x answer a group without members with SYSTEM_ERROR.
+    """
+    return consumer_ids_loads(
+        (await ask(pool, address, GetConsumerListRequest(consumer_group=group), timeout_s)).body
+    )
+
+
+async def lock_queues(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    client_id: str,
+    queues: Iterable[MessageQueue],
+    *,
+    timeout_s: float = LOCK_TIMEOUT_S,
+) -> list[MessageQueue]:
+    """Lock queues of one broker for an orderly consumer, or renew the locks; returns those that are
+    locked now.
+    """
+    body = LockBatchBody(group=group, client_id=client_id, queues=tuple(queues)).encode()
+    return locked_queues_loads((await ask(pool, address, LockBatchRequest(), timeout_s, body)).body)
+
+
+async def unlock_queues(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    client_id: str,
+    queues: Iterable[MessageQueue],
+    *,
+    oneway: bool = False,
+    timeout_s: float = LOCK_TIMEOUT_S,
+) -> None:
+    command = request(
+        UnlockBatchRequest(),
+        LockBatchBody(group=group, client_id=client_id, queues=tuple(queues)).encode(),
+    )
+    if oneway:
+        await pool.send(address, command)
+    else:
+        check(await pool.call(address, command, timeout_s), address)
+
+
+async def query_consumer_offset(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    *,
+    zero_if_young: bool | None = None,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> int | None:
+    """The offset of *group* in *queue*; None only if the broker says that there is none.
+
+    Every failure raises.
+
+    A broker answers 0 for a group without an offset while the queue's first message is still in
+    memory; *zero_if_young* False asks it not to (5.x).
+    """
+    header = QueryConsumerOffsetRequest(
+        consumer_group=group,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        set_zero_if_not_found=zero_if_young,
+    )
+    try:
+        offset = await _ask_offset(pool, address, header, timeout_s)
+    except QueryNotFound:
+        return None
+    if offset < 0:
+        raise ProtocolError(
+            f"{address} says that {group} stands at {offset} in {queue}: no queue has such a place"
+        )
+    return offset
+
+
+async def update_consumer_offset(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> bool:
+    """Commit the offset of *group*.
+
+    False if the broker does not keep it, because the queue ends before it.
+
+    Differs from Java: the broker's answer is awaited.
+    """
+    header = UpdateConsumerOffsetRequest(
+        consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, commit_offset=offset
+    )
+    return (await ask(pool, address, header, timeout_s)).remark != BEYOND_THE_END
+
+
+async def max_offset(
+    pool: ConnectionPool, address: str, queue: MessageQueue, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> int:
+    """The offset that the queue's next message will get."""
+    return await _ask_offset(
+        pool, address, GetMaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id), timeout_s
+    )
+
+
+async def min_offset(
+    pool: ConnectionPool, address: str, queue: MessageQueue, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> int:
+    """The offset of the oldest message that the queue still holds."""
+    return await _ask_offset(
+        pool, address, GetMinOffsetRequest(topic=queue.topic, queue_id=queue.queue_id), timeout_s
+    )
+
+
+async def search_offset(
+    pool: ConnectionPool,
+    address: str,
+    queue: MessageQueue,
+    timestamp_ms: int,
+    *,
+    upper: bool = False,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> int:
+    """The first message stored at or after *timestamp_ms*; with *upper* the last one stored at or
+    before it.
+    """
+    boundary = "UPPER" if upper else "LOWER"
+    header = SearchOffsetRequest(
+        topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms, boundary_type=boundary
+    )
+    return await _ask_offset(pool, address, header, timeout_s)
+
+
+async def earliest_store_time(
+    pool: ConnectionPool, address: str, queue: MessageQueue, *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> int | None:
+    """When the queue's oldest message was stored, in ms; None for an empty queue."""
+    header = GetEarliestStoreTimeRequest(topic=queue.topic, queue_id=queue.queue_id)
+    answer = decode_header(
+        TimestampResponse, (await ask(pool, address, header, timeout_s)).ext_fields
+    )
+    return answer.timestamp if answer.timestamp >= 0 else None
+
+
+async def reset_offset(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    queue: MessageQueue,
+    offset: int,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> dict[MessageQueue, int]:
+    """Set the group's position in one queue at a broker of 5.x, which tells the member at its next
+    pull.
+    """
+    header = ResetOffsetRequest(
+        topic=queue.topic, group=group, timestamp=0, queue_id=queue.queue_id, offset=offset
+    )
+    return offset_table_loads((await ask(pool, address, header, timeout_s)).body)
+
+
+async def reset_offset_by_time(
+    pool: ConnectionPool,
+    address: str,
+    group: str,
+    topic: str,
+    timestamp_ms: int,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> dict[MessageQueue, int]:
+    """Set the group's position in all queues of a broker to a time (-1: the end); brokers of 4.x
+    hand it to each member (code 220).
+    """
+    header = ResetOffsetRequest(topic=topic, group=group, timestamp=timestamp_ms)
+    return offset_table_loads((await ask(pool, address, header, timeout_s)).body)
+
+
+async def _ask_offset(pool: ConnectionPool, address: str, header: Header, timeout_s: float) -> int:
+    return decode_header(
+        OffsetResponse, (await ask(pool, address, header, timeout_s)).ext_fields
+    ).offset

@@ -1,0 +1,362 @@
+"""Pulling messages, and looking them up.
+
+Sending, sending back and recalling messages, and ending transactions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ogive.client.rpc.calling import REQUEST_TIMEOUT_S, ask, request
+from ogive.errors import ProtocolError, QueryNotFound, ResponseCode, broker_error
+from ogive.model import (
+    TOOLS_GROUP,
+    MessageExt,
+    MessageQueue,
+    PullResult,
+    PullStatus,
+    RecallResult,
+    SendResult,
+    SendStatus,
+)
+from ogive.transport.pool import ConnectionPool
+from ogive.wire.codes import PullSysFlag, RequestCode, SysFlag
+from ogive.wire.compression import MAX_INFLATED_BYTES
+from ogive.wire.headers.codec import decode_header
+from ogive.wire.headers.pull import (
+    PullMessageRequest,
+    PullMessageResponse,
+    QueryMessageRequest,
+    ViewMessageRequest,
+)
+from ogive.wire.headers.send import (
+    ConsumerSendMsgBackRequest,
+    EndTransactionRequest,
+    RecallMessageRequest,
+    RecallMessageResponse,
+    SendMessageRequestV2,
+    SendMessageResponse,
+    SendReplyMessageRequestV2,
+)
+from ogive.wire.message import (
+    DamagedMessage,
+    NoRecord,
+    decode_message,
+    decode_messages,
+    decode_some,
+)
+
+# messages that a look-up by key gives (defaultQueryMaxNum)
+MAX_FOUND: Final = 32
+# how long a broker holds a pull that finds nothing (BROKER_SUSPEND_MAX_TIME_MILLIS)
+PULL_SUSPEND_S: Final = 15.0
+PULL_TIMEOUT_S: Final = 30.0  # CONSUMER_TIMEOUT_MILLIS_WHEN_SUSPEND
+
+
+@dataclass(frozen=True, slots=True)
+class RawPull:
+    """One pull's answer with its records as they came: back to back in *body*, in the commit log's
+    layout.
+    """
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    suggested_broker_id: int
+    body: bytes
+
+
+_PULLED: Final = {
+    ResponseCode.SUCCESS: PullStatus.FOUND,
+    ResponseCode.PULL_NOT_FOUND: PullStatus.NO_NEW_MSG,
+    ResponseCode.PULL_RETRY_IMMEDIATELY: PullStatus.NO_MATCHED_MSG,
+    ResponseCode.PULL_OFFSET_MOVED: PullStatus.OFFSET_ILLEGAL,
+}
+
+
+async def pull_raw(
+    pool: ConnectionPool,
+    address: str,
+    header: PullMessageRequest,
+    *,
+    timeout_s: float = PULL_TIMEOUT_S,
+) -> RawPull:
+    """A pull without decoding, for readers of whole blocks.
+
+    *timeout_s* must be longer than the time the broker may hold the request.
+    """
+    reply = await pool.call(address, request(header), timeout_s)
+    # an unknown code is no member, and gives None
+    status = _PULLED.get(reply.code)  # type: ignore[call-overload]
+    if status is None:
+        raise broker_error(reply.code, reply.remark, address)
+    answer = decode_header(PullMessageResponse, reply.ext_fields)
+    if answer.next_begin_offset < 0:
+        raise ProtocolError(
+            f"{address} says that a pull goes on at {answer.next_begin_offset}: no queue has such "
+            "a place"
+        )
+    return RawPull(
+        status,
+        answer.next_begin_offset,
+        answer.min_offset,
+        answer.max_offset,
+        answer.suggest_which_broker_id,
+        reply.body,
+    )
+
+
+async def pull_message(
+    pool: ConnectionPool,
+    address: str,
+    header: PullMessageRequest,
+    *,
+    broker_name: str,
+    timeout_s: float = PULL_TIMEOUT_S,
+) -> PullResult:
+    """A pull with its messages decoded and inflated; *broker_name* goes into their queues.
+
+    Raises DamagedMessage and NoRecord, too.
+
+    What is left of an answer behind MAX_INFLATED_BYTES comes with the next pull. Of a batch that
+    the broker keeps as one record, all messages from the asked offset on come, however few were
+    asked for. Differs from Java, whose client hands out those before the asked offset again.
+    """
+    raw = await pull_raw(pool, address, header, timeout_s=timeout_s)
+    body = raw.body if raw.status is PullStatus.FOUND else b""
+    try:
+        messages, end = decode_some(body, broker_name, max_inflated_bytes=MAX_INFLATED_BYTES)
+    except DamagedMessage as exc:
+        exc.next_offset = raw.next_offset
+        raise
+    except NoRecord as exc:
+        place = (
+            f"{address} answered a pull of {header.topic}/{broker_name}/{header.queue_id} at "
+            f"{header.queue_offset}"
+        )
+        behind = f"{len(exc.intact)} messages and then bytes" if exc.intact else "bytes"
+        raise NoRecord(f"{place} with {behind} that are no message: {exc}", exc.intact) from None
+    messages = _from(header.queue_offset, messages)
+    _check_places(messages, header, raw.next_offset, address)
+    next_offset = raw.next_offset if end == len(body) else messages[-1].queue_offset + 1
+    return PullResult(
+        raw.status,
+        next_offset,
+        raw.min_offset,
+        raw.max_offset,
+        tuple(messages),
+        raw.suggested_broker_id,
+    )
+
+
+def _from(offset: int, messages: list[MessageExt]) -> list[MessageExt]:
+    """Without what stands before *offset* in the batch that holds it: a broker sends the whole
+    record.
+    """
+    before = (
+        offset - messages[0].queue_offset
+        if messages and messages[0].sys_flag & SysFlag.INNER_BATCH
+        else 0
+    )
+    if (
+        not 0 < before < len(messages)
+        or messages[before].commitlog_offset != messages[0].commitlog_offset
+    ):
+        return messages
+    return messages[before:]
+
+
+def _check_places(
+    messages: Sequence[MessageExt], header: PullMessageRequest, end: int, address: str
+) -> None:
+    """Raises NoRecord where a record's own offset is none that can follow: no checksum covers it,
+    and a group's progress goes by it.
+    """
+    at = header.queue_offset
+    for index, message in enumerate(messages):
+        if not at <= message.queue_offset < end:
+            raise NoRecord(
+                f"{address} answered a pull of {header.topic}/{header.queue_id} at "
+                f"{header.queue_offset}, to go on at {end}, with a "
+                f"message that says it has offset {message.queue_offset}, where {at} or a later "
+                "one must come",
+                messages[:index],
+            )
+        at = message.queue_offset + 1
+
+
+async def read_messages(
+    pool: ConnectionPool,
+    address: str,
+    queue: MessageQueue,
+    offset: int,
+    count: int,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> PullResult:
+    """Up to *count* messages from *offset* on, just to look at them: without progress of any group,
+    and without waiting.
+    """
+    header = PullMessageRequest(
+        consumer_group=TOOLS_GROUP,
+        topic=queue.topic,
+        queue_id=queue.queue_id,
+        queue_offset=offset,
+        max_msg_nums=count,
+        sys_flag=PullSysFlag.SUBSCRIPTION,
+        commit_offset=0,
+        subscription="*",
+    )
+    return await pull_message(
+        pool, address, header, broker_name=queue.broker_name, timeout_s=timeout_s
+    )
+
+
+async def view_message(
+    pool: ConnectionPool,
+    address: str,
+    commitlog_offset: int,
+    topic: str | None = None,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> MessageExt:
+    """The message at a commit-log offset (see ``parse_offset_message_id``); its queue has no broker
+    name.
+    """
+    header = ViewMessageRequest(offset=commitlog_offset, topic=topic)
+    return decode_message((await ask(pool, address, header, timeout_s)).body)
+
+
+async def query_messages(
+    pool: ConnectionPool,
+    address: str,
+    topic: str,
+    key: str,
+    *,
+    begin_ms: int,
+    end_ms: int,
+    limit: int = MAX_FOUND,
+    broker_name: str = "",
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> list[MessageExt]:
+    """Messages under *key* in the broker's index, which goes by a hash: the caller looks whether
+    each really has the key.
+
+    Behind MAX_INFLATED_BYTES of inflated bodies they stay compressed.
+    """
+    header = QueryMessageRequest(
+        topic=topic, key=key, max_num=limit, begin_timestamp=begin_ms, end_timestamp=end_ms
+    )
+    try:
+        body = (await ask(pool, address, header, timeout_s)).body
+    except QueryNotFound:
+        return []
+    return decode_messages(body, broker_name)
+
+
+SEND_BACK_TIMEOUT_S: Final = 5.0
+STORED: Final[dict[int, SendStatus]] = {status.value: status for status in SendStatus}
+
+
+async def send_message(
+    pool: ConnectionPool,
+    address: str,
+    header: SendMessageRequestV2,
+    body: bytes,
+    *,
+    broker_name: str,
+    message_id: str = "",
+    batch: bool = False,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> SendResult:
+    """One try of one message, or of one batch (*body* as ``encode_batch`` makes it).
+
+    *message_id* is handed through to the result.
+
+    Raises the BrokerError where it was not stored.
+    """
+    command = request(header, body)
+    if batch:
+        command.code = RequestCode.SEND_BATCH_MESSAGE
+    reply = await pool.call(address, command, timeout_s)
+    status = STORED.get(reply.code)
+    if status is None:
+        raise broker_error(reply.code, reply.remark, address)
+    answer = decode_header(SendMessageResponse, reply.ext_fields)
+    queue = MessageQueue(header.topic, broker_name, answer.queue_id)
+    return SendResult(
+        status,
+        message_id or answer.msg_id,
+        answer.msg_id,
+        queue,
+        answer.queue_offset,
+        answer.recall_handle,
+    )
+
+
+async def recall_message(
+    pool: ConnectionPool,
+    address: str,
+    header: RecallMessageRequest,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> RecallResult:
+    """Take a message back that waits for its time."""
+    answer = decode_header(
+        RecallMessageResponse, (await ask(pool, address, header, timeout_s)).ext_fields
+    )
+    return RecallResult(answer.msg_id, answer.recalled)
+
+
+async def send_reply(
+    pool: ConnectionPool,
+    address: str,
+    header: SendReplyMessageRequestV2,
+    body: bytes,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> None:
+    """Have the broker bring a reply to the client that asked.
+
+    Raises BrokerInternalError where it cannot reach that client.
+    """
+    await ask(pool, address, header, timeout_s, body)
+
+
+async def send_back(
+    pool: ConnectionPool,
+    address: str,
+    message: MessageExt,
+    group: str,
+    *,
+    delay_level: int = 0,
+    max_reconsume_times: int | None = None,
+    timeout_s: float = SEND_BACK_TIMEOUT_S,
+) -> None:
+    """Ask for the message again, later: level 0 is the broker's choice (3 + reconsume times), below
+    0 the dead-letter topic at once.
+    """
+    header = ConsumerSendMsgBackRequest(
+        offset=message.commitlog_offset,
+        group=group,
+        delay_level=delay_level,
+        origin_msg_id=message.offset_id,
+        origin_topic=message.topic,
+        max_reconsume_times=max_reconsume_times,
+    )
+    await ask(pool, address, header, timeout_s)
+
+
+async def end_transaction(
+    pool: ConnectionPool,
+    address: str,
+    header: EndTransactionRequest,
+    *,
+    timeout_s: float = REQUEST_TIMEOUT_S,
+) -> None:
+    """Commit or roll back, and wait until that is done.
+
+    A broker does not answer the decision "unknown".
+    """
+    await ask(pool, address, header, timeout_s)

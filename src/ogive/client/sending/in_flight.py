@@ -1,0 +1,129 @@
+"""The bound on what a producer has in flight.
+
+Source: DefaultMQProducerImpl.java, backPressureForAsyncSendNum and -Size, 5.3.
+
+The end of the time that messages have.
+
+In flight alone a message needs no watch: its connection sees to that.
+"""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import Callable
+
+from ogive.client.sending.pending import Outgoing
+from ogive.errors import OgiveError, SendFailed
+from ogive.transport.deadlines import Deadlines
+
+
+class Room:
+    """Counts messages and bytes in flight; callers that find no room wait their turn, first come
+    first served.
+
+    A message larger than all room still goes, alone.
+    """
+
+    def __init__(self, max_count: int, max_bytes: int) -> None:
+        self._max_count = max_count
+        self._max_bytes = max_bytes
+        # in flight, or given to a caller who has not come back for it yet
+        self._count = self._bytes = 0
+        self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
+        self._loop = asyncio.get_running_loop()
+
+    def has(self, size: int, before: int = 0) -> bool:
+        """Return True if a message of *size* bytes may go at once, behind *before* others, without
+        passing any that wait.
+        """
+        return not self._waiting and self._fits(size, before)
+
+    def take(self, size: int) -> None:
+        self._count += 1
+        self._bytes += size
+
+    def give_back(self, size: int) -> None:
+        self._count -= 1
+        self._bytes -= size
+        if self._waiting:
+            self._let_in()
+
+    async def wait(self, size: int, timeout_s: float) -> None:
+        """Take room when it is the caller's turn.
+
+        Raises SendFailed if that takes too long; a cancelled wait takes nothing.
+        """
+        turn: asyncio.Future[None] = self._loop.create_future()
+        entry = (turn, size)
+        self._waiting.append(entry)
+        came = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                await turn
+            came = True
+        except TimeoutError:
+            raise SendFailed(
+                f"not sent: {self._count} messages of {self._bytes} bytes were in flight for "
+                f"{timeout_s:.1f} s, "
+                f"and no more are allowed (max_in_flight, max_in_flight_bytes)"
+            ) from None
+        finally:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+                self._let_in()
+            elif not came and not turn.cancelled() and turn.exception() is None:
+                # let in, and gone in the same moment
+                self.give_back(size)
+
+    def close(self, error: OgiveError) -> None:
+        """End every wait with *error*."""
+        while self._waiting:
+            turn, _ = self._waiting.popleft()
+            if not turn.done():
+                turn.set_exception(error)
+
+    def _fits(self, size: int, before: int = 0) -> bool:
+        return self._count + before < self._max_count and (
+            self._bytes + size <= self._max_bytes or self._count == 0
+        )
+
+    def _let_in(self) -> None:
+        while self._waiting and self._fits(self._waiting[0][1]):
+            turn, size = self._waiting.popleft()
+            if not turn.done():
+                self.take(size)
+                turn.set_result(None)
+
+
+class Watch:
+    """Calls *expire* with the watched messages whose deadline has come."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, expire: Callable[[list[Outgoing]], None]
+    ) -> None:
+        self._expire = expire
+        self._deadlines = Deadlines(loop, self._due)
+        self._numbers = itertools.count()
+        self._watched: dict[int, Outgoing] = {}
+
+    def add(self, outgoing: Outgoing) -> None:
+        """Harmless when repeated."""
+        if outgoing.number < 0:
+            outgoing.number = next(self._numbers)
+            self._watched[outgoing.number] = outgoing
+            self._deadlines.add(outgoing.number, outgoing.deadline)
+
+    def drop(self, outgoing: Outgoing) -> None:
+        """It goes on, or has its outcome. Harmless for one that is not watched."""
+        self._watched.pop(outgoing.number, None)
+        outgoing.number = -1
+
+    def clear(self) -> None:
+        self._deadlines.clear()
+
+    def _due(self, numbers: list[int]) -> None:
+        due = [
+            outgoing for number in numbers if (outgoing := self._watched.get(number)) is not None
+        ]
+        if due:
+            self._expire(due)

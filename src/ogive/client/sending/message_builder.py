@@ -1,0 +1,373 @@
+"""The properties of a message in their stored form: ``name \x01 value \x02`` of each, one after
+another.
+
+Checks what a caller gives a producer to send, and forms it into messages for the publisher.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from ogive.client.config import ProducerConfig
+from ogive.client.hooks import run_before
+from ogive.client.namespace import Namespace
+from ogive.client.routes import split_by_size
+from ogive.client.sending.pending import Outgoing
+from ogive.errors import InvalidOption, MessageIllegal, ResponseCode
+from ogive.model import (
+    MAX_BODY_BYTES,
+    DelayLevels,
+    Message,
+    MessageQueue,
+    PropertyName,
+    SendResult,
+    as_keys,
+    can_be_selected,
+    validate_topic,
+)
+from ogive.wire.compression import compress
+from ogive.wire.message import MAX_BATCH_MESSAGES, MAX_PROPERTIES_BYTES, java_hash
+
+
+def property_text(
+    topic: str,
+    body: bytes,
+    tag: str | None,
+    keys: tuple[str, ...],
+    sharding_key: str | None,
+    delay_level: int,
+) -> str:
+    """The stored properties of a message that has none of its own.
+
+    Raises what ``Message`` raises for the same arguments.
+
+    The same checks without making the object, because this runs for every message; anything but
+    plain text is left to ``Message``.
+    """
+    text, entries = "", 0
+    if tag is not None:
+        text, entries = f"TAGS\x01{tag}\x02", 1 if type(tag) is str and can_be_selected(tag) else -1
+    if keys:
+        try:
+            joined = " ".join(keys)
+        except TypeError:
+            # the message says which key is no text
+            joined = ""
+        text += f"KEYS\x01{joined}\x02"
+        entries += 1
+        if joined.count(" ") != len(keys) - 1 or not all(keys):
+            entries = -1
+    if sharding_key is not None:
+        text += f"__SHARDINGKEY\x01{sharding_key}\x02"
+        entries += 1 if type(sharding_key) is str else -1
+    if delay_level:
+        text += f"DELAY\x01{delay_level}\x02"
+        entries += 1
+    if (
+        text.count("\x02") != entries
+        or text.count("\x01") != entries
+        or tag == ""
+        or sharding_key == ""
+    ):
+        return message_property_text(
+            Message(
+                topic, body, tag=tag, keys=keys, sharding_key=sharding_key, delay_level=delay_level
+            )
+        )
+    return text
+
+
+def message_property_text(message: Message) -> str:
+    """The stored properties of *message*, without its unique key."""
+    properties = dict(message.properties)
+    if message.tag is not None:
+        properties[PropertyName.TAGS] = message.tag
+    if message.keys:
+        properties[PropertyName.KEYS] = " ".join(message.keys)
+    if message.sharding_key is not None:
+        properties[PropertyName.SHARDING_KEY] = message.sharding_key
+    if message.delay_level:
+        properties[PropertyName.DELAY] = str(message.delay_level)
+    if message.deliver_at is not None:
+        properties[PropertyName.TIMER_DELIVER_MS] = str(
+            round(message.deliver_at.timestamp() * 1000)
+        )
+    if message.delay_s is not None:
+        properties[PropertyName.TIMER_DELAY_MS] = str(round(message.delay_s * 1000))
+    if not message.wait_store_ok:
+        properties[PropertyName.WAIT] = "false"
+    return "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+
+
+def with_unique_key(key: str, text: str) -> bytes:
+    """All stored properties of a message.
+
+    Raises MessageIllegal where a broker would refuse them.
+    """
+    try:
+        raw = f"UNIQ_KEY\x01{key}\x02{text}".encode()
+    except UnicodeEncodeError as exc:
+        raise MessageIllegal(
+            ResponseCode.MESSAGE_ILLEGAL, f"a property cannot be written as UTF-8: {exc.reason}"
+        ) from None
+    if len(raw) > MAX_PROPERTIES_BYTES:
+        raise MessageIllegal(
+            ResponseCode.MESSAGE_ILLEGAL,
+            f"{len(raw)} bytes of properties are over the limit of {MAX_PROPERTIES_BYTES}",
+        )
+    return raw
+
+
+USUAL_LEVELS: Final = len(DelayLevels.parse().delays_ms)
+"""Delay levels that brokers have unless they are set up otherwise."""
+# fixed part and unique key
+_BATCH_ITEM_BYTES: Final = 22 + 42
+
+Ended = Callable[[Sequence[Message], Outgoing, SendResult | None, BaseException | None], None]
+"""Hears what became of messages that went together; of none, if nobody but the trace wants to
+know.
+"""
+
+
+class Intake:
+    """Forms what is sent by one producer.
+
+    *ended* hears every outcome, if there is one. May be used on any thread.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        namespace: Namespace,
+        serializer: Callable[[Any], bytes] | None,
+        ended: Ended | None,
+    ) -> None:
+        self._config = config
+        self._namespace = namespace
+        self._serializer = serializer
+        self._ended = ended
+
+    def message(
+        self,
+        topic: str | Message,
+        body: Any,
+        tag: str | None,
+        keys: str | Iterable[str],
+        properties: Mapping[str, str] | None,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
+        delay_level: int = 0,
+        deliver_at: datetime | None = None,
+        delay_s: float | None = None,
+    ) -> Outgoing:
+        """One message. Raises InvalidOption, MessageIllegal, TypeError."""
+        _check_arguments(sharding_key, queue)
+        hooks = self._config.hooks
+        message, flag, unusual_level = None, 0, 0
+        if self._serializer is not None and body is not None:
+            body = self._raw(body)
+        if (
+            isinstance(topic, str)
+            and type(body) is bytes
+            and len(body) <= MAX_BODY_BYTES
+            and not (properties or hooks)
+            and type(delay_level) is int
+            and 0 <= delay_level <= USUAL_LEVELS
+            and deliver_at is None
+            and delay_s is None
+        ):
+            text = property_text(
+                topic, body, tag, as_keys(keys) if keys != () else (), sharding_key, delay_level
+            )
+        else:
+            message = run_before(
+                hooks,
+                _as_message(
+                    topic,
+                    body,
+                    tag,
+                    keys,
+                    properties,
+                    sharding_key,
+                    delay_level,
+                    deliver_at,
+                    delay_s,
+                ),
+            )
+            topic, body, sharding_key, flag = (
+                message.topic,
+                message.body,
+                message.sharding_key,
+                message.flag,
+            )
+            text = message_property_text(message)
+            unusual_level = message.delay_level if message.delay_level > USUAL_LEVELS else 0
+        topic, queue = self.on_wire(topic, queue)
+        sys_flag = 0
+        threshold = self._config.compress_over_bytes
+        if threshold is not None and len(body) >= threshold:
+            packed, bits = compress(body, self._config.compression, self._config.compress_level)
+            if len(packed) < len(body):
+                body, sys_flag = packed, bits
+        outgoing = Outgoing(topic, body, text, sharding_key, queue, sys_flag, flag)
+        outgoing.unusual_level = unusual_level
+        if self._ended is not None:
+            outgoing.on_end = partial(self._ended, () if message is None else (message,))
+        return outgoing
+
+    def batches(
+        self,
+        topic: str,
+        messages: Iterable[Any],
+        tag: str | None,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
+    ) -> Iterator[tuple[Sequence[int], Outgoing]]:
+        """Messages in as few requests as can be; with each the places of its messages.
+
+        Raises InvalidOption, MessageIllegal, TypeError.
+
+        *tag* and *sharding_key* go to the messages that are given as bodies.
+        """
+        _check_arguments(sharding_key, queue)
+        if isinstance(messages, (bytes, bytearray, memoryview, str)):  # iterable, too
+            raise TypeError(
+                f"a batch is a list of bodies or Messages, not {type(messages).__name__}: "
+                "send_batch(topic, [body])"
+            )
+        items = [
+            run_before(
+                self._config.hooks,
+                m
+                if isinstance(m, Message)
+                else Message(topic, self._raw(m), tag=tag, sharding_key=sharding_key),
+            )
+            for m in messages
+        ]
+        wire_topic, wire_queue = self.on_wire(topic, queue)
+        for indexes in _shared(topic, items, queue, self._config.max_batch_bytes):
+            rows = [items[i] for i in indexes]
+            batch = [(m.flag, m.body, message_property_text(m)) for m in rows]
+            outgoing = Outgoing(wire_topic, b"", "", rows[0].sharding_key, wire_queue, batch=batch)
+            outgoing.size += sum(_batch_item_bytes(m) for m in rows)
+            if self._ended is not None:
+                outgoing.on_end = partial(self._ended, rows)
+            yield indexes, outgoing
+
+    def on_wire(self, topic: str, queue: MessageQueue | None) -> tuple[str, MessageQueue | None]:
+        """The names that brokers know. Raises InvalidOption, TypeError."""
+        if queue is not None and not isinstance(queue, MessageQueue):
+            raise TypeError(
+                "queue must be an ogive.MessageQueue (sent.queue, or MessageQueue('Orders', "
+                f"'broker-a', 1)), not {type(queue).__name__}"
+            )
+        if not self._namespace:
+            return validate_topic(topic), queue
+        return validate_topic(
+            self._namespace.wrap(topic)
+        ), None if queue is None else self._namespace.wrap_queue(queue)
+
+    def _raw(self, body: Any) -> bytes:
+        """*body* as bytes.
+
+        Raises what the serializer raises, and TypeError if it returns no bytes.
+        """
+        raw = body if self._serializer is None else self._serializer(body)
+        if self._serializer is not None and not isinstance(raw, bytes):
+            raise TypeError(
+                f"the serializer gave a {type(raw).__name__} for a {type(body).__name__}: bytes "
+                "are expected"
+            )
+        return raw
+
+
+def _check_arguments(sharding_key: str | None, queue: MessageQueue | None) -> None:
+    """Raises InvalidOption for what would be taken without a word, and do something else.
+
+    A Message is sent as it is: it may be a copy.
+    """
+    if sharding_key is not None and queue is not None:
+        raise InvalidOption("sharding_key and queue: only one of them can choose the queue")
+
+
+def _shared(
+    topic: str, items: Sequence[Message], queue: MessageQueue | None, max_bytes: int
+) -> Iterator[Sequence[int]]:
+    """Indexes of the messages of each request: same queue or same sharding key's hash, at most the
+    size limit, in order.
+    """
+    groups: dict[int | None, list[int]] = {}
+    for i, message in enumerate(items):
+        if message.topic != topic:
+            raise InvalidOption(f"a message for {message.topic} stands in a batch for {topic}")
+        if message.is_delayed:
+            raise InvalidOption("delayed messages cannot be sent in a batch")
+        key = (
+            None
+            if message.sharding_key is None or queue is not None
+            else java_hash(message.sharding_key)
+        )
+        groups.setdefault(key, []).append(i)
+    for group in groups.values():
+        sizes = [_batch_item_bytes(items[i]) for i in group]
+        for part in split_by_size(sizes, max_bytes, MAX_BATCH_MESSAGES):
+            yield group[part]
+
+
+def _batch_item_bytes(message: Message) -> int:
+    text = (
+        len(message_property_text(message))
+        if message.properties or message.tag or message.keys or message.sharding_key
+        else 0
+    )
+    return _BATCH_ITEM_BYTES + len(message.body) + text
+
+
+def _as_message(
+    topic: str | Message,
+    body: bytes | None,
+    tag: str | None,
+    keys: str | Iterable[str],
+    properties: Mapping[str, str] | None,
+    sharding_key: str | None,
+    delay_level: int,
+    deliver_at: datetime | None,
+    delay_s: float | None,
+) -> Message:
+    """The message that the arguments of a send describe.
+
+    Raises InvalidOption, MessageIllegal, TypeError.
+    """
+    if isinstance(topic, str):
+        if body is None:
+            raise TypeError("a body is missing: send(topic, body), or send(Message(...))")
+        return Message(
+            topic,
+            body,
+            tag=tag,
+            keys=as_keys(keys),
+            properties=properties or {},
+            sharding_key=sharding_key,
+            delay_level=delay_level,
+            deliver_at=deliver_at,
+            delay_s=delay_s,
+        )
+    if not isinstance(topic, Message):
+        raise TypeError(f"topic must be str, or a Message in its place, not {type(topic).__name__}")
+    given = (
+        body,
+        tag,
+        keys or None,
+        properties or None,
+        sharding_key,
+        delay_level or None,
+        deliver_at,
+        delay_s,
+    )
+    if any(value is not None for value in given):
+        raise InvalidOption(
+            "a Message carries its own body, tag, keys, properties, sharding key and delay: give "
+            "nothing beside it"
+        )
+    return topic

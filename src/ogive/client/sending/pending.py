@@ -1,0 +1,347 @@
+"""What a producer has on its way: messages, the queues they go to, and the connections that carry
+them. State only.
+
+What a failed attempt means for a message, and what all its attempts amount to.
+
+Pure functions.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from ogive.client.sending.frame import SendFrames
+from ogive.errors import (
+    BrokerBusy,
+    BrokerError,
+    NoNameServer,
+    OgiveError,
+    ProtocolError,
+    SendFailed,
+    SendTimeout,
+    TransportError,
+)
+from ogive.model import MessageQueue, SendResult
+from ogive.transport.connection import Connection
+from ogive.wire.command import RemotingCommand
+
+# what a message in flight holds besides its body and properties
+OVERHEAD_BYTES: Final = 512
+# a failed try counts as this slow
+FAILED_S: Final = 10.0
+
+# From this latency on a broker is avoided for so long, seconds. Source: MQFaultStrategy.java, 5.3.
+_AVOIDANCE_S: Final = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
+
+
+def avoidance_s(latency_s: float) -> float:
+    return next((pause for slow, pause in _AVOIDANCE_S if latency_s >= slow), 0.0)
+
+
+class Result(Protocol):
+    """Where an outcome goes: a future of asyncio or of concurrent.futures, or what one thread waits
+    for.
+    """
+
+    def done(self) -> bool: ...
+    def set_result(self, result: SendResult, /) -> None: ...
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+
+Answer = RemotingCommand | TransportError
+"""How a request ended: with the broker's answer, or without one."""
+
+OnEnd = Callable[["Outgoing", SendResult | None, BaseException | None], None]
+"""Hears the outcome of a message: the result, or the error. Runs on the loop; must not raise."""
+
+
+class Outgoing:
+    """One message, or one batch, from its acceptance to its outcome.
+
+    *pinned* ones must keep their order on their queue.
+    """
+
+    __slots__ = (
+        "alone",
+        "answer",
+        "batch",
+        "body",
+        "born_ms",
+        "deadline",
+        "error",
+        "finished",
+        "flag",
+        "future",
+        "key",
+        "number",
+        "on_end",
+        "on_way",
+        "once",
+        "pinned",
+        "properties",
+        "queue",
+        "result",
+        "sent_at",
+        "sharding_key",
+        "size",
+        "started",
+        "sys_flag",
+        "target",
+        "text",
+        "topic",
+        "tried",
+        "tries",
+        "unknown",
+        "unusual_level",
+    )
+
+    future: Result
+    # set on acceptance
+    key: str
+    properties: bytes
+    born_ms: int
+    # times of the loop's clock
+    started: float
+    deadline: float
+
+    def __init__(
+        self,
+        topic: str,
+        body: bytes,
+        text: str,
+        sharding_key: str | None,
+        queue: MessageQueue | None,
+        sys_flag: int = 0,
+        flag: int = 0,
+        batch: list[tuple[int, bytes, str]] | None = None,
+    ) -> None:
+        self.topic = topic
+        self.body = body
+        # the properties, without the unique key
+        self.text = text
+        self.sharding_key = sharding_key
+        # the one that the caller chose
+        self.queue = queue
+        self.sys_flag = sys_flag
+        self.flag = flag
+        # flag, body and property text of each; the body is made of them on acceptance
+        self.batch = batch
+        self.pinned = sharding_key is not None or queue is not None
+        self.size = len(body) + len(text) + OVERHEAD_BYTES
+        # A delay level that few brokers have, to be checked before it is accepted.
+        self.unusual_level = 0
+        # a try that may have been carried out is the last
+        self.once = False
+        # must not share a request with others
+        self.alone = False
+        # in a request without an answer yet
+        self.on_way = False
+        # among those whose deadline is watched
+        self.number = -1
+        self.target: Target | None = None
+        self.tries = 0
+        # the try that is under way
+        self.sent_at = 0.0
+        # stored, with a weaker guarantee than wished for
+        self.result: SendResult | None = None
+        self.finished = False
+        self.unknown = False
+        self.error: OgiveError | None = None
+        # brokers, from the first failure on
+        self.tried: set[str] | None = None
+        # called once, with the outcome
+        self.on_end: OnEnd | None = None
+        # the one that says that it is stored
+        self.answer: Answer | None = None
+
+
+class Lane:
+    """One broker's connection, and what waits for it: messages, and queues whose messages must keep
+    their order.
+    """
+
+    __slots__ = (
+        "address",
+        "avoid_until",
+        "backlog",
+        "broker_name",
+        "connection",
+        "down",
+        "merger",
+        "opening",
+        "stalled",
+    )
+
+    # takes the messages that may go to any queue
+    merger: "Sender"
+
+    def __init__(self, broker_name: str) -> None:
+        self.broker_name = broker_name
+        self.address = ""
+        self.connection: Connection | None = None
+        self.backlog: deque[Outgoing] = deque()
+        # a set that keeps its order
+        self.stalled: dict[Pump, None] = {}
+        self.opening = False
+        # why the last attempt to connect failed
+        self.down: OgiveError | None = None
+        # it was slow, or failed; only where that is watched
+        self.avoid_until = 0.0
+
+    def note(self, latency_s: float, now: float) -> None:
+        """Remember how long an answer took. What was noted before is not shortened."""
+        pause = avoidance_s(latency_s)
+        if pause:
+            self.avoid_until = max(self.avoid_until, now + pause)
+
+    def ready(self) -> Connection | None:
+        """The connection, if it is open and nothing waits to go first."""
+        connection = self.connection
+        return (
+            None
+            if connection is None or connection.closed or connection.leaving or self.backlog
+            else connection
+        )
+
+    @property
+    def wanted(self) -> bool:
+        return bool(self.backlog or self.stalled)
+
+
+class Sender(Protocol):
+    """The part of a merger that its publisher needs."""
+
+    def send(self, topic: "Topic", outgoing: Outgoing, connection: Connection) -> None: ...
+    def drop_finished(self) -> None: ...
+
+
+class Pump(Protocol):
+    """The part of an ordered queue that its lane needs."""
+
+    @property
+    def idle(self) -> bool: ...
+    def pump(self) -> None: ...
+    def drop_finished(self) -> None: ...
+    def put(self, outgoing: Outgoing) -> None: ...
+
+
+class Target:
+    """One queue to send to; *ordered* takes the messages that must keep their order."""
+
+    __slots__ = ("frames", "lane", "ordered", "queue", "sent")
+
+    def __init__(self, queue: MessageQueue, lane: Lane, frames: SendFrames, sent: int = 0) -> None:
+        self.queue = queue
+        self.lane = lane
+        self.frames = frames
+        self.ordered: Pump | None = None
+        # messages that might have gone elsewhere: batches go where the fewest went
+        self.sent = sent
+
+    @property
+    def idle(self) -> bool:
+        """Nothing that must keep its order waits here or is in flight."""
+        return self.ordered is None or self.ordered.idle
+
+
+class Topic:
+    """The queues of one topic; None until the route is known, and messages wait in *backlog*.
+
+    *left* are queues that the route does not show any more, but whose messages have no outcome yet:
+    should one come back, what is sent then must not overtake them.
+    """
+
+    __slots__ = ("backlog", "by_queue", "left", "name", "next", "resolving", "targets")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.targets: list[Target] | None = None
+        self.by_queue: dict[MessageQueue, Target] = {}
+        self.left: dict[MessageQueue, Target] = {}
+        self.backlog: deque[Outgoing] = deque()
+        # round robin begins anywhere: many producers must not begin with the same queue
+        self.next = time.monotonic_ns() & 0xFFFF
+        self.resolving = False
+
+    def take_turn(self) -> int:
+        """Whose turn it is, round robin, modulo the number of targets.
+
+        From any thread: at worst two get the same.
+        """
+        turn = self.next
+        self.next = turn + 1
+        return turn
+
+    @property
+    def all_targets(self) -> list[Target]:
+        """Those that left included."""
+        return [*self.by_queue.values(), *self.left.values()]
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits here, and nothing in flight must keep its order: the topic can be
+        forgotten and made again.
+        """
+        return not self.backlog and all(target.idle for target in self.all_targets)
+
+
+def is_refusal(error: OgiveError) -> bool:
+    """The broker does not want what the request carries, and no other one would."""
+    return isinstance(error, BrokerError) and not error.retry_other_broker
+
+
+def is_final(error: OgiveError) -> bool:
+    """No other try can end otherwise."""
+    return isinstance(error, ProtocolError) or is_refusal(error)
+
+
+def may_try_again(outgoing: Outgoing, error: OgiveError, retries: int, now: float) -> bool:
+    """Whether the message, whose last try ended with *error*, has another one.
+
+    A busy broker is asked as long as the budget lasts.
+    """
+    allowed = retries > 0 if isinstance(error, BrokerBusy) else outgoing.tries <= retries
+    return allowed and now < outgoing.deadline
+
+
+def outcome_of(outgoing: Outgoing, now: float, name_servers: object) -> OgiveError:
+    """The error that says what happened to a message that is not stored, or perhaps not; all its
+    tries together.
+    """
+    error = outgoing.error
+    if isinstance(error, ProtocolError) or (
+        outgoing.tries == 0 and isinstance(error, NoNameServer)
+    ):
+        return error
+    waited = f"within {now - outgoing.started:.1f} s"
+    tried = sorted(outgoing.tried or ())
+    tries = (
+        f"{_counted(outgoing.tries, 'try', 'tries')} on {_counted(len(tried), 'broker', 'brokers')}"
+    )
+    if outgoing.unknown:
+        return SendTimeout(
+            f"no answer from {', '.join(tried)} {waited} after {tries}: {error}. "
+            f"The message may or may not be stored: its id is {first_key(outgoing)}."
+        )
+    if outgoing.tries == 0:
+        return SendFailed(
+            f"message for {outgoing.topic} was not sent {waited}: "
+            f"{error or f'no name server answered at {name_servers}'}"
+        )
+    if isinstance(error, BrokerError) and (outgoing.tries == 1 or is_refusal(error)):
+        return error
+    failed = SendFailed(
+        f"message for {outgoing.topic} was not stored after {tries} {waited}; at last: {error}"
+    )
+    failed.__cause__ = error
+    return failed
+
+
+def first_key(outgoing: Outgoing) -> str:
+    """The message's unique key; of a batch, that of its first message."""
+    return outgoing.key.partition(",")[0]
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count} {one if count == 1 else many}"

@@ -1,0 +1,497 @@
+"""The engine under the producer: where each message goes, in which order, and what happens when an
+attempt fails.
+
+Behaviour
+- Messages that may go anywhere leave at once while little is on its way, and together beyond that,
+  see ``accumulator.py``. Messages with a sharding key or a fixed queue keep their order, see
+  ``accumulator.py``. Messages that wait for a route or a connection keep their places.
+- One time budget covers a message from its acceptance to its answer. Connecting counts as waiting,
+  not as a try: a broker that restarts is waited for, and messages that may go anywhere move to a
+  broker that can be reached.
+- A failed try is repeated on another broker's queue if there is one; a message that is bound to its
+  queue is repeated there. A broker that says it is busy is asked again, with growing pauses, as
+  long as the budget lasts (unless there are to be no retries at all).
+- A message whose fate is unknown after the last try fails with SendTimeout; one that was certainly
+  not stored with another error.
+
+Differs from Java
+- Retries on another queue carry that queue's id. A busy broker is asked again after a pause, not at
+  once.
+- The number and the bytes of messages in flight are always bounded.
+
+Everything here runs on the client's loop. There is no task per message: only failures start one.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Final
+
+from ogive.client.config import ProducerConfig
+from ogive.client.ids import UniqueKeys
+from ogive.client.instance import ClientInstance
+from ogive.client.routes import publish_queues
+from ogive.client.sending.accumulator import Merger, OrderedQueue, form
+from ogive.client.sending.answer import result_of
+from ogive.client.sending.connector import Connector
+from ogive.client.sending.delay_levels import LevelCheck
+from ogive.client.sending.destinations import Destinations, Resolver, pinned_target
+from ogive.client.sending.frame import SendFrames
+from ogive.client.sending.in_flight import Room, Watch
+from ogive.client.sending.message_builder import with_unique_key
+from ogive.client.sending.pending import (
+    FAILED_S,
+    Answer,
+    Lane,
+    Outgoing,
+    Target,
+    Topic,
+    is_final,
+    may_try_again,
+    outcome_of,
+)
+from ogive.errors import (
+    ConnectError,
+    IllegalStateError,
+    NoRoute,
+    OgiveError,
+    RequestTimeout,
+    ResponseCode,
+    SendFailed,
+)
+from ogive.model import MessageQueue, SendResult, SendStatus
+from ogive.transport.connection import Connection
+from ogive.wire.command import RemotingCommand
+
+log = logging.getLogger(__name__)
+
+RETRY_PAUSE_S: Final = 0.1
+MAX_PAUSE_S: Final = 1.0
+# beyond its deadline nobody waits for an outcome: it is lost if a second Ctrl-C stopped what the
+# first one had to end
+GRACE_S: Final = 1.0
+CLOSED_MEANWHILE: Final = "the producer was closed before the message had an outcome"
+
+
+class Publisher:
+    """Takes Outgoing messages and sees to it that each gets exactly one outcome."""
+
+    def __init__(self, client: ClientInstance, config: ProducerConfig) -> None:
+        self.client = client
+        self.config = config
+        self._loop = asyncio.get_running_loop()
+        self._keys = UniqueKeys()
+        self._room = Room(config.max_in_flight, config.max_in_flight_bytes)
+        self._watch = Watch(self._loop, self._expire)
+        self.destinations = Destinations(self._loop, self._make_lane, self._make_target)
+        self._topics = self.destinations.topics
+        self._resolver = Resolver(
+            client, config.default_topic_queues, self.destinations, self._watch, self
+        )
+        # so that messages can still go elsewhere
+        patience_s = config.send_timeout_s / 3
+        self._levels = LevelCheck(client, config.default_topic_queues)
+        self._connector = Connector(client, patience_s, self.destinations, self._watch, self)
+        # without an outcome; the loop's, and a blocking sender's for its own message (lone.py)
+        self.under_way: set[Outgoing] = set()
+        self._flushes: list[tuple[set[Outgoing], asyncio.Future[None]]] = []
+        self._closed = False
+        self.on_close: list[Callable[[], None]] = []
+        client.routes.on_change.append(self._route_changed)
+
+    def _make_lane(self, broker_name: str) -> Lane:
+        lane = Lane(broker_name)
+        lane.merger = Merger(lane, self.config, self._watch, self)
+        return lane
+
+    def _make_target(self, queue: MessageQueue, lane: Lane, sent: int) -> Target:
+        return Target(
+            queue,
+            lane,
+            SendFrames(
+                self.config.group, queue, self.config.default_topic_queues, self.client.config
+            ),
+            sent,
+        )
+
+    def _route_changed(self, name: str) -> None:
+        topic, route = self._topics.get(name), self.client.routes.known(name)
+        if topic is not None and topic.targets is not None and route is not None:
+            self.destinations.set_queues(topic, publish_queues(name, route))
+        self._connector.look_again()
+
+    # --- accepting --------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Messages accepted and without an outcome. Any thread may look."""
+        return len(self.under_way)
+
+    def has_room(self, size: int, before: int = 0) -> bool:
+        """Return True if a message of *size* bytes may be accepted at once, behind *before* others,
+        without passing any that wait.
+        """
+        return self._room.has(size, before)
+
+    async def accept(self, outgoing: Outgoing, timeout_s: float) -> None:
+        """Wait for room, then take the message.
+
+        Raises SendFailed if there is no room in time, and InvalidOption for a delay level that the
+        topic's brokers do not have. A cancelled wait sends nothing.
+        """
+        if outgoing.unusual_level:
+            timeout_s = await self._check_level(outgoing, timeout_s)
+        if self._room.has(outgoing.size):
+            self.take(outgoing, timeout_s)
+            return
+        started = self._loop.time()
+        try:
+            await self._room.wait(outgoing.size, timeout_s)
+        except BaseException as exc:
+            if outgoing.on_end is not None:
+                outgoing.on_end(outgoing, None, exc)
+            raise
+        self._begin(outgoing, timeout_s - (self._loop.time() - started))
+
+    async def _check_level(self, outgoing: Outgoing, timeout_s: float) -> float:
+        """Check the delay level, and return the time that is left."""
+        started = self._loop.time()
+        try:
+            await self._levels.check(outgoing, timeout_s)
+        except BaseException as exc:
+            if outgoing.on_end is not None:
+                outgoing.on_end(outgoing, None, exc)
+            raise
+        return max(0.0, timeout_s - (self._loop.time() - started))
+
+    def take(self, outgoing: Outgoing, timeout_s: float) -> None:
+        """Accept without asking for room. What is not raised here ends in the message's future.
+
+        Raises MessageIllegal for properties that no broker takes, IllegalStateError after the end.
+        """
+        self._room.take(outgoing.size)
+        self._begin(outgoing, timeout_s)
+
+    def _begin(self, outgoing: Outgoing, timeout_s: float) -> None:
+        try:
+            if self._closed:
+                raise IllegalStateError("the producer is closed: make a new one")
+            form(
+                outgoing, self._keys, self._loop.time(), timeout_s, whole=self.config.whole_batches
+            )
+            self.under_way.add(outgoing)
+            self.place(outgoing)
+        except BaseException as exc:
+            self._finish(outgoing, None, exc)
+            raise
+
+    def adopt(self, outgoing: Outgoing, target: Target, answer: Answer) -> None:
+        """Take over a message whose sender made the first attempt itself, and got *answer*.
+
+        See ``lone.py``.
+        """
+        self._room.take(outgoing.size)
+        # the producer was closed in between
+        if outgoing.finished:
+            return
+        self.under_way.add(outgoing)
+        try:
+            self._go_on(outgoing, target, answer)
+        except BaseException as exc:
+            self._finish(outgoing, None, exc)
+            raise
+
+    def _go_on(self, outgoing: Outgoing, target: Target, answer: Answer) -> None:
+        if isinstance(answer, RequestTimeout) and target.lane.connection is not None:
+            target.lane.connection.doubt(outgoing.sent_at)
+        if self._closed:
+            self.end(outgoing, IllegalStateError(CLOSED_MEANWHILE))
+        elif isinstance(answer, RemotingCommand) and answer.code == ResponseCode.GO_AWAY:
+            # nothing was tried: the broker ends, and tells the client's connection in its turn
+            outgoing.tries = 0
+            self.place(outgoing)
+        else:
+            result = result_of(outgoing.key, answer, target)
+            if isinstance(result, SendResult):
+                outgoing.answer = answer
+                self.stored(outgoing, target, result)
+            else:
+                self.attempt_failed(outgoing, result)
+
+    # --- placing ----------------------------------------------------------------------------------
+
+    def place(self, outgoing: Outgoing) -> None:
+        """Give the message a queue, as soon as its topic has any."""
+        topic = self._topics.get(outgoing.topic) or self.destinations.add_topic(outgoing.topic)
+        if topic.targets is None or topic.backlog:
+            self._resolver.park(topic, outgoing)
+        else:
+            self.place_in(topic, outgoing)
+
+    def place_in(self, topic: Topic, outgoing: Outgoing, avoid: Lane | None = None) -> None:
+        """Give the message one of the topic's queues, which are known, and send it if the way is
+        free.
+        """
+        if outgoing.pinned:
+            self._place_in_order(topic, outgoing)
+            return
+        outgoing.target = target = self.destinations.next_target(topic, avoid)
+        lane = target.lane
+        connection = lane.ready()
+        if connection is None:
+            self._connector.park(lane, outgoing)
+        else:
+            lane.merger.send(topic, outgoing, connection)
+
+    def _place_in_order(self, topic: Topic, outgoing: Outgoing) -> None:
+        outgoing.target = target = pinned_target(topic, outgoing)
+        if target is None:
+            self.end(outgoing, _no_such_queue(topic, outgoing))
+            return
+        # until its outcome: it may wait behind others
+        self._watch.add(outgoing)
+        if target.ordered is None:
+            target.ordered = OrderedQueue(target, self.config, self._connector, self)
+        target.ordered.put(outgoing)
+
+    def send(self, outgoing: Outgoing, connection: Connection) -> None:
+        """Send a message that needs no order to the queue that it has."""
+        assert outgoing.target is not None
+        topic = self._topics.get(outgoing.topic) or self.destinations.add_topic(outgoing.topic)
+        outgoing.target.lane.merger.send(topic, outgoing, connection)
+
+    async def send_oneway(self, outgoing: Outgoing, timeout_s: float) -> None:
+        """Hand the message to a connection, and ask for no answer.
+
+        Raises only what happens before that.
+        """
+        now_ms = int(time.time() * 1000)
+        properties = with_unique_key(self._keys.next(now_ms), outgoing.text)
+        topic = self._topics.get(outgoing.topic) or self.destinations.add_topic(outgoing.topic)
+        try:
+            async with asyncio.timeout(timeout_s):
+                if topic.targets is None:
+                    await self._resolver.find(topic, timeout_s)
+                if outgoing.unusual_level:
+                    await self._levels.check(outgoing, timeout_s)
+                target = (
+                    pinned_target(topic, outgoing)
+                    if outgoing.pinned
+                    else self.destinations.next_target(topic)
+                )
+                if target is None:
+                    raise _no_such_queue(topic, outgoing)
+                connection = await self.client.pool.get(
+                    self.client.routes.broker_address(target.queue.broker_name)
+                )
+                await connection.drain()
+        except TimeoutError:
+            raise SendFailed(
+                f"message for {outgoing.topic} was not sent within {timeout_s:.1f} s"
+            ) from None
+        opaque = connection.next_opaque()
+        connection.write(
+            target.frames.single(
+                opaque,
+                now_ms,
+                properties,
+                outgoing.body,
+                outgoing.sys_flag,
+                outgoing.flag,
+                oneway=True,
+            )
+        )
+
+    # --- after a try ------------------------------------------------------------------------------
+
+    def stored(self, outgoing: Outgoing, target: Target, result: SendResult) -> None:
+        """An attempt has stored the message."""
+        self.note_latency(target.lane, outgoing, self._loop.time())
+        if (
+            result.status is not SendStatus.SEND_OK
+            and self.config.retry_when_not_stored_ok
+            and not outgoing.once
+        ):
+            outgoing.result = result
+            self.attempt_failed(
+                outgoing, SendFailed(f"{target.lane.address} answered {result.status.name}")
+            )
+            return
+        self.succeed(outgoing, result)
+
+    def note_latency(self, lane: Lane, outgoing: Outgoing, now: float) -> None:
+        """An answer came at *now*. From any thread."""
+        if self.config.avoid_slow_brokers:
+            lane.note(now - outgoing.sent_at, now)
+
+    def note_failure(self, outgoing: Outgoing, error: OgiveError) -> bool:
+        """Remember a failed attempt; True if another one is allowed."""
+        lane = outgoing.target.lane if outgoing.target is not None else None
+        outgoing.error = error
+        outgoing.unknown = outgoing.unknown or error.outcome_unknown
+        outgoing.tried = (outgoing.tried or set()) | (
+            {f"{lane.broker_name} ({lane.address})"} if lane is not None else set()
+        )
+        if is_final(error) or (outgoing.once and error.outcome_unknown):
+            return False
+        now = self._loop.time()
+        if lane is not None and self.config.avoid_slow_brokers:
+            lane.note(FAILED_S, now)
+        return may_try_again(outgoing, error, self.config.retries, now)
+
+    def attempt_failed(self, outgoing: Outgoing, error: OgiveError) -> None:
+        """Retry a message that needs no order, or end it."""
+        if self.note_failure(outgoing, error) and not outgoing.finished:
+            self._watch.add(outgoing)
+            self.spawn(self._try_again(outgoing, error), "send again")
+        else:
+            self.fail(outgoing)
+
+    async def _try_again(self, outgoing: Outgoing, error: OgiveError) -> None:
+        """On another broker at once, on the same one after a pause."""
+        previous = outgoing.target
+        topic = self._topics.get(outgoing.topic)
+        lanes = {id(target.lane) for target in topic.targets or ()} if topic is not None else set()
+        if outgoing.tries >= len(lanes) or error.refresh_route:
+            await self.before_next_try(
+                outgoing.topic, error, max(1, outgoing.tries - len(lanes) + 1)
+            )
+        self._watch.drop(outgoing)
+        if outgoing.finished:
+            return
+        if topic is None or topic.targets is None or previous is None:
+            self.fail(outgoing)
+        else:
+            self.place_in(topic, outgoing, avoid=previous.lane)
+
+    async def before_next_try(self, topic: str, error: OgiveError, tries: int) -> None:
+        """Pause, and refresh the route where the error asks for it."""
+        if error.refresh_route:
+            try:
+                await self.client.routes.refresh(topic, doubted=isinstance(error, ConnectError))
+            except OgiveError as exc:
+                # the route that is known may still be right
+                log.debug("send again to %s: %s", topic, exc)
+        await asyncio.sleep(min(RETRY_PAUSE_S * 2 ** min(tries - 1, 4), MAX_PAUSE_S))
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        return self.client.spawn(work, name)
+
+    def _expire(self, due: list[Outgoing]) -> None:
+        """The time of these messages is up, whether they were sent or not."""
+        for outgoing in due:
+            target = outgoing.target
+            if outgoing.on_way and target is not None:
+                waited = self._loop.time() - outgoing.started
+                self.note_failure(
+                    outgoing,
+                    RequestTimeout(f"no answer from {target.lane.address} within {waited:.1f} s"),
+                )
+            elif target is not None and outgoing.error is None:
+                outgoing.error = target.lane.down or _held_up(target)
+            self.fail(outgoing)
+        self.destinations.drop_finished()
+
+    # --- the outcome ------------------------------------------------------------------------------
+
+    def succeed(self, outgoing: Outgoing, result: SendResult) -> None:
+        result = self.visible(result)
+        self._finish(outgoing, result, None)
+        if not outgoing.future.done():
+            outgoing.future.set_result(result)
+
+    def visible(self, result: SendResult) -> SendResult:
+        """With the names that users know. From any thread."""
+        if not self.client.namespace:
+            return result
+        return replace(result, queue=self.client.namespace.strip_queue(result.queue))
+
+    def fail(self, outgoing: Outgoing) -> None:
+        """End it with the result of its attempts: an error, unless one of them stored it."""
+        if outgoing.result is not None:
+            self.succeed(outgoing, outgoing.result)
+        else:
+            self.end(outgoing, outcome_of(outgoing, self._loop.time(), self.client.name_servers))
+
+    def end(self, outgoing: Outgoing, error: OgiveError) -> None:
+        self._finish(outgoing, None, error)
+        if not outgoing.future.done():
+            outgoing.future.set_exception(error)
+
+    def _finish(
+        self, outgoing: Outgoing, result: SendResult | None, error: BaseException | None
+    ) -> None:
+        """Give back what the message holds, once. Its future is its caller's to set."""
+        if outgoing.finished:
+            return
+        outgoing.finished = True
+        if outgoing.on_end is not None:
+            outgoing.on_end(outgoing, result, error)
+        if outgoing.number >= 0:
+            self._watch.drop(outgoing)
+        self.under_way.discard(outgoing)
+        self._room.give_back(outgoing.size)
+        self.settle(outgoing)
+
+    def settle(self, outgoing: Outgoing) -> None:
+        """Note that it has its outcome, for those who wait in ``flush``."""
+        for waiting, flushed in self._flushes:
+            waiting.discard(outgoing)
+            if not waiting and not flushed.done():
+                flushed.set_result(None)
+
+    async def flush(self) -> None:
+        """Wait until every message accepted so far has its outcome.
+
+        Never longer than the longest time budget among them.
+        """
+        waiting: set[Outgoing] = set()
+        entry = (waiting, self._loop.create_future())
+        # first: a sender on another thread that is done after the next line sees it, and settles
+        self._flushes.append(entry)
+        try:
+            waiting.update(self.under_way)
+            if waiting:
+                latest = max(outgoing.deadline for outgoing in waiting)
+                await asyncio.wait([entry[1]], timeout=latest - self._loop.time() + GRACE_S)
+        finally:
+            self._flushes.remove(entry)
+
+    @property
+    def is_flushing(self) -> bool:
+        """Somebody waits for outcomes. From any thread."""
+        return bool(self._flushes)
+
+    def close(self) -> None:
+        """End what is left with an error, and take nothing more."""
+        self._closed = True
+        self.client.routes.on_change.remove(self._route_changed)
+        self._connector.close()
+        self._watch.clear()
+        closed = IllegalStateError(CLOSED_MEANWHILE)
+        self._room.close(closed)
+        for outgoing in list(self.under_way):
+            self.end(outgoing, closed)
+        for callback in self.on_close:
+            callback()
+
+
+def _held_up(target: Target) -> OgiveError:
+    """Why a message for *target* has not left."""
+    if target.lane.ready() is None:
+        return ConnectError(f"no connection to {target.lane.address} yet", target.lane.address)
+    return RequestTimeout(f"messages before it on {target.queue} took all of it")
+
+
+def _no_such_queue(topic: Topic, outgoing: Outgoing) -> NoRoute:
+    last: dict[str, int] = {}
+    for queue in sorted(topic.by_queue):
+        last[queue.broker_name] = queue.queue_id
+    there = ", ".join(
+        f"{'0' if end == 0 else f'0 to {end}'} on {broker}" for broker, end in last.items()
+    )
+    return NoRoute(
+        f"queue {outgoing.queue} is none that {topic.name} may be written to; there are {there}"
+    )

@@ -1,0 +1,184 @@
+"""The cluster as a whole: name servers, brokers, the names of topics and groups."""
+
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ogive.client import rpc
+from ogive.client.admin import BrokerStatus
+from ogive.client.admin.base import master_addresses
+from ogive.client.admin.records import TopicKind, topic_kind
+from ogive.client.admin.topic_admin import broker_status
+from ogive.client.routes import MASTER_ID
+from ogive.console.queries import Asking, reason, settle
+from ogive.errors import OgiveError
+from ogive.model import is_system_group, reply_topic
+from ogive.wire.bodies.configs import SubscriptionGroupConfig
+from ogive.wire.bodies.routes import ClusterInfo, TopicRouteData
+
+# a broker's table of groups is long: it is read again only so often
+TABLES_S: Final = 5.0
+# a broker that left the name servers is shown for so long
+GONE_S: Final = 3600.0
+MAX_GONE: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class NameServer:
+    address: str
+    trouble: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupAtBrokers:
+    """A group as each broker holds it, by broker name, in JSON: of ten thousand groups a page shows
+    fifty.
+    """
+
+    name: str
+    tables: dict[str, dict[str, Any]]
+
+    def settings(self) -> list[SubscriptionGroupConfig]:
+        return [SubscriptionGroupConfig.from_json(table) for table in self.tables.values()]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownGroups:
+    """All groups in order of their names, *system* ones apart; *troubles*: brokers that did not
+    tell theirs, and why.
+    """
+
+    names: tuple[str, ...]
+    system: tuple[str, ...]
+    known: dict[str, GroupAtBrokers]
+    troubles: dict[str, str]
+
+
+class Cluster:
+    """Answers of a moment ago count as of now, see ``Asking.once``."""
+
+    def __init__(self, asking: Asking) -> None:
+        self.asking = asking
+        # with the time of the last look
+        self._seen: dict[tuple[str, int], tuple[BrokerStatus, float]] = {}
+
+    async def info(self) -> ClusterInfo:
+        return await self.asking.once(
+            "cluster", lambda: self.asking.name_server(rpc.get_cluster_info)
+        )
+
+    async def masters(self) -> dict[str, str]:
+        """Broker name to address."""
+        brokers = (await self.info()).brokers
+        return {
+            name: broker.addresses[MASTER_ID]
+            for name, broker in sorted(brokers.items())
+            if MASTER_ID in broker.addresses
+        }
+
+    async def name_servers(self) -> list[NameServer]:
+        async def ask(address: str) -> str | None:
+            try:
+                await self.asking.server(address, rpc.get_cluster_info)
+            except OgiveError as exc:
+                return reason(exc)
+            return None
+
+        async def ask_all() -> list[NameServer]:
+            told, _ = await settle(self.asking.name_servers, ask)
+            return [NameServer(address, trouble) for address, trouble in told.items()]
+
+        return await self.asking.once("name servers", ask_all)
+
+    async def brokers(self) -> list[BrokerStatus]:
+        """Those that the name servers know, and those that they have forgotten within the last
+        hour, as down.
+        """
+        rows = await self.asking.once("brokers", self._brokers)
+        now = time.time()
+        self._seen = {key: row for key, row in self._seen.items() if now - row[1] < GONE_S} | {
+            (r.name, r.broker_id): (r, now) for r in rows
+        }
+        while len(self._seen) > MAX_GONE + len(rows):
+            del self._seen[min(self._seen, key=lambda key: self._seen[key][1])]
+        listed = {(row.name, row.broker_id) for row in rows}
+        gone = [_gone(row, now - at) for key, (row, at) in self._seen.items() if key not in listed]
+        return sorted((*rows, *gone), key=lambda row: (row.cluster, row.name, row.broker_id))
+
+    async def _brokers(self) -> list[BrokerStatus]:
+        brokers = (await self.info()).brokers.values()
+        places = {
+            (b.cluster, b.broker_name, number): address
+            for b in brokers
+            for number, address in b.addresses.items()
+        }
+
+        async def figures(place: tuple[str, str, int]) -> dict[str, str]:
+            return await self.asking.server(places[place], rpc.broker_runtime_info)
+
+        told, troubles = await settle(places, figures)
+        return [
+            broker_status(name, cluster, number, address, told[cluster, name, number])
+            if (cluster, name, number) in told
+            else _down(cluster, name, number, address, reason(troubles[cluster, name, number]))
+            for (cluster, name, number), address in places.items()
+        ]
+
+    async def topics(self) -> dict[str, TopicKind]:
+        """Every topic that the name server knows, in order of their names."""
+        return await self.asking.once("topics", self._topics)
+
+    async def _topics(self) -> dict[str, TopicKind]:
+        names, info = await self.asking.name_server(rpc.topic_list), await self.info()
+        # Apache's brokers register these as topics
+        own = {*info.brokers, *info.clusters, *map(reply_topic, info.clusters)}
+        return {name: "system" if name in own else topic_kind(name) for name in sorted(names)}
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """Raises TopicNotExist."""
+        return await self.asking.once(
+            ("route", topic), lambda: self.asking.name_server(rpc.get_route, topic)
+        )
+
+    async def topic_masters(self, topic: str) -> dict[str, str]:
+        """Broker name to address. Raises TopicNotExist."""
+        return master_addresses(await self.route(topic))
+
+    async def groups(self) -> KnownGroups:
+        return await self.asking.once("groups", self._groups, TABLES_S)
+
+    async def _groups(self) -> KnownGroups:
+        masters = await self.masters()
+
+        async def table(broker: str) -> dict[str, dict[str, Any]]:
+            return await self.asking.server(masters[broker], rpc.group_configs)
+
+        tables, troubles = await settle(masters, table)
+        known: dict[str, GroupAtBrokers] = {}
+        for broker, rows in tables.items():
+            for name, config in rows.items():
+                known.setdefault(name, GroupAtBrokers(name, {})).tables[broker] = config
+        names = sorted(known)
+        return KnownGroups(
+            names=tuple(name for name in names if not is_system_group(name)),
+            system=tuple(filter(is_system_group, names)),
+            known=known,
+            troubles={broker: reason(error) for broker, error in troubles.items()},
+        )
+
+
+def _down(cluster: str, name: str, number: int, address: str, trouble: str) -> BrokerStatus:
+    return BrokerStatus(
+        name=name, cluster=cluster, broker_id=number, address=address, figures={}, trouble=trouble
+    )
+
+
+def _gone(row: BrokerStatus, seconds: float) -> BrokerStatus:
+    since = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return _down(
+        row.cluster,
+        row.name,
+        row.broker_id,
+        row.address,
+        f"no name server has known it for {since}",
+    )

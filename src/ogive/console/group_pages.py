@@ -1,0 +1,356 @@
+"""The pages of consumer groups: the list, the ones furthest behind, and a single one with members
+and queues.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ogive.client import rpc
+from ogive.client.admin import Member, QueueLag
+from ogive.client.admin.records import how_consumed
+from ogive.console.cluster_pages import Cluster, GroupAtBrokers
+from ogive.console.queries import reason, settle
+from ogive.console.topic_pages import Topics
+from ogive.errors import ConsumerNotOnline, GroupNotExist, OgiveError, ResponseCode, TopicNotExist
+from ogive.model import RETRY_PREFIX, MessageQueue, dlq_topic
+from ogive.wire.bodies.clients import ConsumerConnection
+from ogive.wire.bodies.running_info import ConsumerRunningInfo
+from ogive.wire.bodies.stats import OffsetWrapper
+from ogive.wire.codes import version_name
+
+# groups whose lag one look at the overview asks for
+LOOKS: Final = 100
+WORST: Final = 10
+# members that are asked which queues they hold
+MAX_ASKED: Final = 64
+MAX_REMEMBERED: Final = 20_000  # lags
+BROADCASTING: Final = "BROADCASTING"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRow:
+    """*lag* is None where brokers cannot know it: none answered, or the members broadcast.
+
+    *behind_s*: how old the progress is.
+    """
+
+    name: str
+    enabled: bool
+    max_retries: int
+    members: int
+    model: str
+    lag: int | None
+    behind_s: float | None
+    retries: int
+    trouble: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMember:
+    """A member with what it holds; *trouble*: why it does not tell."""
+
+    member: Member
+    queues: tuple[MessageQueue, ...]
+    trouble: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLag:
+    """A group's progress in one topic."""
+
+    topic: str
+    subscription: str | None
+    lag: int
+    behind_s: float | None
+    queues: tuple[QueueLag, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupPage:
+    """*how* its members consume; *consumed*: the sum of all positions, which grows as it does;
+    *dead* is None if it is unknown.
+    """
+
+    row: GroupRow
+    brokers: tuple[str, ...]
+    broadcast: bool
+    retry_queues: int
+    how: str
+    per_s: float
+    members: tuple[HeldMember, ...]
+    topics: tuple[TopicLag, ...]
+    retry: TopicLag | None
+    consumed: int
+    dead: int | None
+    troubles: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Progress:
+    rows: dict[MessageQueue, OffsetWrapper]
+    per_s: float
+    online: tuple[ConsumerConnection, ...]
+    troubles: dict[str, str]
+
+
+class Groups:
+    def __init__(
+        self, cluster: Cluster, topics: Topics, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._cluster, self._topics, self._clock = cluster, topics, clock
+        # as last seen, the least recently viewed first
+        self._lags: dict[str, GroupRow] = {}
+
+    async def rows(self, names: Sequence[str]) -> list[GroupRow]:
+        known = (await self._cluster.groups()).known
+        told, _ = await settle(
+            (name for name in names if name in known), lambda name: self.row(known[name])
+        )
+        return [told[name] for name in names if name in told]
+
+    async def row(self, group: GroupAtBrokers) -> GroupRow:
+        progress = await self._progress(group)
+        return self._row(group, progress)
+
+    async def worst(self) -> tuple[list[GroupRow], int]:
+        """The groups furthest behind, and of how many that is known.
+
+        A look asks for LOOKS groups: those that were the worst, and those whose turn it is, so that
+        all are known after some looks.
+        """
+        names = (await self._cluster.groups()).names
+        listed = set(names)
+        self._lags = {name: row for name, row in self._lags.items() if name in listed}
+        unknown = [name for name in names if name not in self._lags]
+        turn = [row.name for row in self._worst()] + unknown[:LOOKS] + list(self._lags)
+        for row in await self.rows(list(dict.fromkeys(turn))[:LOOKS]):
+            self._lags.pop(row.name, None)
+            if len(self._lags) < MAX_REMEMBERED:
+                self._lags[row.name] = row
+        return self._worst(), len(self._lags)
+
+    def _worst(self) -> list[GroupRow]:
+        behind = [row for row in self._lags.values() if row.lag]
+        return sorted(behind, key=lambda row: (-(row.lag or 0), row.name))[:WORST]
+
+    async def page(self, name: str) -> GroupPage:
+        """Raises GroupNotExist."""
+        groups = await self._cluster.groups()
+        group = groups.known.get(name)
+        if group is None:
+            silent = (
+                f" ({', '.join(sorted(groups.troubles))} did not answer)" if groups.troubles else ""
+            )
+            raise GroupNotExist(
+                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                f'no broker knows a consumer group "{name}"{silent}',
+            )
+        progress = await self._progress(group)
+        row = self._row(group, progress)
+        members = await self._members(group, progress)
+        holders = (
+            {queue: held.member.client_id for held in members for queue in held.queues}
+            if row.model != BROADCASTING
+            else {}
+        )
+        subscriptions = {
+            topic: data.expression
+            for one in progress.online
+            for topic, data in one.subscriptions.items()
+        }
+        topics = [
+            self._topic_lag(topic, progress.rows, holders, subscriptions.get(topic))
+            for topic in sorted({queue.topic for queue in progress.rows} | subscriptions.keys())
+        ]
+        settings = group.settings()
+        return GroupPage(
+            row=row,
+            brokers=tuple(group.tables),
+            broadcast=all(config.consume_broadcast_enable for config in settings),
+            retry_queues=settings[0].retry_queues,
+            how=how_consumed(progress.online[0].message_model, progress.online[0].consume_type)
+            if progress.online
+            else "",
+            per_s=progress.per_s,
+            members=members,
+            topics=tuple(one for one in topics if not one.topic.startswith(RETRY_PREFIX)),
+            retry=next((one for one in topics if one.topic.startswith(RETRY_PREFIX)), None),
+            consumed=sum(max(0, one.consumer_offset) for one in progress.rows.values()),
+            dead=await self._dead(name),
+            troubles=groups.troubles | progress.troubles,
+        )
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    async def _progress(self, group: GroupAtBrokers) -> _Progress:
+        return await self._cluster.asking.once(
+            ("progress", group.name), lambda: self._ask_progress(group)
+        )
+
+    async def _ask_progress(self, group: GroupAtBrokers) -> _Progress:
+        masters = {
+            broker: address
+            for broker, address in (await self._cluster.masters()).items()
+            if broker in group.tables
+        }
+        asking, name = self._cluster.asking, group.name
+
+        async def stats(broker: str) -> tuple[dict[MessageQueue, OffsetWrapper], float]:
+            try:
+                return await asking.server(masters[broker], rpc.consume_stats_and_rate, name)
+            except (GroupNotExist, TopicNotExist, ConsumerNotOnline):
+                # Apache's ways to say that the group has consumed nothing from this broker
+                return {}, 0.0
+
+        async def online(broker: str) -> ConsumerConnection | None:
+            try:
+                return await asking.server(masters[broker], rpc.consumer_connections, name)
+            except ConsumerNotOnline:
+                return None
+
+        told, troubles = await settle(masters, stats)
+        connected, more = await settle(masters, online)
+        return _Progress(
+            rows={queue: row for table, _ in told.values() for queue, row in sorted(table.items())},
+            per_s=sum(rate for _, rate in told.values()),
+            online=tuple(one for one in connected.values() if one is not None),
+            troubles={broker: reason(error) for broker, error in (more | troubles).items()},
+        )
+
+    async def _members(self, group: GroupAtBrokers, progress: _Progress) -> tuple[HeldMember, ...]:
+        """Each with the queues that it says it holds."""
+        members = {
+            connection.client_id: connection
+            for one in progress.online
+            for connection in one.connections
+        }
+        masters = await self._cluster.masters()
+        brokers = [masters[broker] for broker in group.tables if broker in masters]
+
+        async def ask(client_id: str) -> ConsumerRunningInfo:
+            return await self._cluster.asking.once(
+                ("member", group.name, client_id),
+                lambda: self._running(brokers, group.name, client_id),
+            )
+
+        told, troubles = await settle(sorted(members)[:MAX_ASKED], ask)
+
+        def held(client_id: str) -> HeldMember:
+            connection, info, trouble = (
+                members[client_id],
+                told.get(client_id),
+                troubles.get(client_id),
+            )
+            member = Member(
+                client_id=client_id,
+                address=connection.address,
+                language=connection.language,
+                version=version_name(connection.version),
+            )
+            queues = (
+                ()
+                if info is None
+                else tuple(sorted(queue for queue, row in info.queues.items() if not row.dropped))
+            )
+            return HeldMember(
+                member,
+                queues,
+                reason(trouble)
+                if trouble
+                else None
+                if info
+                else f"only {MAX_ASKED} members are asked",
+            )
+
+        return tuple(held(client_id) for client_id in sorted(members))
+
+    async def _running(
+        self, brokers: Iterable[str], group: str, client_id: str
+    ) -> ConsumerRunningInfo:
+        """By way of the first broker that knows the member."""
+        error: OgiveError = ConsumerNotOnline(
+            ResponseCode.CONSUMER_NOT_ONLINE, "it is not online any more"
+        )
+        for address in brokers:
+            try:
+                return await self._cluster.asking.server(
+                    address, rpc.consumer_running_info, group, client_id, judged=False
+                )
+            except OgiveError as exc:
+                error = exc
+        raise error
+
+    async def _dead(self, group: str) -> int | None:
+        """Dead letters that are held."""
+        try:
+            return (await self._topics.row(dlq_topic(group))).held
+        except TopicNotExist:
+            return 0
+
+    # --- reckoning --------------------------------------------------------------------------------
+
+    def _row(self, group: GroupAtBrokers, progress: _Progress) -> GroupRow:
+        model = next((one.message_model for one in progress.online), "")
+        known = bool(group.tables.keys() - progress.troubles.keys()) and model != BROADCASTING
+        rows, settings = progress.rows, group.settings()
+        return GroupRow(
+            name=group.name,
+            enabled=all(config.consume_enable for config in settings),
+            max_retries=max(config.retry_max_times for config in settings),
+            members=len(
+                {connection.client_id for one in progress.online for connection in one.connections}
+            ),
+            model=model,
+            lag=sum(map(_lag, rows.values())) if known else None,
+            behind_s=self._behind_s(rows.values()) if known else None,
+            retries=sum(
+                _lag(row) for queue, row in rows.items() if queue.topic.startswith(RETRY_PREFIX)
+            ),
+            trouble="; ".join(
+                f"{broker}: {text}" for broker, text in sorted(progress.troubles.items())
+            )
+            or None,
+        )
+
+    def _topic_lag(
+        self,
+        topic: str,
+        rows: dict[MessageQueue, OffsetWrapper],
+        holders: dict[MessageQueue, str],
+        subscription: str | None,
+    ) -> TopicLag:
+        mine = {queue: row for queue, row in sorted(rows.items()) if queue.topic == topic}
+        queues = tuple(
+            QueueLag(
+                queue,
+                row.consumer_offset,
+                row.broker_offset,
+                _lag(row),
+                row.last_timestamp or None,
+                holders.get(queue),
+            )
+            for queue, row in mine.items()
+        )
+        return TopicLag(
+            topic,
+            subscription,
+            sum(row.lag for row in queues),
+            self._behind_s(mine.values()),
+            queues,
+        )
+
+    def _behind_s(self, rows: Iterable[OffsetWrapper]) -> float | None:
+        """How long ago the newest consumed message of the slowest queue was stored; 0 if nothing
+        waits, None if unknown.
+        """
+        late = [row.last_timestamp for row in rows if _lag(row)]
+        if not late:
+            return 0.0
+        known = [at for at in late if at > 0]
+        return max(0.0, self._clock() - min(known) / 1000) if known else None
+
+
+def _lag(row: OffsetWrapper) -> int:
+    return max(0, row.broker_offset - max(0, row.consumer_offset))

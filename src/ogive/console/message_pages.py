@@ -1,0 +1,357 @@
+"""The pages of messages: of a topic by time or key, one by its id or offset, and what became of it.
+
+In lists bodies are cut on arrival.
+
+A message's body as text, JSON or hex, of a bounded size.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from ogive.client import rpc
+from ogive.client.admin.base import master_of
+from ogive.client.admin.message_admin import FOR_EVER_MS, check_period, check_place
+from ogive.client.routes import subscribe_queues
+from ogive.console.cluster_pages import Cluster
+from ogive.console.queries import reason, settle
+from ogive.console.topic_pages import Topics
+from ogive.errors import (
+    InvalidOption,
+    NoRoute,
+    NotSupported,
+    OgiveError,
+    QueryNotFound,
+    ResponseCode,
+    TopicNotExist,
+)
+from ogive.harmless import harmless_text
+from ogive.model import DLQ_PREFIX, MessageExt, MessageQueue, PropertyName, dlq_topic
+from ogive.wire.trace import TraceRecord
+
+# messages of one list
+LIMIT: Final = 50
+# of a topic that are read for one list: those with the newest messages
+MAX_QUEUES: Final = 64
+PULL: Final = 32
+# groups that are asked how far they are
+MAX_READERS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """A message in a list."""
+
+    queue: MessageQueue
+    queue_offset: int
+    id: str
+    stored_ms: int
+    tag: str | None
+    keys: tuple[str, ...]
+    reconsume_times: int
+    origin: str | None
+    removed: str | None
+    """Names of properties that a retry or dead letter lacks for want of room."""
+    original: str | None
+    """Offset id of the message that has them."""
+    size: int
+    preview: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """*more*: there are others beyond LIMIT; *troubles*: places that could not be read, and why."""
+
+    rows: tuple[MessageRow, ...]
+    more: bool = False
+    troubles: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A group that reads the message's topic.
+
+    *position* None: it has none in this queue, or its broker does not tell.
+    """
+
+    group: str
+    position: int | None
+    consumed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What became of a message: who has consumed it, and what clients wrote about it."""
+
+    readers: tuple[Reader, ...]
+    trace: tuple[TraceRecord, ...]
+    troubles: tuple[str, ...] = ()
+
+
+class Messages:
+    def __init__(self, cluster: Cluster, topics: Topics) -> None:
+        self._cluster, self._topics = cluster, topics
+
+    async def newest(self, topic: str, limit: int = LIMIT) -> Found:
+        """The newest first. Raises TopicNotExist, NoNameServer."""
+        masters = await self._cluster.topic_masters(topic)
+        offsets, silent = await self._topics.offsets(topic)
+        filled = [(queue, row) for queue, row in offsets.items() if row.max_offset > row.min_offset]
+        filled.sort(key=lambda pair: -pair[1].last_update_timestamp)
+        chosen = dict(filled[:MAX_QUEUES])
+        each = min(limit, PULL)
+
+        async def read(queue: MessageQueue) -> list[MessageRow]:
+            end = chosen[queue].max_offset
+            offset, address = max(chosen[queue].min_offset, end - each), master_of(queue, masters)
+            rows: list[MessageRow] = []
+            # mostly once: a batch that is kept whole comes whole, and may leave none of the count
+            # for what follows
+            while offset < end:
+                result = await self._cluster.asking.server(
+                    address, rpc.read_messages, queue, offset, each
+                )
+                rows += [_row(message) for message in result.messages]
+                if result.next_offset <= offset:
+                    break
+                offset = result.next_offset
+            return rows
+
+        told, troubles = await settle(chosen, read)
+        rows = sorted((row for rows in told.values() for row in rows), key=_by_time, reverse=True)
+        held = sum(row.max_offset - row.min_offset for row in offsets.values())
+        return Found(tuple(rows[:limit]), held > limit, _troubles(troubles, silent))
+
+    async def between(self, topic: str, begin_ms: int | None, end_ms: int | None) -> Found:
+        """Stored then, the oldest first. Raises TopicNotExist, NoNameServer, InvalidOption."""
+        asking, begin, end = (
+            self._cluster.asking,
+            begin_ms or 0,
+            FOR_EVER_MS if end_ms is None else end_ms,
+        )
+        check_period(begin, end)
+        route, masters = await self._cluster.route(topic), await self._cluster.topic_masters(topic)
+        queues = subscribe_queues(topic, route)
+
+        async def read(queue: MessageQueue) -> list[MessageRow]:
+            address = master_of(queue, masters)
+            offset = await asking.server(address, rpc.search_offset, queue, begin)
+            rows: list[MessageRow] = []
+            # one more than is shown tells whether there are others
+            while len(rows) <= LIMIT:
+                result = await asking.server(address, rpc.read_messages, queue, offset, PULL)
+                rows += [
+                    _row(message)
+                    for message in result.messages
+                    if begin <= message.store_timestamp_ms < end
+                ]
+                past = bool(result.messages) and result.messages[-1].store_timestamp_ms >= end
+                if past or result.next_offset <= offset or result.next_offset >= result.max_offset:
+                    break
+                offset = result.next_offset
+            return rows
+
+        told, troubles = await settle(queues[:MAX_QUEUES], read)
+        left = (
+            (f"only {MAX_QUEUES} of {len(queues)} queues were read",)
+            if len(queues) > MAX_QUEUES
+            else ()
+        )
+        rows = sorted((row for rows in told.values() for row in rows), key=_by_time)
+        return Found(tuple(rows[:LIMIT]), len(rows) > LIMIT, _troubles(troubles) + left)
+
+    async def with_key(self, topic: str, key: str) -> Found:
+        """By the brokers' index. Raises TopicNotExist, NoNameServer."""
+        masters = await self._cluster.topic_masters(topic)
+
+        async def ask(broker: str) -> list[MessageRow]:
+            found = await self._cluster.asking.server(
+                masters[broker],
+                rpc.query_messages,
+                topic,
+                key,
+                begin_ms=0,
+                end_ms=FOR_EVER_MS,
+                limit=LIMIT + 1,
+                broker_name=broker,
+            )
+            return [_row(message) for message in found if key in message.keys or message.id == key]
+
+        told, troubles = await settle(masters, ask)
+        rows = sorted((row for rows in told.values() for row in rows), key=_by_time)
+        return Found(tuple(rows[:LIMIT]), len(rows) > LIMIT, _troubles(troubles))
+
+    async def dead_letters(self, group: str) -> Found:
+        try:
+            return await self.newest(dlq_topic(group))
+        except TopicNotExist:
+            return Found(())
+
+    async def by_id(self, message_id: str, topic: str | None) -> MessageExt:
+        """Raises QueryNotFound, NoRoute, NotSupported, what brokers answer."""
+        return await self._cluster.asking.admin.message(message_id, topic=topic)
+
+    async def at(self, queue: MessageQueue, offset: int) -> MessageExt:
+        """Raises QueryNotFound, TopicNotExist, NoRoute, InvalidOption."""
+        check_place(queue, offset)
+        address = master_of(queue, await self._cluster.topic_masters(queue.topic))
+        result = await self._cluster.asking.server(address, rpc.read_messages, queue, offset, 1)
+        if not result.messages or result.messages[0].queue_offset != offset:
+            held = f"it has {result.min_offset} up to, not including, {result.max_offset}"
+            raise QueryNotFound(
+                ResponseCode.QUERY_NOT_FOUND, f"{queue} holds no message at {offset}; {held}"
+            )
+        return result.messages[0]
+
+    async def life(self, message: MessageExt) -> Life:
+        readers, troubles = await self._readers(message.queue, message.queue_offset)
+        try:
+            trace = await self._cluster.asking.admin.trace(message.id)
+        except (NoRoute, NotSupported):
+            # tracing is off, or the broker keeps no index
+            trace = []
+        except OgiveError as exc:
+            trace = []
+            troubles += (f"trace: {reason(exc)}",)
+        return Life(readers, tuple(trace[:LIMIT]), troubles)
+
+    async def _readers(
+        self, queue: MessageQueue, offset: int
+    ) -> tuple[tuple[Reader, ...], tuple[str, ...]]:
+        if queue.topic.startswith(DLQ_PREFIX):
+            # where nobody reads in turn
+            return (), ()
+        address = master_of(queue, await self._cluster.topic_masters(queue.topic))
+        groups = (await self._topics.groups(queue.topic))[:MAX_READERS]
+
+        async def position(group: str) -> int | None:
+            return await self._cluster.asking.server(
+                address, rpc.query_consumer_offset, group, queue, zero_if_young=False
+            )
+
+        told, troubles = await settle(groups, position)
+        readers = tuple(
+            Reader(group, at, at is not None and at > offset) for group, at in told.items()
+        )
+        return readers, tuple(f"{group}: {reason(error)}" for group, error in troubles.items())
+
+
+def _row(message: MessageExt) -> MessageRow:
+    return MessageRow(
+        queue=message.queue,
+        queue_offset=message.queue_offset,
+        id=message.id,
+        stored_ms=message.store_timestamp_ms,
+        tag=message.tag,
+        keys=message.keys,
+        reconsume_times=message.reconsume_times,
+        origin=message.properties.get(PropertyName.RETRY_TOPIC),
+        removed=message.properties.get(PropertyName.REMOVED_PROPERTIES),
+        original=message.properties.get(PropertyName.ORIGIN_MESSAGE_ID),
+        size=len(message.body),
+        preview=preview(message.body),
+    )
+
+
+def _by_time(row: MessageRow) -> tuple[int, MessageQueue, int]:
+    return row.stored_ms, row.queue, row.queue_offset
+
+
+def _troubles(
+    by_place: Mapping[MessageQueue, OgiveError] | Mapping[str, OgiveError],
+    silent: Mapping[str, str] | None = None,
+) -> tuple[str, ...]:
+    """One line per broker, as an unreachable one may have many queues."""
+    found = dict(silent or {})
+    for place, error in by_place.items():
+        found[place.broker_name if isinstance(place, MessageQueue) else place] = reason(error)
+    return tuple(f"{broker}: {text}" for broker, text in sorted(found.items()))
+
+
+Form = Literal["text", "json", "hex"]
+
+MAX_SHOWN_BYTES: Final = 64 * 1024
+# indents may make much of little
+MAX_PRETTY_CHARS: Final = 4 * MAX_SHOWN_BYTES
+PREVIEW_BYTES: Final = 160
+_HEX_ROW: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """*shown*: as *form*; *cut*: not all of the *size* bytes.
+
+    *forms*: what else it can be read as.
+    """
+
+    form: Form
+    shown: str
+    size: int
+    cut: bool
+    forms: tuple[Form, ...]
+
+
+def body_of(raw: bytes, wanted: str = "") -> Body:
+    """Return the body in the *wanted* form, or else in the first of JSON, text, hex that fits.
+
+    Raises InvalidOption.
+    """
+    if wanted and wanted not in get_args(Form):
+        raise InvalidOption(
+            f"a body cannot be shown as {wanted[:80]!r}: {', '.join(get_args(Form))} are the forms"
+        )
+    head = raw[:MAX_SHOWN_BYTES]
+    texts: dict[Form, str] = {}
+    pretty = _pretty(raw) if len(raw) <= MAX_SHOWN_BYTES else None
+    if pretty is not None:
+        texts["json"] = pretty
+    text = _text(head, whole=len(head) == len(raw))
+    if text is not None:
+        texts["text"] = harmless_text(text)
+    texts["hex"] = hex_rows(head) if wanted == "hex" or not texts else ""
+    form = next((form for form in texts if form == wanted), next(iter(texts)))
+    return Body(form, texts[form], len(raw), len(head) < len(raw), tuple(texts))
+
+
+def preview(raw: bytes) -> str:
+    """One line."""
+    head = raw[:PREVIEW_BYTES]
+    text = _text(head, whole=len(head) == len(raw))
+    line = (
+        head[: PREVIEW_BYTES // 3].hex(" ")
+        if text is None
+        else harmless_text(" ".join(text.split()))
+    )
+    return f"{line} …" if len(raw) > len(head) else line
+
+
+def hex_rows(raw: bytes) -> str:
+    """``00000010  7b 22 6e ...  {"n...``"""
+    rows = []
+    for at in range(0, len(raw), _HEX_ROW):
+        row = raw[at : at + _HEX_ROW]
+        letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        rows.append(f"{at:08x}  {row.hex(' '):<{3 * _HEX_ROW}} {letters}")
+    return "\n".join(rows)
+
+
+def _text(head: bytes, *, whole: bool) -> str | None:
+    """None for what is no UTF-8; a character that the cut went through is left out."""
+    try:
+        return head.decode()
+    except UnicodeDecodeError as exc:
+        if whole or len(head) - exc.start > 3:
+            return None
+        return head[: exc.start].decode()
+
+
+def _pretty(raw: bytes) -> str | None:
+    """None for what is no JSON object or list."""
+    if raw.lstrip()[:1] not in (b"{", b"["):
+        return None
+    try:
+        pretty = json.dumps(json.loads(raw), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None
+    return harmless_text(pretty) if len(pretty) <= MAX_PRETTY_CHARS else None

@@ -1,0 +1,353 @@
+"""Registration, signs of life, and what is known of brokers: 103, 104, 106, 205, 217, 322, 327,
+901, 904.
+
+Behaviour
+- A broker registers its whole table; a broker id that is not known yet with exactly one topic is
+  refused, as by Java.
+- Topics change when the data version differs; those that a later table lacks stay until somebody
+  deletes them (216).
+- A slave's answer says where its master is. The answer's body is the ORDER_TOPIC_CONFIG namespace,
+  if there is one.
+- 322 and 904 count as signs of life.
+- 205 and 327 hold for each topic until the broker registers another configuration of it, or is
+  gone.
+
+Differs from Java
+- A broker belongs to the newest connection on which it registered, unregistered or sent a
+  heartbeat: the end of an older one, or a late UNREGISTER_BROKER on it, does not remove the broker.
+- UNREGISTER_BROKER works at once, not from a queue.
+- A broker name belongs to one cluster at a time; bad addresses are refused, and tables are bounded.
+  A topic with an impossible number of queues is left out of the routes, and named in the log.
+- Queue mappings of static topics are ignored; a group's members are not told of a new lowest broker
+  id (905).
+
+KV settings and the name server's own configuration: 100, 101, 102, 219, 318, 319.
+
+Behaviour
+- A KV change is on stable storage before it is answered, where the name server has a file for it.
+- 319 shows the settings under their names in Apache's namesrv.conf.
+
+Differs from Java
+- 318 changes orderMessageEnable until the name server stops, and refuses every other setting by
+  name (Java's list of refused ones had holes through which strangers wrote files, CVE-2023-37582).
+- KV settings are bounded in number and size, and changing them tells no broker; brokers learn
+  ORDER_TOPIC_CONFIG as they register.
+
+Routes and lists of topics: 105, 206, 216, 224, 304, 311, 312, 313.
+
+Behaviour
+- A route in standard JSON for clients of 4.9.4 and later and for those that ask for it; with bare
+  integer keys for older ones.
+- No route is code 17 with a remark that names the topic.
+- 216 forgets a topic until a broker registers a table that holds it.
+
+Differs from Java
+- A name server answers from its first moment; there is no waiting time after the start
+  (waitSecondsForService, off there too).
+- No slave is shown as acting master (supportActingMaster, off there too).
+"""
+
+import json
+import logging
+from dataclasses import replace
+from typing import Final
+
+from ogive.errors import ConnectError, InvalidOption, Refused
+from ogive.namesrv.context import Call, Context, success
+from ogive.namesrv.kv_config import ORDER_TOPIC_CONFIG
+from ogive.namesrv.route_table import BrokerIdentity, Registration, can_be_routed
+from ogive.transport.connection import split_listed_address
+from ogive.wire.bodies.configs import DataVersion
+from ogive.wire.bodies.json_fields import dumps, loads_object
+from ogive.wire.bodies.routes import RegisterBrokerBody, TopicRouteData, topic_list_dumps
+from ogive.wire.bodies.stats import kv_table_dumps
+from ogive.wire.checksum import crc32
+from ogive.wire.codes import ResponseCode
+from ogive.wire.command import RemotingCommand
+from ogive.wire.headers.name_server import (
+    AddWritePermRequest,
+    AddWritePermResponse,
+    BrokerHeartbeatRequest,
+    DeleteKvConfigRequest,
+    DeleteTopicInNameServerRequest,
+    GetAllTopicListRequest,
+    GetBrokerClusterInfoRequest,
+    GetBrokerMemberGroupRequest,
+    GetKvConfigRequest,
+    GetKvListRequest,
+    GetNameServerConfigRequest,
+    GetRouteInfoRequest,
+    GetSystemTopicListRequest,
+    GetTopicsByClusterRequest,
+    GetUnitSubTopicListRequest,
+    GetUnitSubUnunitTopicListRequest,
+    GetUnitTopicListRequest,
+    KvConfigResponse,
+    PutKvConfigRequest,
+    QueryDataVersionRequest,
+    QueryDataVersionResponse,
+    RegisterBrokerRequest,
+    RegisterBrokerResponse,
+    RegisterTopicRequest,
+    UnregisterBrokerRequest,
+    UpdateNameServerConfigRequest,
+    WipeWritePermRequest,
+    WipeWritePermResponse,
+)
+from ogive.wire.java_properties import parse_properties
+
+log = logging.getLogger(__name__)
+
+# characters of names in a log line
+MAX_SHOWN: Final = 2000
+
+
+def register(ctx: Context, call: Call, header: RegisterBrokerRequest) -> RemotingCommand:
+    if header.body_crc32 and crc32(call.body) & 0x7FFFFFFF != header.body_crc32:
+        raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
+    body = (
+        RegisterBrokerBody.decode(call.body, compressed=header.compressed) if call.body else _EMPTY
+    )
+    registration = Registration(
+        broker=_identity(header),
+        data_version=body.data_version,
+        topics=body.topics,
+        ha_address=header.ha_server_addr,
+        expiry_s=None
+        if header.heartbeat_timeout_ms is None
+        else header.heartbeat_timeout_ms / 1000,
+        acting_master=header.enable_acting_master,
+    )
+    known = ctx.routes.data_version(registration.broker)
+    group = ctx.routes.member_group(header.cluster_name, header.broker_name)
+    before = group.addresses.get(header.broker_id, header.broker_addr)
+    master = ctx.routes.register(registration, now=ctx.now(), owner=call.owner)
+    left_out = [topic for topic, config in body.topics.items() if not can_be_routed(config)]
+    if left_out and known != body.data_version:
+        log.warning(
+            "broker %s at %s: not routed, as their numbers of queues are impossible: %s",
+            header.broker_name,
+            header.broker_addr,
+            ", ".join(left_out)[:MAX_SHOWN],
+        )
+    if before != header.broker_addr and ctx.routes.data_version(registration.broker) is not None:
+        log.warning(
+            "broker %s was at %s and is now at %s: where both run, each needs a name of its own, "
+            "as clients find only the later one",
+            header.broker_name,
+            before,
+            header.broker_addr,
+        )
+    elif known is None:
+        log.info(
+            "broker %s at %s registered with %d topics",
+            header.broker_name,
+            header.broker_addr,
+            len(body.topics),
+        )
+    answer = (
+        RegisterBrokerResponse(ha_server_addr=master.ha_address, master_addr=master.address)
+        if master
+        else RegisterBrokerResponse()
+    )
+    ordered = ctx.kv.namespace(ORDER_TOPIC_CONFIG)
+    return success(answer, kv_table_dumps(ordered) if ordered else b"")
+
+
+_EMPTY = RegisterBrokerBody(data_version=DataVersion(), topics={})
+
+
+def unregister(ctx: Context, call: Call, header: UnregisterBrokerRequest) -> RemotingCommand:
+    if ctx.routes.unregister(_identity(header), owner=call.owner):
+        log.info("broker %s at %s unregistered", header.broker_name, header.broker_addr)
+    return success()
+
+
+def query_data_version(
+    ctx: Context, call: Call, header: QueryDataVersionRequest
+) -> RemotingCommand:
+    broker = _identity(header)
+    stored = ctx.routes.data_version(broker)
+    asked = DataVersion.from_json(loads_object(call.body)) if call.body else None
+    ctx.routes.heartbeat(broker.cluster, broker.address, now=ctx.now(), owner=call.owner)
+    return success(
+        QueryDataVersionResponse(changed=stored is None or stored != asked),
+        dumps(stored.to_json()) if stored else b"",
+    )
+
+
+def heartbeat(ctx: Context, call: Call, header: BrokerHeartbeatRequest) -> RemotingCommand:
+    ctx.routes.heartbeat(header.cluster_name, header.broker_addr, now=ctx.now(), owner=call.owner)
+    return success()
+
+
+def register_topic(ctx: Context, call: Call, header: RegisterTopicRequest) -> RemotingCommand:
+    ctx.routes.add_topic(header.topic, TopicRouteData.from_json(loads_object(call.body)).queues)
+    return success()
+
+
+def cluster_info(ctx: Context, call: Call, header: GetBrokerClusterInfoRequest) -> RemotingCommand:
+    return success(body=ctx.routes.cluster_info().encode())
+
+
+def member_group(ctx: Context, call: Call, header: GetBrokerMemberGroupRequest) -> RemotingCommand:
+    """The broker ids are bare keys, as Java writes them."""
+    group = ctx.routes.member_group(header.cluster_name, header.broker_name)
+    addresses = ",".join(
+        f"{i}:{json.dumps(address)}" for i, address in sorted(group.addresses.items())
+    )
+    names = f'"brokerName":{json.dumps(group.broker_name)},"cluster":{json.dumps(group.cluster)}'
+    return success(
+        body=f'{{"brokerMemberGroup":{{"brokerAddrs":{{{addresses}}},{names}}}}}'.encode()
+    )
+
+
+def wipe_write_permission(
+    ctx: Context, call: Call, header: WipeWritePermRequest
+) -> RemotingCommand:
+    count = ctx.routes.set_writable(header.broker_name, False)
+    return success(WipeWritePermResponse(wipe_topic_count=count))
+
+
+def add_write_permission(ctx: Context, call: Call, header: AddWritePermRequest) -> RemotingCommand:
+    count = ctx.routes.set_writable(header.broker_name, True)
+    return success(AddWritePermResponse(add_topic_count=count))
+
+
+def _identity(
+    header: RegisterBrokerRequest | UnregisterBrokerRequest | QueryDataVersionRequest,
+) -> BrokerIdentity:
+    try:
+        split_listed_address(header.broker_addr)
+    except ConnectError as exc:
+        raise Refused(ResponseCode.INVALID_PARAMETER, str(exc)) from None
+    return BrokerIdentity(
+        cluster=header.cluster_name,
+        name=header.broker_name,
+        broker_id=header.broker_id,
+        address=header.broker_addr,
+    )
+
+
+async def put(ctx: Context, call: Call, header: PutKvConfigRequest) -> RemotingCommand:
+    try:
+        await ctx.kv.put(header.namespace, header.key, header.value)
+    except InvalidOption as exc:
+        raise Refused(ResponseCode.INVALID_PARAMETER, str(exc)) from None
+    return success()
+
+
+async def delete(ctx: Context, call: Call, header: DeleteKvConfigRequest) -> RemotingCommand:
+    await ctx.kv.delete(header.namespace, header.key)
+    return success()
+
+
+def get(ctx: Context, call: Call, header: GetKvConfigRequest) -> RemotingCommand:
+    value = ctx.kv.get(header.namespace, header.key)
+    if value is None:
+        raise Refused(
+            ResponseCode.QUERY_NOT_FOUND,
+            f"No config item, Namespace: {header.namespace[:256]} Key: {header.key[:256]}",
+        )
+    return success(KvConfigResponse(value=value))
+
+
+def get_namespace(ctx: Context, call: Call, header: GetKvListRequest) -> RemotingCommand:
+    entries = ctx.kv.namespace(header.namespace)
+    if not entries:
+        raise Refused(
+            ResponseCode.QUERY_NOT_FOUND, f"No config item, Namespace: {header.namespace[:256]}"
+        )
+    return success(body=kv_table_dumps(entries))
+
+
+def update_config(
+    ctx: Context, call: Call, header: UpdateNameServerConfigRequest
+) -> RemotingCommand:
+    try:
+        asked = {name: value.strip().lower() for name, value in parse_properties(call.body).items()}
+    except InvalidOption as exc:
+        raise Refused(ResponseCode.INVALID_PARAMETER, str(exc)) from None
+    for name, value in asked.items():
+        if name != "orderMessageEnable":
+            raise Refused(
+                ResponseCode.NO_PERMISSION,
+                f"{name[:80]} cannot be changed over the network; orderMessageEnable can",
+            )
+        if value not in ("true", "false"):
+            raise Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"orderMessageEnable={value[:80]}: true or false is needed",
+            )
+    if not asked:
+        raise Refused(ResponseCode.INVALID_PARAMETER, "no line of the form name=value")
+    ctx.config = replace(ctx.config, order_messages=asked["orderMessageEnable"] == "true")
+    return success()
+
+
+def get_config(ctx: Context, call: Call, header: GetNameServerConfigRequest) -> RemotingCommand:
+    config = ctx.config
+    settings: dict[str, object] = {
+        "bindAddress": config.host,
+        "kvConfigPath": config.kv_path.absolute() if config.kv_path else "",
+        "listenPort": config.port,
+        "orderMessageEnable": str(config.order_messages).lower(),
+        "scanNotActiveBrokerInterval": round(config.scan_s * 1000),
+    }
+    return success(body="".join(f"{name}={value}\n" for name, value in settings.items()).encode())
+
+
+# 4.9.4, as MQVersion.java counts
+STANDARD_JSON_SINCE = 401
+# bits of topicSysFlag
+UNIT, UNIT_SUB = 1, 2
+
+
+def route(ctx: Context, call: Call, header: GetRouteInfoRequest) -> RemotingCommand:
+    found = ctx.routes.route(header.topic)
+    if found is None:
+        raise Refused(
+            ResponseCode.TOPIC_NOT_EXIST,
+            f"No topic route info in name server for the topic: {header.topic[:256]}",
+        )
+    if ctx.config.order_messages:
+        found = replace(found, order_topic_conf=ctx.kv.get(ORDER_TOPIC_CONFIG, header.topic))
+    standard = call.version >= STANDARD_JSON_SINCE or bool(header.accept_standard_json_only)
+    return success(body=found.encode(standard=standard))
+
+
+def all_topics(ctx: Context, call: Call, header: GetAllTopicListRequest) -> RemotingCommand:
+    return success(body=topic_list_dumps(ctx.routes.topics()))
+
+
+def topics_of_cluster(
+    ctx: Context, call: Call, header: GetTopicsByClusterRequest
+) -> RemotingCommand:
+    return success(body=topic_list_dumps(ctx.routes.topics_of_cluster(header.cluster)))
+
+
+def system_topics(ctx: Context, call: Call, header: GetSystemTopicListRequest) -> RemotingCommand:
+    return success(body=topic_list_dumps(ctx.routes.system_topics(), ctx.routes.any_address()))
+
+
+def unit_topics(ctx: Context, call: Call, header: GetUnitTopicListRequest) -> RemotingCommand:
+    return success(body=topic_list_dumps(ctx.routes.topics_by_sys_flag(on=UNIT)))
+
+
+def unit_sub_topics(
+    ctx: Context, call: Call, header: GetUnitSubTopicListRequest
+) -> RemotingCommand:
+    return success(body=topic_list_dumps(ctx.routes.topics_by_sys_flag(on=UNIT_SUB)))
+
+
+def unit_sub_ununit_topics(
+    ctx: Context, call: Call, header: GetUnitSubUnunitTopicListRequest
+) -> RemotingCommand:
+    return success(body=topic_list_dumps(ctx.routes.topics_by_sys_flag(on=UNIT_SUB, off=UNIT)))
+
+
+def delete_topic(
+    ctx: Context, call: Call, header: DeleteTopicInNameServerRequest
+) -> RemotingCommand:
+    ctx.routes.delete_topic(header.topic, header.cluster_name)
+    return success()

@@ -1,0 +1,316 @@
+"""The summary that a pipeline returns.
+
+What the pipelines share: a clean stop, a streaming query watched to its end, and what a
+checkpoint says.
+
+A clean stop ends the batch that is being written and begins no other, so that the next run neither
+repeats nor misses a message.
+
+Which messages cannot be sent again, and why: the pipelines that send pass over them, and count
+them.
+
+Any client can bring such into a store, and none of them may stop a pipeline.
+
+Folders that a pipeline writes to, on file systems of this machine: it renames and syncs.
+"""
+
+import json
+import os
+import re
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ogive.errors import InvalidOption
+from ogive.model import MAX_BODY_BYTES
+from ogive.spark import register
+from ogive.spark.cli_session import own_session
+from ogive.spark.cluster import Cluster, cluster
+from ogive.spark.compat import ends_after_open_batch, reported_lag
+from ogive.spark.options import access_of
+from ogive.spark.stopping import Stop, cancelled, silence
+from ogive.wire.message import MAX_PROPERTIES_BYTES
+
+
+@dataclass(slots=True)
+class Summary:
+    """Counts are messages.
+
+    *skipped* says why, *notes* what else is worth knowing; with *dry_run* nothing was written.
+    """
+
+    pipeline: str
+    read: int = 0
+    written: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    dry_run: bool = False
+    # stopped on request: the next run continues from here
+    stopped: bool = False
+    # what only this pipeline tells
+    figures: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "read": self.read,
+            "written": self.written,
+            "skipped": dict(self.skipped),
+            "notes": self.notes,
+            "dry_run": self.dry_run,
+            "stopped": self.stopped,
+            **self.figures,
+        }
+
+    def lines(self) -> list[str]:
+        """For people."""
+        head = (
+            f"{self.pipeline}: {self.read:,} read, {self.written:,} "
+            f"{'would be written' if self.dry_run else 'written'}"
+        )
+        if self.skipped:
+            head += f", {self.skipped.total():,} skipped"
+        lines = [head + (" (stopped; run it again to go on)" if self.stopped else "")]
+        lines += [f"  skipped {count:,}: {why}" for why, count in sorted(self.skipped.items())]
+        return lines + [f"  {note}" for note in self.notes]
+
+
+Say = Callable[[str], None]
+Offsets = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""topic -> broker name -> queue id -> offset, as in a checkpoint and in startingOffsets"""
+
+Security = Mapping[str, str]
+"""Options of format("rocketmq") beside nameServer: credentials, tls, tls.ca, namespace and their
+like
+"""
+
+OPEN: Final[Security] = MappingProxyType({})
+LOOK_S: Final = 1
+
+Job = Callable[[SparkSession, Stop], Summary]
+Report = Callable[[int, Mapping[str, Any]], None]
+
+
+def run(job: Job, *, master: str, memory: str, say: Say, reads_only: bool = False) -> Summary:
+    """*job* in a Spark session of its own, ended cleanly by Ctrl-C.
+
+    Raises OgiveError, also for what Spark failed with.
+
+    A job that *reads_only* has nothing to bring to an end, nor has one whose Spark has not started:
+    it is cancelled, and KeyboardInterrupt raised.
+    """
+    # register: Spark's own search for data sources has 10 s, and on a busy machine finds nothing in
+    # them
+    with own_session("ogive pipeline", master=master, memory=memory, say=say, ready=register) as (
+        spark,
+        stop,
+    ):
+        if not reads_only:
+            return job(spark, stop)
+        try:
+            with cancelled(spark, stop):
+                return job(spark, stop)
+        except KeyboardInterrupt:
+            say("stopped before the end: there is no result")
+            raise
+
+
+def read_all(
+    spark: SparkSession,
+    start: Callable[[], StreamingQuery],
+    checkpoint: Path,
+    stop: Stop,
+    report: Report,
+    *,
+    at_once: bool = False,
+) -> tuple[int, Counter[str]]:
+    """`watch` the query that *start* returns to its end.
+
+    Start and watch a second one if Spark ends the first after a batch of an earlier run.
+    """
+    again = ends_after_open_batch(checkpoint)
+    rows, observed = watch(spark, start(), stop, report, at_once=at_once)
+    if again and not stop.asked:
+        more, also = watch(
+            spark,
+            start(),
+            stop,
+            lambda count, progress: report(rows + count, progress),
+            at_once=at_once,
+        )
+        return rows + more, observed + also
+    return rows, observed
+
+
+def watch(
+    spark: SparkSession, query: StreamingQuery, stop: Stop, report: Report, *, at_once: bool = False
+) -> tuple[int, Counter[str]]:
+    """Wait until *query* ends or *stop* is asked; the rows that its batches read, and what they
+    observed of them, each number by its name.
+
+    *report* gets rows so far and Spark's latest progress.
+
+    The query's batch function must call ``stop.check()`` before it writes; *at_once* is for sinks
+    that a half-written batch does not harm. Raises what the query failed with.
+    """
+    batches: dict[int, int] = {}
+    observed: dict[int, Counter[str]] = {}
+    ended = False
+    level: str | None = None
+    while not ended:
+        try:
+            ended = bool(query.awaitTermination(LOOK_S))
+        except StreamingQueryException:
+            # else it is our own Stopped, raised before anything of the next batch was written
+            if not stop.asked:
+                raise
+            ended = True
+        progress = query.recentProgress
+        news = {one["batchId"]: one["numInputRows"] for one in progress if one["numInputRows"]}
+        if news.items() - batches.items():
+            batches |= news
+            observed |= {one["batchId"]: _observed(one) for one in progress if one["numInputRows"]}
+            report(sum(batches.values()), progress[-1])
+        if stop.asked and not ended:
+            # our Stopped is a failure for Spark
+            level = level or silence(spark)
+            if at_once or not query.status["isTriggerActive"]:
+                query.stop()
+                ended = True
+    # What the stop has cut off may still fail, and log it, after the query has ended.
+    if level is not None and not stop.ends_session:
+        spark.sparkContext.setLogLevel(level)
+    return sum(batches.values()), sum(observed.values(), Counter())
+
+
+def _observed(progress: Mapping[str, Any]) -> Counter[str]:
+    return Counter(
+        {
+            name: count
+            for row in progress["observedMetrics"].values()
+            for name, count in row.asDict().items()
+        }
+    )
+
+
+def lag(progress: Mapping[str, Any]) -> str:
+    """How far a query over one source is behind the end of its topics, to stand at the end of a
+    line; nothing where Spark does not know it yet: of a batch that an earlier run had begun.
+    """
+    queues = reported_lag(progress["sources"][0])
+    return f", {sum(queues.values()):,} behind" if queues else ""
+
+
+def last_batch(checkpoint: Path) -> int:
+    """The last batch that is finished by Spark's commit log, -1 for none."""
+    return max((int(file.name) for file in (checkpoint / "commits").glob("[0-9]*")), default=-1)
+
+
+def positions(checkpoint: Path) -> Offsets:
+    """Where a query with *checkpoint* goes on; empty for a new one."""
+    batch = last_batch(checkpoint)
+    if batch < 0:
+        return {}
+    offset: Offsets = json.loads(
+        (checkpoint / "offsets" / str(batch)).read_text("utf-8").splitlines()[-1]
+    )["q"]
+    return offset
+
+
+def reach(name_server: str, security: Security) -> Cluster:
+    """The cluster, to ask it for offsets."""
+    return cluster(access_of({**security, "nameServer": name_server}))
+
+
+def waiting(
+    name_server: str, security: Security, topics: Sequence[str], done: Offsets
+) -> dict[str, int]:
+    """Messages of each topic behind *done*: what a run would read now."""
+    namespace = access_of(security).namespace
+    left = dict.fromkeys(topics, 0)
+    for queue, span in reach(name_server, security).spans(map(namespace.wrap, topics)).items():
+        first = done.get(queue.topic, {}).get(queue.broker_name, {}).get(str(queue.queue_id), 0)
+        left[namespace.strip(queue.topic)] += max(0, span.max_offset - max(first, span.min_offset))
+    return left
+
+
+UNREADABLE: Final = "its sender wrote a body that nobody can read"
+TOO_LARGE: Final = (
+    f"its body, inflated, is over the {MAX_BODY_BYTES:,} bytes that a message may have"
+)
+TOO_MANY_PROPERTIES: Final = (
+    "its properties and those of a copy are over the "
+    f"{MAX_PROPERTIES_BYTES:,} bytes that a message may have"
+)
+REASONS: Final = (UNREADABLE, TOO_LARGE, TOO_MANY_PROPERTIES)
+
+_ADDED: Final = 512
+"""Bytes that a copy may have more: a unique key, a sharding key made of the names of topic and
+broker, the next broker's own.
+"""
+
+
+def why_not() -> Column:
+    """One of REASONS, null for a message that can be sent, by its columns body and properties."""
+    names, values = f.map_keys("properties"), f.map_values("properties")
+    properties = f.octet_length(f.concat_ws("", names, values)) + 2 * f.size("properties")
+    return (
+        f.when(f.col("body").isNull(), UNREADABLE)
+        .when(f.octet_length("body") > MAX_BODY_BYTES, TOO_LARGE)
+        .when(properties > MAX_PROPERTIES_BYTES - _ADDED, TOO_MANY_PROPERTIES)
+    )
+
+
+_SCHEME: Final = re.compile(r"([A-Za-z][\w+.-]+):/")
+"""The scheme of a URL; a drive of Windows has one letter."""
+
+
+def local(option: str, place: str | Path) -> Path:
+    """Return *place* as a path; ``file:///lake`` is ``/lake``.
+
+    Raises InvalidOption for another file system, such as ``s3://lake``.
+    """
+    text = re.sub(r"^file:(//)?(?=/)", "", str(place))
+    scheme = _SCHEME.match(text)
+    if scheme:
+        raise InvalidOption(
+            f"{option} {place}: pipelines rename and sync files themselves, which {scheme[1]}: "
+            "does not allow; name a folder of this "
+            "machine, also a mounted one, and copy it from there"
+        )
+    return Path(text)
+
+
+def writable(option: str, place: str | Path) -> Path:
+    """Return the folder, which may be a new one.
+
+    Raises InvalidOption if nothing can be written there. The caller learns it at once, not when
+    Spark has read everything, and in a dry run as well.
+    """
+    path = local(option, place)
+    # not Path.exists(), which raises where this user may not look
+    places = (path, *path.absolute().parents)
+    there = next(one for one in places if os.path.exists(one))  # noqa: PTH110
+    if not there.is_dir():
+        raise InvalidOption(f"{option} {place}: {there} is a file, and a folder is expected")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InvalidOption(f"{option} {place}: this user may not write in {there}")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".ogive-", dir=there) as probe:
+            file = Path(probe, "probe")
+            file.write_bytes(b"0")
+            file.rename(file.with_suffix(".new"))
+    except OSError as exc:
+        raise InvalidOption(
+            f"{option} {place}: nothing can be written in {there}: {exc.strerror or exc}"
+        ) from None
+    return path

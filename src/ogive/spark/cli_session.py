@@ -1,0 +1,147 @@
+"""Holds the Java process that PySpark launches, from the moment it is there.
+
+PySpark itself only knows it when it has started, which takes seconds. When that is cut short it
+removes the folder in which Java was to name its port: Java fails to, and stays for ever.
+
+The Spark session of a command.
+
+No Java process stays behind, whenever Ctrl-C or SIGTERM comes.
+"""
+
+import contextlib
+import logging
+import subprocess
+import warnings
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Final, Self
+
+from pyspark import SparkConf, SparkContext, java_gateway
+from pyspark.sql import SparkSession
+
+from ogive.spark.failures import ending
+from ogive.spark.session import NO_BAR, create, prepare, quiet
+from ogive.spark.stopping import Stop
+
+# what launch_gateway starts Java with
+_POPEN: Final = "Popen"
+_END_S: Final = 10.0
+
+
+class Launch:
+    """As a context: the Java process that PySpark launches inside, ended on request, and where an
+    exception made PySpark lose it.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ended = False
+        self._popen: type[subprocess.Popen[bytes]] = subprocess.Popen
+
+    def end(self) -> None:
+        """Ask it to end, at the second call kill it; one that is not launched yet never is, and
+        KeyboardInterrupt raised instead.
+
+        Does not wait, so it can be called in a signal handler. What PySpark does with Java at that
+        time fails.
+        """
+        if self._process is not None:
+            (self._process.kill if self._ended else self._process.terminate)()
+        self._ended = True
+
+    def __enter__(self) -> Self:
+        self._popen = getattr(java_gateway, _POPEN)
+        setattr(java_gateway, _POPEN, self._launch)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        setattr(java_gateway, _POPEN, self._popen)
+        if error is not None and not self._is_held():
+            self.end()
+        if self._ended and self._process is not None:
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+    def _launch(self, command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        if self._ended:
+            raise KeyboardInterrupt
+        self._process = process = self._popen(command, **options)
+        # asked for while it was launched
+        if self._ended:
+            process.kill()
+        return process
+
+    def _is_held(self) -> bool:
+        """Whether PySpark knows it: then it serves the next session, and ends when this process
+        does.
+        """
+        return (
+            self._process is not None
+            and getattr(SparkContext._gateway, "proc", None) is self._process
+        )
+
+
+@contextlib.contextmanager
+def own_session(
+    app_name: str,
+    *,
+    master: str,
+    memory: str,
+    say: Callable[[str], None],
+    ready: Callable[[SparkSession], None],
+) -> Iterator[tuple[SparkSession, Stop]]:
+    """A quiet session for what is inside, and the stop that Ctrl-C and SIGTERM ask for; *ready* is
+    called at the end of its start.
+
+    During the start either ends Java at once, and KeyboardInterrupt is raised. Raises OgiveError
+    without a Java, and for what Spark fails with inside.
+    """
+    quiet()
+    with Stop(ends_session=True) as stop:
+        say("starting Spark")
+        with _given_up_at_once(stop):
+            settings = prepare(app_name, master=master, memory=memory, config=NO_BAR)
+            context = SparkContext.getOrCreate(SparkConf().setAll(list(settings.items())))
+            # again: PySpark has set a handler of its own
+            stop.handle_signals()
+            context.setLogLevel("ERROR")
+            spark = create(settings)
+            ready(spark)
+        with ending(spark):
+            yield spark, stop
+
+
+@contextlib.contextmanager
+def _given_up_at_once(stop: Stop) -> Iterator[None]:
+    """As soon as *stop* is asked, the Java launched inside is ended; raises KeyboardInterrupt
+    instead of what PySpark fails with then.
+
+    Nothing is raised in the midst of PySpark, which would log it and go on talking to Java.
+    """
+    java = Launch()
+    logged = logging.root.manager.disable
+
+    def give_up() -> None:
+        # Py4J and PySpark would tell of the Java that is gone, with stacks
+        logging.disable()
+        warnings.simplefilter("ignore")
+        java.end()
+
+    try:
+        with warnings.catch_warnings(), stop.calling(give_up), java:
+            yield
+    except Exception:
+        if not stop.asked:
+            raise
+    finally:
+        logging.disable(logged)
+    if stop.asked:
+        java.end()
+        raise KeyboardInterrupt

@@ -1,0 +1,918 @@
+"""The routes of topics, and repeating calls while a broker or name server is away.
+
+Blocking calls to a cluster, for Spark's driver and worker processes.
+
+Connections live on the process's background loop and are used again by every batch, because Spark
+keeps its Python workers. A forked child starts afresh. Nothing here is ever pickled.
+"""
+
+import asyncio
+import functools
+import logging
+import os
+from collections import deque
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+from ogive.client import rpc
+from ogive.client.portal import Portal, portal
+from ogive.client.routes import (
+    MASTER_ID,
+    auto_create_route,
+    broker_addresses,
+    publish_queues,
+    subscribe_queues,
+)
+from ogive.errors import (
+    BrokerBusy,
+    BrokerInternalError,
+    DataLoss,
+    GroupNotExist,
+    NoNameServer,
+    NoPermission,
+    NoRoute,
+    NotANameServer,
+    OgiveError,
+    ServiceNotAvailable,
+    TopicNotExist,
+    TransportError,
+)
+from ogive.model import (
+    AUTO_CREATE_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    TOOLS_GROUP,
+    DelayLevels,
+    MessageQueue,
+    PullStatus,
+    reply_topic,
+)
+from ogive.spark.cluster_options import Access
+from ogive.spark.offsets import assigned, matching
+from ogive.spark.options import DEFAULT_POLL_TIMEOUT_S, Selection
+from ogive.spark.range_reader import Fetched, Reading, deleted, record_count, removed
+from ogive.spark.ranges import ANSWER_BYTES, Chunks, QueueRange
+from ogive.transport.pool import ConnectionPool
+from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
+from ogive.wire.bodies.json_fields import PERM_READ
+from ogive.wire.bodies.routes import TopicRouteData
+from ogive.wire.bodies.stats import TopicOffset
+from ogive.wire.codes import PullSysFlag
+from ogive.wire.headers.pull import PullMessageRequest
+from ogive.wire.message import decode_stored
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ROUTE_AGE_S: Final = 30.0
+CALL_TIMEOUT_S: Final = 5.0
+RETRY_WINDOW_S: Final = DEFAULT_POLL_TIMEOUT_S
+"""How long one call is tried again while its broker is away.
+
+Longer outages end the task; Spark then tries the task again.
+"""
+
+_UNSEEN: Final = frozenset({"unseen"})
+"""The brokers of a cluster that this user may not list.
+
+Taken to be there: else a topic that does not exist would be waited for.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How a call is repeated while its broker is away: for *window_s*, or at most *retries* times,
+    with pauses of *pause_s* or growing.
+
+    *settled*: the name servers have answered before, perhaps another process, so that their silence
+    passes too; else the address is likely wrong, which is said at once. For all calls of a process:
+    `Routes.settle`. *doubtful*: a topic without route may be one whose broker is away, although the
+    name servers know others.
+    """
+
+    window_s: float = RETRY_WINDOW_S
+    retries: int | None = None
+    pause_s: float | None = None
+    settled: bool = False
+    doubtful: bool = False
+
+    def waits_for(self, failure: OgiveError, *, settled: bool = False) -> bool:
+        if isinstance(failure, NoNameServer):
+            return (self.settled or settled) and not isinstance(failure, NotANameServer)
+        return isinstance(failure, PASSING) or (self.doubtful and isinstance(failure, NoRoute))
+
+
+USUAL: Final = Patience()
+DOUBTFUL: Final = Patience(doubtful=True)
+
+
+class BrokerAway(NoRoute):
+    """What is missing may come back with its broker: a route without the broker of a queue, or name
+    servers that know no broker at all.
+    """
+
+
+PASSING: Final = (TransportError, BrokerBusy, BrokerInternalError, ServiceNotAvailable, BrokerAway)
+
+
+class Routes:
+    """The routes in use, each at most ROUTE_AGE_S old. Belongs to one event loop."""
+
+    def __init__(self, pool: ConnectionPool, name_servers: tuple[str, ...]) -> None:
+        self.name_servers = name_servers
+        self._pool = pool
+        self._known: dict[str, tuple[TopicRouteData, float]] = {}
+        self._settled = False
+
+    @property
+    def settled(self) -> bool:
+        return self._settled
+
+    def settle(self) -> None:
+        """The name servers have answered before: from now on every call waits while they are
+        silent.
+        """
+        self._settled = True
+
+    async def address(self, queue: MessageQueue) -> str:
+        """Where to read *queue*. Raises BrokerAway."""
+        addresses = broker_addresses((await self.route(queue.topic),)).get(queue.broker_name)
+        if addresses is None:
+            self.expire(queue.topic)
+            raise BrokerAway(f"queue {queue} has no broker in the route of its topic")
+        return reading_address(addresses)
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """The route of *topic*, at most ROUTE_AGE_S old."""
+        now = asyncio.get_running_loop().time()
+        known = self._known.get(topic)
+        if known is not None and now - known[1] < ROUTE_AGE_S:
+            return known[0]
+        try:
+            route = await self._ask_name_servers(topic)
+        except (NoNameServer, NoRoute):
+            if known is None:
+                raise
+            # a name server or broker that restarts: the addresses are likely still right
+            return known[0]
+        self._known[topic] = (route, now)
+        return route
+
+    def expire(self, topic: str) -> None:
+        """Fetch the route of *topic* again at its next use; the known one stays in case nobody
+        answers.
+        """
+        known = self._known.get(topic)
+        if known is not None:
+            self._known[topic] = (known[0], -ROUTE_AGE_S)
+
+    async def _ask_name_servers(self, topic: str) -> TopicRouteData:
+        """Of several name servers all are asked before a topic counts as missing: one that restarts
+        learns of its brokers again in 30 s.
+        """
+
+        async def ask(address: str) -> TopicRouteData | Set[str]:
+            """The route, or if there is none, the names of the known brokers."""
+            try:
+                return await rpc.get_route(self._pool, address, topic, timeout_s=CALL_TIMEOUT_S)
+            except TopicNotExist:
+                pass
+            try:
+                return (
+                    await rpc.get_cluster_info(self._pool, address, timeout_s=CALL_TIMEOUT_S)
+                ).brokers.keys()
+            except NoPermission:
+                return _UNSEEN
+
+        without: list[str] = []
+        brokers: set[str] = set()
+        silent: list[str] = []
+        for address in self.name_servers:
+            try:
+                answer = await ask(address)
+            except TransportError as exc:
+                silent.append(str(exc))
+                continue
+            if isinstance(answer, TopicRouteData):
+                return answer
+            without.append(address)
+            brokers |= answer
+        if not without:
+            raise NoNameServer("; ".join(silent))
+        place = f"topic {topic!r} has no route on {', '.join(without)}"
+        if not brokers:
+            raise BrokerAway(f"{place}: no broker is known there")
+        raise NoRoute(f"{place}: it does not exist, or its broker is down")
+
+    async def ask_one(self, ask: Callable[[str], Awaitable[T]]) -> T:
+        """The answer of the first name server that gives one. Raises NoNameServer."""
+        failures: list[str] = []
+        for address in self.name_servers:
+            try:
+                return await ask(address)
+            except TransportError as exc:
+                failures.append(str(exc))
+        raise NoNameServer("; ".join(failures))
+
+    async def insist(
+        self, topic: str, call: Callable[[], Awaitable[T]], patience: Patience = USUAL
+    ) -> T:
+        """*call*, again while its failure may pass."""
+        clock = asyncio.get_running_loop()
+        deadline = clock.time() + patience.window_s
+        pause = 0.05 if patience.pause_s is None else patience.pause_s
+        tries = 0
+        while True:
+            try:
+                return await call()
+            except OgiveError as exc:
+                if (
+                    not patience.waits_for(exc, settled=self._settled)
+                    or clock.time() + pause > deadline
+                    or tries == patience.retries
+                ):
+                    raise
+                log.warning("trying again in %.2f s: %s", pause, exc)
+                self.expire(topic)
+            await asyncio.sleep(pause)
+            tries += 1
+            pause = min(2 * pause, 2.0) if patience.pause_s is None else pause
+
+
+def reading_address(addresses: Mapping[int, str]) -> str:
+    """The master's address, or the first slave's while there is no master."""
+    return addresses.get(MASTER_ID) or addresses[min(addresses)]
+
+
+PULL_TIMEOUT_S: Final = 20.0
+
+# requested and not decoded yet, estimated by the size of messages
+IN_FLIGHT_BYTES: Final = 8 * 1024 * 1024
+# chunks. Of ANSWER_BYTES each they are under the 64 MiB unread at which our broker ends a
+# connection
+MAX_IN_FLIGHT: Final = 24
+_LEAST_IN_FLIGHT: Final = 2
+
+NEW_TOPIC_QUEUES: Final = 4  # defaultTopicQueueNums
+
+# messages that say how long those of a queue are
+_SAMPLE: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """What the broker sends of a queue: an expression of tags, which it compares by hash code, or
+    of SQL92.
+    """
+
+    expression: str = "*"
+    kind: Literal["TAG", "SQL92"] = "TAG"
+
+    @property
+    def takes_all(self) -> bool:
+        return self.expression == "*"
+
+
+EVERYTHING: Final = Filter()
+
+
+class DelayLimits(NamedTuple):
+    """The highest delay level and the longest wait that all brokers of a topic allow.
+
+    None: they do not say.
+    """
+
+    last_level: int | None = None
+    longest_s: int | None = None
+
+
+def cluster(access: Access | tuple[str, ...]) -> "Cluster":
+    """This process's connections to a cluster.
+
+    Name servers alone stand for an access without credentials and TLS.
+    """
+    return _cluster_of(
+        os.getpid(), access if isinstance(access, Access) else Access(name_servers=access)
+    )
+
+
+@functools.cache
+def _cluster_of(_pid: int, access: Access) -> "Cluster":
+    return Cluster(access, portal())
+
+
+class Cluster:
+    """Calls that block the calling thread.
+
+    Raises OgiveError: each call has been tried again for RETRY_WINDOW_S where that can help.
+    """
+
+    def __init__(self, access: Access, portal: Portal) -> None:
+        self._namespace = access.namespace
+        self._portal = portal
+        self.pool = access.pool()
+        # brokers of which a slave said last how long the queues are
+        self.without_master: set[str] = set()
+        # topic and broker name, where the broker itself has said that it does not have the topic
+        self.deleted: set[tuple[str, str]] = set()
+        self._topics: tuple[list[str], float] | None = None
+        self._routes = Routes(self.pool, access.name_servers)
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
+        return asyncio.run_coroutine_threadsafe(work, self._portal.loop)
+
+    # --- offsets ----------------------------------------------------------------------------------
+
+    def spans(
+        self, topics: Iterable[str], patience: Patience = USUAL
+    ) -> dict[MessageQueue, TopicOffset]:
+        """First and next offset of every queue of *topics*.
+
+        Raises NoRoute for a topic that does not exist.
+        """
+        return self._portal.call(self._spans(tuple(topics), patience))
+
+    def selected(
+        self,
+        selection: Selection,
+        patience: Patience = USUAL,
+        read: Iterable[MessageQueue] = (),
+        *,
+        any_missing: bool = False,
+    ) -> dict[MessageQueue, TopicOffset]:
+        """Return first and next offset of the queues of *selection*.
+
+        Raises NoRoute, and InvalidOption if it names what does not exist. Queues that were *read*
+        before may be missing, or with *any_missing* any. Those of a topic that is gone from their
+        broker are in ``deleted`` then.
+        """
+        return self._portal.call(self._selected(selection, patience, frozenset(read), any_missing))
+
+    def search(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """For each queue, the first offset stored at that time or later, or else its end."""
+        return self._portal.call(
+            self._each(
+                times_ms, lambda queue, address: self._search(address, queue, times_ms[queue])
+            )
+        )
+
+    def end_of(self, queue: MessageQueue) -> int:
+        """Where *queue* ends, also of one that its topic does not have any more, as far as its
+        broker still knows.
+        """
+
+        async def ask(queue: MessageQueue, address: str) -> int:
+            return await rpc.max_offset(self.pool, address, queue, timeout_s=CALL_TIMEOUT_S)
+
+        return self._portal.call(self._each((queue,), ask))[queue]
+
+    def stored_ms(
+        self, offsets: Mapping[MessageQueue, int], group: str = TOOLS_GROUP
+    ) -> dict[MessageQueue, int]:
+        """Return the store time of the message at an offset of each queue that has one there."""
+
+        async def look(queue: MessageQueue, address: str) -> int | None:
+            answer = await self._pull(
+                group, QueueRange(queue, offsets[queue], offsets[queue] + 1), EVERYTHING
+            )
+            if answer.status is not PullStatus.FOUND:
+                return None
+            record = decode_stored(answer.body)
+            return record.store_timestamp_ms if record.queue_offset <= offsets[queue] else None
+
+        found = self._portal.call(self._each(offsets, look))
+        return {queue: stored_ms for queue, stored_ms in found.items() if stored_ms is not None}
+
+    def record_bytes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
+        """How long stored messages are from there on, by a few of each queue; nothing for a queue
+        that has none there.
+        """
+
+        async def look(queue: MessageQueue, address: str) -> float | None:
+            answer = await self._pull(
+                TOOLS_GROUP,
+                QueueRange(queue, positions[queue], positions[queue] + _SAMPLE),
+                EVERYTHING,
+            )
+            count = record_count(answer.body) if answer.status is PullStatus.FOUND else 0
+            return len(answer.body) / count if count else None
+
+        found = self._portal.call(self._each(positions, look))
+        return {queue: size for queue, size in found.items() if size is not None}
+
+    def committed(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """The offsets of *group*, for the queues in which it has any."""
+        return self._portal.call(self._committed(group, tuple(queues)))
+
+    def start_commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> "Future[None]":
+        """Store *offsets* as the group's, without waiting."""
+        return self._start(self._commit(group, dict(offsets)))
+
+    # --- a group's marks --------------------------------------------------------------------------
+
+    def marks(self, group: str, topic: str) -> dict[str, int]:
+        """The number that each broker keeps as *group*'s offset in queue 0 of *topic*; nothing of
+        one that has none or is away.
+        """
+        return self._portal.call(self._marks(group, topic))
+
+    def mark(self, group: str, topic: str, number: int) -> None:
+        """Store *number* in this way at every broker.
+
+        Creates *topic* if it is missing. Raises OgiveError if no broker takes it.
+
+        The topic is read-only: a broker of ours takes an offset beyond the end of a queue only
+        where no message will come.
+        """
+        self._portal.call(self._mark(group, topic, number))
+
+    async def _masters(self) -> dict[str, str]:
+        """Name -> address. Raises NoNameServer, NoRoute for a cluster without brokers."""
+        info = await self._routes.ask_one(
+            lambda address: rpc.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S)
+        )
+        masters = {
+            name: broker.addresses[MASTER_ID]
+            for name, broker in info.brokers.items()
+            if MASTER_ID in broker.addresses
+        }
+        if not masters:
+            raise BrokerAway(f"{'; '.join(self._routes.name_servers)} knows no broker")
+        return masters
+
+    async def _marks(self, group: str, topic: str) -> dict[str, int]:
+        async def ask(name: str, address: str) -> int | None:
+            try:
+                queue = MessageQueue(topic, name, 0)
+                return await rpc.query_consumer_offset(
+                    self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S
+                )
+            except (GroupNotExist, TopicNotExist):
+                return None
+            except PASSING as exc:
+                log.warning("broker %s does not say where group %s stands: %s", name, group, exc)
+                return None
+
+        masters = await self._routes.insist(topic, self._masters)
+        answers = await asyncio.gather(*(ask(name, address) for name, address in masters.items()))
+        return {
+            name: number
+            for name, number in zip(masters, answers, strict=True)
+            if number is not None
+        }
+
+    async def _mark(self, group: str, topic: str, number: int) -> None:
+        async def tell(name: str, address: str) -> None:
+            queue = MessageQueue(topic, name, 0)
+            try:
+                await rpc.update_consumer_offset(
+                    self.pool, address, group, queue, number, timeout_s=CALL_TIMEOUT_S
+                )
+                kept = await rpc.query_consumer_offset(
+                    self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S
+                )
+                if kept == number:
+                    return
+            except (GroupNotExist, TopicNotExist):
+                pass
+            # Nobody has made it yet; or it can be written to, as that of an earlier release can,
+            # and the number is answered but not taken.
+            await rpc.create_topic(
+                self.pool,
+                address,
+                TopicConfig(name=topic, read_queues=1, write_queues=1, perm=PERM_READ),
+            )
+            await rpc.create_group(self.pool, address, SubscriptionGroupConfig(name=group))
+            await rpc.update_consumer_offset(
+                self.pool, address, group, queue, number, timeout_s=CALL_TIMEOUT_S
+            )
+
+        async def tell_all() -> None:
+            masters = await self._masters()
+            outcomes = await asyncio.gather(
+                *(tell(name, address) for name, address in masters.items()), return_exceptions=True
+            )
+            failures = [outcome for outcome in outcomes if outcome is not None]
+            for failure in failures:
+                if not isinstance(failure, OgiveError) or len(failures) == len(masters):
+                    raise failure
+                log.warning("a broker was not told of progress: %s", failure)
+
+        await self._routes.insist(topic, tell_all)
+
+    # --- where to write ---------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """The name servers have answered before, perhaps in another process: from now on every call
+        waits while they are unreachable.
+        """
+        self._routes.settle()
+
+    async def writable(self, topic: str) -> tuple[MessageQueue, ...]:
+        """The queues to send to; for a topic that its first message will create, those that it will
+        get. Raises NoRoute.
+        """
+        if self._routes.settled:
+            return await self._routes.insist(topic, functools.partial(self._writable, topic))
+        return await self._writable(topic)
+
+    async def _writable(self, topic: str) -> tuple[MessageQueue, ...]:
+        try:
+            queues = publish_queues(topic, await self._routes.route(topic))
+        except NoRoute:
+            if topic.startswith("%"):
+                raise
+            try:
+                template = await self._routes.route(AUTO_CREATE_TOPIC)
+            except NoRoute:
+                template = TopicRouteData(queues=(), brokers=())
+            queues = publish_queues(topic, auto_create_route(template, NEW_TOPIC_QUEUES))
+            if not queues and not self._routes.settled:
+                raise
+        if not queues:
+            raise BrokerAway(
+                f"topic {topic!r} has no queue that can be written: its broker is away, or its "
+                "permission forbids it"
+            )
+        return queues
+
+    def delay_limits(self, topic: str) -> DelayLimits:
+        """Return the highest delay level and the longest wait that all brokers of *topic* allow."""
+        return self._portal.call(self._delay_limits(topic))
+
+    async def _delay_limits(self, topic: str) -> DelayLimits:
+        try:
+            masters = {await self.master_of(queue) for queue in await self.writable(topic)}
+        except OgiveError:
+            # the send meets the same, and reports it
+            return DelayLimits()
+
+        async def ask(address: str) -> DelayLimits:
+            try:
+                settings = await rpc.broker_settings(self.pool, address, timeout_s=CALL_TIMEOUT_S)
+                levels, longest = (
+                    settings.get("messageDelayLevel"),
+                    settings.get("timerMaxDelaySec"),
+                )
+                return DelayLimits(
+                    last_level=len(DelayLevels.parse(levels).delays_ms) if levels else None,
+                    longest_s=int(longest) if longest else None,
+                )
+            except (OgiveError, ValueError):
+                return DelayLimits()
+
+        answers = await asyncio.gather(*map(ask, masters))
+        return DelayLimits(
+            last_level=min(
+                (one.last_level for one in answers if one.last_level is not None), default=None
+            ),
+            longest_s=min(
+                (one.longest_s for one in answers if one.longest_s is not None), default=None
+            ),
+        )
+
+    async def master_of(self, queue: MessageQueue) -> str:
+        """The address to write to. Raises BrokerAway."""
+        try:
+            route = await self._routes.route(queue.topic)
+        except NoRoute:
+            route = await self._routes.route(AUTO_CREATE_TOPIC)
+        address = broker_addresses((route,)).get(queue.broker_name, {}).get(MASTER_ID)
+        if address is None:
+            self._routes.expire(queue.topic)
+            raise BrokerAway(f"queue {queue} has no master in the route of its topic")
+        return address
+
+    def forget_route(self, topic: str) -> None:
+        """Ask for it again at its next use."""
+        self._routes.expire(topic)
+
+    # --- the work behind the calls ----------------------------------------------------------------
+
+    async def _each(
+        self, queues: Iterable[MessageQueue], call: Callable[[MessageQueue, str], Awaitable[T]]
+    ) -> dict[MessageQueue, T]:
+        """*call* with each queue and the address of its broker."""
+
+        async def one(queue: MessageQueue) -> T:
+            return await call(queue, await self._routes.address(queue))
+
+        wanted = tuple(queues)
+        answers = await asyncio.gather(
+            *(self._routes.insist(queue.topic, functools.partial(one, queue)) for queue in wanted)
+        )
+        return dict(zip(wanted, answers, strict=True))
+
+    async def _search(self, address: str, queue: MessageQueue, time_ms: int) -> int:
+        return await rpc.search_offset(self.pool, address, queue, time_ms, timeout_s=CALL_TIMEOUT_S)
+
+    async def _selected(
+        self,
+        selection: Selection,
+        patience: Patience,
+        read: frozenset[MessageQueue],
+        any_missing: bool,
+    ) -> dict[MessageQueue, TopicOffset]:
+        topics: Sequence[str] = selection.topics
+        if selection.pattern is not None:
+            known = await self._routes.insist("", self._all_topics, patience)
+            ours = [self._namespace.strip(topic) for topic in known if self._namespace.holds(topic)]
+            topics = [self._namespace.wrap(topic) for topic in matching(selection.pattern, ours)]
+        spans = await self._spans(
+            sorted({*topics, *(queue.topic for queue in read)}), patience, read, any_missing
+        )
+        chosen = {
+            queue: span
+            for queue, span in spans.items()
+            if selection.queue_ids is None or queue.queue_id in selection.queue_ids
+        }
+        if selection.assigned is None:
+            return chosen
+        return {
+            queue: chosen[queue]
+            for queue in assigned(selection.assigned, chosen, read, any_missing=any_missing)
+        }
+
+    async def _all_topics(self) -> list[str]:
+        """Every topic that the name server knows, but for the brokers' own; at most ROUTE_AGE_S
+        old.
+        """
+        now = asyncio.get_running_loop().time()
+        if self._topics is None or now - self._topics[1] >= ROUTE_AGE_S:
+            topics = await self._routes.ask_one(
+                lambda address: rpc.topic_list(self.pool, address, timeout_s=CALL_TIMEOUT_S)
+            )
+            info = await self._routes.ask_one(
+                lambda address: rpc.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S)
+            )
+            own = (
+                SYSTEM_TOPICS
+                | info.brokers.keys()
+                | info.clusters.keys()
+                | {reply_topic(name) for name in info.clusters}
+            )
+            users = [
+                topic
+                for topic in topics
+                if topic not in own and not topic.lower().startswith(SYSTEM_TOPIC_PREFIX)
+            ]
+            self._topics = users, now
+        return self._topics[0]
+
+    async def _spans(
+        self,
+        topics: Sequence[str],
+        patience: Patience,
+        read: Iterable[MessageQueue] = (),
+        any_missing: bool = False,
+    ) -> dict[MessageQueue, TopicOffset]:
+        brokers: dict[str, set[str]] = {}
+        for queue in read:
+            brokers.setdefault(queue.topic, set()).add(queue.broker_name)
+        found: dict[MessageQueue, TopicOffset] = {}
+        for part in await asyncio.gather(
+            *(
+                self._spans_of(topic, patience, brokers.get(topic, set()), any_missing)
+                for topic in topics
+            )
+        ):
+            found |= part
+        return found
+
+    async def _spans_of(
+        self, topic: str, patience: Patience, read: Set[str], any_missing: bool = False
+    ) -> dict[MessageQueue, TopicOffset]:
+        """Return first and next offset by queue. *read*: brokers whose queues were read before."""
+
+        async def ask() -> dict[MessageQueue, TopicOffset]:
+            try:
+                route = await self._routes.route(topic)
+            except BrokerAway:
+                raise
+            except NoRoute:
+                if not read and not any_missing:
+                    raise
+                route = TopicRouteData(queues=(), brokers=())
+            addresses = broker_addresses((route,))
+            self.without_master -= addresses.keys()
+            self.without_master |= {
+                name for name, there in addresses.items() if MASTER_ID not in there
+            }
+            if missing := read - addresses.keys():
+                addresses |= await self._registered(missing)
+            tables = await asyncio.gather(
+                *(self._stats(topic, name, there) for name, there in addresses.items())
+            )
+            known = {
+                queue: span
+                for table in tables
+                if table is not None
+                for queue, span in table.items()
+            }
+            without = {name for name, table in zip(addresses, tables, strict=True) if table is None}
+            self.deleted -= {(topic, name) for name in addresses}
+            self.deleted |= {(topic, name) for name in without}
+            # a queue that was never written may be missing in a broker's table
+            spans = {
+                queue: known.get(
+                    queue, TopicOffset(min_offset=0, max_offset=0, last_update_timestamp=0)
+                )
+                for queue in subscribe_queues(topic, route)
+                if queue.broker_name not in without
+            }
+            if without and not spans and not read and not any_missing:
+                raise NoRoute(
+                    f"topic {topic!r} does not exist: {', '.join(sorted(without))} of its route "
+                    "does not have it any more"
+                )
+            return spans
+
+        return await self._routes.insist(topic, ask, patience)
+
+    async def _registered(self, names: Set[str]) -> dict[str, dict[int, str]]:
+        """Return the addresses of the brokers that name servers know now, if this user may ask."""
+        try:
+            info = await self._routes.ask_one(
+                lambda address: rpc.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S)
+            )
+        except NoPermission:
+            return {}
+        return {
+            name: dict(broker.addresses)
+            for name, broker in info.brokers.items()
+            if name in names and MASTER_ID in broker.addresses
+        }
+
+    async def _stats(
+        self, topic: str, broker_name: str, addresses: Mapping[int, str]
+    ) -> dict[MessageQueue, TopicOffset] | None:
+        """Return the spans of a broker's queues, or None if it does not have the topic."""
+        try:
+            return await rpc.topic_stats(
+                self.pool, reading_address(addresses), topic, timeout_s=CALL_TIMEOUT_S
+            )
+        except TopicNotExist:
+            # name servers of Apache keep the route of a topic that was deleted from a broker, and a
+            # slave may not have heard of that
+            if MASTER_ID not in addresses:
+                raise BrokerAway(
+                    f"the master of {broker_name} is away, and its slave does not know topic "
+                    f"{topic!r}"
+                ) from None
+            self._routes.expire(topic)
+            return None
+
+    async def _why_gone(self, part: QueueRange) -> DataLoss | None:
+        """Return the loss if a queue, or its whole topic, was deleted.
+
+        Return None if the queue is there, or if nobody can say.
+        """
+        queue = part.queue
+        self._routes.expire(queue.topic)
+        try:
+            spans = await self._spans_of(queue.topic, Patience(0.0), {queue.broker_name})
+        except OgiveError:
+            return None
+        if (queue.topic, queue.broker_name) in self.deleted:
+            return deleted(queue, part.start, part.end)
+        others = any(other.broker_name == queue.broker_name for other in spans)
+        return removed(part) if others and queue not in spans else None
+
+    async def _committed(
+        self, group: str, queues: Sequence[MessageQueue]
+    ) -> dict[MessageQueue, int]:
+        async def ask(queue: MessageQueue) -> int | None:
+            try:
+                address = await self._routes.address(queue)
+                return await rpc.query_consumer_offset(
+                    self.pool, address, group, queue, zero_if_young=False, timeout_s=CALL_TIMEOUT_S
+                )
+            except GroupNotExist:
+                return None
+
+        answers = await asyncio.gather(
+            *(self._routes.insist(queue.topic, functools.partial(ask, queue)) for queue in queues)
+        )
+        return {
+            queue: offset
+            for queue, offset in zip(queues, answers, strict=True)
+            if offset is not None
+        }
+
+    async def _commit(self, group: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Store each of *offsets*, whatever becomes of the others. Raises the first failure."""
+        failures: list[OgiveError] = []
+        for queue, offset in offsets.items():
+            try:
+                await self._commit_one(group, queue, offset)
+            except OgiveError as exc:
+                failures.append(exc)
+        if failures:
+            raise failures[0]
+
+    async def _commit_one(self, group: str, queue: MessageQueue, offset: int) -> None:
+        address = await self._routes.address(queue)
+        try:
+            await rpc.update_consumer_offset(
+                self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S
+            )
+        except GroupNotExist:
+            # a pull makes a broker create the group, where it creates groups at all
+            await self._pull(group, QueueRange(queue, offset, offset + 1), EVERYTHING)
+            await rpc.update_consumer_offset(
+                self.pool, address, group, queue, offset, timeout_s=CALL_TIMEOUT_S
+            )
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def read(
+        self,
+        ranges: Sequence[QueueRange],
+        *,
+        group: str = TOOLS_GROUP,
+        wanted: Filter = EVERYTHING,
+        fail_on_data_loss: bool = True,
+        patience: Patience = USUAL,
+    ) -> Iterator[tuple[QueueRange, bytes]]:
+        """The stored messages of *ranges*, one answer at a time: range by range, each in offset
+        order, nothing outside of the ranges.
+
+        Each answer comes with the offsets that it covers. Many pulls are in flight at once, bounded
+        by IN_FLIGHT_BYTES and MAX_IN_FLIGHT. If messages of a range are gone, raises DataLoss, or
+        logs it and continues. The caller, who decodes the answers, checks that they have no gaps.
+        """
+        chunks = Chunks(ranges)
+
+        async def pull(part: QueueRange) -> rpc.RawPull:
+            return await self.pull(group, part, wanted, patience)
+
+        reading = Reading(
+            pull,
+            chunks,
+            filtered=not wanted.takes_all,
+            fail_on_data_loss=fail_on_data_loss,
+            why_gone=self._why_gone,
+        )
+        window: deque[tuple[QueueRange, Future[Fetched]]] = deque()
+        # messages that the window is to bring
+        ahead = 0
+        try:
+            while True:
+                while len(window) < MAX_IN_FLIGHT and (
+                    len(window) < _LEAST_IN_FLIGHT or ahead * chunks.record_bytes < IN_FLIGHT_BYTES
+                ):
+                    if (chunk := next(chunks, None)) is None:
+                        break
+                    window.append((chunk, self._start(reading.fetch(chunk))))
+                    ahead += len(chunk)
+                if not window:
+                    return
+                chunk, answer = window.popleft()
+                ahead -= len(chunk)
+                answers, at = answer.result()
+                # large messages: the rest comes before the next chunk
+                if at < chunk.end:
+                    rest = QueueRange(chunk.queue, at, chunk.end)
+                    window.appendleft((rest, self._start(reading.fetch(rest))))
+                    ahead += len(rest)
+                yield from answers
+        finally:
+            for _, answer in window:
+                answer.cancel()
+
+    async def _pull(self, group: str, part: QueueRange, wanted: Filter) -> rpc.RawPull:
+        header = PullMessageRequest(
+            consumer_group=group,
+            topic=part.queue.topic,
+            queue_id=part.queue.queue_id,
+            queue_offset=part.start,
+            max_msg_nums=len(part),
+            max_msg_bytes=ANSWER_BYTES,
+            sys_flag=PullSysFlag.SUBSCRIPTION,
+            commit_offset=0,
+            subscription=wanted.expression,
+            expression_type=wanted.kind,
+        )
+        return await rpc.pull_raw(
+            self.pool, await self._routes.address(part.queue), header, timeout_s=PULL_TIMEOUT_S
+        )
+
+    async def pull(
+        self, group: str, part: QueueRange, wanted: Filter, patience: Patience = USUAL
+    ) -> rpc.RawPull:
+        """One pull of up to len(part) messages, on the cluster's loop."""
+        return await self._routes.insist(
+            part.queue.topic, lambda: self._pull(group, part, wanted), patience
+        )

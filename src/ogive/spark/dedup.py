@@ -1,0 +1,247 @@
+"""Which rows of a repeated task an earlier attempt has not stored yet. Pure.
+
+Behaviour
+- A row is stored if one with its content is: behind a shuffle Spark brings the rows of a partition
+  into another order each time. Of equal rows as many are passed over as are stored.
+- A row with a key of the user's is stored if its key is, which tells the write and the topic as
+  well.
+- No two rows get one key: what equal rows still have to be sent take the keys of those that were
+  passed over, where theirs is taken.
+
+What earlier attempts have already stored: how a sink writes each row once although Spark repeats
+tasks and batches.
+
+Behaviour
+- A query's batches have a consumer group, SPARK_SINK_<query id>. Its offset in SPARK_SINK_BATCHES,
+  at every broker, is the batch that comes next: a batch below it is finished, and when Spark
+  repeats it (its own commit log did not get that far) nothing is written.
+- Its offsets in a target topic are where the unfinished batch begins. Before a batch is repeated,
+  the messages from there on are read: rows whose unique keys are among them are not sent again.
+- The offsets in the topic move after the batch's mark is stored, never before. A broker that lost
+  its last seconds of progress makes the next look longer, and nothing is written twice for that:
+  where a query has no offset although it should, the whole topic is read, and the last hour of it
+  for a query's first batch, which may be the first attempt at it or not.
+- The first batch of a query that a process sees may be a repeated one, and so is every attempt of a
+  task but the first. All others cost nothing.
+- A topic without route may be one whose only broker is away. It is taken for one that its first
+  message will make only where nobody can have written to it: by the first attempt at a query's
+  first batch, in the first run of the query. Which run that is, the group's offset in
+  SPARK_SINK_RUNS tells. Everybody else waits, and then refuses.
+"""
+
+import logging
+import time
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ogive.errors import NoRoute
+from ogive.model import MessageQueue
+from ogive.spark.cluster import DOUBTFUL, USUAL, BrokerAway, Cluster, Patience
+from ogive.spark.compat import arrow_schema
+from ogive.spark.decode import RecordDecoder
+from ogive.spark.offsets import Positions
+from ogive.spark.ranges import QueueRange
+from ogive.spark.rows import HEAD_DIGITS, KEY_DIGITS, Row
+from ogive.spark.schema import METADATA_COLUMNS, only
+from ogive.wire.bodies.stats import TopicOffset
+
+
+@dataclass(slots=True)
+class _Equal:
+    """Rows of one content. Keys without their heads."""
+
+    stored: set[str]
+    to_pass: int
+    free: list[str] = field(default_factory=list)
+
+
+class Unsent:
+    def __init__(self, keys: Iterable[str] = ()) -> None:
+        self._stored: dict[str, list[str]] = {}
+        self._equal: dict[str, _Equal] = {}
+        self.add(keys)
+
+    def add(self, keys: Iterable[str]) -> None:
+        """The unique keys of everything in a topic, before any row for it is asked about."""
+        for key in keys:
+            if len(key) == KEY_DIGITS:
+                self._stored.setdefault(key[:HEAD_DIGITS], []).append(key[HEAD_DIGITS:])
+
+    def of(self, rows: Sequence[Row]) -> list[Row]:
+        """Those of *rows* that are to be sent, in their order; a task's rows must all come by here
+        once.
+        """
+        if not self._stored:
+            return list(rows)
+        return [row for row in map(self._look, rows) if row is not None]
+
+    def _look(self, row: Row) -> Row | None:
+        head, tail = row.key[:HEAD_DIGITS], row.key[HEAD_DIGITS:]
+        tails = self._stored.get(head)
+        if tails is None:
+            return row
+        if row.named:
+            return None if tail in tails else row
+        equal = self._equal.get(head)
+        if equal is None:
+            stored = set(tails)
+            equal = self._equal[head] = _Equal(stored, len(stored))
+        taken = tail in equal.stored
+        if equal.to_pass:
+            equal.to_pass -= 1
+            if not taken:
+                equal.free.append(tail)
+            return None
+        if not taken:
+            return row
+        # there is one: as many were passed over as are stored, and this row's key was none of
+        # theirs
+        key = head + equal.free.pop()
+        return row._replace(
+            key=key, properties=row.properties.replace(row.key.encode(), key.encode(), 1)
+        )
+
+
+log = logging.getLogger(__name__)
+
+MARK_TOPIC: Final = "SPARK_SINK_BATCHES"
+RUN_TOPIC: Final = "SPARK_SINK_RUNS"
+GROUP_PREFIX: Final = "SPARK_SINK_"
+FIRST_BATCH_MS: Final = 3_600_000
+_MAX_QUERIES: Final = 1000
+
+
+class TopicInDoubt(NoRoute):
+    """A topic has no route, and earlier attempts may have written to it."""
+
+
+class BatchLog:
+    """One query's batches, as its consumer group keeps them. Calls block."""
+
+    def __init__(self, cluster: Cluster, query_id: str) -> None:
+        self._cluster = cluster
+        self.group = GROUP_PREFIX + query_id
+
+    def next_batch(self) -> int:
+        """The first batch that is not known to be finished.
+
+        A broker that cannot be asked counts as one that knows of none.
+        """
+        return max(self._cluster.marks(self.group, MARK_TOPIC).values(), default=0)
+
+    def is_first_run(self, run_id: str) -> bool:
+        """Whether no run before *run_id* has begun the query's first batch; the brokers note the
+        first that asks.
+        """
+        mine = zlib.crc32(run_id.encode())
+        begun = set(self._cluster.marks(self.group, RUN_TOPIC).values())
+        if not begun:
+            self._cluster.mark(self.group, RUN_TOPIC, mine)
+        return begun <= {mine}
+
+    def finish(self, batch_id: int, topics: tuple[str, ...]) -> None:
+        """*batch_id* is stored completely.
+
+        Raises OgiveError if that cannot be noted at any broker.
+        """
+        self._cluster.mark(self.group, MARK_TOPIC, batch_id + 1)
+        for topic in topics:
+            self._cluster.start_commit(self.group, ends(self._cluster, topic)).result()
+
+    def begin(
+        self, topic: str, *, batch_id: int = 0, repeated: bool = False, patience: Patience = USUAL
+    ) -> Positions:
+        """Where the messages of the unfinished batch begin in *topic*.
+
+        If that is unknown: now or, if an earlier attempt may have written, as far back as its
+        messages can be.
+        """
+        # first: what another task writes after it has noted its own must not count as before
+        now = ends(self._cluster, topic, patience)
+        noted = self._cluster.committed(self.group, now)
+        absent = {queue: end for queue, end in now.items() if queue not in noted}
+        if absent and repeated:
+            since_ms = 0 if batch_id else time.time_ns() // 1_000_000 - FIRST_BATCH_MS
+            absent = self._cluster.search(dict.fromkeys(absent, since_ms))
+        if absent:
+            self._cluster.start_commit(self.group, absent).result()
+        return {**absent, **noted}
+
+
+def ends(cluster: Cluster, topic: str, patience: Patience = USUAL) -> dict[MessageQueue, int]:
+    """Where the queues of *topic* end; nothing for one that its first message will create.
+
+    Raises BrokerAway where that cannot be told, and TopicInDoubt after a wait with *patience* for
+    doubtful ones.
+    """
+    return {queue: span.max_offset for queue, span in _spans(cluster, topic, patience).items()}
+
+
+def _spans(cluster: Cluster, topic: str, patience: Patience) -> dict[MessageQueue, TopicOffset]:
+    try:
+        return cluster.spans((topic,), patience)
+    except BrokerAway:
+        raise
+    except NoRoute as exc:
+        if not patience.doubtful:
+            return {}
+        raise TopicInDoubt(
+            f"{exc}. An attempt before this one may have written to it, so it is not taken for a "
+            "new topic: "
+            "start its broker, or create the topic if there is none"
+        ) from exc
+
+
+def stored_keys(
+    cluster: Cluster, topic: str, since: Positions, patience: Patience = USUAL
+) -> set[str]:
+    """The unique keys of all messages in *topic* from *since* on; of a queue that is not in it, of
+    all messages.
+    """
+    # a topic with positions exists
+    spans = _spans(cluster, topic, DOUBTFUL if since else patience)
+    ranges = [
+        QueueRange(
+            queue, max(span.min_offset, min(since.get(queue, 0), span.max_offset)), span.max_offset
+        )
+        for queue, span in spans.items()
+    ]
+    decoder = RecordDecoder(arrow_schema(only(METADATA_COLUMNS, "msgId")))
+    keys: set[str] = set()
+    for covered, records in cluster.read(
+        [item for item in ranges if len(item)], fail_on_data_loss=False
+    ):
+        for batch in decoder.batches(records, covered.queue, covered.offsets):
+            keys.update(batch.column("msgId").to_pylist())
+    if keys:
+        log.info("%d messages of %s may be of an earlier attempt", len(keys), topic)
+    return keys
+
+
+class FirstBatches:
+    """Which batches of its queries this process saw first.
+
+    Owned by the process's one task thread.
+    """
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, tuple[str, int]] = OrderedDict()
+
+    def may_repeat(self, query_id: str, run_id: str, batch_id: int) -> bool:
+        """Whether an earlier run may have begun *batch_id*: only the first batch of a run can be a
+        repeated one.
+        """
+        run, first = self._seen.get(query_id, ("", 0))
+        if run != run_id:
+            self._seen[query_id] = run_id, batch_id
+            self._seen.move_to_end(query_id)
+            if len(self._seen) > _MAX_QUERIES:
+                self._seen.popitem(last=False)
+            return True
+        return batch_id <= first
+
+
+SEEN: Final = FirstBatches()

@@ -1,0 +1,484 @@
+"""Listeners as a Spark job: the queues' new messages of each micro-batch are ranges, and the tasks
+that read a range consume it.
+
+Behaviour
+- The checkpoint says what is done. A batch ends when all of its ranges are done (see
+  listener_task.py); the group's offsets follow.
+- A group that has no offset begins where its listener says, its retry topic with the first message.
+  So does a topic that a later release of the listeners adds. A queue that appears later is taken up
+  where the group stands in it, else at its first message.
+- A queue that is shorter than what was consumed of it, because its broker lost messages or its
+  topic was made anew, is gone on with where the group stands in it now; the log tells the gap.
+- Batches are as large as what the tasks can do in a few seconds, so that a restart repeats little
+  and other queues do not wait long; but never too small to keep every thread busy, or to give each
+  queue a message.
+- Nothing is handed out any more when the file that `stopFile` names exists; the reader says so by a
+  file beside it.
+
+The listeners travel pickled in an option of the source: Spark makes the reader in processes of its
+own. How to reach the cluster, which may hold a secret, travels beside them in the options that
+format("rocketmq") has for it.
+"""
+
+import base64
+import binascii
+import logging
+import pickle
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark import cloudpickle
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from ogive.client.config import ClientConfig
+from ogive.client.listener import AnyListener
+from ogive.client.namespace import Namespace
+from ogive.client.portal import portal
+from ogive.errors import InvalidOption
+from ogive.model import RETRY_PREFIX, MessageQueue, retry_topic
+from ogive.spark.cluster import Cluster, cluster
+from ogive.spark.cluster_options import Access
+from ogive.spark.compat import (
+    ReadAllAvailable,
+    ReadLimit,
+    SupportsTriggerAvailableNow,
+    reader_of_release,
+)
+from ogive.spark.driver_gone import end_with_driver
+from ogive.spark.group_progress import Progress
+from ogive.spark.listener_task import consume
+from ogive.spark.offsets import Positions, Spans, entering, from_offset, last_stored, to_offset
+from ogive.spark.options import access_of
+from ogive.spark.ranges import QueueRange, admit
+from ogive.spark.remade import Ends, find_remade, look_at, times_at
+
+log = logging.getLogger(__name__)
+
+FORMAT: Final = "rocketmq-listeners"
+SCHEMA: Final = (
+    "topic STRING, brokerName STRING, queueId INT, start BIGINT, end BIGINT, messages "
+    "BIGINT, calls BIGINT, failed BIGINT"
+)
+
+OWN: Final = ("work", "stopfile", "everything")
+"""Options beside those of Access, in lower case."""
+FIRST_BATCH: Final = 1_000
+LARGEST_BATCH: Final = 200_000
+SHORT_S: Final = 2.5
+LONG_S: Final = 5.0
+# a broker that starts shows its queues bit by bit
+SETTLE_S: Final = 3.0
+_SHORTEST_IDLE_S: Final = 0.01
+_LONGEST_IDLE_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What executors need.
+
+    *client* says nothing of how to reach the cluster. *partitions* bounds the tasks of a batch.
+    """
+
+    client: ClientConfig
+    listeners: tuple[AnyListener, ...]
+    partitions: int
+
+    def __post_init__(self) -> None:
+        # one thought
+        assert self.client.credentials is None and self.client.ssl is False  # noqa: PT018
+
+    @property
+    def namespace(self) -> Namespace:
+        return Namespace(self.client.namespace or "")
+
+    @property
+    def group(self) -> str:
+        """On the wire, as the topics are."""
+        return self.namespace.wrap(self.listeners[0].config.group)
+
+    @property
+    def threads(self) -> int:
+        """How many calls the tasks of a batch make at once, where its queues allow that."""
+        return self.partitions * max(one.config.threads for one in self.listeners)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        return (
+            *(self.namespace.wrap(one.config.topic) for one in self.listeners),
+            retry_topic(self.group),
+        )
+
+    def dumps(self) -> str:
+        """Raises InvalidOption for a listener that holds what cannot travel, such as an open
+        connection.
+        """
+        try:
+            # pyspark's copy has no types
+            pickled = cloudpickle.dumps(self)  # type: ignore[no-untyped-call]
+            return base64.b64encode(pickled).decode()
+        except (pickle.PicklingError, TypeError, AttributeError) as exc:
+            names = ", ".join(one.name for one in self.listeners)
+            raise InvalidOption(
+                f"{names} cannot be sent to executors: {exc}. Make what it needs inside of it, at "
+                "the first call"
+            ) from None
+
+    @classmethod
+    def loads(cls, text: str) -> "Work":
+        try:
+            work = cloudpickle.loads(base64.b64decode(text))
+        except (ValueError, binascii.Error, pickle.UnpicklingError) as exc:
+            raise InvalidOption(f"the option work holds no listeners: {exc}") from None
+        assert isinstance(work, cls)
+        return work
+
+
+class ListenerSource(DataSource):
+    """`format("rocketmq-listeners")`, for ogive.spark.jobs only."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> str:
+        return SCHEMA
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+        end_with_driver()
+        stop = self.options.get("stopFile")
+        access = access_of(
+            {name: text for name, text in self.options.items() if name.lower() not in OWN}
+        )
+        everything = self.options.get("everything") == "true"
+        reader = ListenerReader(
+            Work.loads(self.options["work"]), access, Path(stop) if stop else None, everything
+        )
+        return reader_of_release(reader, keep_limit_after_restart=False)
+
+
+class Ranges(InputPartition):
+    """What one task consumes."""
+
+    def __init__(self, value: tuple[QueueRange, ...]) -> None:
+        super().__init__(value)
+
+
+class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans in one process on the driver, consumes on the executors."""
+
+    def __init__(
+        self, work: Work, access: Access, stop_file: Path | None, everything: bool = False
+    ) -> None:
+        """With *everything* a batch has no limit."""
+        self._work = work
+        self._everything = everything
+        self._access = access
+        self._stop_file = stop_file
+        self._owner = f"listeners of {work.group}"
+        self._initial: dict[str, Any] | None = None
+        self._target: Positions | None = None
+        self._ends = Ends()
+        # queues that their topic does not have any more
+        self._removed: set[MessageQueue] = set()
+        self._size = FIRST_BATCH
+        self._least = 1
+        # when the last batch was planned, and how many messages it has
+        self._planned: tuple[float, int] | None = None
+        self._looked_at = 0.0
+        self._idle_s = 0.0
+        self._progress: Progress | None = None
+
+    @property
+    def _cluster(self) -> Cluster:
+        return cluster(self._access)
+
+    # --- on the driver ----------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Called twice for a new query.
+
+        Its result is committed to the group, so that it still holds after a crash of the first
+        batch.
+        """
+        if self._initial is None:
+            positions = self._first_positions()
+            self._tell(positions).flush()
+            self._initial = to_offset(positions, self._owner)
+        return self._initial
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._look()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        return ReadAllAvailable()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """*start* is done, and durable in the checkpoint."""
+        begin, times = from_offset(start, self._owner), last_stored(start)
+        if self._stop_file is not None and self._stop_file.exists():
+            self._tell(begin)
+            self._stop_file.with_suffix(".seen").touch()
+            return start
+        self._learn()
+        ends = self._target if self._target is not None else self._wait_for_news(begin)
+        self._report_removed(begin, ends)
+        remade = self._remade(begin, times)
+        taken_up = remade | self._taken_up({**begin, **remade}, ends)
+        if taken_up:
+            self._planned = None
+            # what the group stood at before would be behind the queue's end, or another's
+            self._tell({**begin, **taken_up}).flush()
+            kept = {queue: ms for queue, ms in times.items() if queue not in taken_up}
+            return to_offset({**begin, **taken_up}, self._owner, taken_up, kept)
+        self._tell(begin)
+        self._least = max(self._work.threads, len(ends))
+        ends = {**begin, **{queue: max(end, begin[queue]) for queue, end in ends.items()}}
+        end = admit(begin, ends, None if self._everything else max(self._size, self._least))
+        count = sum(end[queue] - begin[queue] for queue in end)
+        self._planned = (time.monotonic(), count) if count else None
+        if not count:
+            return start
+        return to_offset(
+            end, self._owner, stored_ms=times_at(end, self._ends, begin, times, self._look_at)
+        )
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return to_offset(self._ends.latest, self._owner) if self._ends.latest else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Whole queues, the longest first to the task with the least."""
+        begin, finish = from_offset(start, self._owner), from_offset(end, self._owner)
+        read = finish.keys() - entering(end)
+        ranges = [
+            QueueRange(queue, begin.get(queue, 0), finish[queue])
+            for queue in read
+            if finish[queue] > begin.get(queue, 0)
+        ]
+        return [Ranges(tuple(group)) for group in spread(ranges, self._work.partitions)]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._tell(from_offset(end, self._owner))
+
+    def stop(self) -> None:
+        if self._progress is not None:
+            self._progress.flush()
+
+    def _first_positions(self) -> Positions:
+        spans = self._cluster.spans(self._work.topics)
+        return self._starts(spans) | self._committed(spans)
+
+    def _committed(self, spans: Spans) -> dict[MessageQueue, int]:
+        """Where the group stands, as far as the queues go."""
+        committed = self._cluster.committed(self._work.group, spans)
+        return {
+            queue: min(max(offset, spans[queue].min_offset), spans[queue].max_offset)
+            for queue, offset in committed.items()
+        }
+
+    def _starts(self, spans: Spans) -> dict[MessageQueue, int]:
+        """Where the listeners say that a group begins that has no offset."""
+        starts = {
+            self._work.namespace.wrap(one.config.topic): one.config.start
+            for one in self._work.listeners
+        }
+        first: dict[MessageQueue, int] = {}
+        for queue, span in spans.items():
+            start = "earliest" if queue.topic.startswith(RETRY_PREFIX) else starts[queue.topic]
+            if start == "latest":
+                first[queue] = span.max_offset
+            elif start == "earliest":
+                first[queue] = span.min_offset
+            else:
+                raise InvalidOption(
+                    f"{self._work.group} starts at a time: set its offsets first, `ogive group "
+                    "reset --to TIME`"
+                )
+        return first
+
+    def _taken_up(self, begin: Positions, ends: Positions) -> dict[MessageQueue, int]:
+        """Where to go on in queues that are new since *begin*, or shorter than it says; nothing of
+        them is consumed before that.
+        """
+        fresh = [queue for queue in ends if queue not in begin]
+        shorter = [queue for queue, end in ends.items() if end < begin.get(queue, 0)]
+        if shorter:
+            shorter = self._still_shorter(begin)
+        if not fresh and not shorter:
+            return {}
+        all_spans = self._cluster.spans(self._work.topics)
+        spans = {queue: all_spans[queue] for queue in (*fresh, *shorter) if queue in all_spans}
+        committed, known = self._committed(spans), {queue.topic for queue in begin}
+        added = {
+            queue: span
+            for queue, span in spans.items()
+            if queue.topic not in known and queue not in committed
+        }
+        positions = (
+            {queue: span.min_offset for queue, span in spans.items()}
+            | self._starts(added)
+            | committed
+        )
+        for queue in spans.keys() & shorter:
+            log.error(
+                "%s ends at %d, but group %s had consumed up to %d: its broker lost messages, or "
+                "its topic was made anew. "
+                "The job goes on at %d",
+                queue,
+                spans[queue].max_offset,
+                self._work.group,
+                begin[queue],
+                positions[queue],
+            )
+        return positions
+
+    def _remade(
+        self, begin: Positions, times: Mapping[MessageQueue, int]
+    ) -> dict[MessageQueue, int]:
+        """Return where to go on in queues whose topic was deleted and made again.
+
+        That is the first message, or where the group stands if that was set since.
+        """
+        found = find_remade(self._ends, begin, times, self._look_at)
+        committed = self._cluster.committed(self._work.group, found) if found else {}
+        positions: dict[MessageQueue, int] = {}
+        for queue in sorted(found):
+            first = self._ends.first[queue]
+            stands = committed.get(queue, first)
+            positions[queue] = stands if first <= stands < begin[queue] else first
+            log.error(
+                "%s was deleted and made again: group %s had consumed up to %d of the messages "
+                "that it held before. The job goes on at %d",
+                queue,
+                self._work.group,
+                begin[queue],
+                positions[queue],
+            )
+        return positions
+
+    def _look_at(self, offsets: Positions) -> Mapping[MessageQueue, int]:
+        return look_at(self._cluster, offsets, self._work.group)
+
+    def _report_removed(self, begin: Positions, ends: Positions) -> None:
+        """Log queues that were taken from their topic, with what the group has not consumed."""
+        there = {(queue.topic, queue.broker_name) for queue in ends}
+        removed = {
+            queue
+            for queue in begin.keys() - ends.keys()
+            if (queue.topic, queue.broker_name) in there
+        }
+        for queue in sorted(removed - self._removed):
+            end = self._cluster.end_of(queue)
+            if end > begin[queue]:
+                log.error(
+                    "%s is not a queue of its topic any more: its offsets %d to %d are not "
+                    "consumed by "
+                    "group %s, unless the topic gets its queue back",
+                    queue,
+                    begin[queue],
+                    end - 1,
+                    self._work.group,
+                )
+        self._removed = removed
+
+    def _still_shorter(self, begin: Positions) -> list[MessageQueue]:
+        deadline = time.monotonic() + SETTLE_S
+        while True:
+            ends = self._look()
+            # a slave may not have the last messages yet
+            away = self._cluster.without_master
+            shorter = [
+                queue
+                for queue, end in ends.items()
+                if end < begin.get(queue, 0) and queue.broker_name not in away
+            ]
+            if not shorter or time.monotonic() > deadline:
+                return shorter
+            time.sleep(_LONGEST_IDLE_S)
+
+    def _learn(self) -> None:
+        """From the last batch, how many messages the next one may have."""
+        if self._planned is not None:
+            planned_at, count = self._planned
+            self._size = next_size(self._size, count, time.monotonic() - planned_at, self._least)
+
+    def _wait_for_news(self, begin: Positions) -> Positions:
+        """Spark asks again at once while nothing comes: pause longer and longer, up to
+        _LONGEST_IDLE_S.
+        """
+        time.sleep(max(0.0, self._looked_at + self._idle_s - time.monotonic()))
+        ends = self._look()
+        news = any(end != begin.get(queue) for queue, end in ends.items())
+        self._idle_s = (
+            0.0 if news else min(max(2 * self._idle_s, _SHORTEST_IDLE_S), _LONGEST_IDLE_S)
+        )
+        return ends
+
+    def _look(self) -> Positions:
+        self._looked_at = time.monotonic()
+        self._ends = Ends.of(self._cluster.spans(self._work.topics))
+        return self._ends.latest
+
+    def _tell(self, positions: Positions) -> Progress:
+        if self._progress is None:
+            self._progress = Progress(self._cluster, self._work.group)
+            self._progress.flush_on_sigterm()
+        # a broker takes no position of a queue that it does not have any more
+        self._progress.advance(
+            {queue: at for queue, at in positions.items() if queue not in self._removed}
+        )
+        return self._progress
+
+    # --- on executors -----------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition | None) -> Iterator[tuple[Any, ...]]:
+        """Consumes; a row for each range."""
+        ranges: Sequence[QueueRange] = () if partition is None else partition.value or ()
+        for done in portal().call(
+            consume(self._access.client(self._work.client), self._work.listeners, ranges)
+        ):
+            queue, wanted = done.wanted.queue, done.wanted
+            yield (
+                queue.topic,
+                queue.broker_name,
+                queue.queue_id,
+                wanted.start,
+                wanted.end,
+                wanted.end - done.begun,
+                done.calls,
+                done.failed,
+            )
+
+
+def next_size(size: int, count: int, took_s: float, least: int) -> int:
+    """How many messages the next batch may have, after one of *count* (at most *size*) took so
+    long.
+
+    Fewer than *least* would leave threads idle, and then take as long.
+    """
+    if took_s > LONG_S:
+        return max(least, int(min(size, count) * LONG_S / took_s))
+    if took_s < SHORT_S and count >= size:
+        return min(LARGEST_BATCH, 2 * size)
+    return size
+
+
+def spread(ranges: Sequence[QueueRange], partitions: int) -> list[list[QueueRange]]:
+    """At most so many groups of about equal size.
+
+    A queue is never in two: its progress is one number, and its order one row.
+    """
+    groups: list[list[QueueRange]] = [[] for _ in range(min(partitions, len(ranges)))]
+    for item in sorted(ranges, key=lambda item: (-len(item), item)):
+        min(groups, key=lambda group: sum(map(len, group))).append(item)
+    return groups
+
+
+def options_of(
+    work: Work, access: Access, stop_file: Path, *, everything: bool = False
+) -> Mapping[str, str]:
+    """Return the options of a query; with *everything* each of its batches has no limit."""
+    given = {**access.options(), "work": work.dumps(), "stopFile": str(stop_file)}
+    return {**given, "everything": "true"} if everything else given

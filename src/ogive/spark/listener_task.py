@@ -1,0 +1,484 @@
+"""Listeners in one task of a Spark job: the messages of some queue ranges, by the rules of a push
+consumer.
+
+Behaviour
+- A range is done when each of its messages was consumed, sent back or put into the dead letters,
+  and the broker has acknowledged that.
+- Progress within a range is told to the group every second. Whoever works on the range after us (a
+  task that Spark tries again, a batch that is repeated after a crash) goes on there: what comes
+  twice is at most what was consumed since.
+- Orderly: a range is worked on only under the broker's lock of its queue, under a name that no
+  other attempt has. An attempt that finds the queue locked waits; a worker that was killed holds it
+  until its lease at the broker ends (60 s).
+- A broker that is away is waited for, up to AWAY_S; then the task fails and Spark tries it again.
+- A range counts as done, and the log names what is missing, if its broker has lost it, if its topic
+  has lost the queue, or if the topic has no listener any more.
+- A message whose body does not match its checksum is passed over once that is how the master has
+  it, see ``client/consumer/corrupt_messages.py``. Until that is known it is waited for like a
+  broker that is away; and so are bytes that are no message at all, which nothing passes over.
+
+Differs from a push consumer
+- The queues are given by the batch: there is no rebalance, and no heartbeat.
+"""
+
+import asyncio
+import functools
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from ogive.client.config import ClientConfig
+from ogive.client.consumer.concurrent import ConcurrentService
+from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.corrupt_messages import Readings, Stuck, no_way_on, passed_over
+from ogive.client.consumer.filter import select
+from ogive.client.consumer.group_client import GroupCalls
+from ogive.client.consumer.namespaced_listener import wired
+from ogive.client.consumer.offset_store import RemoteOffsetStore
+from ogive.client.consumer.orderly import OrderlyService
+from ogive.client.consumer.process_queue import ProcessQueue, QueueState
+from ogive.client.consumer.rebalance import lease_time
+from ogive.client.consumer.running_info import Statistics
+from ogive.client.consumer.send_back import returns
+from ogive.client.consumer.subscription import ConsumeService, Group
+from ogive.client.instance import ClientInstance
+from ogive.client.listener import AnyListener, decoded
+from ogive.client.routes import MASTER_ID
+from ogive.client.trace_record import CallEnd
+from ogive.errors import BrokerError, GroupNotExist, OgiveError
+from ogive.model import MessageExt, MessageQueue, PullResult, PullStatus, retry_topic
+from ogive.spark.ranges import QueueRange
+from ogive.transport.event_loop import every
+from ogive.wire.bodies.clients import SubscriptionData
+from ogive.wire.message import DamagedMessage, NoRecord
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+AWAY_S: Final = 120.0
+# brokers keep a lock for 60 s
+LEASE_WAIT_S: Final = 90.0
+LOOK_S: Final = 0.25
+PROGRESS_S: Final = 1.0
+CLOSE_S: Final = 10.0
+DEAD_LETTER_LEVEL: Final = -1
+
+
+class QueueTaken(OgiveError):
+    """An orderly queue is locked by somebody else, or its lock was lost: the task fails and is
+    tried again.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The result for one range; *begun* is where work on it began, behind what an earlier attempt
+    had done.
+    """
+
+    wanted: QueueRange
+    begun: int
+    calls: int
+    failed: int
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts the listener's calls.
+
+    Workers call it on their threads, expired() comes from the loop; each change is one step.
+    """
+
+    # queue, messages that failed
+    ends: list[tuple[MessageQueue, int]] = field(default_factory=list)
+    # queue, offset of what ran into the consume timeout
+    late: set[tuple[MessageQueue, int]] = field(default_factory=set)
+    # for each damaged message
+    passed_over: list[MessageQueue] = field(default_factory=list)
+
+    def begun(self, messages: Sequence[MessageExt]) -> Any:
+        return None
+
+    def ended(self, call: Any, messages: Sequence[MessageExt], end: CallEnd, done: int) -> None:
+        if (messages[0].queue, messages[-1].queue_offset) not in self.late:
+            self.ends.append((messages[0].queue, len(messages) - done))
+
+    def expired(self, messages: Sequence[MessageExt]) -> None:
+        self.late |= {(message.queue, message.queue_offset) for message in messages}
+        self.ends.append((messages[0].queue, len(messages)))
+
+    def of(self, queue: MessageQueue) -> tuple[int, int]:
+        """Calls, and messages that failed: of calls, and those that are damaged."""
+        failed = [count for place, count in self.ends if place == queue]
+        return len(failed), sum(failed) + self.passed_over.count(queue)
+
+
+class Consuming:
+    """One attempt of one task. All listeners are of one group."""
+
+    def __init__(
+        self, instance: ClientInstance, listeners: Sequence[AnyListener], config: ConsumerConfig
+    ) -> None:
+        listeners = [wired(decoded(one), instance.namespace) for one in listeners]
+        name = listeners[0].config.group
+        self._config = config
+        self._loop = asyncio.get_running_loop()
+        self._orderly = listeners[0].config.orderly
+        self._instance = instance
+        self._calls = GroupCalls(instance, name)
+        self._store = RemoteOffsetStore(self._calls)
+        self._tally = Tally()
+        self._group = Group(
+            name,
+            instance,
+            self._calls,
+            self._store,
+            Statistics(self._loop.time()),
+            observer=self._tally,
+        )
+        self._retries = retry_topic(name)
+        self._subscriptions = {one.config.topic: one.config.subscription(0) for one in listeners}
+        self._subscriptions[self._retries] = SubscriptionData(topic=self._retries, version=0)
+        self._services: dict[str, ConsumeService] = {
+            one.config.topic: self._service(one) for one in listeners
+        }
+        self._rejected = returns(
+            self._group,
+            listeners[0],
+            config,
+            returned=self._group.finish_message,
+            redeliver=self._reject,
+        )
+
+    def _service(self, listener: AnyListener) -> ConsumeService:
+        return (
+            OrderlyService(self._group, listener)
+            if self._orderly
+            else ConcurrentService(self._group, listener, self._config)
+        )
+
+    async def run(self, ranges: Sequence[QueueRange]) -> list[Done]:
+        """Work on all ranges at once.
+
+        Raises OgiveError for the first that cannot be finished, when nothing runs any more.
+        """
+        for service in self._services.values():
+            service.start()
+        telling = self._group.spawn(
+            every(
+                PROGRESS_S,
+                lambda: self._store.persist(list(self._group.held)),
+                name="progress",
+                first_after_s=PROGRESS_S,
+            ),
+            "progress",
+        )
+        work = [asyncio.ensure_future(self._consume(wanted)) for wanted in ranges]
+        try:
+            return list(await asyncio.gather(*work))
+        finally:
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+            left = list(self._group.held.values())
+            for process_queue in left:
+                if not process_queue.dropped:
+                    process_queue.move_to(QueueState.DROPPED)
+            for service in self._services.values():
+                await service.stop(CLOSE_S, None)
+            await self._rejected.close(CLOSE_S)
+            telling.cancel()
+            for process_queue in left if self._orderly else ():
+                # else its call still runs: the lock keeps the others away until its lease ends
+                if not process_queue.busy:
+                    await self._unlock(process_queue.queue)
+
+    # --- one queue --------------------------------------------------------------------------------
+
+    async def _consume(self, wanted: QueueRange) -> Done:
+        queue = wanted.queue
+        if queue.topic not in self._subscriptions:
+            name = self._group.name
+            log.warning(
+                "%s: %d to %d are passed over: group %s has no listener for them any more",
+                queue,
+                wanted.start,
+                wanted.end,
+                name,
+            )
+            return Done(wanted, wanted.end, 0, 0)
+        queues = await self._insist(
+            f"the route of {queue.topic}",
+            lambda: self._instance.routes.subscribe_queues(queue.topic),
+        )
+        if queue not in queues and any(one.broker_name == queue.broker_name for one in queues):
+            log.error(
+                "%s is not a queue of its topic any more: %d to %d are passed over",
+                queue,
+                wanted.start,
+                wanted.end,
+            )
+            return Done(wanted, wanted.end, 0, 0)
+        leased_until = await self._lock(wanted) if self._orderly else float("inf")
+        begun = min(max(wanted.start, await self._committed(wanted)), wanted.end)
+        if begun > wanted.start:
+            log.info("%s: %d to %d were done before", queue, wanted.start, begun)
+        process_queue = ProcessQueue(queue, begun, leased_until)
+        self._group.held[queue] = process_queue
+        renewing = (
+            self._group.spawn(self._renew(process_queue), f"lock {queue}")
+            if self._orderly
+            else None
+        )
+        try:
+            end = await self._fill(process_queue, wanted)
+            while process_queue.count:
+                self._check(process_queue)
+                await process_queue.changed(LOOK_S)
+            if end >= begun:
+                self._store.update(queue, end)
+                await self._insist(
+                    f"progress of {queue}",
+                    lambda: self._store.commit({queue: max(end, self._store.read(queue) or 0)}),
+                )
+        finally:
+            if renewing is not None:
+                renewing.cancel()
+        del self._group.held[queue]
+        if self._orderly:
+            await self._unlock(queue)
+        return Done(wanted, begun, *self._tally.of(queue))
+
+    async def _fill(self, process_queue: ProcessQueue, wanted: QueueRange) -> int:
+        """Pull the whole range, no faster than it is consumed.
+
+        Returns where it ends: before its end if the broker has lost the rest.
+        """
+        queue, config = wanted.queue, self._config
+        subscription = self._subscriptions[queue.topic]
+        empty_since: float | None = None
+        readings = Readings()
+        while process_queue.pull_offset < wanted.end:
+            self._check(process_queue)
+            if (
+                process_queue.count > config.max_cached_messages
+                or process_queue.bytes > config.max_cached_bytes
+            ):
+                await process_queue.changed(LOOK_S)
+                continue
+            at = process_queue.pull_offset
+            result = await self._read(process_queue, wanted, readings)
+            following = min(result.next_offset, wanted.end)
+            if result.status is PullStatus.OFFSET_ILLEGAL and following > at:
+                log.warning(
+                    "%s: %d to %d were deleted before they were consumed", queue, at, following
+                )
+            if following > at:
+                empty_since = None
+                ours = [
+                    one
+                    for one in select(result.messages, subscription)
+                    if one.queue_offset < wanted.end
+                ]
+                self._deliver(process_queue, process_queue.put(ours, following))
+                continue
+            empty_since = self._loop.time() if empty_since is None else empty_since
+            if self._loop.time() - empty_since > AWAY_S:
+                end = await self._insist(
+                    f"the end of {queue}", functools.partial(self._calls.max_offset, queue)
+                )
+                if end > at:
+                    raise OgiveError(
+                        f"{queue} holds messages up to {end}, but its broker answers with none "
+                        f"from {at} on"
+                    )
+                log.error(
+                    "%s ends at %d, but the batch was planned up to %d: its broker lost messages, "
+                    "or its topic was made anew. "
+                    "What is missing is passed over",
+                    queue,
+                    end,
+                    wanted.end,
+                )
+                return end
+            await asyncio.sleep(LOOK_S)
+        return wanted.end
+
+    async def _read(
+        self, process_queue: ProcessQueue, wanted: QueueRange, readings: Readings
+    ) -> PullResult:
+        """The answer to one pull; none of its messages but a place behind them, where the next one
+        is stored damaged.
+        """
+        queue, at, config = wanted.queue, process_queue.pull_offset, self._config
+        deadline = float("inf")
+        stuck = Stuck(config.pull_retry_s)
+        while True:
+            pull = functools.partial(
+                self._calls.pull,
+                queue,
+                at,
+                broker_id=MASTER_ID,
+                max_messages=readings.limit(min(config.pull_batch_size, wanted.end - at)),
+                max_bytes=config.pull_batch_bytes,
+                subscription=self._subscriptions[queue.topic],
+                post_subscription=True,
+                suspend_s=0,
+            )
+            try:
+                result = await self._insist(f"messages of {queue}", pull)
+            except DamagedMessage as exc:
+                next_offset = readings.go_on_at(at, exc)
+                if next_offset is not None:
+                    log.error("%s", passed_over(queue, at, exc, self._group.name))
+                    self._tally.passed_over.append(queue)
+                    return PullResult(PullStatus.NO_MATCHED_MSG, next_offset, 0, 0)
+                deadline = self._wait_until(deadline, exc)
+                log.log(
+                    logging.WARNING if readings.is_news else logging.DEBUG,
+                    "%s: it is read again, from the master",
+                    exc,
+                )
+                await asyncio.sleep(config.pull_retry_s)
+                self._check(process_queue)
+            except NoRecord as exc:
+                way_on = no_way_on(queue, at, self._group)
+                deadline = self._wait_until(deadline, NoRecord(f"{exc}; {way_on}"))
+                level = stuck.again(at, self._loop.time())
+                log.log(
+                    level, "%s; %s", exc, way_on if level == logging.ERROR else "it is read again"
+                )
+                readings.only(len(exc.intact))
+                await asyncio.sleep(stuck.pause_s)
+                self._check(process_queue)
+            else:
+                readings.was_right()
+                return result
+
+    def _wait_until(self, deadline: float, exc: OgiveError) -> float:
+        """*deadline*, which the first failure sets. Raises *exc* behind it."""
+        now = self._loop.time()
+        if now > deadline:
+            raise exc
+        return min(deadline, now + AWAY_S)
+
+    def _deliver(self, process_queue: ProcessQueue, fresh: Sequence[MessageExt]) -> None:
+        by_topic: dict[str, list[MessageExt]] = {}
+        for message in fresh:
+            if message.is_compressed:
+                self._reject(process_queue, message)
+            else:
+                by_topic.setdefault(message.topic, []).append(message)
+        fallback = next(iter(self._services.values()))
+        for topic, messages in by_topic.items():
+            self._services.get(topic, fallback).submit(process_queue, messages)
+
+    def _reject(self, process_queue: ProcessQueue, message: MessageExt) -> None:
+        """What this installation cannot inflate would fail here for ever."""
+        log.error(
+            "%s/%d cannot be inflated and goes to the dead letters",
+            message.queue,
+            message.queue_offset,
+        )
+        self._rejected.give(process_queue, message, DEAD_LETTER_LEVEL, "it cannot be inflated")
+
+    def _check(self, process_queue: ProcessQueue) -> None:
+        if process_queue.dropped or lease_time(self._loop.time()) >= process_queue.leased_until:
+            raise QueueTaken(f"the lock of {process_queue.queue} was lost")
+
+    async def _committed(self, wanted: QueueRange) -> int:
+        """The group's offset, or 0.
+
+        One behind the end of the queue belongs to a queue that is gone.
+        """
+
+        async def ask() -> int:
+            try:
+                offset = await self._calls.query_offset(wanted.queue, zero_if_young=False)
+            except GroupNotExist:
+                return 0
+            if offset is None or offset <= wanted.start:
+                return 0
+            return (
+                offset
+                if offset <= wanted.end or offset <= await self._calls.max_offset(wanted.queue)
+                else 0
+            )
+
+        return await self._insist(f"the offset of {wanted.queue}", ask)
+
+    # --- locks ------------------------------------------------------------------------------------
+
+    async def _lock(self, wanted: QueueRange) -> float:
+        """The ``lease_time`` until which we hold the queue."""
+        deadline = lease_time(self._loop.time()) + LEASE_WAIT_S
+        waited = False
+        while True:
+            asked_at = lease_time(self._loop.time())
+            granted, _ = await self._insist(
+                f"the lock of {wanted.queue}", lambda: self._calls.lock([wanted.queue])
+            )
+            if wanted.queue in granted:
+                return asked_at + self._config.lock_lease_s
+            if asked_at > deadline:
+                raise QueueTaken(
+                    f"{wanted.queue} is locked by another member of the group for "
+                    f"{LEASE_WAIT_S:.0f} s"
+                )
+            if not waited:
+                log.info(
+                    "%s is locked: waiting for who works on it, or for the end of its lease",
+                    wanted.queue,
+                )
+            waited = True
+            await asyncio.sleep(LOOK_S)
+
+    async def _renew(self, process_queue: ProcessQueue) -> None:
+        while True:
+            await asyncio.sleep(self._config.lock_renew_s / 4)
+            asked_at = lease_time(self._loop.time())
+            try:
+                granted, refused = await self._calls.lock([process_queue.queue])
+            except OgiveError as exc:
+                log.warning("the lock of %s was not renewed: %s", process_queue.queue, exc)
+                continue
+            if granted and asked_at < process_queue.leased_until:
+                process_queue.leased_until = asked_at + self._config.lock_lease_s
+            elif refused and not process_queue.dropped:
+                process_queue.move_to(QueueState.DROPPED)
+
+    async def _unlock(self, queue: MessageQueue) -> None:
+        try:
+            await self._calls.unlock([queue])
+        except OgiveError as exc:
+            log.warning("%s stays locked until its lease ends: %s", queue, exc)
+
+    async def _insist(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
+        """*call*, again while its failure may pass."""
+        deadline = self._loop.time() + AWAY_S
+        while True:
+            try:
+                return await call()
+            except (DamagedMessage, NoRecord):
+                raise
+            except OgiveError as exc:
+                passing = (
+                    not isinstance(exc, BrokerError) or exc.retry_other_broker or exc.refresh_route
+                )
+                if not passing or self._loop.time() > deadline:
+                    raise
+                log.warning("%s: trying again: %s", what, exc)
+                await asyncio.sleep(LOOK_S)
+
+
+async def consume(
+    client: ClientConfig,
+    listeners: Sequence[AnyListener],
+    ranges: Sequence[QueueRange],
+    config: ConsumerConfig | None = None,
+) -> list[Done]:
+    """Work on *ranges* with a client of our own, whose id no other attempt has."""
+    async with ClientInstance(replace(client, instance_name=None)) as instance:
+        return await Consuming(instance, listeners, config or ConsumerConfig()).run(ranges)

@@ -1,0 +1,358 @@
+"""How the rows of one task reach the brokers: in batches, many requests on their way at once, every
+acknowledgement awaited.
+
+Behaviour
+- Rows with a sharding key or a queue keep their order: one request of a queue at a time. Others go
+  round robin.
+- A request whose broker cannot be asked is repeated for SEND_TIMEOUT_S, one that may go anywhere on
+  another queue.
+- After an answer that never came, *recall* says which rows are stored all the same; only the others
+  are sent again. Without it (at least once) all are.
+- After the first failure nothing more is sent: the next attempt finds its rows in order.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ogive.client import rpc
+from ogive.client.routes import split_by_size
+from ogive.errors import (
+    NoNameServer,
+    NoRoute,
+    NotANameServer,
+    OgiveError,
+    SendFailed,
+    SendTimeout,
+    TopicNotExist,
+)
+from ogive.model import MessageQueue, PropertyName, SendResult
+from ogive.spark.cluster import PASSING, Cluster
+from ogive.spark.rows import Encoded, Row, queue_of
+from ogive.wire.codes import Decision, SysFlag
+from ogive.wire.headers.send import EndTransactionRequest, SendMessageRequestV2
+from ogive.wire.message import (
+    MAX_BATCH_MESSAGES,
+    decode_batch,
+    encode_batch,
+    java_hash,
+    parse_offset_message_id,
+)
+
+log = logging.getLogger(__name__)
+
+SEND_TIMEOUT_S: Final = 30.0
+"""The whole budget of one request, retries included.
+
+Longer outages end the task; Spark then tries the task again.
+"""
+
+CALL_TIMEOUT_S: Final = 10.0
+BATCH_BYTES: Final = 1024 * 1024
+MAX_IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
+_BATCH_PROPERTIES: Final = "WAIT\x01true\x02"
+_PASSING: Final = (*PASSING, NoNameServer, NoRoute, TopicNotExist)
+
+Recall = Callable[[], Awaitable[set[str]]]
+"""The unique keys of the rows that are stored already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """A half message that is stored: what ends its transaction."""
+
+    topic: str
+    broker_name: str
+    key: str
+    queue_offset: int
+    commitlog_offset: int
+
+
+class Sending:
+    """One task's rows on their way. Its coroutines run on the cluster's loop."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        group: str,
+        partition: int,
+        *,
+        max_in_flight: int,
+        recall: Recall | None = None,
+        immunity_s: float | None = None,
+    ) -> None:
+        """With *immunity_s* rows are sent as half messages, which the broker does not ask about
+        before that age.
+        """
+        self._cluster, self._group, self._partition = cluster, group, partition
+        self._recall, self._immunity_s = recall, immunity_s
+        self._room = asyncio.Semaphore(
+            min(max_in_flight, MAX_IN_FLIGHT_BYTES // BATCH_BYTES)
+            if immunity_s is None
+            else max_in_flight
+        )
+        # rows are taken over in the order of calls
+        self._in_turn = asyncio.Lock()
+        self._lines: dict[MessageQueue, asyncio.Lock] = {}
+        self._next = partition
+        self._failed: OgiveError | None = None
+
+    async def send(self, rows: Sequence[Row]) -> list[Half]:
+        """Returns when all are stored; when some are not, after all have their outcome, raises for
+        the first of them.
+        """
+        async with self._in_turn:
+            work = [asyncio.create_task(one) for one in await self._requests(rows)]
+        return await _ended(work)
+
+    async def send_encoded(self, topic: str, batches: Sequence[Encoded]) -> list[Half]:
+        """As send(), of rows without queues and sharding keys."""
+        async with self._in_turn:
+            await self._queues(topic, batches[0].first)
+            work = [asyncio.create_task(self._insist(topic, None, batch)) for batch in batches]
+        return await _ended(work)
+
+    async def _requests(self, rows: Sequence[Row]) -> list[Coroutine[None, None, list[Half]]]:
+        firsts = {row.topic: row.number for row in reversed(rows)}
+        queues = {topic: await self._queues(topic, number) for topic, number in firsts.items()}
+        groups: dict[tuple[str, MessageQueue | None, bool], list[Row]] = {}
+        for row in rows:
+            topic = row.topic
+            pinned = (
+                None
+                if row.sharding_key is None and row.queue is None
+                else self._pinned(row, queues[topic])
+            )
+            groups.setdefault((topic, pinned, row.alone), []).append(row)
+        requests: list[Coroutine[None, None, list[Half]]] = []
+        for (topic, queue, alone), group in groups.items():
+            one_by_one = alone or self._immunity_s is not None
+            parts = split_by_size(
+                (row.size for row in group), BATCH_BYTES, 1 if one_by_one else MAX_BATCH_MESSAGES
+            )
+            requests += [self._deliver(topic, queue, group[part]) for part in parts]
+        return requests
+
+    def _pinned(self, row: Row, queues: tuple[MessageQueue, ...]) -> MessageQueue | None:
+        """The queue that the row names, or that every client chooses for its sharding key."""
+        if row.sharding_key is not None:
+            return queues[abs(java_hash(row.sharding_key)) % len(queues)] if queues else None
+        try:
+            return queue_of(row, queues)
+        except ValueError as exc:
+            raise SendFailed(
+                f"row {row.number} of partition {self._partition} cannot be sent: {exc}"
+            ) from None
+
+    async def _queues(self, topic: str, number: int) -> tuple[MessageQueue, ...]:
+        """*number*: of the first row that needs them."""
+        try:
+            return await self._cluster.writable(topic)
+        except OgiveError as exc:
+            raise self._failure(exc, (number, number), topic) from exc
+
+    # --- one request ------------------------------------------------------------------------------
+
+    async def _deliver(
+        self, topic: str, queue: MessageQueue | None, rows: Sequence[Row]
+    ) -> list[Half]:
+        if queue is None:
+            return await self._insist(topic, None, rows)
+        async with self._lines.setdefault(queue, asyncio.Lock()):
+            return await self._insist(topic, queue, rows)
+
+    async def _insist(
+        self, topic: str, queue: MessageQueue | None, rows: Sequence[Row] | Encoded
+    ) -> list[Half]:
+        clock = asyncio.get_running_loop()
+        async with self._room:
+            if self._failed is not None:
+                raise self._failed
+            deadline, pause, unknown = clock.time() + SEND_TIMEOUT_S, 0.05, False
+            while rows:
+                try:
+                    return await self._once(topic, queue, rows)
+                except OgiveError as exc:
+                    unknown = unknown or exc.outcome_unknown
+                    if (
+                        not isinstance(exc, _PASSING)
+                        or isinstance(exc, NotANameServer)
+                        or clock.time() + pause > deadline
+                    ):
+                        self._failed = self._failure(exc, _span(rows), topic, unknown=unknown)
+                        raise self._failed from exc
+                    log.warning("trying again in %.2f s: %s", pause, exc)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 2.0)
+                self._cluster.forget_route(topic)
+                if unknown and self._recall is not None and not isinstance(rows, Encoded):
+                    rows = await self._not_stored(rows, topic)
+            return []
+
+    async def _not_stored(self, rows: Sequence[Row], topic: str) -> list[Row]:
+        assert self._recall is not None
+        try:
+            stored = await self._recall()
+        except OgiveError as exc:
+            self._failed = self._failure(exc, _span(rows), topic, unknown=True)
+            raise self._failed from exc
+        return [row for row in rows if row.key not in stored]
+
+    async def _once(
+        self, topic: str, queue: MessageQueue | None, rows: Sequence[Row] | Encoded
+    ) -> list[Half]:
+        if queue is None:
+            queues = await self._cluster.writable(topic)
+            self._next += 1
+            queue = queues[self._next % len(queues)]
+        address = await self._cluster.master_of(queue)
+        if isinstance(rows, Encoded):
+            await self._send_encoded(queue, address, rows)
+        elif self._immunity_s is not None:
+            return [await self._send_half(queue, address, rows[0])]
+        elif len(rows) == 1:
+            await self._send_one(queue, address, rows[0].body, rows[0].properties.decode())
+        else:
+            await self._send_batch(
+                queue, address, encode_batch([(0, row.body, row.properties) for row in rows])
+            )
+        return []
+
+    async def _send_encoded(self, queue: MessageQueue, address: str, rows: Encoded) -> None:
+        if rows.count > 1:
+            await self._send_batch(queue, address, rows.body)
+        else:
+            (item,) = decode_batch(rows.body)
+            await self._send_one(queue, address, item.body, item.properties.decode())
+
+    async def _send_batch(self, queue: MessageQueue, address: str, body: bytes) -> None:
+        header, pool = self._header(queue, _BATCH_PROPERTIES, batch=True), self._cluster.pool
+        await rpc.send_message(
+            pool,
+            address,
+            header,
+            body,
+            broker_name=queue.broker_name,
+            batch=True,
+            timeout_s=CALL_TIMEOUT_S,
+        )
+
+    async def _send_one(
+        self, queue: MessageQueue, address: str, body: bytes, properties: str, sys_flag: int = 0
+    ) -> SendResult:
+        header, pool = self._header(queue, properties, sys_flag=sys_flag), self._cluster.pool
+        return await rpc.send_message(
+            pool, address, header, body, broker_name=queue.broker_name, timeout_s=CALL_TIMEOUT_S
+        )
+
+    async def _send_half(self, queue: MessageQueue, address: str, row: Row) -> Half:
+        properties = (
+            f"{row.properties.decode()}{PropertyName.TRANSACTION_PREPARED}\x01true\x02"
+            f"{PropertyName.PRODUCER_GROUP}\x01{self._group}\x02"
+            f"{PropertyName.TRANSACTION_IMMUNITY}\x01{self._immunity_s:.0f}\x02"
+        )
+        stored = await self._send_one(
+            queue, address, row.body, properties, SysFlag.TRANSACTION_PREPARED
+        )
+        commitlog_offset = parse_offset_message_id(stored.offset_id)[1]
+        return Half(queue.topic, queue.broker_name, row.key, stored.queue_offset, commitlog_offset)
+
+    def _header(
+        self, queue: MessageQueue, properties: str, *, batch: bool = False, sys_flag: int = 0
+    ) -> SendMessageRequestV2:
+        return SendMessageRequestV2(
+            producer_group=self._group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            sys_flag=sys_flag,
+            born_timestamp=time.time_ns() // 1_000_000,
+            properties=properties,
+            batch=batch,
+            broker_name=queue.broker_name,
+        )
+
+    def _failure(
+        self, cause: OgiveError, span: tuple[int, int], topic: str, *, unknown: bool = False
+    ) -> OgiveError:
+        first, last = span
+        rows = f"row {first}" if first == last else f"one or more of the rows {first} to {last}"
+        kind = SendTimeout if unknown or cause.outcome_unknown else SendFailed
+        return kind(f"{rows} of partition {self._partition} for topic {topic}: {cause}")
+
+
+async def _ended(work: Iterable[asyncio.Task[list[Half]]]) -> list[Half]:
+    halves: list[Half] = []
+    for outcome in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
+        halves += outcome
+    return halves
+
+
+def _span(rows: Sequence[Row] | Encoded) -> tuple[int, int]:
+    """The numbers of the first and the last."""
+    if isinstance(rows, Encoded):
+        return rows.first, rows.first + rows.count - 1
+    return rows[0].number, rows[-1].number
+
+
+# --- ending transactions --------------------------------------------------------------------------
+
+
+async def end_transactions(
+    cluster: Cluster,
+    group: str,
+    halves: Iterable[Half],
+    decision: Decision,
+    *,
+    max_in_flight: int,
+    recall: Recall | None = None,
+) -> None:
+    """Commit or roll back all.
+
+    A commit without an answer is repeated only if *recall* does not find its message: brokers of
+    Apache deliver it once more otherwise. Raises the first failure after all have their outcome.
+    """
+    room = asyncio.Semaphore(max_in_flight)
+
+    async def end(half: Half) -> None:
+        clock = asyncio.get_running_loop()
+        queue = MessageQueue(half.topic, half.broker_name, 0)
+        header = EndTransactionRequest(
+            producer_group=group,
+            tran_state_table_offset=half.queue_offset,
+            commit_log_offset=half.commitlog_offset,
+            commit_or_rollback=decision,
+            msg_id=half.key,
+            transaction_id=half.key,
+            topic=half.topic,
+            broker_name=half.broker_name,
+        )
+        async with room:
+            deadline, pause = clock.time() + SEND_TIMEOUT_S, 0.05
+            while True:
+                try:
+                    await rpc.end_transaction(
+                        cluster.pool,
+                        await cluster.master_of(queue),
+                        header,
+                        timeout_s=CALL_TIMEOUT_S,
+                    )
+                    return
+                except _PASSING as exc:
+                    if clock.time() + pause > deadline:
+                        raise
+                    unknown = exc.outcome_unknown
+                    log.warning("trying again in %.2f s: %s", pause, exc)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, 2.0)
+                cluster.forget_route(half.topic)
+                if unknown and recall is not None and half.key in await recall():
+                    return
+
+    for outcome in await asyncio.gather(*(end(half) for half in halves), return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome

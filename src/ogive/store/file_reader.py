@@ -1,0 +1,229 @@
+"""Reads files without waiting for the disk: what is in the page cache is returned at once, anything
+else raises Cold.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from ogive.store.bad_sectors import Unreadable
+from ogive.store.fs import Fs
+from ogive.store.segments import Handles
+
+T = TypeVar("T")
+
+MAX_KEPT_BYTES: Final = 64 * 1024 * 1024
+
+
+class Place(NamedTuple):
+    """Bytes of a file. *unreadable* takes note of what cannot be read, where that is no error."""
+
+    path: Path
+    offset: int
+    size: int
+    unreadable: Unreadable | None = None
+
+
+class Cold(Exception):
+    """Bytes that only the disk has.
+
+    The caller has bring_in() run on another thread, and tries again.
+    """
+
+    def __init__(
+        self, path: Path, offset: int, size: int, unreadable: Unreadable | None = None
+    ) -> None:
+        """See Place."""
+        super().__init__(path, offset, size)
+        self.place = Place(path, offset, size, unreadable)
+        self.others: list[Place] = []
+        """What the caller needs besides, see each_or_cold(): there may be as many as queues."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.place.path} at {self.place.offset}: {self.place.size} bytes are not in memory"
+        )
+
+
+Pieces = Generator[Cold | None, None, T]
+"""Works while it is iterated over, so that others may run between two steps.
+
+A Cold is to be brought in before the next step.
+"""
+
+
+class Disk:
+    """Open files for reading.
+
+    *waits*: whether read() may wait for the disk; else it raises Cold, unless it *must_wait* in any
+    case.
+    """
+
+    def __init__(self, fs: Fs, max_open: int) -> None:
+        self._fs, self._handles = fs, Handles(fs, max_open)
+        self.waits = True
+        self.must_wait = False
+        self.unreadable = Unreadable()
+        self._kept: dict[tuple[Path, int], bytes] = {}
+        self._kept_bytes = 0
+
+    def read(self, path: Path, size: int, offset: int) -> bytes:
+        """At most *size* bytes of a derived file, fewer where it ends.
+
+        Raises FileNotFoundError, OSError, Cold.
+        """
+        handle = self._handles.get(path)
+        try:
+            if self.waits or self.must_wait:
+                kept = self._kept_part(path, size, offset) if self._kept else None
+                return self._fs.pread(handle, size, offset) if kept is None else kept
+            data = self._fs.pread_now(handle, size, offset)
+        except OSError as exc:
+            if exc.errno == errno.EIO:
+                raise _lost(path) from exc
+            raise
+        if data is None and (data := self._kept_part(path, size, offset)) is None:
+            raise Cold(path, offset, size)
+        return data
+
+    def read_log(self, path: Path, size: int, offset: int) -> bytes:
+        """read() of the commit log: what the disk cannot read is zeros, and no record stands in
+        them.
+        """
+        handle = self._handles.get(path)
+        if self.waits or self.must_wait:
+            kept = self._kept_part(path, size, offset) if self._kept else None
+            return (
+                self.unreadable.read(self._fs, handle, path, size, offset) if kept is None else kept
+            )
+        data = self.unreadable.read_now(self._fs, handle, path, size, offset)
+        if data is None and (data := self._kept_part(path, size, offset)) is None:
+            raise Cold(path, offset, size, self.unreadable)
+        return data
+
+    def keep(self, place: Place, data: bytes) -> None:
+        """What bring_in() read: reads find it until keep_nothing(), also where the system's memory
+        is too short. Up to a limit.
+        """
+        if (
+            self._kept_bytes + len(data) <= MAX_KEPT_BYTES
+            and (place.path, place.offset) not in self._kept
+        ):
+            self._kept[place.path, place.offset] = data
+            self._kept_bytes += len(data)
+
+    def keep_nothing(self) -> None:
+        self._kept, self._kept_bytes = {}, 0
+
+    def _kept_part(self, path: Path, size: int, offset: int) -> bytes | None:
+        data = self._kept.get((path, offset), b"")
+        return data[:size] if len(data) >= size else None
+
+    def forget(self, path: Path) -> None:
+        """The file is about to be removed: an open handle would keep its space."""
+        self.keep_nothing()
+        self._handles.forget(path)
+
+    def forget_under(self, directories: Collection[Path]) -> None:
+        """So are all files of *directories*.
+
+        One that is made there later is another file: an open handle would show the old one.
+        """
+        self.keep_nothing()
+        self._handles.forget_under(directories)
+
+    def close(self) -> None:
+        self._handles.close()
+
+
+def each_or_cold(reads: Iterable[Callable[[], T]]) -> list[T]:
+    """What each of many reads gives.
+
+    Where some need the disk, raises one Cold for all of them, with the rest in its *others*: one
+    Cold each would begin all reads again as often as there are queues.
+    """
+    found: list[T] = []
+    missing: list[Cold] = []
+    for read in reads:
+        try:
+            found.append(read())
+        except Cold as cold:
+            # it would keep the frames of as many calls
+            missing.append(cold.with_traceback(None))
+    if (together := all_of(missing)) is not None:
+        raise together
+    return found
+
+
+def each_in_pieces(reads: Sequence[Callable[[], T]]) -> Pieces[list[T]]:
+    """each_or_cold() for so many that others should run between two reads.
+
+    Only those that need the disk are done again.
+    """
+    found: dict[int, T] = {}
+    left: Sequence[int] = range(len(reads))
+    while left:
+        missing: list[Cold] = []
+        again: list[int] = []
+        for number in left:
+            try:
+                found[number] = reads[number]()
+            except Cold as cold:
+                missing.append(cold.with_traceback(None))
+                again.append(number)
+            yield None
+        if (together := all_of(missing)) is not None:
+            # while the disk is read, its places are enough
+            del missing
+            yield together
+        left = again
+    return [found[number] for number in range(len(reads))]
+
+
+def in_memory(read: Callable[[], T]) -> Generator[Cold, None, T]:
+    """What *read* returns, once everything that it needs has been brought in."""
+    while True:
+        try:
+            return read()
+        except Cold as cold:
+            yield cold.with_traceback(None)
+
+
+def all_of(missing: Sequence[Cold]) -> Cold | None:
+    """One Cold for all of *missing*; None where nothing is."""
+    if not missing:
+        return None
+    first, *more = missing
+    for cold in more:
+        first.others += [cold.place, *cold.others]
+    return first
+
+
+def bring_in(fs: Fs, place: Place) -> bytes:
+    """Read it into the page cache, on any thread.
+
+    Raises OSError, but not for a missing file: the next try will find that out.
+    """
+    try:
+        handle = fs.open(place.path)
+    except FileNotFoundError:
+        return b""
+    try:
+        if place.unreadable is not None:
+            return place.unreadable.read(fs, handle, place.path, place.size, place.offset)
+        return fs.pread(handle, place.size, place.offset)
+    except OSError as exc:
+        if exc.errno == errno.EIO and place.unreadable is None:
+            raise _lost(place.path) from exc
+        raise
+    finally:
+        fs.close(handle)
+
+
+def _lost(path: Path) -> OSError:
+    """What was to be read of a derived file is in the log, too: to pass over it would lose
+    messages.
+    """
+    return OSError(errno.EIO, f"{os.strerror(errno.EIO)}, the next start makes it again", str(path))

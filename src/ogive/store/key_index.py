@@ -1,0 +1,355 @@
+"""Java's String.hashCode of many keys at once.
+
+The polynomial is folded for a whole batch in a few operations on one long integer: neighbouring
+lanes of 8, 16, 32 and 64 bits become one of twice the width. Key by key it would be the costliest
+step of a send. A Java client's unique key has 32 characters where its host has an IPv4 address, and
+56 where it has only an IPv6 one.
+
+The index of keys: for each unique key and each of a message's own keys where its record stands,
+in Apache's files (index_file.py).
+
+Source: IndexService.java, 5.3.
+
+Behaviour
+- Derived, like consume queues: built in memory by the owner from groups that are durable, written
+  behind by the writer thread. Slots and header of a file are written with each checkpoint, so that
+  what the disk holds is whole up to that point.
+- Items are hashes. Whoever looks up a key compares the text: MessageStore.find_key() does, Java
+  leaves it to the client.
+
+Differs from Java
+- Queries go through a generator that stops for the disk and for others (see find).
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from ogive.native import native
+from ogive.store.file_reader import Cold, Disk
+from ogive.store.index_file import (
+    ADD_AT,
+    HEADER,
+    ITEM,
+    IndexFile,
+    IndexState,
+    IndexWrite,
+    Sizes,
+    file_name,
+    read_item,
+    read_slot,
+)
+from ogive.wire.message import java_hash, raw_property
+
+BATCH: Final = 128
+_WIDTH: Final = 32
+_WIDE: Final = 2 * _WIDTH
+_MASK: Final = 0xFFFFFFFF
+_MASK_8, _MASK_16, _MASK_32, _MASK_64 = (
+    int.from_bytes((bytes(lane) + b"\xff" * lane) * (_WIDE * BATCH // (2 * lane)))
+    for lane in (1, 2, 4, 8)
+)
+_P2, _P4, _P8 = 31**2, 31**4, 31**8
+_P16: Final = 31**16 & _MASK
+_P32: Final = 31**32 & _MASK
+_P48: Final = 31**48 & _MASK
+_POWERS: Final = tuple([pow(31, n, 1 << 32) for n in range(_WIDE + 1)])
+_halves: Final = struct.Struct(">12xI12xI").iter_unpack
+_quarters: Final = struct.Struct(">12xI12xI12xI12xI").iter_unpack
+
+
+def java_hashes(prefixes: Sequence[int], keys: Sequence[bytes]) -> list[int]:
+    """For each key the hash of its prefix (a hash, see java_prefix) with the key behind it, from 0
+    to 2**32 - 1.
+    """
+    longest = max(map(len, keys), default=0)
+    plain = (
+        keys
+        if longest <= _WIDE and all(map(bytes.isascii, keys))
+        else [_short(key) for key in keys]
+    )
+    tails: list[int] = []
+    for at in range(0, len(plain), BATCH):
+        tails += _fold(plain[at : at + BATCH], _WIDTH if longest <= _WIDTH else _WIDE)
+    if plain is keys:
+        return [
+            (prefix * _POWERS[len(key)] + tail) & _MASK
+            for prefix, key, tail in zip(prefixes, keys, tails, strict=True)
+        ]
+    return [
+        (prefix * _POWERS[len(key)] + tail) & _MASK
+        if len(key) <= _WIDE and key.isascii()
+        else _long(prefix, key)
+        for prefix, key, tail in zip(prefixes, keys, tails, strict=True)
+    ]
+
+
+def java_prefix(text: bytes) -> int:
+    """The hash of what stands before the keys, as java_hashes() takes it."""
+    return java_hash(text.decode("utf-8", "replace")) & _MASK
+
+
+def _short(key: bytes) -> bytes:
+    return key if len(key) <= _WIDE and key.isascii() else b""
+
+
+def _fold(keys: Sequence[bytes], width: int) -> list[int]:
+    """Hashes of ASCII keys of at most *width* bytes, 32 or 64.
+
+    Zeros before a key add nothing to the polynomial.
+    """
+    x = int.from_bytes(b"".join([key.rjust(width, b"\0") for key in keys]))
+    x = (x & _MASK_8) + 31 * ((x >> 8) & _MASK_8)
+    x = (x & _MASK_16) + _P2 * ((x >> 16) & _MASK_16)
+    x = (x & _MASK_32) + _P4 * ((x >> 32) & _MASK_32)
+    x = (x & _MASK_64) + _P8 * ((x >> 64) & _MASK_64)
+    lanes = x.to_bytes(width * len(keys))
+    if width == _WIDTH:
+        return [(high * _P16 + low) & _MASK for high, low in _halves(lanes)]
+    return [(a * _P48 + b * _P32 + c * _P16 + d) & _MASK for a, b, c, d in _quarters(lanes)]
+
+
+def _long(prefix: int, key: bytes) -> int:
+    """A key of any length in any alphabet: in UTF-16 units where it is not ASCII, else in blocks of
+    32.
+    """
+    if not key.isascii():
+        units = key.decode("utf-8", "replace").encode("utf-16-be")
+        for at in range(0, len(units), 2):
+            prefix = (31 * prefix + (units[at] << 8 | units[at + 1])) & _MASK
+        return prefix
+    first = len(key) % _WIDTH
+    blocks = [key[:first], *[key[at : at + _WIDTH] for at in range(first, len(key), _WIDTH)]]
+    for at in range(0, len(blocks), BATCH):
+        for block, tail in zip(
+            blocks[at : at + BATCH], _fold(blocks[at : at + BATCH], _WIDTH), strict=True
+        ):
+            prefix = (
+                prefix * (_P32 if len(block) == _WIDTH else _POWERS[len(block)]) + tail
+            ) & _MASK
+    return prefix
+
+
+# messages that wait before their keys are hashed together
+_BUILD_AT: Final = 256
+# messages that are added at once, in Python where the compiled part does not
+_PIECE: Final = 64
+_KEYS_AT_ONCE: Final = 4096
+"""Keys that are hashed at once, in Python. The properties of one message have room for 16,384."""
+# steps of a search between two stops
+_BREATHE: Final = 512
+_MAX_PREFIXES: Final = 50_000
+
+Keyed = tuple[bytes, bytes, int, int]
+"""topic, properties, commit-log offset, store timestamp of a record"""
+
+
+class KeyIndex:
+    """All files of a store. Owner thread only; the disk is changed through IndexWrite."""
+
+    def __init__(self, directory: Path, sizes: Sizes, files: Iterable[IndexFile] = ()) -> None:
+        # of the files to come
+        self.sizes = sizes
+        self._directory = directory
+        self.files = list(files)
+        self.pending: list[Keyed] = []
+        self._prefixes: dict[bytes, int] = {}
+        # of files that are complete, not yet collected
+        self._full: list[IndexWrite] = []
+
+    def add(self, keyed: Iterable[Keyed]) -> None:
+        """Records that are durable, in their order."""
+        self.pending += keyed
+        if len(self.pending) >= _BUILD_AT:
+            self.build()
+
+    def build(self) -> None:
+        """Put what waits into the files."""
+        pending = self.pending
+        for at in range(0, len(pending), _PIECE):
+            piece = pending[at : at + _PIECE]
+            if not self._add_compiled(piece):
+                if native is None:
+                    self._add(piece)
+                else:
+                    # Usually the compiled part leaves only one record to its twin, for example at
+                    # the end of a file.
+                    for record in piece:
+                        if not self._add_compiled([record]):
+                            self._add([record])
+        pending.clear()
+
+    def _add_compiled(self, piece: list[Keyed]) -> bool:
+        return bool(self.files) and self.files[-1].add_records(piece)
+
+    def _add(self, piece: Sequence[Keyed]) -> None:
+        """Add what the compiled part leaves to its twin."""
+        prefixes: list[int] = []
+        keys: list[bytes] = []
+        places: list[tuple[int, int]] = []
+        known = self._prefixes
+        for topic, properties, offset, stored_ms in piece:
+            unique = _value(properties, b"UNIQ_KEY\x01")
+            named = _value(properties, b"KEYS\x01") if b"KEYS\x01" in properties else None
+            prefix = known.get(topic)
+            if prefix is None:
+                prefix = self._prefix(topic)
+            if unique:
+                prefixes.append(prefix)
+                keys.append(unique)
+                places.append((offset, stored_ms))
+            if named:
+                parts = [part for part in named.split(b" ") if part]
+                prefixes += [prefix] * len(parts)
+                keys += parts
+                places += [(offset, stored_ms)] * len(parts)
+            if len(keys) >= _KEYS_AT_ONCE:
+                self._put(prefixes, keys, places)
+                prefixes, keys, places = [], [], []
+        if keys:
+            self._put(prefixes, keys, places)
+
+    def _prefix(self, topic: bytes) -> int:
+        if len(self._prefixes) >= _MAX_PREFIXES:
+            self._prefixes.clear()
+        prefix = self._prefixes[topic] = java_prefix(topic + b"#")
+        return prefix
+
+    def _put(self, prefixes: list[int], keys: list[bytes], places: list[tuple[int, int]]) -> None:
+        hashes = list(map(as_index_hash, java_hashes(prefixes, keys)))
+        file = self.files[-1] if self.files else None
+        at = 0
+        while at < len(hashes):
+            if file is None or file.is_full:
+                file = self._next_file(places[at][1])
+            end = min(len(hashes), at + min(ADD_AT, file.sizes.items - file.next_item))
+            file.add(hashes[at:end], places[at:end])
+            at = end
+
+    def _next_file(self, stored_ms: int) -> IndexFile:
+        name = file_name(stored_ms)
+        if self.files:
+            last = self.files[-1]
+            self._seal(last)
+            name = max(name, f"{int(last.name) + 1:017d}")
+        self.files.append(IndexFile(self._directory / name, self.sizes))
+        return self.files[-1]
+
+    def _seal(self, file: IndexFile) -> None:
+        if not file.sealed:
+            file.sealed = True
+            items = file.take_items()
+            self._full += [write for write in (items, file.take_head()) if write is not None]
+
+    @property
+    def has_full(self) -> bool:
+        """Whether a file was completed since collect(): a checkpoint saves a start after a crash
+        from making it again.
+        """
+        return bool(self._full)
+
+    def collect(self, *, checkpoint: bool) -> tuple[IndexWrite, ...]:
+        """What no file holds yet; with a checkpoint also slots and header of the newest file, so
+        that the disk is whole.
+        """
+        self.build()
+        writes, self._full = self._full, []
+        if self.files and not self.files[-1].sealed:
+            file = self.files[-1]
+            items = file.take_items()
+            if items is not None:
+                writes.append(items)
+            if checkpoint:
+                writes.append(file.take_head())
+        return tuple(writes)
+
+    def written(self, writes: Iterable[IndexWrite]) -> None:
+        """*writes* are in the files: memory may forget what they hold."""
+        by_path = {file.path: file for file in self.files}
+        for write in writes:
+            file = by_path.get(write.path)
+            if file is None:
+                continue
+            if write.at:
+                end = (write.at - file.sizes.items_at + len(write.data)) // ITEM.size
+                del file.tail[: (end - file.tail_start) * ITEM.size]
+                file.tail_start = file.written = end
+            elif file.sealed and HEADER.unpack_from(write.data)[-1] == file.next_item:
+                # not the head of a checkpoint before
+                file.slots = None
+
+    def states(self) -> tuple[IndexState, ...]:
+        """At a checkpoint, after collect()."""
+        return tuple([file.state() for file in self.files])
+
+    def expire(self, commitlog_start: int) -> list[Path]:
+        """Forget the files that speak of nothing from *commitlog_start* on; what to remove.
+
+        Never the newest.
+        """
+        gone = []
+        while (
+            len(self.files) > 1
+            and self.files[0].end_offset < commitlog_start
+            and self.files[0].slots is None
+        ):
+            gone.append(self.files.pop(0).path)
+        return gone
+
+    def find(
+        self, disk: Disk, topic: str, key: str, begin_ms: int, end_ms: int
+    ) -> Iterator[int | Cold | None]:
+        """Commit-log offsets of records that may have *key*, the newest first, in that time (whole
+        seconds).
+
+        Now and then None, so that the caller may let others run; and Cold where the disk must be
+        waited for: once it is read, go on.
+        """
+        self.build()
+        key_hash = as_index_hash(
+            java_hashes([java_prefix(f"{topic}#".encode())], [key.encode("utf-8", "replace")])[0]
+        )
+        steps = 0
+        for file in reversed(list(self.files)):
+            if not file.matches(begin_ms, end_ms):
+                continue
+            slot = yield from read_slot(disk, file, key_hash % file.sizes.slots)
+            item, newer = slot, file.next_item
+            # chains only lead back: damage cannot send a search round in circles
+            while 0 < item < newer:
+                steps += 1
+                if steps % _BREATHE == 0:
+                    yield None
+                fields = yield from read_item(disk, file, item)
+                if fields is None:
+                    break
+                found, offset, seconds, before = fields
+                if (
+                    found == key_hash
+                    and begin_ms // 1000 * 1000
+                    <= file.begin_ms + seconds * 1000 + 999
+                    <= end_ms + 999
+                ):
+                    yield offset
+                item, newer = before, item
+
+
+def _value(properties: bytes, name: bytes) -> bytes | None:
+    """Of the last property whose *name* ends in its separator: Apache's 4.9 puts a batch's unique
+    key behind that of each message.
+    """
+    at = properties.rfind(name)
+    if at < 0:
+        return None
+    # the end of another name
+    if at and properties[at - 1] != 2:
+        return raw_property(properties, name[:-1])
+    at += len(name)
+    end = properties.find(b"\x02", at)
+    return properties[at:end] if end >= 0 else properties[at:]
+
+
+def as_index_hash(java_hash: int) -> int:
+    """Its absolute value as Java takes it from 32 bits, 0 where there is none."""
+    return -java_hash & 0x7FFFFFFF if java_hash & 0x80000000 else java_hash

@@ -1,0 +1,277 @@
+"""Reading queues: from offsets to entries to slices of the commit log.
+
+Source: DefaultMessageStore.getMessage, ConsumeQueue.java, 5.3.
+"""
+
+from functools import partial
+from typing import Final
+
+from ogive.errors import StoreError
+from ogive.native import Wanted, native
+from ogive.store.commitlog import LogReader
+from ogive.store.consumequeue import (
+    ENTRY_HASH,
+    FILLER,
+    FILLER_SIZE,
+    ConsumeQueue,
+    ReadEntry,
+    read_entries,
+)
+from ogive.store.file_reader import Disk
+from ogive.store.queue_types import BatchQueue, units
+from ogive.store.record import store_timestamp
+from ogive.store.types import GetResult, GetStatus, QueueKey
+
+# entries looked at for one request, at least; source: maxFilterMessageSize 16000 / 20
+_MIN_SCAN: Final = 800
+# entries read at once
+_MAX_READ: Final = 4096
+# of one answer, whatever was asked for
+_MAX_BYTES: Final = 128 * 1024 * 1024
+
+
+class QueueReader:
+    """Answers about queues.
+
+    Owner thread only. Everything here raises Cold while *disk* does not wait.
+    """
+
+    def __init__(self, log: LogReader, disk: Disk, queues: dict[QueueKey, ConsumeQueue]) -> None:
+        self._log, self._disk, self._queues = log, disk, queues
+
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+    ) -> GetResult:
+        queue = self._queues.get((topic, queue_id))
+        if queue is None or queue.max_offset == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if offset < low:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        if isinstance(queue, BatchQueue):
+            return self._get_batches(
+                queue, offset, max_messages, min(max_bytes, _MAX_BYTES), tag_codes
+            )
+        wanted, next_offset, gone = self._select(
+            queue, offset, max_messages, min(max_bytes, _MAX_BYTES), tag_codes
+        )
+        if next_offset == offset:
+            after = min(high, offset - offset % queue.file_entries + queue.file_entries)
+            return GetResult(GetStatus.OFFSET_FOUND_NULL, after, low, high)
+        parts, count, size = self._log.collect(wanted, queue.key[1], queue.topic_field)
+        if count:
+            return GetResult(GetStatus.FOUND, next_offset, low, high, parts, count, size)
+        status = GetStatus.MESSAGE_WAS_REMOVING if gone or wanted else GetStatus.NO_MATCHED_MESSAGE
+        return GetResult(status, next_offset, low, high)
+
+    def _get_batches(
+        self,
+        queue: BatchQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+    ) -> GetResult:
+        """get() of an offset that the queue has.
+
+        The record with it comes whole, whatever stands before the offset in it; a further one comes
+        as long as all messages together are no more than *max_messages*.
+        """
+        wanted: list[Wanted] = []
+        total = messages = 0
+        gone, full, log_start, next_offset = False, False, self._log.start, offset
+        index = queue.index_of(offset, self.reading(queue))
+        last = index + max(_MIN_SCAN, max_messages)
+        while index < queue.end and not full and (index < last or next_offset == offset):
+            raw = self.entries(
+                queue, index, max(1, max_messages - messages) if tag_codes is None else _MAX_READ
+            )
+            if not raw:
+                gone = True
+                index += queue.file_entries - index % queue.file_entries
+            for commitlog_offset, size, tag_hash, first, count in units(raw):
+                if first + count <= next_offset or not queue.makes_sense(first, count):
+                    gone = True
+                    index += 1
+                    continue
+                if tag_codes is None or tag_hash in tag_codes:
+                    if size == FILLER_SIZE or commitlog_offset < log_start:
+                        gone = True
+                    elif wanted and (total + size > max_bytes or messages + count > max_messages):
+                        full = True
+                        break
+                    else:
+                        wanted.append((commitlog_offset, size, first))
+                        total += size
+                        messages += count
+                next_offset = first + count
+                index += 1
+        if index >= queue.end:
+            gone |= next_offset < queue.max_offset
+            next_offset = queue.max_offset
+        parts, count, size = self._log.collect(wanted, queue.key[1], queue.topic_field)
+        low, high = queue.min_offset, queue.max_offset
+        if count:
+            return GetResult(
+                GetStatus.FOUND, next_offset, low, high, parts, count, size, messages - len(wanted)
+            )
+        status = GetStatus.MESSAGE_WAS_REMOVING if gone or wanted else GetStatus.NO_MATCHED_MESSAGE
+        return GetResult(status, next_offset, low, high)
+
+    def entries(self, queue: ConsumeQueue, index: int, count: int) -> bytes:
+        """Visible entries from *index* on, as stored; at most *count*, fewer where a file ends.
+
+        None of a file that is missing.
+        """
+        count = min(count, queue.end - index)
+        if count <= 0:
+            return b""
+        found = queue.in_memory(index, count)
+        if found is not None:
+            return found
+        try:
+            return read_entries(self._disk, queue, index, min(count, queue.written - index))
+        except FileNotFoundError:
+            return b""
+        except OSError as exc:
+            raise StoreError(
+                f"the consume queue in {queue.directory} cannot be read: {exc}"
+            ) from exc
+
+    def reading(self, queue: ConsumeQueue) -> ReadEntry:
+        """How *queue* reads entries of its own."""
+        return partial(self.entries, queue, count=1)
+
+    def store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        if not queue.min_offset <= offset < queue.max_offset:
+            return -1
+        return self._time_at(queue, queue.index_of(offset, self.reading(queue)))
+
+    def _time_at(self, queue: ConsumeQueue, index: int) -> int:
+        """That of the record that the entry at *index* means; -1 where there is none."""
+        raw = self.entries(queue, index, 1)
+        wanted = queue.record_at(index, raw) if raw else None
+        if wanted is None:
+            return -1
+        parts, count, _ = self._log.collect([wanted], queue.key[1], queue.topic_field)
+        return store_timestamp(parts[0]) if count else -1
+
+    def offset_by_time(self, queue: ConsumeQueue, timestamp_ms: int, upper: bool) -> int:
+        """Binary search; an offset without a message counts like the next one that has one."""
+        low, high = queue.first_index, queue.end
+        # invariant: everything before low is too early, everything from high on is not
+        while low < high:
+            middle = low + (high - low) // 2
+            probe, stored_ms = middle, self._time_at(queue, middle)
+            while stored_ms < 0 and probe + 1 < high:
+                probe += 1
+                stored_ms = self._time_at(queue, probe)
+            early = stored_ms <= timestamp_ms if upper else stored_ms < timestamp_ms
+            if stored_ms >= 0 and early:
+                low = probe + 1
+            else:
+                high = middle
+        offset = queue.offset_at(low, self.reading(queue))
+        return max(queue.min_offset, offset - 1) if upper else offset
+
+    def first_at(self, queue: ConsumeQueue, commitlog_start: int) -> tuple[int, int]:
+        """The lowest entry whose record stands at *commitlog_start* or behind it: its index and
+        offset, those of the end if none does.
+        """
+        return first_at(queue, commitlog_start, self.reading(queue))
+
+    def _select(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_messages: int,
+        max_bytes: int,
+        tag_codes: frozenset[int] | None,
+    ) -> tuple[list[Wanted], int, bool]:
+        """(records to read as (commit-log offset, size, queue offset), the offset to go on with,
+        whether a record is gone).
+        """
+        wanted: list[Wanted] = []
+        total, gone, log_start = 0, False, self._log.start
+        end = min(queue.max_offset, offset + max(_MIN_SCAN, max_messages))
+        while offset < end:
+            # none once it has all: 5 us a pull
+            most = _MAX_READ if tag_codes is not None else max(1, max_messages) - len(wanted)
+            raw = self.entries(queue, offset, min(end - offset, most))
+            if not raw:
+                break
+            offset, total, passed, full = _choose(
+                raw, tag_codes, wanted, offset, total, max_messages, max_bytes, log_start
+            )
+            gone |= passed
+            if full:
+                break
+        return wanted, offset, gone
+
+
+def _choose(
+    entries: bytes,
+    tag_codes: frozenset[int] | None,
+    wanted: list[Wanted],
+    offset: int,
+    total: int,
+    most: int,
+    most_bytes: int,
+    start: int,
+) -> tuple[int, int, bool, bool]:
+    """Add the records of *entries*, the first of which has *offset*, to *wanted*, which has *total*
+    bytes already.
+
+    Returns the offset to go on with, the bytes of all, whether a record is gone, and whether
+    *wanted* is full.
+    """
+    if (
+        native is not None
+        and (
+            chosen := native.chosen(
+                entries, tag_codes, wanted, offset, total, most, most_bytes, start
+            )
+        )
+        is not None
+    ):
+        return chosen
+    gone = False
+    for commitlog_offset, size, code in ENTRY_HASH.iter_unpack(entries):
+        if tag_codes is None or code in tag_codes:
+            if size == FILLER_SIZE or commitlog_offset < start:
+                gone = True
+            else:
+                if wanted and (total + size > most_bytes or len(wanted) >= most):
+                    return offset, total, gone, True
+                wanted.append((commitlog_offset, size, offset))
+                total += size
+        offset += 1
+    return offset, total, gone, False
+
+
+def first_at(queue: ConsumeQueue, commitlog_start: int, read: ReadEntry) -> tuple[int, int]:
+    """See QueueReader. Entries without a record count like those that follow them."""
+    low = queue.first_index
+    top = high = queue.end
+    while low < high:
+        probe = middle = (low + high) // 2
+        raw = read(probe)
+        while probe + 1 < top and (not raw or raw == FILLER):
+            probe += 1
+            raw = read(probe)
+        if raw and raw != FILLER and int.from_bytes(raw[:8]) >= commitlog_start:
+            high = middle
+        else:
+            low = probe + 1
+    index = min(low, top)
+    return index, queue.offset_at(index, read)

@@ -1,0 +1,264 @@
+"""What a repair does before the log can be read: files that are missing, too long, or stand where a
+derived one is needed.
+
+Nothing is deleted: what is in the way goes to ``set-aside/`` in the store's directory, under the
+path that it had.
+
+The table of topics, made whole from the log where it is lost: messages of a topic that no table
+knows are served to nobody.
+
+Its backup, one version older, may lack the newest topic, or know it with fewer queues; where both
+are lost, all topics come from the log.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from ogive.errors import InvalidOption, StoreCorrupt
+from ogive.model import (
+    BATCHES,
+    HALF_TOPIC,
+    QUEUE_TYPE,
+    SCHEDULE_TOPIC,
+    SYSTEM_TOPIC_PREFIX,
+    SYSTEM_TOPICS,
+    TIMER_TOPIC,
+    validate_topic,
+)
+from ogive.store import checkpoint as checkpoints
+from ogive.store.bad_sectors import Unreadable
+from ogive.store.deletions import deletions
+from ogive.store.fs import Fs
+from ogive.store.log_scan import LogEnd, LogScan
+from ogive.store.segments import find_segments, segment_path, sizes_of, usual_size
+from ogive.store.tables import JsonTable, make_lasting_dirs
+from ogive.store.types import QueueKey
+from ogive.wire.bodies.configs import TopicConfig
+from ogive.wire.bodies.routes import MAX_QUEUES
+from ogive.wire.message import decode_properties, real_place
+
+SET_ASIDE: Final = "set-aside"
+# files of the log; beyond that it is another directory's file that is in the way
+_MAX_MISSING: Final = 1_000
+# a segment that is longer still is one of another size
+_MAX_EXCESS_BYTES: Final = 1024 * 1024
+_DERIVED_QUEUES: Final = ("consumequeue", "batchconsumequeue")
+
+
+def mend_files(fs: Fs, root: Path) -> list[str]:
+    """What was done, in sentences. Raises StoreCorrupt where it would have to guess, OSError."""
+    return [*_set_strays_aside(fs, root), *_mend_segments(fs, root)]
+
+
+def _mend_segments(fs: Fs, root: Path) -> Iterator[str]:
+    directory = root / "commitlog"
+    sizes = sizes_of(fs, directory)
+    usual = usual_size(sizes)
+    if usual is None:
+        return
+    segment_bytes, starts = usual[0], list(sizes)
+    for start, size in sizes.items():
+        if 0 < size - segment_bytes <= _MAX_EXCESS_BYTES:
+            _cut(fs, root, segment_path(directory, start), segment_bytes)
+            yield (
+                f"{segment_path(directory, start).name} of the log was {size - segment_bytes} "
+                f"bytes too long: they are in {SET_ASIDE}/"
+            )
+    missing = (starts[-1] - starts[0]) // segment_bytes + 1 - len(starts)
+    if missing > _MAX_MISSING:
+        raise StoreCorrupt(
+            f"{directory}: {missing} files are missing between {min(starts):020d} and "
+            f"{max(starts):020d}: is one another store's?"
+        )
+    for start in sorted({*range(starts[0], starts[-1], segment_bytes)} - sizes.keys()):
+        _make_empty(fs, segment_path(directory, start), segment_bytes)
+        yield (
+            f"{segment_path(directory, start).name} of the log was missing: the messages in it "
+            "are lost, an empty one is in its place"
+        )
+    fs.fsync_dir(directory)
+
+
+def _cut(fs: Fs, root: Path, path: Path, size: int) -> None:
+    handle = fs.open(path)
+    try:
+        excess = Unreadable().read(fs, handle, path, _MAX_EXCESS_BYTES, size)
+        kept = _place_aside(fs, root, path)
+        copy = fs.open(kept, create=True)
+        try:
+            fs.pwrite(copy, excess, 0)
+            fs.fdatasync(copy)
+        finally:
+            fs.close(copy)
+        fs.fsync_dir(kept.parent)
+        fs.truncate(handle, size)
+        fs.fdatasync(handle)
+    finally:
+        fs.close(handle)
+
+
+def _make_empty(fs: Fs, path: Path, size: int) -> None:
+    handle = fs.open(path, create=True)
+    try:
+        fs.truncate(handle, size)
+        fs.fdatasync(handle)
+    finally:
+        fs.close(handle)
+
+
+def _set_strays_aside(fs: Fs, root: Path) -> Iterator[str]:
+    for path in list(_strays(fs, root)):
+        kept = _place_aside(fs, root, path)
+        fs.rename(path, kept)
+        for directory in (kept.parent, path.parent):
+            fs.fsync_dir(directory)
+        yield (
+            f"{path.relative_to(root)} stood where the broker keeps files of its own: it is in "
+            f"{SET_ASIDE}/"
+        )
+
+
+def _strays(fs: Fs, root: Path) -> Iterator[Path]:
+    """Directories where derived files should be, and files where directories should."""
+    for name in (*_DERIVED_QUEUES, "index"):
+        if (root / name).exists() and not (root / name).is_dir():
+            yield root / name
+    for topic in (
+        root / queues / name for queues in _DERIVED_QUEUES for name in fs.list(root / queues)
+    ):
+        if not topic.is_dir():
+            yield topic
+            continue
+        for queue in (topic / name for name in fs.list(topic)):
+            if not queue.is_dir():
+                yield queue
+                continue
+            yield from (path for name in fs.list(queue) if (path := queue / name).is_dir())
+    yield from (
+        path for name in fs.list(root / "index") if (path := root / "index" / name).is_dir()
+    )
+
+
+def _place_aside(fs: Fs, root: Path, path: Path) -> Path:
+    """A free name; its directory is there."""
+    kept = root / SET_ASIDE / path.relative_to(root)
+    make_lasting_dirs(fs, kept.parent)
+    number = 1
+    while kept.exists():
+        number += 1
+        kept = kept.with_name(f"{path.name}.{number}")
+    return kept
+
+
+log = logging.getLogger(__name__)
+
+TABLE: Final = "topics.json"
+_WAITING: Final = frozenset(topic.encode() for topic in (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC))
+_READ_QUEUES: Final = "readQueueNums"
+
+
+def topic_table(fs: Fs, root: Path) -> JsonTable:
+    return JsonTable(fs, root / "config" / TABLE, valid=is_topic_table)
+
+
+def is_topic_table(value: dict[str, Any]) -> bool:
+    return isinstance(value.get("topicConfigTable"), dict)
+
+
+def is_of_users(topic: str) -> bool:
+    """Whether the broker does not make it by itself, and a table may have it."""
+    try:
+        validate_topic(topic)
+    except InvalidOption:
+        return False
+    return topic not in SYSTEM_TOPICS and not topic.startswith(SYSTEM_TOPIC_PREFIX)
+
+
+def waiting_place(topic: bytes, properties: bytes) -> QueueKey | None:
+    """Where a record with these raw *properties* goes when it is due, or committed; None for one
+    that does not wait in *topic*.
+    """
+    if topic not in _WAITING:
+        return None
+    return real_place(decode_properties(properties))
+
+
+def places_of_waiting(fs: Fs, root: Path) -> set[QueueKey]:
+    """Those of everything that waits, or waited, in the log of *root*, but for topics that were
+    deleted since. Reads the whole log.
+    """
+    checkpoint, found = checkpoints.load(fs, root), find_segments(fs, root / "commitlog", 1)
+    deleted = deletions(fs, root, checkpoint, found.end)
+    scan = LogScan(fs, root / "commitlog", found, checkpoints.crc_from(fs, root, checkpoint))
+    places: set[QueueKey] = set()
+    try:
+        for offset, record, buffer, at in scan.records(scan.start, LogEnd(scan.start)):
+            if record.topic in _WAITING:
+                place = waiting_place(record.topic, buffer[record.properties_at : at + record.size])
+                if place is not None and offset >= deleted.get(place[0], 0):
+                    places.add(place)
+    finally:
+        scan.close()
+    return places
+
+
+def queue_counts(places: Iterable[QueueKey]) -> dict[str, int]:
+    """Topic -> how many queues *places* use of it, of those that a table may have."""
+    counts: dict[str, int] = {}
+    for topic, queue_id in places:
+        if queue_id < MAX_QUEUES and is_of_users(topic):
+            counts[topic] = max(counts.get(topic, 0), queue_id + 1)
+    return counts
+
+
+def not_in(table: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, int]:
+    """Of *counts* those that a topicConfigTable does not have, or has with fewer queues to read
+    from.
+    """
+    return {
+        topic: count for topic, count in counts.items() if count > _read_queues(table.get(topic))
+    }
+
+
+def _read_queues(row: object) -> int:
+    found = row.get(_READ_QUEUES) if isinstance(row, dict) else None
+    return found if isinstance(found, int) else 0
+
+
+def completed(
+    stored: dict[str, Any] | None, places: Iterable[QueueKey], has_batches: Callable[[str], bool]
+) -> dict[str, Any]:
+    """*stored*, what is left of a lost table, with the topics of *places*; empty where there is
+    neither.
+
+    A new one gets as many queues as its messages use. What else it had, as its message type, is not
+    in the log.
+    """
+    table = stored["topicConfigTable"] if stored else {}
+    missing = not_in(table, queue_counts(places))
+    if not missing:
+        return stored or {}
+    log.warning(
+        "the table of topics is lost%s: %d topics are made again from the log, for example %s; "
+        "look at their settings",
+        ", and its backup is older" if stored else ", and its backup",
+        len(missing),
+        min(missing),
+    )
+    rows = {
+        topic: _row(topic, count, table.get(topic), has_batches) for topic, count in missing.items()
+    }
+    return (stored or {}) | {"topicConfigTable": table | rows}
+
+
+def _row(
+    topic: str, count: int, known: object, has_batches: Callable[[str], bool]
+) -> dict[str, Any]:
+    if isinstance(known, dict):
+        return known | {_READ_QUEUES: count}
+    attributes = {QUEUE_TYPE: BATCHES} if has_batches(topic) else {}
+    return TopicConfig(
+        name=topic, read_queues=count, write_queues=count, attributes=attributes
+    ).to_json()

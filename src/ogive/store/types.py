@@ -1,0 +1,265 @@
+"""What goes into the store and what comes out."""
+
+import enum
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from ogive.errors import InvalidOption, OgiveError
+from ogive.model import DelayLevels
+from ogive.store.index_file import Sizes
+from ogive.wire.message import BatchItem, decode_batch
+
+
+class FileSizes(NamedTuple):
+    """Of the files of a store, in bytes; of the index of *keys* in slots and items."""
+
+    segment: int
+    queue_file: int
+    batch_queue_file: int
+    keys: Sizes
+
+
+QueueKey = tuple[str, int]
+"""topic, queue id"""
+
+
+APACHE_CONF: Final = "apache-broker.conf"
+"""In a store's directory: how its last broker was set up, in the form of Apache's broker.conf."""
+MAX_RECORD_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
+"""Body limit and 64 KiB for the rest, as in Apache's broker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """How a store writes.
+
+    Sizes count for a new directory; an existing one keeps the file sizes that it has.
+    """
+
+    root: Path  # storePathRootDir
+    flush: Literal["sync", "async"] = "sync"  # flushDiskType
+    segment_bytes: int = 64 * 1024 * 1024
+    """mappedFileSizeCommitLog, 1 GiB."""
+    consume_queue_file_bytes: int = 6_000_000
+    """mappedFileSizeConsumeQueue, 300,000 entries."""
+    batch_queue_file_bytes: int = 13_800_000
+    """mapperFileSizeBatchConsumeQueue, 300,000 entries."""
+    index_slots: int = 250_000
+    """maxHashSlotNum, 5,000,000; four keys to a slot: two messages, with a key of their own
+    each.
+    """
+    record_crc: bool = True
+    """enabledAppendPropCRC, false; 20 bytes a record."""
+    delay_levels: DelayLevels = field(default_factory=DelayLevels.parse)  # messageDelayLevel
+    max_group_bytes: int = 1024 * 1024
+    """One write and one sync carry at most about this much."""
+    max_waiting_bytes: int = 64 * 1024 * 1024
+    """Beyond, put() raises StoreBusy."""
+    async_window_bytes: int = 4 * 1024 * 1024
+    """Flush=async: a sync after this much ..."""
+    async_window_s: float = 0.5
+    """... or this long, whichever comes first (flushIntervalCommitLog, 500 ms)."""
+    ahead_bytes: int = 4 * 1024 * 1024
+    """Room made ahead of the log's end; flush=sync: zeros, so that a sync changes no file size."""
+    hot_log_bytes: int = 32 * 1024 * 1024
+    """Newest part of the log that reads take from memory."""
+    stretch_bytes: int = 64 * 1024
+    """Of the log, for which one checksum is kept."""
+    hot_entries: int = 512 * 1024
+    """Newest consume-queue entries in memory, all queues together."""
+    flush_bytes: int = 8 * 1024 * 1024
+    """Log written between two writes of consume-queue files."""
+    checkpoint_bytes: int = 64 * 1024 * 1024
+    """Log written between two checkpoints; a start after a crash reads about as much."""
+    max_open_files: int = 256
+
+    @property
+    def index_sizes(self) -> Sizes:
+        return Sizes(self.index_slots, 4 * self.index_slots)  # maxIndexNum, 20,000,000
+
+    @property
+    def unsynced_limit(self) -> int:
+        """flush=async: never more than this between the last sync and the end of the log."""
+        return max(self.async_window_bytes, 2 * self.max_group_bytes + MAX_RECORD_BYTES)
+
+    def __post_init__(self) -> None:
+        if self.segment_bytes < 4096 or self.segment_bytes % 512:
+            raise InvalidOption(
+                f"segment_bytes={self.segment_bytes}: a multiple of 512 of at least 4096 is needed"
+            )
+        if self.consume_queue_file_bytes < 20 or self.consume_queue_file_bytes % 20:
+            raise InvalidOption(
+                f"consume_queue_file_bytes={self.consume_queue_file_bytes}: a multiple of 20 (an "
+                "entry) is needed"
+            )
+        if self.batch_queue_file_bytes < 46 or self.batch_queue_file_bytes % 46:
+            raise InvalidOption(
+                f"batch_queue_file_bytes={self.batch_queue_file_bytes}: a multiple of 46 (an "
+                "entry) is needed"
+            )
+        if not 0 < self.index_slots <= 50_000_000:
+            raise InvalidOption(f"index_slots={self.index_slots}: 1 to 50000000 are possible")
+
+
+SIZE_BEFORE: Final = 2**31
+"""As a message's flag: the size of the record before it, of the same put()."""
+
+
+class NewMessage(NamedTuple):
+    """A message to store, in stored form: body perhaps compressed, properties joined by 0x01 and
+    0x02, hosts 8 or 20 bytes.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes = b""
+    sys_flag: int = 0
+    flag: int = 0
+    born_timestamp_ms: int = 0
+    born_host: bytes = bytes(8)
+    store_host: bytes = bytes(8)
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """Messages of one queue that came together.
+
+    *shared* holds what they have in common; its flag, body and properties do not count.
+    """
+
+    shared: NewMessage
+    items: Sequence[BatchItem]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def each(self) -> list[NewMessage]:
+        """Every message by itself."""
+        topic, queue_id, _, _, sys_flag, _, born_ms, born_host, store_host, times, prepared = (
+            self.shared
+        )
+        return [
+            NewMessage(
+                topic,
+                queue_id,
+                body,
+                properties,
+                sys_flag,
+                flag,
+                born_ms,
+                born_host,
+                store_host,
+                times,
+                prepared,
+            )
+            for flag, body, properties in self.items
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBatch:
+    """A NewBatch as it came: data[start:] is the body of a batch that the compiled part has looked
+    at, and holds *count* messages.
+    """
+
+    shared: NewMessage
+    data: bytes
+    start: int
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def decoded(self) -> NewBatch:
+        return NewBatch(self.shared, decode_batch(self.data[self.start :], self.count))
+
+    def each(self) -> list[NewMessage]:
+        """Every message by itself."""
+        return self.decoded().each()
+
+
+Messages = Sequence[NewMessage] | NewBatch | EncodedBatch
+"""What is stored by one put(), all or none."""
+
+
+def bytes_of(messages: Messages) -> int:
+    """Of their bodies and properties: what they hold while they wait."""
+    if isinstance(messages, EncodedBatch):
+        return len(messages.data)
+    if isinstance(messages, NewBatch):
+        return sum([len(body) + len(properties) for _, body, properties in messages.items])
+    return sum([len(message.body) + len(message.properties) for message in messages])
+
+
+class PutResult(NamedTuple):
+    """Where a message went.
+
+    *queue_offset* is 0 for a prepared or rollback record, which no queue holds.
+    """
+
+    queue_offset: int
+    commitlog_offset: int
+    size: int
+    store_timestamp_ms: int
+
+
+PutDone = Callable[[list[PutResult] | OgiveError], None]
+"""Called once on the owner thread: the results in order, or why nothing was stored."""
+
+
+class GetStatus(enum.Enum):
+    """Source: GetMessageStatus.java; protocol facts: broker, section 2."""
+
+    FOUND = enum.auto()
+    NO_MATCHED_MESSAGE = enum.auto()
+    MESSAGE_WAS_REMOVING = enum.auto()
+    OFFSET_FOUND_NULL = enum.auto()
+    OFFSET_OVERFLOW_BADLY = enum.auto()
+    OFFSET_OVERFLOW_ONE = enum.auto()
+    OFFSET_TOO_SMALL = enum.auto()
+    NO_MESSAGE_IN_QUEUE = enum.auto()
+
+
+@dataclass(slots=True)
+class GetResult:
+    """*parts*, joined, are *count* records back to back, as stored: views of the store's memory,
+    valid as long as they are held.
+
+    *more*: in topics of batches, the messages in them beyond *count*; *size* is in bytes.
+    """
+
+    status: GetStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    parts: list[bytes | memoryview] = field(default_factory=list)
+    count: int = 0
+    size: int = 0
+    more: int = 0
+
+
+class Entry(NamedTuple):
+    """One consume-queue entry."""
+
+    commitlog_offset: int
+    size: int
+    tags_code: int
+
+
+@dataclass(slots=True)
+class StoreStats:
+    """Counters since the store was opened, and sizes now."""
+
+    puts: int = 0
+    put_bytes: int = 0
+    groups: int = 0
+    waiting_bytes: int = 0
+    damaged: int = 0
+    commitlog_start: int = 0
+    commitlog_end: int = 0
+    queues: int = 0

@@ -1,0 +1,259 @@
+"""Work done once per turn of the event loop for everything in it: one write to the log, one write
+to each socket; and work in slices.
+
+Makes the event loop for everything in ogive.
+
+Periodic jobs, and ending tasks.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from typing import Any, Final, NoReturn, TypeVar
+
+from ogive.errors import OgiveError
+from ogive.transport.names import look_up
+
+Job = Callable[[], None]
+
+# what came together is carried out for so long before others have their turn
+SLICE_S: Final = 0.01
+# tasks that are woken for a slice
+AT_ONCE: Final = 64
+
+
+class Turn:
+    """Jobs for the end of the turn, in order; what they bring along follows in the same turn.
+
+    The loop runs them when it has read every socket that had something, unless whoever brings them
+    has taken that upon itself with hold().
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._jobs: deque[Job] = deque()
+        # somebody runs what is added: the loop need not
+        self._held = False
+
+    def add(self, job: Job) -> None:
+        if not self._jobs and not self._held:
+            self._loop.call_soon(self.run)
+        self._jobs.append(job)
+
+    def hold(self) -> bool:
+        """Whether the caller is the first to bring anything; it then has to call run() when it is
+        through.
+        """
+        if self._jobs or self._held:
+            return False
+        self._held = True
+        return True
+
+    def run(self) -> None:
+        jobs = self._jobs
+        self._held = True
+        try:
+            while jobs:
+                jobs.popleft()()
+        finally:
+            self._held = False
+            # one of them failed: that is not the others' fault
+            if jobs:
+                self._loop.call_soon(self.run)
+
+    def call_from_thread(self, job: Job) -> None:
+        """Any thread: have *job* called on the loop soon, and then what it brings along."""
+        self._loop.call_soon_threadsafe(self._run_with, job)
+
+    def _run_with(self, job: Job) -> None:
+        self._jobs.append(job)
+        self.run()
+
+
+class Slices:
+    """Has tasks that came together go on in slices, between which the loop turns, and in order; at
+    least one in each slice.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        # the end of this turn's slice, once somebody has gone on
+        self._until: float | None = None
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        # those that were woken too late in the slice
+        self._again: list[asyncio.Future[None]] = []
+        self._turning = False
+
+    async def mine(self) -> None:
+        """Return when the slice has time left."""
+        loop = asyncio.get_running_loop()
+        if not self._turning:
+            self._turning = True
+            loop.call_soon(self._next)
+        if not self._waiting and self._has_time():
+            return
+        line: deque[asyncio.Future[None]] | list[asyncio.Future[None]] = self._waiting
+        while True:
+            woken = loop.create_future()
+            line.append(woken)
+            await woken
+            if self._has_time():
+                return
+            line = self._again
+
+    def _has_time(self) -> bool:
+        now = self._now()
+        if self._until is None:
+            self._until = now + SLICE_S
+            return True
+        return now < self._until
+
+    def _next(self) -> None:
+        self._until = None
+        self._waiting.extendleft(reversed(self._again))
+        self._again.clear()
+        self._turning = bool(self._waiting)
+        if self._turning:
+            for _ in range(min(AT_ONCE, len(self._waiting))):
+                woken = self._waiting.popleft()
+                # else its task was cancelled
+                if not woken.done():
+                    woken.set_result(None)
+            asyncio.get_running_loop().call_soon(self._next)
+
+
+log = logging.getLogger(__name__)
+
+REPORT_S: Final = 10.0
+_NO_DESCRIPTOR: Final = "socket.accept() out of system resource"  # asyncio's words
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where it is installed (the extra ``fast``), else the standard one.
+
+    It saves about a seventh of a broker's work.
+    """
+    uvloop = _uvloop()
+    if uvloop is not None:
+        return uvloop()
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(_Reports())
+    return loop
+
+
+def _uvloop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+
+    class Loop(uvloop.Loop):
+        """Looks names up as ``names.py`` does, in ``sock_connect``, too.
+
+        ``create_connection`` with a name and ``create_server`` with a host still use libuv's
+        threads: they are called with addresses and sockets only.
+        """
+
+        async def getaddrinfo(
+            self,
+            host: Any,
+            port: Any,
+            *,
+            family: int = 0,
+            type: int = 0,
+            proto: int = 0,
+            flags: int = 0,
+        ) -> list[Any]:
+            return await look_up(host, port, family=family, proto=proto, flags=flags)
+
+    return Loop
+
+
+class _Reports:
+    """A process without a free descriptor would log a thousand tracebacks a second while clients
+    wait to be accepted, and fill the disk.
+    """
+
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if context.get("message") != _NO_DESCRIPTOR:
+            loop.default_exception_handler(context)
+        elif loop.time() >= self._quiet_until:
+            self._quiet_until = loop.time() + REPORT_S
+            log.error(
+                "clients wait to be accepted: %s; raise the limit (ulimit -n)",
+                context.get("exception"),
+            )
+
+
+TASKS_AT_ONCE: Final = 32
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+async def every(
+    period_s: float, job: Callable[[], Awaitable[None]], *, name: str, first_after_s: float = 0.0
+) -> NoReturn:
+    """Run *job* every *period_s*, start to start, until cancelled.
+
+    An OgiveError is logged, one of the same kind not again until the job has worked; any other
+    error is a bug and ends the task.
+    """
+    loop, failing = asyncio.get_running_loop(), None
+    await asyncio.sleep(first_after_s)
+    while True:
+        started = loop.time()
+        try:
+            await job()
+        except OgiveError as exc:
+            level = logging.DEBUG if type(exc) is failing else logging.WARNING
+            failing = type(exc)
+            log.log(level, "%s: failed, tried again every %.1f s: %s", name, period_s, exc)
+        else:
+            if failing is not None:
+                log.info("%s: works again", name)
+            failing = None
+        await asyncio.sleep(max(0.0, started + period_s - loop.time()))
+
+
+def watch(task: asyncio.Task[None]) -> None:
+    """Log it when *task*, which runs until it is cancelled, ends otherwise: that is a bug, and
+    nobody awaits the task before its stop.
+    """
+    task.add_done_callback(_log_end)
+
+
+def _log_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (exc := task.exception()) is not None:
+        log.critical("task %r ended", task.get_name(), exc_info=exc)
+
+
+async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel *tasks*, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def each(items: Iterable[T], ask: Callable[[T], Awaitable[R]]) -> list[R]:
+    """Ask for all *items*, a bounded number at a time; the answers in their order.
+
+    The first failure ends it.
+    """
+    turns = asyncio.Semaphore(TASKS_AT_ONCE)
+
+    async def one(item: T) -> R:
+        async with turns:
+            return await ask(item)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            answers = [tasks.create_task(one(item)) for item in items]
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+    return [answer.result() for answer in answers]

@@ -1,0 +1,205 @@
+"""A minimal HTTP server for monitoring: GET and HEAD, one request per connection, everything
+bounded.
+
+On loopback the Host header, if there is one, must be an address or ``localhost``: a web page of
+another site whose name is made to point here (DNS rebinding) sends its own, and would read what is
+meant for this machine.
+
+Metrics in Prometheus's text format.
+"""
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit
+
+from ogive.errors import ConnectError
+from ogive.transport.acceptor import listening_socket
+from ogive.transport.connection import is_loopback, join_address, reason_of
+
+log = logging.getLogger(__name__)
+
+MAX_HEAD_BYTES: Final = 8 * 1024
+MAX_CONNECTIONS: Final = 64
+# for the request to come, and again for the answer to be read
+TIMEOUT_S: Final = 10.0
+LOCAL_NAMES: Final = frozenset({"localhost"})
+_REASONS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    421: "Misdirected Request",
+    503: "Service Unavailable",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    status: int
+    text: str
+    content_type: str = "text/plain; charset=utf-8"
+
+
+Make = Callable[[], Page | Awaitable[Page]]
+"""What makes a page, on the loop."""
+
+
+def names_this_server(host: str, names: Collection[str] = LOCAL_NAMES) -> bool:
+    """Whether a Host header is an address, or one of *names*, in any case."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        if name in names:
+            return True
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+class PageServer:
+    """*pages*: path to what makes the page, within TIMEOUT_S."""
+
+    def __init__(self, pages: Mapping[str, Make], *, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self._pages = pages
+        self._server: asyncio.Server | None = None
+        # the oldest first
+        self._busy: dict[asyncio.StreamWriter, None] = {}
+
+    @property
+    def address(self) -> str:
+        return join_address(self.host, self.port)
+
+    async def start(self) -> None:
+        """Raises ConnectError when the address is taken."""
+        try:
+            listening = listening_socket(self.host, self.port, v6_only=True)
+        except OSError as exc:
+            raise ConnectError(
+                f"cannot listen on {self.address}: {reason_of(exc)}", self.address
+            ) from None
+        self.port = listening.getsockname()[1]
+        self._server = await asyncio.start_server(self._serve, sock=listening, limit=MAX_HEAD_BYTES)
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in list(self._busy):
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # the oldest makes room: idle clients must not shut out monitoring
+        if len(self._busy) >= MAX_CONNECTIONS:
+            oldest = next(iter(self._busy))
+            del self._busy[oldest]
+            oldest.transport.abort()
+        self._busy[writer] = None
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+            async with asyncio.timeout(TIMEOUT_S):
+                answer = await self._answer(head)
+            writer.write(answer)
+            async with asyncio.timeout(TIMEOUT_S):
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as exc:
+            log.debug("a request for a page came to nothing: %r", exc)
+            writer.transport.abort()
+        finally:
+            self._busy.pop(writer, None)
+
+    async def _answer(self, head: bytes) -> bytes:
+        words = head.split(b"\r\n", 1)[0].split(b" ")
+        page, body = Page(400, "this is not an HTTP request\n"), True
+        if len(words) == 3 and words[2].startswith(b"HTTP/1."):
+            body = words[0] != b"HEAD"
+            make = self._pages.get(words[1].partition(b"?")[0].decode("latin-1"))
+            if is_loopback(self.host) and not all(map(names_this_server, _hosts(head))):
+                page = Page(421, "ask for this page by the server's address\n")
+            elif words[0] not in (b"GET", b"HEAD"):
+                page = Page(405, "use GET or HEAD\n")
+            elif make is None:
+                page = Page(404, f"no such page; there are {' '.join(self._pages)}\n")
+            else:
+                made = make()
+                page = made if isinstance(made, Page) else await made
+        raw = page.text.encode()
+        top = (
+            f"HTTP/1.1 {page.status} {_REASONS[page.status]}\r\nContent-Type: "
+            f"{page.content_type}\r\nContent-Length: {len(raw)}\r\n"
+            "X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n"
+        )
+        return top.encode() + (raw if body else b"")
+
+
+def _hosts(head: bytes) -> list[str]:
+    """The values of all Host headers; probes in HTTP/1.0 send none."""
+    lines = (line.partition(b":") for line in head.split(b"\r\n")[1:])
+    return [
+        value.strip().decode("latin-1")
+        for name, _, value in lines
+        if name.strip().lower() == b"host"
+    ]
+
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = Mapping[str, object]
+Rows = Iterable[tuple[Labels, float]]
+
+
+class Histogram(NamedTuple):
+    """How many values were at most each of *bounds*, so each count is in the next one, too; how
+    many there were, and their sum.
+    """
+
+    bounds: Sequence[float]
+    at_most: Sequence[int]
+    all: int
+    total: float
+
+
+class MetricsText:
+    """One metric after the other. *common*: labels of every line."""
+
+    def __init__(self, common: Labels | None = None) -> None:
+        self._common = common or {}
+        self._lines: list[str] = []
+
+    def add(self, name: str, kind: str, help_text: str, rows: Rows) -> None:
+        """*kind*: counter or gauge. A row is a line's labels and its value."""
+        self._lines += (f"# HELP {name} {help_text}", f"# TYPE {name} {kind}")
+        for labels, value in rows:
+            self._line(name, labels, value)
+
+    def histogram(
+        self, name: str, help_text: str, rows: Iterable[tuple[Labels, Histogram]]
+    ) -> None:
+        """A row is a histogram and its labels."""
+        self._lines += (f"# HELP {name} {help_text}", f"# TYPE {name} histogram")
+        for labels, (bounds, at_most, count, total) in rows:
+            for bound, below in zip(bounds, at_most, strict=True):
+                self._line(f"{name}_bucket", {**labels, "le": float(bound)}, below)
+            self._line(f"{name}_bucket", {**labels, "le": "+Inf"}, count)
+            self._line(f"{name}_sum", labels, total)
+            self._line(f"{name}_count", labels, count)
+
+    def _line(self, name: str, labels: Labels, value: float) -> None:
+        shown = ",".join(
+            f'{label}="{_escaped(str(text))}"' for label, text in {**self._common, **labels}.items()
+        )
+        self._lines.append(f"{name}{{{shown}}} {int(value) if value % 1 == 0 else value}")
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
