@@ -283,8 +283,8 @@ async def test_in_a_large_group_a_member_asks_again_before_it_looks_at_the_group
         await eventually(lambda: len(questions_of_orders(broker)) == 32)
         holds(broker, ())
         await eventually(lambda: ORDERS in running.assignment["billing"])
-        # Of Orders and of the retry topic.
-        assert len(broker.of(MEMBERS)) == 2
+        # Of Orders, and of the retry topic if its turn has come.
+        assert len(broker.of(MEMBERS)) <= 2
 
 
 @pytest.mark.parametrize("answer", ["silence", "it has it"])
