@@ -6,8 +6,10 @@ removed segments; it is left as by kill -9. expected.json beside the store says 
 find.
 """
 
+import argparse
 import io
 import json
+import sys
 import tempfile
 import zipfile
 from pathlib import Path
@@ -112,12 +114,21 @@ def pack(root: Path, expected: dict[str, Any]) -> bytes:
     return packed.getvalue()
 
 
+def target_of(name: str, about: str | None) -> Path:
+    """Return the file to write. Exit with one sentence if this release has it already."""
+    argparse.ArgumentParser(description=about).parse_args()
+    target = VECTORS / f"{name}-{ogive.__version__}.zip"
+    if target.exists():
+        sys.exit(f"{target} exists; remove it only if this version has not been released")
+    return target
+
+
 def main() -> None:
+    target = target_of("store", __doc__)
     with tempfile.TemporaryDirectory() as folder:
         root, copy = Path(folder) / "store", Path(folder) / "copy"
         write(root)
         write(copy)
-        target = VECTORS / f"store-{ogive.__version__}.zip"
         target.write_bytes(pack(root, read(copy)))
     print(f"{target}: {target.stat().st_size} bytes")
 

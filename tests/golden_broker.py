@@ -28,11 +28,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import ogive
 from ogive.testing import Broker
+from tests.golden import VECTORS, target_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-VECTORS: Final = Path(__file__).parent / "vectors"
 ROOT: Final = ogive.Credentials(access_key="root", secret_key="root's secret")
 ANN: Final = ogive.Credentials(access_key="ann", secret_key="ann's secret")
 FAR: Final = datetime(2050, 1, 1, tzinfo=UTC)
@@ -387,9 +387,9 @@ def held(server: str, topic: str) -> list[ogive.MessageExt]:
 
 
 def main() -> None:
+    target = target_of("broker", __doc__)
     with tempfile.TemporaryDirectory() as folder:
         facts = write(Path(folder))
-        target = VECTORS / f"broker-{ogive.__version__}.zip"
         target.write_bytes(pack(Path(folder), facts))
     print(f"{target}: {target.stat().st_size} bytes")
 
