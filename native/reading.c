@@ -1,8 +1,8 @@
 /* Records of the log as they are looked for: for a pull those that entries of a consume queue speak
    of, and whether they stand there; for a start all that follow each other.
 
-   A wanted record is a tuple (commit-log offset, size, queue offset). Python: store/queue_reader.py,
-   commitlog.py, record.py and log_scan.py. */
+   A wanted record is a tuple (commit-log offset, size, queue offset). Python:
+   store/queue_reader.py, commitlog.py, record.py and log_scan.py. */
 
 #include "native.h"
 
