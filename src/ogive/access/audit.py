@@ -169,9 +169,9 @@ class Entry(Generic[Ctx]):
 
 
 def requester(command: RemotingCommand, remote_address: str, *, checked: bool) -> Requester:
-    """Who sent the request.
+    """Return the sender of a request.
 
-    *checked*: whether access control found that its user is who it says.
+    *checked*: access control has verified the user.
     """
     return Requester(command.ext_fields.get(ACCESS_KEY) if checked else None, remote_address)
 

@@ -1,6 +1,4 @@
-"""What an administrator can do about a request that a user has no permission for.
-
-Checks every request before anything else happens to it.
+"""Check every request before anything else happens to it.
 
 Source: auth/authentication and auth/authorization, 5.5.
 
@@ -138,8 +136,9 @@ class Guard:
             raise
 
     def may(self, username: str, remote_address: str, need: Need) -> bool:
-        """Whether a user who is logged in already may do this now: what the server sends on its own
-        is checked, too.
+        """Return True if a user who is logged in already may do this now.
+
+        What the server sends on its own is checked, too.
         """
         found = self.table.find(username)
         if found is None or found[0].status != ENABLED:

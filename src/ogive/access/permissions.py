@@ -1,4 +1,4 @@
-"""What each request needs: one row for every code of the protocol.
+"""Permissions that each request needs: one row for every code of the protocol.
 
 A test fails when a code has none.
 

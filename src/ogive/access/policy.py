@@ -1,6 +1,6 @@
-"""The exception for a request that access control refuses.
+"""Evaluate policies: may this user do this to that resource?
 
-Whether policies allow one action on one resource. Source: AclAuthorizationHandler.java, 5.5.
+Source: AclAuthorizationHandler.java, 5.5.
 """
 
 from collections.abc import Iterable

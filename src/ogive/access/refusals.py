@@ -95,8 +95,9 @@ class Refusals:
             )
 
     def tell(self) -> None:
-        """How many more there were, of each whose minute is over; what did not come again is told
-        anew when it does.
+        """Report how many more of each denial came in a minute that is over.
+
+        A denial that did not come again is forgotten, and logged when it comes.
         """
         now = self._now()
         for key, more in list(self._known.items()):

@@ -1,7 +1,4 @@
-"""The settings of a broker.
-
-Which settings may be changed over the network while the broker runs, and how that is done:
-UPDATE_BROKER_CONFIG (25).
+"""Settings of a broker, and those that may change over the network.
 
 Only the settings listed here: through those for files, addresses or programs, strangers ran
 commands on brokers (CVE-2023-33246).
@@ -79,7 +76,7 @@ class BrokerConfig:
     """Begin a new log where that of the directory is gone, instead of asking for it."""
     delay_levels: str = DEFAULT_DELAY_LEVELS  # messageDelayLevel
     retention: RetentionConfig = field(default_factory=RetentionConfig)
-    """How long messages are kept."""
+    """Ages and disk limits at which messages are removed."""
     retention_check_s: float = 10.0  # cleanResourceInterval
     scrub_bytes_per_s: int = MIB
     """The log is read again in the background; 0: not."""

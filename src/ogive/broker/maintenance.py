@@ -1,4 +1,6 @@
-"""The broker's job that re-reads the whole log over and over, at about a MiB a second, see
+"""Background jobs of a broker: remove old messages, re-read the log.
+
+The broker's job that re-reads the whole log over and over, at about a MiB a second, see
 store/log_scan.py.
 
 The broker's job that removes old messages, see store/retention.py for which.

@@ -1,9 +1,9 @@
-"""Which requests administer the broker, and what the log tells of each: see access/audit.py.
+"""Table from request code to handler, and the changes that the log reports.
+
+Changes, see access/audit.py, are those requests that administrate.
 
 Left out: 306 and 401, which change nothing here, and what consumers do all day: commits (15),
 locks, and messages that are sent back.
-
-Which handler serves which request code. This table is the whole list.
 """
 
 from collections.abc import Awaitable, Callable, Iterable

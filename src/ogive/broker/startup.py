@@ -1,11 +1,11 @@
-"""``apache-broker.conf`` in the broker's directory, with which Apache's broker starts on this
+"""Open and recover everything that a broker keeps in files, before it serves.
+
+``apache-broker.conf`` in the broker's directory, with which Apache's broker starts on this
 store.
 
 Apache's broker refuses files of any size but the configured ones, so this file has the sizes of the
 store. Ours reads them from the files themselves; what it reads here are the delay levels, see
 store/queue_rebuild.py.
-
-Opens and recovers everything that a broker keeps in files, before it serves.
 """
 
 import logging

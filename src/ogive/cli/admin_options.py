@@ -1,7 +1,4 @@
-"""The options of user, acl and context.
-
-The options of the commands about topics, groups, brokers and stores.
-"""
+"""Options of the commands about topics, groups, brokers, stores, users, rules and contexts."""
 
 from typing import Final
 

@@ -1,4 +1,6 @@
-"""``ogive broker ...``: the brokers of a cluster and what they report.
+"""``ogive broker``, ``ogive store`` and ``ogive errors``.
+
+``ogive broker ...``: the brokers of a cluster and what they report.
 
 ``ogive store``: check and repair the directory of a stopped broker.
 

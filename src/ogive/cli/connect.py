@@ -1,13 +1,9 @@
-"""Looks at files that may be closed to this user.
-
-What a user of the command line can do about an error that a library can only describe.
+"""Reaching a cluster from a command: contexts, name servers, credentials, TLS, files.
 
 ``ogive context ...``: named clusters, so that an address need not be typed each time.
 
 They are kept in ``ogive/contexts.json`` in the user's configuration directory (XDG_CONFIG_HOME,
 else ~/.config). Secrets are not: a context names the file that holds them.
-
-How a command reaches a cluster: name servers, credentials, TLS.
 """
 
 import argparse

@@ -1,4 +1,6 @@
-"""``ogive group ...``: consumer groups, their members, and moving them to other offsets.
+"""``ogive group``, ``ogive lag`` and ``ogive check``: groups, their progress, and alerts.
+
+``ogive group ...``: consumer groups, their members, and moving them to other offsets.
 
 ``ogive lag``: how far a group is behind.
 

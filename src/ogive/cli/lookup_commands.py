@@ -1,4 +1,6 @@
-"""``ogive message``: one message by id or place, or those with a key or of a time.
+"""``ogive message``, ``ogive trace`` and ``ogive dead-letter``: find messages.
+
+``ogive message``: one message by id or place, or those with a key or of a time.
 
 ``ogive trace``: what happened to a message, from the traces of producers and consumers.
 

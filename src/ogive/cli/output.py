@@ -1,7 +1,4 @@
-"""Times on the command line.
-
-Output: tables for people, JSON lines for programs.
-"""
+"""Output of commands: tables for people, JSON lines for programs; times in options."""
 
 import argparse
 import contextlib

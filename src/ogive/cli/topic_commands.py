@@ -1,4 +1,4 @@
-"""``ogive topic ...``.
+"""``ogive topic``: list, create, update, show and delete topics.
 
 ``ogive topic update``: says what would change and what that means for senders and groups, then
 changes it.

@@ -529,7 +529,7 @@ async def make_first_user(options: argparse.Namespace, access: AccessTable) -> N
 
 
 def retention(options: argparse.Namespace) -> RetentionConfig:
-    """How long messages are kept. Raises InvalidOption."""
+    """Read the options of retention. Raises InvalidOption."""
     try:
         hours = tuple([int(hour) for hour in options.delete_at.split(",")])
     except ValueError:

@@ -1,4 +1,4 @@
-"""The stacks of all threads and tasks of this process, for tools that ask for them (jstack).
+"""Answer requests of brokers: changed members, transactions, replies, running info.
 
 Receives the replies to this client's requests.
 
@@ -8,8 +8,6 @@ Behaviour
 - A broker pushes a reply (code 326) to the client that asked; the correlation id tells which
   request it is for. The broker is told SUCCESS, even if nobody is waiting for the reply any more.
 - A reply that cannot be read ends its request with that error, and the broker is told.
-
-Answers requests of brokers: changed members, transactions that were never ended, replies.
 
 Source: ClientRemotingProcessor.java, 5.3.
 """

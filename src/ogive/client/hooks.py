@@ -1,4 +1,4 @@
-"""The application's own code around each send: to add properties, to measure, or to log.
+"""Application code around each send, and the border to all code of the application.
 
 Behaviour
 - ``before_send`` runs where the message is handed over: in the caller's thread and context, before
@@ -9,8 +9,6 @@ Behaviour
 
 Differs from Java: once per message, not once per try; the hook gets each message of a batch by
 itself.
-
-Code of the application's that ogive calls: what it raises, and whose that is.
 """
 
 import asyncio

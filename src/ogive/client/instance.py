@@ -1,4 +1,4 @@
-"""What the producers and consumers of one client share: connections, routes, heartbeats.
+"""Client of a cluster: connections, routes, heartbeats.
 
 Source: MQClientInstance.java, 5.3.
 

@@ -1,13 +1,12 @@
-"""Connections of browsers, which may be many and silent: how many there are at a time, and for how
-long one may keep its place.
-
-What stands before every page: methods, host names, credentials, and the headers that tell a
-browser what a page may do.
+"""Checks before every page, and the limit of browser connections.
 
 - GET and HEAD only: the console changes nothing, so no other site can have it changed.
 - The Host header must be an address, ``localhost`` or the configured name. A page of another site
   whose name is made to point here (DNS rebinding) sends its own.
 - With credentials, HTTP basic; compared in constant time.
+
+Connections of browsers, which may be many and silent: how many there are at a time, and for how
+long one may keep its place.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The pages of messages: of a topic by time or key, one by its id or offset, and what became of it.
+"""Pages of messages: a topic by time or key, one message, and what became of it.
 
 In lists bodies are cut on arrival.
 

@@ -1,8 +1,10 @@
-"""TLS between the console and the broker of its own process, which is recognised by its
-certificate, whatever names that has.
+"""The console in a thread and event loop of its own.
 
 The console in a thread and event loop of its own, so that a page does not wait for a broker in
 the same process, nor it for a page.
+
+TLS between the console and the broker of its own process, which is recognised by its
+certificate, whatever names that has.
 """
 
 import asyncio

@@ -1,4 +1,6 @@
-"""Registration, signs of life, and what is known of brokers: 103, 104, 106, 205, 217, 322, 327,
+"""Handlers of the name server: brokers, routes and settings.
+
+Registration, signs of life, and what is known of brokers: 103, 104, 106, 205, 217, 322, 327,
 901, 904.
 
 Behaviour

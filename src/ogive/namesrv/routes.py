@@ -1,6 +1,6 @@
-"""The request codes that the name server answers.
+"""Request codes of the name server, and the changes that its log reports.
 
-Which requests administer the name server, and what the log tells of each: see access/audit.py.
+What access/audit.py reports is listed here; what brokers say of themselves is no change.
 
 What brokers say of themselves is none.
 """

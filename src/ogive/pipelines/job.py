@@ -1,7 +1,4 @@
-"""The summary that a pipeline returns.
-
-What the pipelines share: a clean stop, a streaming query watched to its end, and what a
-checkpoint says.
+"""Parts that the pipelines share: run, stop, watch, summary, folders.
 
 A clean stop ends the batch that is being written and begins no other, so that the next run neither
 repeats nor misses a message.

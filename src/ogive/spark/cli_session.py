@@ -1,9 +1,9 @@
-"""Holds the Java process that PySpark launches, from the moment it is there.
+"""The Spark session of a command, and the Java process that PySpark launches.
+
+Holds the Java process that PySpark launches, from the moment it is there.
 
 PySpark itself only knows it when it has started, which takes seconds. When that is cut short it
 removes the folder in which Java was to name its port: Java fails to, and stays for ever.
-
-The Spark session of a command.
 
 No Java process stays behind, whenever Ctrl-C or SIGTERM comes.
 """

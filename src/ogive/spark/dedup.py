@@ -1,15 +1,4 @@
-"""Which rows of a repeated task an earlier attempt has not stored yet. Pure.
-
-Behaviour
-- A row is stored if one with its content is: behind a shuffle Spark brings the rows of a partition
-  into another order each time. Of equal rows as many are passed over as are stored.
-- A row with a key of the user's is stored if its key is, which tells the write and the topic as
-  well.
-- No two rows get one key: what equal rows still have to be sent take the keys of those that were
-  passed over, where theirs is taken.
-
-What earlier attempts have already stored: how a sink writes each row once although Spark repeats
-tasks and batches.
+"""Skip rows that earlier attempts of a task or batch have stored.
 
 Behaviour
 - A query's batches have a consumer group, SPARK_SINK_<query id>. Its offset in SPARK_SINK_BATCHES,
@@ -27,6 +16,16 @@ Behaviour
   message will make only where nobody can have written to it: by the first attempt at a query's
   first batch, in the first run of the query. Which run that is, the group's offset in
   SPARK_SINK_RUNS tells. Everybody else waits, and then refuses.
+
+Which rows of a repeated task an earlier attempt has not stored yet. Pure.
+
+Behaviour
+- A row is stored if one with its content is: behind a shuffle Spark brings the rows of a partition
+  into another order each time. Of equal rows as many are passed over as are stored.
+- A row with a key of the user's is stored if its key is, which tells the write and the topic as
+  well.
+- No two rows get one key: what equal rows still have to be sent take the keys of those that were
+  passed over, where theirs is taken.
 """
 
 import logging
@@ -39,11 +38,12 @@ from typing import Final
 
 from ogive.errors import NoRoute
 from ogive.model import MessageQueue
-from ogive.spark.cluster import DOUBTFUL, USUAL, BrokerAway, Cluster, Patience
+from ogive.spark.cluster import Cluster
 from ogive.spark.compat import arrow_schema
 from ogive.spark.decode import RecordDecoder
 from ogive.spark.offsets import Positions
 from ogive.spark.ranges import QueueRange
+from ogive.spark.routes import DOUBTFUL, USUAL, BrokerAway, Patience
 from ogive.spark.rows import HEAD_DIGITS, KEY_DIGITS, Row
 from ogive.spark.schema import METADATA_COLUMNS, only
 from ogive.wire.bodies.stats import TopicOffset

@@ -1,10 +1,4 @@
-"""Selects topics and queues by the words of an option. Pure.
-
-The start and end of a read, as given by options: words, offsets, times. Pure.
-
-Positions in queues: as Spark's checkpoint keeps them, and as the options of start and end mean
-them. Pure.
-"""
+"""Bounds of a read and positions in queues, as options and checkpoints have them. Pure."""
 
 import hashlib
 import json

@@ -1,7 +1,6 @@
-"""Errors about lost messages: what is lost, and what can be done.
+"""Read a range of a queue in order, and report what is gone.
 
-Reads a chunk of a queue, however the broker cuts its answers: each message once, in order, with
-a notice of what is gone.
+Each message comes once, however the broker cuts its answers.
 """
 
 import asyncio

@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from ogive.errors import DataLoss, InvalidOption, NoRoute, OgiveError
 from ogive.model import TOOLS_GROUP, MessageQueue
-from ogive.spark.cluster import BrokerAway, Cluster, Filter, Patience, cluster
+from ogive.spark.cluster import Cluster, Filter, cluster
 from ogive.spark.compat import (
     ReadAllAvailable,
     ReadLimit,
@@ -61,6 +61,7 @@ from ogive.spark.options import SourceOptions
 from ogive.spark.range_reader import SETTLE_S, data_loss, deleted, made_anew, removed, shrunk
 from ogive.spark.ranges import QueueRange, admit, admit_bytes, pack
 from ogive.spark.remade import Ends, find_remade, look_at, times_at
+from ogive.spark.routes import BrokerAway, Patience
 from ogive.spark.shipped import warn_if_zipped
 from ogive.sql92 import compile_expression
 from ogive.wire.bodies.stats import TopicOffset

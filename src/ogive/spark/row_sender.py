@@ -30,7 +30,8 @@ from ogive.errors import (
     TopicNotExist,
 )
 from ogive.model import MessageQueue, PropertyName, SendResult
-from ogive.spark.cluster import PASSING, Cluster
+from ogive.spark.cluster import Cluster
+from ogive.spark.routes import PASSING
 from ogive.spark.rows import Encoded, Row, queue_of
 from ogive.wire.codes import Decision, SysFlag
 from ogive.wire.headers.send import EndTransactionRequest, SendMessageRequestV2

@@ -33,12 +33,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from ogive.client.portal import portal
 from ogive.errors import IllegalStateError, InvalidOption, OgiveError
-from ogive.spark.cluster import DOUBTFUL, USUAL, Cluster, DelayLimits, Patience, cluster
+from ogive.spark.cluster import Cluster, DelayLimits, cluster
 from ogive.spark.compat import DataSourceStreamArrowWriter
 from ogive.spark.dedup import SEEN, BatchLog, Unsent, ends, stored_keys
 from ogive.spark.fsync import keep_plan
 from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
+from ogive.spark.routes import DOUBTFUL, USUAL, Patience
 from ogive.spark.row_sender import BATCH_BYTES, Half, Recall, Sending, end_transactions
 from ogive.spark.rows import InvalidRow, Keys, Row, dead_letters, encode, form
 from ogive.spark.shipped import warn_if_zipped

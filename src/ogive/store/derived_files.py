@@ -1,13 +1,10 @@
-"""Decides when consume-queue entries are written to files, which of them stay in memory, and when a
-checkpoint is due.
+"""Write and remove the files derived from the log while the store runs.
 
-Owner thread only.
+``DerivedFiles`` belongs to the writer thread, except close(), after that thread has ended, and
+*saved_position*, *saved_deletions* and *has_left*, which the owner reads.
 
-Writes and removes the files beside the log while the store runs: consume queues, index of keys,
-checkpoint, table of deleted topics.
-
-Writer thread only, except close(), after that thread has ended, and *saved_position*,
-*saved_deletions* and *has_left*, which the owner reads.
+``QueueFlusher`` belongs to the owner thread. It decides when consume-queue entries are written to files,
+which of them stay in memory, and when a checkpoint is due.
 """
 
 import contextlib

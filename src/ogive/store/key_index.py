@@ -1,12 +1,4 @@
-"""Java's String.hashCode of many keys at once.
-
-The polynomial is folded for a whole batch in a few operations on one long integer: neighbouring
-lanes of 8, 16, 32 and 64 bits become one of twice the width. Key by key it would be the costliest
-step of a send. A Java client's unique key has 32 characters where its host has an IPv4 address, and
-56 where it has only an IPv6 one.
-
-The index of keys: for each unique key and each of a message's own keys where its record stands,
-in Apache's files (index_file.py).
+"""Index of keys: from a message's keys to its records, in Apache's files.
 
 Source: IndexService.java, 5.3.
 
@@ -19,6 +11,13 @@ Behaviour
 
 Differs from Java
 - Queries go through a generator that stops for the disk and for others (see find).
+
+Java's String.hashCode of many keys at once.
+
+The polynomial is folded for a whole batch in a few operations on one long integer: neighbouring
+lanes of 8, 16, 32 and 64 bits become one of twice the width. Key by key it would be the costliest
+step of a send. A Java client's unique key has 32 characters where its host has an IPv4 address, and
+56 where it has only an IPv6 one.
 """
 
 import struct

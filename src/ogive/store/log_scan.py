@@ -1,4 +1,6 @@
-"""Reading a whole log: every valid record, where the log ends, and what is damaged in between.
+"""Read a whole log, at a start or slowly in the background.
+
+Reading a whole log: every valid record, where the log ends, and what is damaged in between.
 
 Re-reads the log slowly, to find damage before a record is needed.
 """

@@ -1,4 +1,6 @@
-"""Checks the files of consume queues at the start, before the log is read.
+"""Check the files of consume queues, and find due times for entries made again.
+
+Checks the files of consume queues at the start, before the log is read.
 
 When delayed messages are due whose queue entries are made again from the log.
 

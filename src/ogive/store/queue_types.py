@@ -1,4 +1,6 @@
-"""The two kinds of queues, which topics have which, and where their files are.
+"""Kinds of consume queues, and the queues of topics of batches.
+
+The two kinds of queues, which topics have which, and where their files are.
 
 A topic of batches (attribute queue.type=BatchCQ, decided when it is made) has its queues in
 batchconsumequeue/, any other in consumequeue/. Apache's broker does not start where a topic's

@@ -1,7 +1,4 @@
-"""What a start after an unclean stop says of it, in one line.
-
-Recovery at the start: check the consume queues, read the log from the last checkpoint, find its
-end, repair what is derived.
+"""Recovery at the start: check, scan, find the end of the log, repair what is derived.
 
 Behaviour
 - The log is the truth. Up to the checkpoint, queue files that match their checksums are trusted; a

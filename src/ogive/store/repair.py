@@ -1,4 +1,6 @@
-"""What a repair does before the log can be read: files that are missing, too long, or stand where a
+"""Repair what keeps a log from being read, and make the table of topics from the log.
+
+What a repair does before the log can be read: files that are missing, too long, or stand where a
 derived one is needed.
 
 Nothing is deleted: what is in the way goes to ``set-aside/`` in the store's directory, under the

@@ -1,11 +1,4 @@
-"""A note of which segments are about to be removed, so that what readers were told is gone stays
-gone after a crash.
-
-The note exists from shortly before the lowest offsets move up until the segments are removed.
-Recovery that finds it finishes the removal, but only once there is a checkpoint of all queues: the
-offset of a queue that loses all its records is known from nowhere else.
-
-Decides which segments of the log are old enough to be removed.
+"""Decide which segments of the log are old enough, and note a removal under way.
 
 The removal itself is MessageStore.expire.
 
@@ -21,6 +14,13 @@ Differs from Java
   stay here.
 - The newest segment never goes, and force_share is off by default (85 % there): a disk that others
   fill is no reason to lose messages. Source: DefaultMessageStore.CleanCommitLogService, 5.3.
+
+A note of which segments are about to be removed, so that what readers were told is gone stays
+gone after a crash.
+
+The note exists from shortly before the lowest offsets move up until the segments are removed.
+Recovery that finds it finishes the removal, but only once there is a checkpoint of all queues: the
+offset of a queue that loses all its records is known from nowhere else.
 """
 
 import math

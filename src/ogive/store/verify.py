@@ -1,7 +1,4 @@
-"""Compares the queues of topics of batches with what the log says, for ``ogive store verify``.
-
-Checks a directory without changing it, and repairs one: ``ogive store verify`` and ``ogive store
-repair``.
+"""Check a store's directory without changing it, and repair one.
 
 Behaviour
 - verify reads every record of the log, compares the consume queues with what the log says, the
@@ -15,6 +12,8 @@ Behaviour
   end. What keeps the log from being read at all is mended first, see repair.py.
 - Delayed messages stay due when they were, or become due later, see queue_rebuild.py.
 - Both refuse while a broker runs on the directory.
+
+Compares the queues of topics of batches with what the log says, for ``ogive store verify``.
 """
 
 import time

@@ -1,7 +1,4 @@
-"""The line that ``ogive up`` prints when it is ready.
-
-``ogive up`` as a context manager, in a separate process.
-"""
+"""``ogive up`` as a context manager, in a separate process."""
 
 import contextlib
 import queue

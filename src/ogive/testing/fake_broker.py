@@ -1,4 +1,4 @@
-"""Messages for tests of listeners, as a broker would have delivered them.
+"""A scripted name server and broker in one, and messages for tests of listeners.
 
 A fake name server and broker in one, on a free loopback port, that behaves well until a test
 scripts something else.

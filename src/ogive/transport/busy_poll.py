@@ -1,5 +1,4 @@
-"""Waiting without sleeping, for a moment, for what mostly comes in a moment: a broker for the next
-request, a client for its answer.
+"""Adaptive busy polling: spin briefly for an event that usually arrives within microseconds.
 
 A processor with nothing to do sleeps, and what comes 50 us later waits for it to wake: 20 to 200 us
 on a virtual machine, as much as all else that is done for a send. Where one thing follows another
@@ -16,8 +15,6 @@ Behaviour
 - Between two looks everybody else may have the processor and the interpreter: threads of this
   process, a peer on the same processor. Where somebody takes them for long, the looking ends; the
   second time soon after another there is none for a while.
-
-Looking for the next request on an event loop. See busy_poll.py.
 """
 
 import asyncio

@@ -1,9 +1,7 @@
-"""Work done once per turn of the event loop for everything in it: one write to the log, one write
-to each socket; and work in slices.
+"""Event loop for everything in ogive: end-of-iteration work, time slices, periodic jobs.
 
-Makes the event loop for everything in ogive.
-
-Periodic jobs, and ending tasks.
+Work at the end of an iteration is done once for everything in it: one write to the log, one write
+to each socket.
 """
 
 import asyncio

@@ -1,11 +1,10 @@
-"""A minimal HTTP server for monitoring: GET and HEAD, one request per connection, everything
-bounded.
+"""Minimal HTTP server for monitoring pages, and Prometheus's text format.
+
+It answers GET and HEAD, one request per connection, everything bounded.
 
 On loopback the Host header, if there is one, must be an address or ``localhost``: a web page of
 another site whose name is made to point here (DNS rebinding) sends its own, and would read what is
 meant for this machine.
-
-Metrics in Prometheus's text format.
 """
 
 import asyncio

@@ -13,9 +13,10 @@ pytest.importorskip("pyspark")
 
 from ogive.errors import NoRoute
 from ogive.model import MessageQueue
-from ogive.spark.cluster import Cluster, Patience
+from ogive.spark.cluster import Cluster
 from ogive.spark.dedup import RUN_TOPIC, BatchLog, FirstBatches, stored_keys
 from ogive.spark.ranges import QueueRange
+from ogive.spark.routes import Patience
 from ogive.wire.bodies.stats import TopicOffset
 from ogive.wire.message import StoredMessage, encode_stored
 

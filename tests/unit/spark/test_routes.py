@@ -13,7 +13,7 @@ from ogive.errors import (
     OgiveError,
     TopicNotExist,
 )
-from ogive.spark.cluster import BrokerAway, Patience, Routes
+from ogive.spark.routes import BrokerAway, Patience, Routes
 from ogive.transport.pool import ConnectionPool
 
 

@@ -9,10 +9,11 @@ from ogive.client.portal import Portal, portal
 from ogive.client.rpc import RawPull
 from ogive.errors import ConnectError, NoNameServer, NoRoute, OgiveError, TopicNotExist
 from ogive.model import MessageQueue, PullStatus
-from ogive.spark.cluster import DOUBTFUL, EVERYTHING, IN_FLIGHT_BYTES, Cluster, Patience
+from ogive.spark.cluster import EVERYTHING, IN_FLIGHT_BYTES, Cluster
 from ogive.spark.cluster_options import Access
 from ogive.spark.dedup import TopicInDoubt, ends, stored_keys
 from ogive.spark.ranges import ANSWER_BYTES, QueueRange
+from ogive.spark.routes import DOUBTFUL, Patience
 from ogive.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from ogive.wire.bodies.stats import TopicOffset
 from ogive.wire.headers.pull import PullMessageRequest

@@ -20,11 +20,12 @@ from ogive.client.portal import portal
 from ogive.errors import ConnectError, OgiveError, SendFailed, TopicNotExist
 from ogive.model import MessageQueue
 from ogive.spark import sink
-from ogive.spark.cluster import USUAL, Cluster, Patience
+from ogive.spark.cluster import Cluster
 from ogive.spark.cluster_options import Access
 from ogive.spark.dedup import RUN_TOPIC, TopicInDoubt
 from ogive.spark.offsets import Positions
 from ogive.spark.options import SinkOptions
+from ogive.spark.routes import USUAL, Patience
 from ogive.spark.row_sender import Half, Recall
 from ogive.spark.rows import Keys, form
 from ogive.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData

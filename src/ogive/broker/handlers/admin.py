@@ -1,4 +1,6 @@
-"""The broker and its clients as operators see them: 25, 26, 28, 203, 204, 208.
+"""The broker as operators see it: settings, clients, statistics, old files.
+
+The broker and its clients as operators see them: 25, 26, 28, 203, 204, 208.
 
 Source: AdminBrokerProcessor.java, 5.3.
 

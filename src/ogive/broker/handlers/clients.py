@@ -1,4 +1,30 @@
-"""Which member consumes which queues, for clients that leave that to the broker: QUERY_ASSIGNMENT
+"""Clients of groups: heartbeats, queue locks, assignment of queues.
+
+Clients and their groups: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP
+(38), CHECK_CLIENT_CONFIG (46).
+
+Source: ClientManageProcessor.java, ConsumerManageProcessor.java, 5.3.
+
+Behaviour
+- A consumer's heartbeat makes its group (if allowed) and the group's retry topic, and replaces the
+  group's subscriptions.
+- A heartbeat that made a retry topic is answered once the name servers know it, or could not be
+  told: clients ask them for it next.
+- A member that comes or goes, or a change of topics, notifies every member of a group that is not
+  broadcasting (code 40).
+- Heartbeats with a fingerprint may leave the subscriptions out (withoutSub); IS_SUB_CHANGE=true
+  asks for the next one in full.
+
+Differs from Java
+- Names, sizes and counts are checked, and a heartbeat with a bad one is refused as a whole.
+- A heartbeat without subscriptions from a group that has none here is answered IS_SUB_CHANGE=true,
+  so that a restarted broker learns them.
+- It waits for name servers for REGISTRATION_WAIT_S at most, and not at all where too much waits
+  already.
+- A bad SQL92 expression is kept as Java keeps it, and CHECK_CLIENT_CONFIG and the pulls say at
+  which character it goes wrong.
+
+Which member consumes which queues, for clients that leave that to the broker: QUERY_ASSIGNMENT
 (400), SET_MESSAGE_REQUEST_MODE (401).
 
 Source: QueryAssignmentProcessor.java, 5.5.
@@ -25,30 +51,6 @@ Differs from Java
 - Who holds a queue is on stable storage before the answer leaves, so that a restart gives no queue
   to a second member. A lease that is renewed needs no disk: a full one stops no orderly consumer.
 - Only queues that this broker has can be locked; the others are left out of the answer.
-
-Clients and their groups: HEART_BEAT (34), UNREGISTER_CLIENT (35), GET_CONSUMER_LIST_BY_GROUP
-(38), CHECK_CLIENT_CONFIG (46).
-
-Source: ClientManageProcessor.java, ConsumerManageProcessor.java, 5.3.
-
-Behaviour
-- A consumer's heartbeat makes its group (if allowed) and the group's retry topic, and replaces the
-  group's subscriptions.
-- A heartbeat that made a retry topic is answered once the name servers know it, or could not be
-  told: clients ask them for it next.
-- A member that comes or goes, or a change of topics, notifies every member of a group that is not
-  broadcasting (code 40).
-- Heartbeats with a fingerprint may leave the subscriptions out (withoutSub); IS_SUB_CHANGE=true
-  asks for the next one in full.
-
-Differs from Java
-- Names, sizes and counts are checked, and a heartbeat with a bad one is refused as a whole.
-- A heartbeat without subscriptions from a group that has none here is answered IS_SUB_CHANGE=true,
-  so that a restarted broker learns them.
-- It waits for name servers for REGISTRATION_WAIT_S at most, and not at all where too much waits
-  already.
-- A bad SQL92 expression is kept as Java keeps it, and CHECK_CLIENT_CONFIG and the pulls say at
-  which character it goes wrong.
 """
 
 import asyncio

@@ -1,4 +1,6 @@
-"""Consumer groups: 200 and 225 create or change, 207 delete, 201 and 352 show; 353 forbids one to
+"""Consumer groups, and the offsets of groups and queues.
+
+Consumer groups: 200 and 225 create or change, 207 delete, 201 and 352 show; 353 forbids one to
 read a topic, allows or shows it.
 
 Source: AdminBrokerProcessor.java, 5.5.

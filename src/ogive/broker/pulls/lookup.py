@@ -1,4 +1,23 @@
-"""The messages of a topic that have a tag, for QUERY_MESSAGE (12) with indexType=T.
+"""Find messages by key, unique key or tag (12), and show entries of a queue (321).
+
+Messages by key, unique key or tag: QUERY_MESSAGE (12).
+
+Source: QueryMessageProcessor.java, DefaultMessageStore.queryMessage, 5.3.
+
+Behaviour
+- The answer's body is the newest records that have the key, at most 64 and max_large_pull_bytes, in
+  the order of the commit log; its header says up to where keys are indexed. None: QUERY_NOT_FOUND.
+- indexType=T asks for a tag, as in 5.5; see lookup.py.
+- _UNIQUE_KEY_QUERY=true limits the answer to 32.
+
+Differs from Java
+- Only records that really have the key: Java gives everything with the same hash in the same
+  second, and clients sort it out.
+- A search stops for others, and for the disk, so it takes as long as it takes without being in
+  anybody's way. At most MAX_SEARCHES are under way, none of them for a client that is gone or does
+  not take the answers it has.
+
+The messages of a topic that have a tag, for QUERY_MESSAGE (12) with indexType=T.
 
 Differs from Java: 5.5 keeps tags in the index of keys; here the consume queues are read, whose
 entries hold each message's tag as a hash. So what a broker of 4.9 stored is found as well, and a
@@ -17,23 +36,6 @@ Behaviour
 Differs from Java
 - At most 1,000 entries, and as many as an expression can be put to in LOOK_S: it needs each record.
   Whether an entry passes is also said of subscriptions by tag; Java says it of SQL92 only.
-
-Messages by key, unique key or tag: QUERY_MESSAGE (12).
-
-Source: QueryMessageProcessor.java, DefaultMessageStore.queryMessage, 5.3.
-
-Behaviour
-- The answer's body is the newest records that have the key, at most 64 and max_large_pull_bytes, in
-  the order of the commit log; its header says up to where keys are indexed. None: QUERY_NOT_FOUND.
-- indexType=T asks for a tag, as in 5.5; see lookup.py.
-- _UNIQUE_KEY_QUERY=true limits the answer to 32.
-
-Differs from Java
-- Only records that really have the key: Java gives everything with the same hash in the same
-  second, and clients sort it out.
-- A search stops for others, and for the disk, so it takes as long as it takes without being in
-  anybody's way. At most MAX_SEARCHES are under way, none of them for a client that is gone or does
-  not take the answers it has.
 """
 
 import asyncio

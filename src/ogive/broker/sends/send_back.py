@@ -1,21 +1,4 @@
-"""RECALL_MESSAGE (370): cancel a timer message before its time.
-
-Source: RecallMessageProcessor.java, 5.5.
-
-Behaviour
-- The handle is what the send answered: topic, broker, time and unique key. A message that takes it
-  back is stored beside it in the timer topic; the answer leaves when that is safe. Neither is
-  delivered.
-- If no such message waits (it was delivered, recalled already or never sent) the answer is SUCCESS
-  with the message id, as in Java.
-
-Differs from Java
-- On by default; in Java recallMessageEnable is off.
-- The answer has one more field, *recalled*: true if a message was waiting and is taken back now. If
-  none was, nothing is stored.
-- A name that no producer group can have is refused; Java stores it in a property, with what it may
-  hold of other properties.
-- A second recall of a message waits for the end of the first one, which may fail.
+"""Send a message back to its group (36), and recall a timer message (370).
 
 CONSUMER_SEND_MSG_BACK (36): a consumer could not process a message and wants it again later.
 
@@ -38,6 +21,25 @@ Differs from Java
   SYSTEM_ERROR.
 - Java's broker refuses a copy whose properties do not fit, each time, and the group's progress
   stops there.
+
+RECALL_MESSAGE (370): cancel a timer message before its time.
+
+Source: RecallMessageProcessor.java, 5.5.
+
+Behaviour
+- The handle is what the send answered: topic, broker, time and unique key. A message that takes it
+  back is stored beside it in the timer topic; the answer leaves when that is safe. Neither is
+  delivered.
+- If no such message waits (it was delivered, recalled already or never sent) the answer is SUCCESS
+  with the message id, as in Java.
+
+Differs from Java
+- On by default; in Java recallMessageEnable is off.
+- The answer has one more field, *recalled*: true if a message was waiting and is taken back now. If
+  none was, nothing is stored.
+- A name that no producer group can have is refused; Java stores it in a property, with what it may
+  hold of other properties.
+- A second recall of a message waits for the end of the first one, which may fail.
 """
 
 import math

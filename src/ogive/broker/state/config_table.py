@@ -1,8 +1,4 @@
-"""Saves small tables off the event loop: one write at a time, many changes in one write.
-
-What the tables of topics and of groups have in common: configurations by name, a limit, a data
-version, and a file.
-"""
+"""Tables of configurations in files: saved off the event loop, many changes in one write."""
 
 import asyncio
 import logging

@@ -1,6 +1,4 @@
-"""Whom the broker still has to tell that a group was put elsewhere in a queue.
-
-The progress of each group in each queue: the next offset to consume.
+"""Progress of each group in each queue, and resets that members have not heard of.
 
 Source: ConsumerOffsetManager.java, 5.3.
 """

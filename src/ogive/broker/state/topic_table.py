@@ -1,4 +1,13 @@
-"""Attributes of topics and groups: which exist, how commands change them, and which messages
+"""Topics of one broker, and the attributes of topics and groups.
+
+Source: TopicConfigManager.java, TopicValidator.java, 5.3.
+
+Differs from Java: a topic has at most MAX_MADE_QUEUES queues, unless it comes with its store; with
+auto-creation off no default topic creates anything (Java still follows the cluster's topic); an
+unchanged update changes no version; names and queue numbers are always checked;
+TRANS_CHECK_MAX_TIME_TOPIC exists from the start.
+
+Attributes of topics and groups: which exist, how commands change them, and which messages
 message.type admits.
 
 Source: AttributeParser.java, AttributeUtil.java, TopicAttributes.java,
@@ -13,13 +22,6 @@ Differs from Java
 - A clean-up policy that this store does not have, COMPACTION, is refused.
 - The attributes of groups are kept and shown: they are for POP and lite topics, which do not exist
   here.
-
-The topics of one broker. Source: TopicConfigManager.java, TopicValidator.java, 5.3.
-
-Differs from Java: a topic has at most MAX_MADE_QUEUES queues, unless it comes with its store; with
-auto-creation off no default topic creates anything (Java still follows the cluster's topic); an
-unchanged update changes no version; names and queue numbers are always checked;
-TRANS_CHECK_MAX_TIME_TOPIC exists from the start.
 """
 
 import logging

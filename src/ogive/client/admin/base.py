@@ -1,10 +1,10 @@
-"""Admin inside a namespace of 4.x: arguments and results have plain names, and lists show only what
+"""Parts that the families of ``Admin``'s calls share, and namespaces of 4.x.
+
+Admin inside a namespace of 4.x: arguments and results have plain names, and lists show only what
 is in the namespace.
 
 Every public call of ``Admin`` translates at its border; between calls, and to brokers, names are
 those on the wire.
-
-What the families of calls share: the client, and which brokers to ask.
 """
 
 import functools

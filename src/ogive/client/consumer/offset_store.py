@@ -1,7 +1,6 @@
-"""The progress of a group's member in each queue, and committing it to the brokers.
+"""Progress of a group's member in each queue, kept at brokers or in a local file.
 
-The progress of a broadcasting member, in a local file. Source: LocalFileOffsetStore.java,
-5.3.
+The local file is a broadcasting member's. Source: LocalFileOffsetStore.java, 5.3.
 
 Behaviour
 - The file is ``<folder>/<ip>@<instance name>/<group>/offsets.json``; the instance name is DEFAULT

@@ -1,6 +1,4 @@
-"""Messages that are pulled ahead of the application's polls.
-
-The queues of one pull consumer: pulled ahead, returned by polls, their progress committed.
+"""Queues of one pull consumer: pulled ahead, returned by polls, committed.
 
 Source: DefaultLitePullConsumerImpl.java, AssignedMessageQueue.java, 5.3.
 

@@ -1,7 +1,4 @@
-"""Time for leases on queue locks, which brokers count on while this machine sleeps: a loop's clock
-stands still then.
-
-Decides which queues a member holds, takes them over and gives them up.
+"""Decide which queues a member holds, take them over and give them up.
 
 Source: RebalanceImpl.java, RebalancePushImpl.java, 5.3.
 
@@ -43,6 +40,9 @@ Differs from Java
 - Java does not commit where a new group begins, so that who takes over before its first message is
   finished begins later. After a cut it goes on where it was, writes that over what others
   committed, and while suspended it keeps its queues.
+
+Time for leases on queue locks, which brokers count on while this machine sleeps: a loop's clock
+stands still then.
 """
 
 import asyncio

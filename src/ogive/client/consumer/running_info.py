@@ -1,10 +1,10 @@
-"""How fast a member pulls and consumes: figures of the last minute and hour.
+"""Running info that a member reports, and its rates of the last minute and hour.
+
+Source: DefaultMQPushConsumerImpl.java, 5.3.
 
 Source: ConsumerStatsManager.java, 5.3.
 
 Times are given by the caller, in seconds of any clock that only goes forward.
-
-The running info that a member reports about itself.
 
 Pure. Source: DefaultMQPushConsumerImpl.java, 5.3.
 """

@@ -1,5 +1,16 @@
-"""What the log says when a message is given up: by then its last try is over, and nobody else tells
-it from the tries before.
+"""Send failed messages back to brokers, and replies of listeners to requesters.
+
+Behaviour
+- A message stays in its process queue, and so holds back the group's progress, until a broker has
+  taken it.
+- First the broker that holds it is asked to send it back; if that fails a copy goes to the retry
+  topic through any broker; if that fails too, the message is given to the listener again after 5 s.
+- A message of a batch that the broker keeps as one record goes as a copy at once: the broker knows
+  the record only, and refuses it.
+- Each message is on its way at most once at a time.
+- A message whose copy brokers refuse for what it is, in either way, is passed over after its last
+  retry, with an ERROR that has its offset id: it would be refused for ever, and the group's
+  progress would stop there. Our broker, and mostly Apache's too, refuses none.
 
 Sends the replies of listeners to the requesters.
 
@@ -15,21 +26,6 @@ Behaviour
 
 The number of replies in flight is bounded by the process queues: each message keeps its place until
 its reply is out.
-
-Sends failed messages back to the broker, which delivers them again later or moves them to the
-dead-letter topic.
-
-Behaviour
-- A message stays in its process queue, and so holds back the group's progress, until a broker has
-  taken it.
-- First the broker that holds it is asked to send it back; if that fails a copy goes to the retry
-  topic through any broker; if that fails too, the message is given to the listener again after 5 s.
-- A message of a batch that the broker keeps as one record goes as a copy at once: the broker knows
-  the record only, and refuses it.
-- Each message is on its way at most once at a time.
-- A message whose copy brokers refuse for what it is, in either way, is passed over after its last
-  retry, with an ERROR that has its offset id: it would be refused for ever, and the group's
-  progress would stop there. Our broker, and mostly Apache's too, refuses none.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
-"""Tells the application when the queues of its consumer change.
+"""State that the parts of a member share: queues, progress, calls to brokers.
 
-What the parts of a member share: the queues it holds, their progress, and the calls to the
-brokers.
+The application is told here when the queues of its consumer change.
 """
 
 import asyncio

@@ -1,11 +1,4 @@
-"""Topics at a broker.
-
-Settings and figures of a broker.
-
-Users and policies.
-
-What name servers know.
-"""
+"""Requests of administrators: topics, brokers, users, name servers."""
 
 from ogive.client.rpc.calling import PAGE, REQUEST_TIMEOUT_S, ask, pages
 from ogive.errors import NotANameServer, NotSupported, ProtocolError

@@ -1,8 +1,6 @@
-"""What all calls share: header, request, check.
+"""Parts that all requests share: header, call, check, paging; answers to brokers.
 
-Answers to the requests of brokers.
-
-Tables that brokers from 5.4 on send in pages, and older ones in one piece.
+From 5.4 on brokers send large tables in pages.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,9 +1,4 @@
-"""Groups at a broker: settings, progress and members.
-
-Heartbeats, the members of groups, and their queue locks.
-
-Committed offsets of groups, and the first and last offsets of queues.
-"""
+"""Requests about groups: settings, members, heartbeats, locks, offsets."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

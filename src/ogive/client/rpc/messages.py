@@ -1,7 +1,4 @@
-"""Pulling messages, and looking them up.
-
-Sending, sending back and recalling messages, and ending transactions.
-"""
+"""Requests about messages: pull, look up, send, send back, recall, end a transaction."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

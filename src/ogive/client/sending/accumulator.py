@@ -1,5 +1,12 @@
-"""The contents of one request: a message, a batch from the caller, or a run of messages that are
-sent together.
+"""Gather messages into requests: batches per broker, ordered runs per queue.
+
+Messages that may go to any queue of a broker: a few requests on their way at a time, and the
+next one carries what came meanwhile.
+
+While fewer than ``ProducerConfig.max_requests`` are on their way, each message leaves at once,
+alone. Beyond that messages wait, and leave as batches, of one topic and to one queue each, as
+answers come in: the busier the broker, the larger the batches, which halves the CPU of a message in
+the client and in the broker. Messages that cannot stand in a batch always leave at once.
 
 Messages of one queue that must keep their order: one request on its way at a time, which carries
 all that came meanwhile.
@@ -9,14 +16,6 @@ for sends), so only what travels in one request, or waits for the answer to the 
 its order. A run of several messages goes as a batch, which is stored whole or not at all. A failed
 run goes to the front again: nothing behind it can overtake. A run whose answer was lost may be
 stored twice, as a run.
-
-Messages that may go to any queue of a broker: a few requests on their way at a time, and the
-next one carries what came meanwhile.
-
-While fewer than ``ProducerConfig.max_requests`` are on their way, each message leaves at once,
-alone. Beyond that messages wait, and leave as batches, of one topic and to one queue each, as
-answers come in: the busier the broker, the larger the batches, which halves the CPU of a message in
-the client and in the broker. Messages that cannot stand in a batch always leave at once.
 """
 
 import asyncio

@@ -1,7 +1,4 @@
-"""The queues that a producer knows, and choosing one for a message.
-
-Finds the routes of topics, and keeps the messages that wait for them.
-"""
+"""Queues that a producer knows, and messages that wait for a route."""
 
 import asyncio
 from collections import deque

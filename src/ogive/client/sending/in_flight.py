@@ -1,8 +1,6 @@
-"""The bound on what a producer has in flight.
+"""Limit of what a producer has in flight, and the end of each message's time.
 
 Source: DefaultMQProducerImpl.java, backPressureForAsyncSendNum and -Size, 5.3.
-
-The end of the time that messages have.
 
 In flight alone a message needs no watch: its connection sees to that.
 """

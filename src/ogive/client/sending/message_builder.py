@@ -1,8 +1,4 @@
-"""The properties of a message in their stored form: ``name \x01 value \x02`` of each, one after
-another.
-
-Checks what a caller gives a producer to send, and forms it into messages for the publisher.
-"""
+"""Check what a caller gives a producer, and build messages for the publisher."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime

@@ -1,9 +1,6 @@
-"""What a producer has on its way: messages, the queues they go to, and the connections that carry
-them. State only.
+"""Messages that a producer has on their way, and what a failed attempt means for them.
 
-What a failed attempt means for a message, and what all its attempts amount to.
-
-Pure functions.
+State and pure functions only.
 """
 
 import time

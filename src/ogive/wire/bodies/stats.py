@@ -1,6 +1,6 @@
-"""Offsets and statistics of queues.
+"""Bodies of answers with offsets, statistics and figures of brokers.
 
-Answers of brokers to administration tools. Source: remoting/protocol/body, 5.5.
+Source: remoting/protocol/body, 5.5.
 """
 
 import json

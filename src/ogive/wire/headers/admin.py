@@ -1,12 +1,4 @@
-"""Topics, groups and settings at the broker.
-
-Source: the header classes of remoting/protocol/header, 5.5.
-
-Users and access rules.
-
-Source: the header classes of remoting/protocol/header, 5.5.
-
-Requests of administration tools to a broker.
+"""Headers of requests that administrate: topics, groups, users, brokers.
 
 Source: the header classes of remoting/protocol/header, 5.5.
 """

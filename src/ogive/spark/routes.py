@@ -1,0 +1,209 @@
+"""Routes of topics, and repeating calls while a broker or name server is away."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Set
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from ogive.client import rpc
+from ogive.client.routes import MASTER_ID, broker_addresses
+from ogive.errors import (
+    BrokerBusy,
+    BrokerInternalError,
+    NoNameServer,
+    NoPermission,
+    NoRoute,
+    NotANameServer,
+    OgiveError,
+    ServiceNotAvailable,
+    TopicNotExist,
+    TransportError,
+)
+from ogive.model import MessageQueue
+from ogive.spark.options import DEFAULT_POLL_TIMEOUT_S
+from ogive.transport.pool import ConnectionPool
+from ogive.wire.bodies.routes import TopicRouteData
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ROUTE_AGE_S: Final = 30.0
+CALL_TIMEOUT_S: Final = 5.0
+RETRY_WINDOW_S: Final = DEFAULT_POLL_TIMEOUT_S
+"""How long one call is tried again while its broker is away.
+
+Longer outages end the task; Spark then tries the task again.
+"""
+
+_UNSEEN: Final = frozenset({"unseen"})
+"""The brokers of a cluster that this user may not list.
+
+Taken to be there: else a topic that does not exist would be waited for.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How a call is repeated while its broker is away: for *window_s*, or at most *retries* times,
+    with pauses of *pause_s* or growing.
+
+    *settled*: the name servers have answered before, perhaps another process, so that their silence
+    passes too; else the address is likely wrong, which is said at once. For all calls of a process:
+    `Routes.settle`. *doubtful*: a topic without route may be one whose broker is away, although the
+    name servers know others.
+    """
+
+    window_s: float = RETRY_WINDOW_S
+    retries: int | None = None
+    pause_s: float | None = None
+    settled: bool = False
+    doubtful: bool = False
+
+    def waits_for(self, failure: OgiveError, *, settled: bool = False) -> bool:
+        if isinstance(failure, NoNameServer):
+            return (self.settled or settled) and not isinstance(failure, NotANameServer)
+        return isinstance(failure, PASSING) or (self.doubtful and isinstance(failure, NoRoute))
+
+
+USUAL: Final = Patience()
+DOUBTFUL: Final = Patience(doubtful=True)
+
+
+class BrokerAway(NoRoute):
+    """What is missing may come back with its broker: a route without the broker of a queue, or name
+    servers that know no broker at all.
+    """
+
+
+PASSING: Final = (TransportError, BrokerBusy, BrokerInternalError, ServiceNotAvailable, BrokerAway)
+
+
+class Routes:
+    """The routes in use, each at most ROUTE_AGE_S old. Belongs to one event loop."""
+
+    def __init__(self, pool: ConnectionPool, name_servers: tuple[str, ...]) -> None:
+        self.name_servers = name_servers
+        self._pool = pool
+        self._known: dict[str, tuple[TopicRouteData, float]] = {}
+        self._settled = False
+
+    @property
+    def settled(self) -> bool:
+        return self._settled
+
+    def settle(self) -> None:
+        """The name servers have answered before: from now on every call waits while they are
+        silent.
+        """
+        self._settled = True
+
+    async def address(self, queue: MessageQueue) -> str:
+        """Where to read *queue*. Raises BrokerAway."""
+        addresses = broker_addresses((await self.route(queue.topic),)).get(queue.broker_name)
+        if addresses is None:
+            self.expire(queue.topic)
+            raise BrokerAway(f"queue {queue} has no broker in the route of its topic")
+        return reading_address(addresses)
+
+    async def route(self, topic: str) -> TopicRouteData:
+        """The route of *topic*, at most ROUTE_AGE_S old."""
+        now = asyncio.get_running_loop().time()
+        known = self._known.get(topic)
+        if known is not None and now - known[1] < ROUTE_AGE_S:
+            return known[0]
+        try:
+            route = await self._ask_name_servers(topic)
+        except (NoNameServer, NoRoute):
+            if known is None:
+                raise
+            # a name server or broker that restarts: the addresses are likely still right
+            return known[0]
+        self._known[topic] = (route, now)
+        return route
+
+    def expire(self, topic: str) -> None:
+        """Fetch the route of *topic* again at its next use; the known one stays in case nobody
+        answers.
+        """
+        known = self._known.get(topic)
+        if known is not None:
+            self._known[topic] = (known[0], -ROUTE_AGE_S)
+
+    async def _ask_name_servers(self, topic: str) -> TopicRouteData:
+        """Of several name servers all are asked before a topic counts as missing: one that restarts
+        learns of its brokers again in 30 s.
+        """
+
+        async def ask(address: str) -> TopicRouteData | Set[str]:
+            """The route, or if there is none, the names of the known brokers."""
+            try:
+                return await rpc.get_route(self._pool, address, topic, timeout_s=CALL_TIMEOUT_S)
+            except TopicNotExist:
+                pass
+            try:
+                return (
+                    await rpc.get_cluster_info(self._pool, address, timeout_s=CALL_TIMEOUT_S)
+                ).brokers.keys()
+            except NoPermission:
+                return _UNSEEN
+
+        without: list[str] = []
+        brokers: set[str] = set()
+        silent: list[str] = []
+        for address in self.name_servers:
+            try:
+                answer = await ask(address)
+            except TransportError as exc:
+                silent.append(str(exc))
+                continue
+            if isinstance(answer, TopicRouteData):
+                return answer
+            without.append(address)
+            brokers |= answer
+        if not without:
+            raise NoNameServer("; ".join(silent))
+        place = f"topic {topic!r} has no route on {', '.join(without)}"
+        if not brokers:
+            raise BrokerAway(f"{place}: no broker is known there")
+        raise NoRoute(f"{place}: it does not exist, or its broker is down")
+
+    async def ask_one(self, ask: Callable[[str], Awaitable[T]]) -> T:
+        """The answer of the first name server that gives one. Raises NoNameServer."""
+        failures: list[str] = []
+        for address in self.name_servers:
+            try:
+                return await ask(address)
+            except TransportError as exc:
+                failures.append(str(exc))
+        raise NoNameServer("; ".join(failures))
+
+    async def insist(
+        self, topic: str, call: Callable[[], Awaitable[T]], patience: Patience = USUAL
+    ) -> T:
+        """*call*, again while its failure may pass."""
+        clock = asyncio.get_running_loop()
+        deadline = clock.time() + patience.window_s
+        pause = 0.05 if patience.pause_s is None else patience.pause_s
+        tries = 0
+        while True:
+            try:
+                return await call()
+            except OgiveError as exc:
+                if (
+                    not patience.waits_for(exc, settled=self._settled)
+                    or clock.time() + pause > deadline
+                    or tries == patience.retries
+                ):
+                    raise
+                log.warning("trying again in %.2f s: %s", pause, exc)
+                self.expire(topic)
+            await asyncio.sleep(pause)
+            tries += 1
+            pause = min(2 * pause, 2.0) if patience.pause_s is None else pause
+
+
+def reading_address(addresses: Mapping[int, str]) -> str:
+    """The master's address, or the first slave's while there is no master."""
+    return addresses.get(MASTER_ID) or addresses[min(addresses)]
