@@ -3,8 +3,8 @@
 ``DerivedFiles`` belongs to the writer thread, except close(), after that thread has ended, and
 *saved_position*, *saved_deletions* and *has_left*, which the owner reads.
 
-``QueueFlusher`` belongs to the owner thread. It decides when consume-queue entries are written to files,
-which of them stay in memory, and when a checkpoint is due.
+``QueueFlusher`` belongs to the owner thread. It decides when consume-queue entries are written to
+files, which of them stay in memory, and when a checkpoint is due.
 """
 
 import contextlib
