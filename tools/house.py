@@ -89,12 +89,13 @@ class Module:
 
 
 def code_blocks(text: str) -> Iterator[str]:
-    """Yield the lines of the fenced code blocks in a Markdown file."""
-    inside = False
+    """Yield the lines of the fenced code blocks in a Markdown file, except printed output."""
+    inside = printed = False
     for line in text.splitlines():
         if FENCE.match(line):
             inside = not inside
-        elif inside:
+            printed = line.strip().endswith("text")
+        elif inside and not printed:
             yield line
 
 
