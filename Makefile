@@ -1,5 +1,5 @@
 # Every target does its own set-up. OGIVE_PYTHON=/path/to/python picks the interpreter; ARGS="..." is passed on.
-.PHONY: help demo test test-slow check mutants spark-releases interop interop-peers interop-suite interop-older bench house clean
+.PHONY: help demo test test-slow check wheel mutants spark-releases interop interop-peers interop-suite interop-older bench house clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -33,7 +33,8 @@ help:
 	@echo "make demo      a million flight events through broker, consumers and Spark, every figure checked (ARGS=\"--events 50000\": shorter)"
 	@echo "make test      all tests that need no Java peer, Spark included (ARGS=\"-k name\": some of them)"
 	@echo "make test-slow the long sizes of the reliability tests, one part after the other (PART=spark|interop|long: one part, at most 55 minutes)"
-	@echo "make check     format, lint, types, unit tests"
+	@echo "make check     format, lint, spelling, types, unit tests"
+	@echo "make wheel     the wheel and the source distribution, in dist/"
 	@echo "make mutants   random faults in a copy of the source, and which of them tests let pass (SEED=n COUNT=n PATHS=\"store spark\")"
 	@echo "make spark-releases  the quick tests of the Spark bridge on Spark 4.0 and 4.3 (SPARKS=\"40 41 42 43\" SPARK_TESTS=bridge: all of them on all four)"
 	@echo "make interop   against Apache RocketMQ 5.5.0: its clients on our broker, our client on its broker, also of 4.9.7 and 5.3.3 (JDK 17+, Maven)"
@@ -66,11 +67,17 @@ ifeq ($(PART),$(SLOW_PARTS))
 endif
 
 check:
-	@tools/setup test
+	@tools/setup check
 	$(python) -m ruff format --check .
 	$(python) -m ruff check .
+	.venv/bin/codespell
+	.venv/bin/clang-format --dry-run --Werror native/*.[ch]
 	$(python) -m mypy
 	$(pytest) tests/unit $(ARGS)
+
+wheel:
+	@tools/setup run
+	$(python) -m hatchling build
 
 mutants:
 	@tools/setup test

@@ -372,7 +372,7 @@ class PullService:
             process_queue.queue,
             moved(result, process_queue.pull_offset, self._group.name),
         )
-        # it may send us to and fro
+        # it may send us back and forth
         await asyncio.sleep(IDLE_PAUSE_S)
         if process_queue.active:
             await self._repair(process_queue, result.next_offset)
