@@ -123,6 +123,9 @@ class Acceptor:
         task.add_done_callback(lambda done: self._greeted(done, connection, host))
 
     def _greeted(self, task: asyncio.Task[None], connection: socket.socket, host: str) -> None:
+        # a task that is cancelled before its first step runs nothing of its own
+        if task.cancelled() or task.exception() is not None:
+            connection.close()
         # it counts as a connection by now, if it is one
         limits.open_sockets.discard(connection)
         self._greeting.discard(task)
@@ -159,9 +162,6 @@ class Acceptor:
                 self.failed,
             )
             connection.close()
-        except BaseException:
-            connection.close()
-            raise
 
     def _why(self, exc: OSError) -> str:
         if isinstance(exc, TimeoutError):

@@ -317,6 +317,13 @@ class Server:
         if isinstance(listener, Acceptor):
             await listener.close()
         else:
+            # asyncio takes two turns of the loop to make a connection of a socket it has accepted.
+            # It leaves the socket open if the server is closed, or the loop ends, before that
+            # (github.com/python/cpython/issues/109564).
+            for taken in listener.sockets:
+                asyncio.get_running_loop().remove_reader(taken.fileno())
+            for _ in range(2):
+                await asyncio.sleep(0)
             listener.close()
         if self._sweeper is not None:
             await cancel_all([self._sweeper])
