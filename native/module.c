@@ -57,17 +57,9 @@ static PyMethodDef functions[] = {
     {"message_ids",
         FAST(native_message_ids,
             "message_ids(store_host, offsets): see offset_message_ids() in ogive.wire.message")},
-    {"records",
-        FAST(native_records,
-            "records(message, batch, start, ...): see Appender.append() in ogive.store.appender")},
-    {"joined_records",
-        FAST(native_joined_records,
-            "joined_records(messages, queues, ...): see Appender.append() in "
-            "ogive.store.appender")},
-    {"run_records",
-        FAST(native_run_records,
-            "run_records(messages, places, ...): see Appender.append_run() in "
-            "ogive.store.appender")},
+    {"build_records",
+        FAST(native_build_records,
+            "build_records(messages, queues, position, ...): see ogive.store.record")},
     {"index_items",
         FAST(native_index_items,
             "index_items(keyed, slots, begin_ms, item, limit): see KeyIndex.build() in "

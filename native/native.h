@@ -78,7 +78,7 @@ enum { END_TRANSACTION = 37, SEND_MESSAGE_V2 = 310, SEND_BATCH_MESSAGE = 320 };
 enum { CRC_NAME_BYTES = sizeof CRC_NAME - 1, CRC_BYTES = CRC_NAME_BYTES + 11 };
 
 #define MAX_PROPERTIES_BYTES 32767
-/* topics with queues of one run: of plain_sends(), and so of run_records() */
+/* topics with queues of one run */
 #define MAX_PLACES 64
 /* in a header that is read for a run; one with more is left to Python */
 #define MAX_SEND_FIELDS 32
@@ -328,9 +328,7 @@ PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t 
 PyObject *native_plain_batch(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_message_ids(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* records.c */
-PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_joined_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_run_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_build_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* keys.c */
 PyObject *native_index_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* reading.c */

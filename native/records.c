@@ -1,5 +1,4 @@
-/* Records of the commit log, with what is kept and answered of each. Python: store/appender.py,
- * store/record.py. */
+/* Records of the commit log, with what is kept and answered of each. Python: store/record.py. */
 
 #include "native.h"
 
@@ -28,7 +27,7 @@ enum {
     MESSAGE_FIELDS
 };
 
-/* what messages have of their own */
+/* Of a record: what its message has of its own */
 typedef struct {
     int32_t flag;
     const uint8_t *body;
@@ -39,57 +38,28 @@ typedef struct {
     const uint8_t *properties;
     Py_ssize_t properties_size;
     /* one is stored behind them, so that the checksum may follow */
-    int separator;
+    int separator, with_crc;
 } Part;
 
-/* What of these properties is stored; 0 where the message is not usual */
-static int take_properties(const uint8_t *properties, Py_ssize_t size, int with_crc, Part *part)
+static void take_properties(const uint8_t *properties, Py_ssize_t size, int with_crc, Part *part)
 {
     if (size >= CRC_BYTES && memcmp(properties + size - CRC_BYTES, CRC_NAME, CRC_NAME_BYTES) == 0)
         /* it speaks of the record that this message came from */
         size -= CRC_BYTES;
     part->properties = properties;
     part->properties_size = size;
-    part->separator = with_crc && size && properties[size - 1] != 2;
-    return size + part->separator <= MAX_CRC_PROPERTIES;
+    part->separator =
+        with_crc && size && size < MAX_PROPERTIES_BYTES && properties[size - 1] != 2;
+    part->with_crc = with_crc && size + part->separator <= MAX_CRC_PROPERTIES;
 }
 
-/* All of a part but its flag; 0 where the message is not usual */
-static int take_texts(PyObject *body, PyObject *properties, int with_crc, Part *part)
+static int misfit(const char *why)
 {
-    if (!PyBytes_Check(body) || !PyBytes_Check(properties))
-        return 0;
-    part->body = (const uint8_t *)PyBytes_AS_STRING(body);
-    part->body_size = PyBytes_GET_SIZE(body);
-    part->given = properties;
-    return part->body_size <= MAX_RECORD_BYTES
-        && take_properties((const uint8_t *)PyBytes_AS_STRING(properties),
-            PyBytes_GET_SIZE(properties), with_crc, part);
+    PyErr_Format(PyExc_ValueError, "message does not fit the stored form: %s", why);
+    return 0;
 }
 
-/* The next message of a batch, or the only one where *at* is NULL; 0 where it is not usual */
-static int take_part(
-    PyObject *message, const uint8_t **at, const uint8_t *end, int with_crc, Part *part)
-{
-    BatchItem item;
-    int64_t flag;
-    if (*at == NULL) {
-        if (!is_number(PyTuple_GET_ITEM(message, FLAG), INT32_MIN, INT32_MAX, &flag))
-            return 0;
-        part->flag = (int32_t)flag;
-        return take_texts(
-            PyTuple_GET_ITEM(message, BODY), PyTuple_GET_ITEM(message, PROPERTIES), with_crc, part);
-    }
-    if (!read_batch_item(at, end, &item))
-        return 0;
-    part->flag = item.flag;
-    part->body = item.body;
-    part->body_size = item.body_size;
-    part->given = NULL;
-    return take_properties(item.properties, item.properties_size, with_crc, part);
-}
-
-/* What the heads of all records have in common, in *head*; its size, or 0 where it is not usual. */
+/* What the heads of a message's records have in common, in *head*; its size, or 0 with an error. */
 static size_t fill_head(
     PyObject *message, int64_t stored_ms, size_t field_size, uint8_t *head, int *kind)
 {
@@ -102,12 +72,12 @@ static size_t fill_head(
         || !is_number(PyTuple_GET_ITEM(message, TIMES), INT32_MIN, INT32_MAX, &times)
         || !is_number(PyTuple_GET_ITEM(message, PREPARED), INT64_MIN, INT64_MAX, &prepared)
         || !PyBytes_Check(born_host) || !PyBytes_Check(store_host))
-        return 0;
+        return (size_t)misfit("a number is out of range");
     size_t born_size = (size_t)PyBytes_GET_SIZE(born_host),
            store_size = (size_t)PyBytes_GET_SIZE(store_host);
     if ((born_size != HOST_V4 && born_size != HOST_V6)
         || (store_size != HOST_V4 && store_size != HOST_V6))
-        return 0;
+        return (size_t)misfit("a host has 8 or 20 bytes");
     *kind = (int)(sys_flag & TRANSACTION_MASK);
     sys_flag &= ~(int64_t)HOSTS_V6;
     sys_flag |=
@@ -128,14 +98,8 @@ static size_t fill_head(
     return (size_t)(at + 16 - head);
 }
 
-/* of *part* with *fixed* bytes beside body and properties */
-static Py_ssize_t record_size(const Part *part, Py_ssize_t fixed)
-{
-    return fixed + part->body_size + part->properties_size + part->separator;
-}
-
 static void put_record(uint8_t *record, const Part *part, const uint8_t *head, size_t head_size,
-    PyObject *field, uint32_t size, int64_t offset, int64_t position, int with_crc)
+    PyObject *field, uint32_t size, int64_t offset, int64_t position)
 {
     memcpy(record, head, head_size);
     put32(record, size);
@@ -149,12 +113,12 @@ static void put_record(uint8_t *record, const Part *part, const uint8_t *head, s
     at += part->body_size;
     memcpy(at, PyBytes_AS_STRING(field), (size_t)PyBytes_GET_SIZE(field));
     at += PyBytes_GET_SIZE(field);
-    put16(at, (uint16_t)(part->properties_size + part->separator + (with_crc ? CRC_BYTES : 0)));
+    put16(at, (uint16_t)(part->properties_size + part->separator + (part->with_crc ? CRC_BYTES : 0)));
     memcpy(at + 2, part->properties, (size_t)part->properties_size);
     at += 2 + part->properties_size;
     if (part->separator)
         *at++ = 2;
-    if (with_crc) {
+    if (part->with_crc) {
         uint32_t crc = crc_of(record, (size_t)(at - record), 0) & 0x7FFFFFFF;
         memcpy(at, CRC_NAME, CRC_NAME_BYTES);
         at += CRC_NAME_BYTES;
@@ -165,7 +129,7 @@ static void put_record(uint8_t *record, const Part *part, const uint8_t *head, s
     }
 }
 
-/* Java's hash of the TAGS property, 0 without one; 0 is returned where the tag is not UTF-8. */
+/* Java's hash of the TAGS property, 0 without one; -1 is returned with an error. */
 static int hash_tag(const Part *part, int32_t *hash)
 {
     const uint8_t *at = part->properties, *end = at + part->properties_size, *tag = NULL,
@@ -183,7 +147,17 @@ static int hash_tag(const Part *part, int32_t *hash)
     }
     uint8_t others = 0;
     *hash = tag == NULL ? 0 : (int32_t)java_hash(0, tag, tag_end - tag, &others);
-    return !others;
+    if (!others)
+        return 0;
+    /* as Java reads what is not UTF-8 */
+    PyObject *text = PyUnicode_DecodeUTF8((const char *)tag, tag_end - tag, "replace");
+    Py_ssize_t size = 0;
+    const char *utf8 = text == NULL ? NULL : PyUnicode_AsUTF8AndSize(text, &size);
+    others = 0;
+    if (utf8 != NULL)
+        *hash = (int32_t)java_hash(0, (const uint8_t *)utf8, size, &others);
+    Py_XDECREF(text);
+    return utf8 == NULL ? -1 : 0;
 }
 
 static PyObject *stored_properties(const Part *part)
@@ -200,389 +174,295 @@ static PyObject *stored_properties(const Part *part)
     return text;
 }
 
-/* The entry of a record in its queue */
-static void put_entry(uint8_t *entry, int64_t position, Py_ssize_t size, int32_t hash)
-{
-    put64(entry, (uint64_t)position);
-    put32(entry + 8, (uint32_t)size);
-    put64(entry + 12, (uint64_t)(int64_t)hash);
-}
-
-/* Puts a *type* of where a record is, and what the index needs of it where there is *keyed*, into
- * these lists; 0 with an error */
-static int note_record(const Part *part, PyObject *topic, int64_t offset, int64_t position,
-    Py_ssize_t size, PyObject *stored_ms, PyTypeObject *type, PyObject *results, PyObject *keyed,
-    Py_ssize_t at)
-{
-    PyObject *place = PyLong_FromLongLong(position), *text = NULL, *key = NULL;
-    if (place == NULL)
-        return 0;
-    PyObject *fields[] = {PyLong_FromLongLong(offset), Py_NewRef(place), PyLong_FromSsize_t(size),
-        Py_NewRef(stored_ms)};
-    PyObject *result = make_tuple(type, fields, 4);
-    if (result != NULL)
-        PyList_SET_ITEM(results, at, result);
-    if (result != NULL && keyed != NULL && (text = stored_properties(part)) != NULL
-        && (key = PyTuple_Pack(4, topic, text, place, stored_ms)) != NULL)
-        PyList_SET_ITEM(keyed, at, key);
-    Py_XDECREF(text);
-    Py_DECREF(place);
-    return result != NULL && (keyed == NULL || key != NULL);
-}
-
-/* records(message, batch, start, field, topic, offset, position, room, stored_ms, with_crc,
-   result): (records, entries, keyed, results) of a NewMessage, or of the messages in batch[start:]
-   that share it, or None.
-
-   Everything as the twin has it: the records one behind the other, their entries in the queue, what
-   the index needs of each, and a *result* of each. None also where they do not fit *room* bytes. */
-PyObject *native_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    (void)module;
-    if (count != 11 || !PyTuple_Check(args[0]) || PyTuple_GET_SIZE(args[0]) != MESSAGE_FIELDS
-        || (args[1] != Py_None && !PyBytes_Check(args[1])) || !PyBytes_Check(args[3])
-        || !PyBytes_Check(args[4]) || !is_tuple_type(args[10])) {
-        PyErr_SetString(PyExc_TypeError,
-            "records(message: NewMessage, batch: bytes | None, start: int, field: bytes, topic: "
-            "bytes, offset: int, position: int, "
-            "room: int, stored_ms: int, with_crc: bool, result: type[PutResult])");
-        return NULL;
-    }
-    PyObject *message = args[0], *field = args[3], *topic = args[4], *stored_ms = args[8];
-    PyTypeObject *type = (PyTypeObject *)args[10];
-    int with_crc = args[9] == Py_True, kind;
-    int64_t start, first, position, room, stored;
-    uint8_t head[MAX_HEAD_BYTES];
-    if (!is_number(args[2], 0, INT64_MAX, &start) || !is_number(args[5], 0, INT64_MAX / 2, &first)
-        || !is_number(args[6], 0, INT64_MAX / 2, &position)
-        || !is_number(args[7], 0, INT64_MAX / 2, &room)
-        || !is_number(stored_ms, 0, INT64_MAX, &stored) || PyBytes_GET_SIZE(field) > 0xFFFF)
-        Py_RETURN_NONE;
-    const uint8_t *batch = NULL, *end = NULL, *at;
-    if (args[1] != Py_None) {
-        if (start >= PyBytes_GET_SIZE(args[1]))
-            Py_RETURN_NONE;
-        batch = (const uint8_t *)PyBytes_AS_STRING(args[1]);
-        end = batch + PyBytes_GET_SIZE(args[1]);
-        batch += start;
-    }
-    size_t head_size = fill_head(message, stored, (size_t)PyBytes_GET_SIZE(field), head, &kind);
-    if (head_size == 0 || (batch != NULL && kind != 0))
-        Py_RETURN_NONE;
-    PyObject *records = NULL, *entries = NULL, *keyed = NULL, *results = NULL, *made = NULL;
-    int is_visible = kind == 0 || kind == TRANSACTION_COMMIT,
-        is_keyed = kind != TRANSACTION_ROLLBACK;
-    Py_ssize_t number = 0, total = 0;
-    Py_ssize_t fixed =
-        (Py_ssize_t)head_size + PyBytes_GET_SIZE(field) + 2 + (with_crc ? CRC_BYTES : 0);
-    Part part;
-    at = batch;
-    do {
-        if (!take_part(message, &at, end, with_crc, &part))
-            Py_RETURN_NONE;
-        Py_ssize_t size = record_size(&part, fixed);
-        if (size > MAX_RECORD_BYTES || size > room - total)
-            Py_RETURN_NONE;
-        total += size;
-        number++;
-    } while (at < end);
-    records = PyBytes_FromStringAndSize(NULL, total);
-    entries = PyBytes_FromStringAndSize(NULL, is_visible ? number * ENTRY_BYTES : 0);
-    keyed = PyList_New(is_keyed ? number : 0);
-    results = PyList_New(number);
-    if (records == NULL || entries == NULL || keyed == NULL || results == NULL)
-        goto done;
-    uint8_t *record = (uint8_t *)PyBytes_AS_STRING(records),
-            *entry = (uint8_t *)PyBytes_AS_STRING(entries);
-    at = batch;
-    for (Py_ssize_t i = 0; i < number; i++) {
-        int64_t offset = is_visible ? first + i : 0;
-        /* as above: it is usual */
-        take_part(message, &at, end, with_crc, &part);
-        Py_ssize_t size = record_size(&part, fixed);
-        put_record(
-            record, &part, head, head_size, field, (uint32_t)size, offset, position, with_crc);
-        if (is_visible) {
-            int32_t hash;
-            if (!hash_tag(&part, &hash)) {
-                made = Py_NewRef(Py_None);
-                goto done;
-            }
-            put_entry(entry, position, size, hash);
-            entry += ENTRY_BYTES;
-        }
-        if (!note_record(&part, topic, offset, position, size, stored_ms, type, results,
-                is_keyed ? keyed : NULL, i))
-            goto done;
-        record += size;
-        position += size;
-    }
-    made = PyTuple_Pack(4, records, entries, keyed, results);
-
-done:
-    Py_XDECREF(records);
-    Py_XDECREF(entries);
-    Py_XDECREF(keyed);
-    Py_XDECREF(results);
-    return made;
-}
-
-/* One of several messages that are stored together, with what its record is made of */
+/* A queue that records are for */
 typedef struct {
-    PyObject *field, *topic;
-    /* in its queue */
-    int64_t offset;
-    uint8_t head[MAX_HEAD_BYTES];
-    size_t head_size;
-    Part part;
-    int32_t hash;
-    /* of its record */
-    Py_ssize_t size;
-} Joined;
-
-/* Takes all behind the offset. *before* is the size of the record before this one, 0 without one. 0
-   where the message is not usual, or no queue holds it. */
-static int take_joined(
-    PyObject *message, Py_ssize_t before, int64_t stored_ms, int with_crc, Joined *joined)
-{
-    int64_t flag;
-    int kind;
-    if (!PyTuple_Check(message) || PyTuple_GET_SIZE(message) != MESSAGE_FIELDS
-        || !is_number(PyTuple_GET_ITEM(message, FLAG), INT32_MIN, SIZE_BEFORE, &flag)
-        || (flag == SIZE_BEFORE && before == 0)
-        || !take_texts(PyTuple_GET_ITEM(message, BODY), PyTuple_GET_ITEM(message, PROPERTIES),
-            with_crc, &joined->part)
-        || !hash_tag(&joined->part, &joined->hash))
-        return 0;
-    joined->part.flag = (int32_t)(flag == SIZE_BEFORE ? before : flag);
-    joined->head_size =
-        fill_head(message, stored_ms, (size_t)PyBytes_GET_SIZE(joined->field), joined->head, &kind);
-    joined->size = record_size(&joined->part,
-        (Py_ssize_t)joined->head_size + PyBytes_GET_SIZE(joined->field) + 2
-            + (with_crc ? CRC_BYTES : 0));
-    return joined->head_size != 0 && (kind == 0 || kind == TRANSACTION_COMMIT)
-        && joined->size <= MAX_RECORD_BYTES;
-}
-
-/* Takes the field, the topic and the offset; 0 where *queue* is not these three */
-static int take_queue(PyObject *queue, Joined *joined)
-{
-    if (!PyTuple_Check(queue) || PyTuple_GET_SIZE(queue) != 3)
-        return 0;
-    joined->field = PyTuple_GET_ITEM(queue, 0);
-    joined->topic = PyTuple_GET_ITEM(queue, 1);
-    return PyBytes_Check(joined->field) && PyBytes_GET_SIZE(joined->field) <= 0xFFFF
-        && PyBytes_Check(joined->topic)
-        && is_number(PyTuple_GET_ITEM(queue, 2), 0, INT64_MAX / 2, &joined->offset);
-}
-
-/* Puts all that is made of it, its entry into *entry*; 0 with an error */
-static int put_joined(const Joined *joined, uint8_t *record, uint8_t *entry, int64_t position,
-    PyObject *stored_ms, int with_crc, PyTypeObject *type, PyObject *results, PyObject *keyed,
-    Py_ssize_t at)
-{
-    put_record(record, &joined->part, joined->head, joined->head_size, joined->field,
-        (uint32_t)joined->size, joined->offset, position, with_crc);
-    put_entry(entry, position, joined->size, joined->hash);
-    return note_record(&joined->part, joined->topic, joined->offset, position, joined->size,
-        stored_ms, type, results, keyed, at);
-}
-
-/* joined_records(messages, queues, position, room, stored_ms, with_crc, result): (records, entries,
-   keyed, results) of NewMessages, one behind the other, or None. *queues* has for each (topic
-   field, topic, its offset in the queue); of the entries there is one for each. */
-PyObject *native_joined_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    (void)module;
-    if (count != 7 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1])
-        || PyTuple_GET_SIZE(args[0]) != PyTuple_GET_SIZE(args[1]) || !is_tuple_type(args[6])) {
-        PyErr_SetString(PyExc_TypeError,
-            "joined_records(messages: tuple of NewMessage, queues: tuple of as many, position: "
-            "int, room: int, stored_ms: int, "
-            "with_crc: bool, result: type[PutResult])");
-        return NULL;
-    }
-    PyObject *messages = args[0], *queues = args[1], *stored_ms = args[4];
-    PyObject *records = NULL, *entries = NULL, *keyed = NULL, *results = NULL, *made = NULL;
-    int64_t position, room, stored;
-    int with_crc = args[5] == Py_True;
-    Py_ssize_t number = PyTuple_GET_SIZE(messages), total = 0, before = 0;
-    Joined joined;
-    if (number == 0 || !is_number(args[2], 0, INT64_MAX / 2, &position)
-        || !is_number(args[3], 0, INT64_MAX / 2, &room)
-        || !is_number(stored_ms, 0, INT64_MAX, &stored))
-        Py_RETURN_NONE;
-    for (Py_ssize_t at = 0; at < number; at++) {
-        if (!take_queue(PyTuple_GET_ITEM(queues, at), &joined)
-            || !take_joined(PyTuple_GET_ITEM(messages, at), before, stored, with_crc, &joined)
-            || joined.size > room - total)
-            Py_RETURN_NONE;
-        before = joined.size;
-        total += joined.size;
-    }
-    records = PyBytes_FromStringAndSize(NULL, total);
-    entries = PyList_New(number);
-    keyed = PyList_New(number);
-    results = PyList_New(number);
-    if (records == NULL || entries == NULL || keyed == NULL || results == NULL)
-        goto done;
-    uint8_t *record = (uint8_t *)PyBytes_AS_STRING(records);
-    before = 0;
-    for (Py_ssize_t at = 0; at < number; at++) {
-        take_queue(PyTuple_GET_ITEM(queues, at), &joined);
-        take_joined(PyTuple_GET_ITEM(messages, at), before, stored, with_crc, &joined);
-        PyObject *entry = PyBytes_FromStringAndSize(NULL, ENTRY_BYTES);
-        if (entry == NULL)
-            goto done;
-        PyList_SET_ITEM(entries, at, entry);
-        if (!put_joined(&joined, record, (uint8_t *)PyBytes_AS_STRING(entry), position, stored_ms,
-                with_crc, (PyTypeObject *)args[6], results, keyed, at))
-            goto done;
-        record += joined.size;
-        position += joined.size;
-        before = joined.size;
-    }
-    made = PyTuple_Pack(4, records, entries, keyed, results);
-
-done:
-    Py_XDECREF(records);
-    Py_XDECREF(entries);
-    Py_XDECREF(keyed);
-    Py_XDECREF(results);
-    return made;
-}
-
-/* The fields of a place */
-enum { PLACE_TOPIC, PLACE_QUEUE_ID, PLACE_FIELD, PLACE_BYTES, PLACE_OFFSET, PLACE_FIELDS };
-
-/* A queue that messages of a run go to */
-typedef struct {
-    PyObject *topic, *queue_id, *field, *bytes;
+    PyObject *name, *field, *topic;
+    int64_t id;
     /* offset in the queue */
     int64_t next;
-    /* of its messages */
+    /* of its entries */
     Py_ssize_t count;
-    /* of the next of them */
+    /* the next of them */
     uint8_t *entry;
-} Place;
+} Queue;
 
-static int take_places(PyObject *all, Place *places)
+/* Goes through the messages, record by record */
+typedef struct {
+    PyObject *messages;
+    Queue *queues;
+    Py_ssize_t queue_count;
+    int64_t stored_ms;
+    int with_crc;
+    /* of the next message */
+    Py_ssize_t at;
+    /* of the next one in a batch, or NULL */
+    const uint8_t *item, *end;
+    /* how many are left in it */
+    int64_t left;
+    /* of the record: */
+    uint8_t head[MAX_HEAD_BYTES];
+    size_t head_size;
+    int kind;
+    Queue *queue;
+    Part part;
+    Py_ssize_t size;
+} Records;
+
+static int is_visible(int kind)
 {
-    for (Py_ssize_t at = 0; at < PyTuple_GET_SIZE(all); at++) {
-        PyObject *tuple = PyTuple_GET_ITEM(all, at);
-        if (!PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) != PLACE_FIELDS
-            || !PyBytes_Check(PyTuple_GET_ITEM(tuple, PLACE_FIELD))
-            || PyBytes_GET_SIZE(PyTuple_GET_ITEM(tuple, PLACE_FIELD)) > 0xFFFF
-            || !PyBytes_Check(PyTuple_GET_ITEM(tuple, PLACE_BYTES))
-            || !is_number(
-                PyTuple_GET_ITEM(tuple, PLACE_OFFSET), 0, INT64_MAX / 2, &places[at].next))
-            return 0;
-        places[at].topic = PyTuple_GET_ITEM(tuple, PLACE_TOPIC);
-        places[at].queue_id = PyTuple_GET_ITEM(tuple, PLACE_QUEUE_ID);
-        places[at].field = PyTuple_GET_ITEM(tuple, PLACE_FIELD);
-        places[at].bytes = PyTuple_GET_ITEM(tuple, PLACE_BYTES);
-        places[at].count = 0;
-    }
+    return kind == 0 || kind == TRANSACTION_COMMIT;
+}
+
+/* A single message; 0 with an error */
+static int take_message(PyObject *message, Records *records)
+{
+    PyObject *body = PyTuple_GET_ITEM(message, BODY),
+             *properties = PyTuple_GET_ITEM(message, PROPERTIES);
+    int64_t flag;
+    if (!is_number(PyTuple_GET_ITEM(message, FLAG), INT32_MIN, SIZE_BEFORE, &flag)
+        || (flag == SIZE_BEFORE && records->size == 0))
+        return misfit("a number is out of range");
+    if (!PyBytes_Check(body) || !PyBytes_Check(properties))
+        return misfit("body and properties are bytes");
+    Part *part = &records->part;
+    part->flag = (int32_t)(flag == SIZE_BEFORE ? records->size : flag);
+    part->body = (const uint8_t *)PyBytes_AS_STRING(body);
+    part->body_size = PyBytes_GET_SIZE(body);
+    part->given = properties;
+    take_properties((const uint8_t *)PyBytes_AS_STRING(properties), PyBytes_GET_SIZE(properties),
+        records->with_crc, part);
     return 1;
 }
 
-/* Its place and what its record is made of; NULL where it is not usual */
-static Place *take_message(PyObject *message, Place *places, Py_ssize_t place_count,
-    int64_t stored_ms, int with_crc, Joined *joined)
+/* The next one of a batch; 0 with an error */
+static int take_item(Records *records)
 {
-    if (!PyTuple_Check(message) || PyTuple_GET_SIZE(message) != MESSAGE_FIELDS)
+    BatchItem item;
+    if (records->left-- == 0 || !read_batch_item(&records->item, records->end, &item)
+        || (records->item == records->end) != (records->left == 0))
+        return misfit("the lengths in a batch do not add up");
+    Part *part = &records->part;
+    part->flag = item.flag;
+    part->body = item.body;
+    part->body_size = item.body_size;
+    part->given = NULL;
+    take_properties(item.properties, item.properties_size, records->with_crc, part);
+    if (records->item == records->end)
+        records->item = NULL;
+    return 1;
+}
+
+/* NULL where it is none of those that were given */
+static Queue *queue_of(PyObject *message, const Records *records)
+{
+    PyObject *topic = PyTuple_GET_ITEM(message, TOPIC);
+    int64_t id;
+    if (!PyUnicode_Check(topic)
+        || !is_number(PyTuple_GET_ITEM(message, QUEUE_ID), INT64_MIN, INT64_MAX, &id))
         return NULL;
-    for (Place *place = places; place < places + place_count; place++) {
-        if (place->topic == PyTuple_GET_ITEM(message, TOPIC)
-            && place->queue_id == PyTuple_GET_ITEM(message, QUEUE_ID)) {
-            joined->field = place->field;
-            joined->topic = place->bytes;
-            joined->offset = place->next;
-            return take_joined(message, 0, stored_ms, with_crc, joined) ? place : NULL;
-        }
+    for (Queue *queue = records->queues; queue < records->queues + records->queue_count; queue++) {
+        if (queue->id == id
+            && (queue->name == topic || PyUnicode_Compare(queue->name, topic) == 0))
+            return queue;
     }
     return NULL;
 }
 
-/* run_records(messages, places, position, room, stored_ms, with_crc, result): (records, entries,
-   keyed, results) of the first of these NewMessages, as many as are usual and fit *room* bytes;
-   None where there is none.
+/* A message, or the batch that shares it: its head, and where a batch begins; 0 with an error */
+static int take_shared(Records *records)
+{
+    PyObject *message = PyTuple_GET_ITEM(records->messages, records->at++);
+    int64_t start;
+    if (PyTuple_Check(message) && PyTuple_GET_SIZE(message) == 4) {
+        PyObject *data = PyTuple_GET_ITEM(message, 1);
+        if (!PyBytes_Check(data)
+            || !is_number(PyTuple_GET_ITEM(message, 2), 0, PyBytes_GET_SIZE(data) - 1, &start)
+            || !is_number(PyTuple_GET_ITEM(message, 3), 1, INT32_MAX, &records->left))
+            return misfit("the lengths in a batch do not add up");
+        records->item = (const uint8_t *)PyBytes_AS_STRING(data) + start;
+        records->end = (const uint8_t *)PyBytes_AS_STRING(data) + PyBytes_GET_SIZE(data);
+        message = PyTuple_GET_ITEM(message, 0);
+    }
+    if (!PyTuple_Check(message) || PyTuple_GET_SIZE(message) != MESSAGE_FIELDS)
+        return misfit("it is no message");
+    records->queue = queue_of(message, records);
+    if (records->queue == NULL)
+        return misfit("there is no such queue");
+    records->head_size = fill_head(message, records->stored_ms,
+        (size_t)PyBytes_GET_SIZE(records->queue->field), records->head, &records->kind);
+    return records->head_size != 0 && (records->item != NULL || take_message(message, records));
+}
 
-   A place is a topic and a queue id, which its messages have as the same objects, the topic's field
-   and bytes, and the queue's next offset. The records stand one behind the other; of the entries
-   there is one bytes object for each place. */
-PyObject *native_run_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
+/* The next record: 1, 0 behind the last, -1 with an error */
+static int next_record(Records *records)
+{
+    if (records->item == NULL) {
+        if (records->at == PyTuple_GET_SIZE(records->messages))
+            return 0;
+        if (!take_shared(records))
+            return -1;
+    }
+    if (records->item != NULL && !take_item(records))
+        return -1;
+    const Part *part = &records->part;
+    Py_ssize_t properties = part->properties_size + part->separator;
+    records->size = (Py_ssize_t)records->head_size + part->body_size
+        + PyBytes_GET_SIZE(records->queue->field) + 2 + properties
+        + (part->with_crc ? CRC_BYTES : 0);
+    if (records->size > MAX_RECORD_BYTES || properties > MAX_PROPERTIES_BYTES) {
+        PyErr_Format(PyExc_ValueError,
+            "record of %zd bytes, properties of %zd: the limits are %d and %d", records->size,
+            properties, MAX_RECORD_BYTES, MAX_PROPERTIES_BYTES);
+        return -1;
+    }
+    return 1;
+}
+
+/* Counts records, their bytes, those that the index needs, and the entries of each queue; 0 with an
+ * error */
+static int count_records(
+    Records records, Py_ssize_t *number, Py_ssize_t *keyed, Py_ssize_t *total)
+{
+    int found;
+    *number = *keyed = *total = 0;
+    while ((found = next_record(&records)) > 0) {
+        ++*number;
+        *keyed += records.kind != TRANSACTION_ROLLBACK;
+        *total += records.size;
+        records.queue->count += is_visible(records.kind);
+    }
+    return found == 0;
+}
+
+/* The fields of a queue, see QueueEnd in Python; 0 with an error */
+static int take_queue(PyObject *end, Queue *queue)
+{
+    *queue = (Queue){0};
+    PyObject *place;
+    if (!PyTuple_Check(end) || PyTuple_GET_SIZE(end) != 2
+        || !is_number(PyTuple_GET_ITEM(end, 1), 0, INT64_MAX / 2, &queue->next)
+        || !PyTuple_Check(place = PyTuple_GET_ITEM(end, 0)) || PyTuple_GET_SIZE(place) != 4
+        || !is_number(PyTuple_GET_ITEM(place, 1), INT64_MIN, INT64_MAX, &queue->id))
+        return misfit("a queue is its place and its next offset");
+    queue->name = PyTuple_GET_ITEM(place, 0);
+    queue->field = PyTuple_GET_ITEM(place, 2);
+    queue->topic = PyTuple_GET_ITEM(place, 3);
+    if (!PyUnicode_Check(queue->name) || !PyBytes_Check(queue->field)
+        || PyBytes_GET_SIZE(queue->field) > 0xFFFF || !PyBytes_Check(queue->topic))
+        return misfit("a place is a topic, a queue id, and twice the topic's bytes");
+    return 1;
+}
+
+/* Puts all records from *position* on, and what is kept of each; 0 with an error */
+static int put_records(Records records, int64_t position, PyObject *stored_ms, PyTypeObject *type,
+    uint8_t *to, PyObject *keyed, PyObject *results)
+{
+    Py_ssize_t number = 0, keys = 0;
+    while (next_record(&records) > 0) {
+        Queue *queue = records.queue;
+        int64_t offset = 0;
+        int32_t hash;
+        if (is_visible(records.kind)) {
+            if (hash_tag(&records.part, &hash) < 0)
+                return 0;
+            put64(queue->entry, (uint64_t)position);
+            put32(queue->entry + 8, (uint32_t)records.size);
+            put64(queue->entry + 12, (uint64_t)(int64_t)hash);
+            queue->entry += ENTRY_BYTES;
+            offset = queue->next++;
+        }
+        put_record(to, &records.part, records.head, records.head_size, queue->field,
+            (uint32_t)records.size, offset, position);
+        PyObject *place = PyLong_FromLongLong(position);
+        if (place == NULL)
+            return 0;
+        PyObject *fields[] = {PyLong_FromLongLong(offset), Py_NewRef(place),
+            PyLong_FromSsize_t(records.size), Py_NewRef(stored_ms)};
+        PyObject *result = make_tuple(type, fields, 4), *key = NULL;
+        if (result != NULL) {
+            PyList_SET_ITEM(results, number++, result);
+            if (records.kind != TRANSACTION_ROLLBACK) {
+                PyObject *text = stored_properties(&records.part);
+                key = text == NULL ? NULL : PyTuple_Pack(4, queue->topic, text, place, stored_ms);
+                Py_XDECREF(text);
+                if (key != NULL)
+                    PyList_SET_ITEM(keyed, keys++, key);
+            }
+        }
+        Py_DECREF(place);
+        if (result == NULL || (key == NULL && records.kind != TRANSACTION_ROLLBACK))
+            return 0;
+        to += records.size;
+        position += records.size;
+    }
+    return 1;
+}
+
+/* The entries of each queue, still without what stands in them; NULL with an error */
+static PyObject *make_entries(Queue *queues, Py_ssize_t count)
+{
+    PyObject *entries = PyList_New(count);
+    for (Py_ssize_t at = 0; entries != NULL && at < count; at++) {
+        PyObject *own = PyBytes_FromStringAndSize(NULL, queues[at].count * ENTRY_BYTES);
+        if (own == NULL) {
+            Py_CLEAR(entries);
+            break;
+        }
+        PyList_SET_ITEM(entries, at, own);
+        queues[at].entry = (uint8_t *)PyBytes_AS_STRING(own);
+    }
+    return entries;
+}
+
+/* build_records(messages, queues, position, room, otherwise, stored_ms, with_crc, result):
+ * see ogive.store.record */
+PyObject *native_build_records(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 7 || !PyList_Check(args[0]) || !PyTuple_Check(args[1])
-        || !is_tuple_type(args[6])) {
+    int64_t position, room, otherwise;
+    if (count != 8 || !PyTuple_Check(args[0]) || !PyTuple_Check(args[1])
+        || !is_tuple_type(args[7])) {
         PyErr_SetString(PyExc_TypeError,
-            "run_records(messages: list, places: tuple, position: int, room: int, stored_ms: int, "
-            "with_crc: bool, "
-            "result: type[PutResult])");
+            "build_records(messages: tuple, queues: tuple, position: "
+            "int, room: int, otherwise: int, stored_ms: int, with_crc: bool, result: "
+            "type[PutResult])");
         return NULL;
     }
-    PyObject *stored_ms = args[4], *records = NULL, *entries = NULL, *keyed = NULL, *results = NULL,
-             *made = NULL;
-    int64_t position, room, stored;
-    int with_crc = args[5] == Py_True;
-    Py_ssize_t place_count = PyTuple_GET_SIZE(args[1]), number = 0, total = 0;
-    Place places[MAX_PLACES];
-    Place *place;
-    Joined joined;
+    Records records = {.messages = args[0],
+        .queue_count = PyTuple_GET_SIZE(args[1]),
+        .with_crc = args[6] == Py_True};
     if (!is_number(args[2], 0, INT64_MAX / 2, &position)
-        || !is_number(args[3], 0, INT64_MAX / 2, &room)
-        || !is_number(stored_ms, 0, INT64_MAX, &stored) || place_count > MAX_PLACES
-        || !take_places(args[1], places))
-        Py_RETURN_NONE;
-    /* so that nothing changes them while objects are made */
-    PyObject *messages = PyList_AsTuple(args[0]);
-    if (messages == NULL)
+        || !is_number(args[3], INT64_MIN, INT64_MAX, &room)
+        || !is_number(args[4], 0, INT64_MAX / 2, &otherwise)
+        || !is_number(args[5], 0, INT64_MAX, &records.stored_ms)) {
+        misfit("a place or a time is out of range");
         return NULL;
-    for (; number < PyTuple_GET_SIZE(messages); number++) {
-        place = take_message(
-            PyTuple_GET_ITEM(messages, number), places, place_count, stored, with_crc, &joined);
-        if (place == NULL || joined.size > room - total)
-            break;
-        total += joined.size;
-        place->count++;
     }
-    if (number == 0) {
-        made = Py_NewRef(Py_None);
+    Py_ssize_t number, key_count, total;
+    PyObject *built = NULL, *data = NULL, *entries = NULL, *keyed = NULL, *results = NULL;
+    records.queues = PyMem_New(Queue, records.queue_count);
+    if (records.queues == NULL)
+        return PyErr_NoMemory();
+    for (Py_ssize_t at = 0; at < records.queue_count; at++) {
+        if (!take_queue(PyTuple_GET_ITEM(args[1], at), &records.queues[at]))
+            goto done;
+    }
+    if (!count_records(records, &number, &key_count, &total))
         goto done;
-    }
-    records = PyBytes_FromStringAndSize(NULL, total);
-    entries = PyList_New(place_count);
-    keyed = PyList_New(number);
+    data = PyBytes_FromStringAndSize(NULL, total);
+    entries = make_entries(records.queues, records.queue_count);
+    keyed = PyList_New(key_count);
     results = PyList_New(number);
-    if (records == NULL || entries == NULL || keyed == NULL || results == NULL)
-        goto done;
-    for (Py_ssize_t at = 0; at < place_count; at++) {
-        PyObject *own = PyBytes_FromStringAndSize(NULL, places[at].count * ENTRY_BYTES);
-        if (own == NULL)
-            goto done;
-        PyList_SET_ITEM(entries, at, own);
-        places[at].entry = (uint8_t *)PyBytes_AS_STRING(own);
-    }
-    uint8_t *record = (uint8_t *)PyBytes_AS_STRING(records);
-    for (Py_ssize_t at = 0; at < number; at++) {
-        place = take_message(
-            PyTuple_GET_ITEM(messages, at), places, place_count, stored, with_crc, &joined);
-        if (!put_joined(&joined, record, place->entry, position, stored_ms, with_crc,
-                (PyTypeObject *)args[6], results, keyed, at))
-            goto done;
-        place->next++;
-        place->entry += ENTRY_BYTES;
-        record += joined.size;
-        position += joined.size;
-    }
-    made = PyTuple_Pack(4, records, entries, keyed, results);
+    if (data != NULL && entries != NULL && keyed != NULL && results != NULL
+        && put_records(records, total > room ? otherwise : position, args[5],
+            (PyTypeObject *)args[7], (uint8_t *)PyBytes_AS_STRING(data), keyed, results))
+        built = PyTuple_Pack(4, data, entries, keyed, results);
 
 done:
-    Py_DECREF(messages);
-    Py_XDECREF(records);
+    PyMem_Free(records.queues);
+    Py_XDECREF(data);
     Py_XDECREF(entries);
     Py_XDECREF(keyed);
     Py_XDECREF(results);
-    return made;
+    return built;
 }

@@ -17,8 +17,9 @@ from ogive.store import (
     PutResult,
     StoreConfig,
 )
+from ogive.store.types import Messages
 from ogive.store.writer import Group, GroupWriter, Job, WriterThread
-from ogive.wire.message import StoredMessage, decode_stored
+from ogive.wire.message import BatchItem, StoredMessage, decode_stored, encode_batch
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
 
@@ -53,6 +54,11 @@ def message(
     properties = f"UNIQ_KEY\x01ABC\x02TAGS\x01{tag}\x02".encode() if tag else b"UNIQ_KEY\x01ABC\x02"
     fields = {"properties": properties, "born_host": HOST, "store_host": HOST} | fields
     return NewMessage(topic, queue_id, body.encode() if isinstance(body, str) else body, **fields)
+
+
+def batch(shared: NewMessage, items: Sequence[BatchItem]) -> NewBatch:
+    """As it comes, behind a header."""
+    return NewBatch(shared, b"header" + encode_batch(items), 6, len(items))
 
 
 class Clock:
@@ -140,7 +146,7 @@ class Driver:
 
     def put_batch(self, batch: NewBatch) -> list[PutResult]:
         """The same for what came as a batch."""
-        return self._answer(self._post(batch))
+        return self._answer(self._post((batch,)))
 
     def _answer(self, answers: list[list[PutResult] | OgiveError]) -> list[PutResult]:
         self.wait(answers)
@@ -153,9 +159,7 @@ class Driver:
         """Store without waiting; the answer appears in the list."""
         return self._post(messages)
 
-    def _post(
-        self, messages: Sequence[NewMessage] | NewBatch
-    ) -> list[list[PutResult] | OgiveError]:
+    def _post(self, messages: Messages) -> list[list[PutResult] | OgiveError]:
         answers: list[list[PutResult] | OgiveError] = []
         self.store.put(messages, answers.append)
         self.store.submit()

@@ -315,58 +315,19 @@ class Native(Protocol):
         Twin: offset_message_ids() in ogive.wire.message.
         """
 
-    def records(
-        self,
-        message: tuple[Any, ...],
-        batch: bytes | None,
-        start: int,
-        field: bytes,
-        topic: bytes,
-        queue_offset: int,
-        commitlog_offset: int,
-        room: int,
-        stored_ms: int,
-        with_crc: bool,
-        result: type[Named],
-        /,
-    ) -> tuple[bytes, bytes, list[tuple[bytes, bytes, int, int]], list[Named]] | None:
-        """The records of a NewMessage, or of the messages in batch[start:] that share it; their
-        consume-queue entries; what the index needs of each; and a PutResult of each. None also
-        where they need more than *room* bytes. Twin: Appender.append() in ogive.store.appender.
-        """
-
-    def joined_records(
+    def build_records(
         self,
         messages: tuple[tuple[Any, ...], ...],
-        queues: tuple[tuple[bytes, bytes, int], ...],
-        commitlog_offset: int,
+        queues: tuple[tuple[tuple[str, int, bytes, bytes], int], ...],
+        position: int,
         room: int,
+        otherwise: int,
         stored_ms: int,
         with_crc: bool,
         result: type[Named],
         /,
-    ) -> tuple[bytes, list[bytes], list[tuple[bytes, bytes, int, int]], list[Named]] | None:
-        """The records of NewMessages that queues hold, one behind the other, and of each its
-        consume-queue entry, what the index needs, and a PutResult. *queues*: of each message topic
-        field, topic, and its offset in the queue. None also where the records need more than *room*
-        bytes. Twin: Appender.append() in ogive.store.appender.
-        """
-
-    def run_records(
-        self,
-        messages: Sequence[tuple[Any, ...]],
-        places: tuple[tuple[str, int, bytes, bytes, int], ...],
-        commitlog_offset: int,
-        room: int,
-        stored_ms: int,
-        with_crc: bool,
-        result: type[Named],
-        /,
-    ) -> tuple[bytes, list[bytes], list[tuple[bytes, bytes, int, int]], list[Named]] | None:
-        """records() of the first of these NewMessages, as many as are usual and fit *room* bytes;
-        entries by place. A place is topic, queue id, field, topic's bytes and next queue offset.
-        Twin: Appender.append() in ogive.store.appender, for each.
-        """
+    ) -> tuple[bytes, list[bytes], list[tuple[bytes, bytes, int, int]], list[Named]]:
+        """Records of the commit log. Twin: build_records_in_python() in ogive.store.record."""
 
 
 def _found() -> tuple[Native | None, str]:

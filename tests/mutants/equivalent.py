@@ -9,7 +9,6 @@ from typing import Final
 from ogive.access import permissions
 from ogive.broker.sends.send import _as_it_came
 from ogive.store.commitlog import LogReader
-from ogive.store.record import build_record
 from ogive.store.verify import verify
 from tests.mutants.fault import Fault
 
@@ -23,11 +22,6 @@ EQUIVALENT: Final[Mapping[str, Fault]] = {
         at=_as_it_came,
         change="text[at - 1]",
         to="text[at + 1]",
-    ),
-    "a topic of 127 characters is packed in two steps instead of one, into the same bytes": Fault(
-        at=build_record,
-        change="len(born_host) == 8 == len(store_host) and len(field) <= 128",
-        to="len(born_host) == 8 == len(store_host) and len(field) <= 127",
     ),
     "both permissions are needed, in whatever order they are asked for": Fault(
         at=permissions,

@@ -27,7 +27,7 @@ from ogive.broker.transactions.transaction_table import Transactions
 from ogive.errors import OgiveError, StoreBusy, StoreError
 from ogive.model import DelayLevels
 from ogive.store.message_store import MessageStore
-from ogive.store.types import Messages, NewMessage, PutDone, PutResult, QueueKey, bytes_of
+from ogive.store.types import Messages, NewMessage, PutDone, PutResult, bytes_of
 from ogive.transport.connection import Connection
 from ogive.transport.event_loop import Slices, Turn
 from ogive.wire.command import RemotingCommand
@@ -196,16 +196,6 @@ class Context:
         """
         self.store.put(messages, done)
         self._submit_soon()
-
-    def put_run(self, messages: list[NewMessage], places: Sequence[QueueKey], done: PutDone) -> int:
-        """put_now() of the first of *messages*, see MessageStore.put_run(); how many they are.
-
-        Raises StoreError.
-        """
-        count = self.store.put_run(messages, places, done)
-        if count:
-            self._submit_soon()
-        return count
 
     def put_counted(self, messages: Sequence[NewMessage], done: PutDone) -> None:
         """put_now() for messages that waited in a topic of the broker's own: each goes to a queue

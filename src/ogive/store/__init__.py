@@ -4,7 +4,6 @@ from ogive.store.fs import Fs, OsFs
 from ogive.store.message_store import MessageStore
 from ogive.store.tables import JsonTable
 from ogive.store.types import (
-    EncodedBatch,
     Entry,
     GetResult,
     GetStatus,
@@ -18,7 +17,6 @@ from ogive.store.types import (
 )
 
 __all__ = [
-    "EncodedBatch",
     "Entry",
     "Fs",
     "GetResult",

@@ -17,13 +17,12 @@ from ogive.model import SCHEDULE_TOPIC
 from ogive.native import Wanted
 from ogive.store.file_reader import Disk
 from ogive.store.fs import Fs
-from ogive.store.record import fixed_bytes, topic_field
+from ogive.store.record import ENTRY as ENTRY
+from ogive.store.record import topic_field
 from ogive.store.segments import Handles, segment_path
 from ogive.store.types import QueueKey
 from ogive.wire.checksum import crc32
 
-ENTRY: Final = struct.Struct(">qiq")
-"""commit-log offset, record size, tags code"""
 ENTRY_HASH: Final = struct.Struct(">qi4xi")
 """the same with the low 32 bits of the tags code, which is what filters compare"""
 ENTRY_BYTES: Final = ENTRY.size
@@ -85,12 +84,12 @@ class ConsumeQueue:
         "directory",
         "file_entries",
         "first_file",
-        "fixed_bytes",
         "handed",
         "key",
         "max_offset",
         "min_offset",
         "next_offset",
+        "place",
         "scheduled",
         "tail",
         "tail_start",
@@ -110,11 +109,11 @@ class ConsumeQueue:
         self.key, self.directory, self.file_entries = key, directory, file_entries
         self.topic_bytes = key[0].encode()
         self.topic_field = topic_field(self.topic_bytes)
-        # of a record, beside body and properties
-        self.fixed_bytes = fixed_bytes(self.topic_field)
+        # what records for it are built with
+        self.place = (*key, self.topic_field, self.topic_bytes)
         # tags codes are delivery times
         self.scheduled = key[0] == SCHEDULE_TOPIC
-        # its entries are those that the compiled part makes
+        # its entries are those of build_records()
         self.usual = self.layout is ENTRY and not self.scheduled
         self.min_offset = first
         # visible: durable and dispatched

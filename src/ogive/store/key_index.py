@@ -39,6 +39,7 @@ from ogive.store.index_file import (
     read_item,
     read_slot,
 )
+from ogive.store.record import Keyed
 from ogive.wire.message import java_hash, raw_property
 
 BATCH: Final = 128
@@ -139,9 +140,6 @@ _KEYS_AT_ONCE: Final = 4096
 # steps of a search between two stops
 _BREATHE: Final = 512
 _MAX_PREFIXES: Final = 50_000
-
-Keyed = tuple[bytes, bytes, int, int]
-"""topic, properties, commit-log offset, store timestamp of a record"""
 
 
 class KeyIndex:

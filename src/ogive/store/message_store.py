@@ -237,7 +237,7 @@ class MessageStore:
     # --- writing ----------------------------------------------------------------------------------
 
     def put(self, messages: Messages, done: PutDone) -> None:
-        """Place one message or a batch (all or none, in one segment).
+        """Place *messages*, all or none, in one segment.
 
         *done* is called once, on the owner thread.
 
@@ -250,20 +250,6 @@ class MessageStore:
             raise InvalidOption("a batch of no messages")
         if self._appender.append(messages, done) >= self.config.max_group_bytes:
             self._hand_over()
-
-    def put_run(self, messages: list[NewMessage], places: Sequence[QueueKey], done: PutDone) -> int:
-        """put() of the first of *messages*, each by itself, as many as the compiled part takes as
-        one step; how many they are.
-
-        The topic and queue id of each are the very objects of one of *places*. *done* gets the
-        results of all that were put, or why none was stored. Raises what put() would for each of
-        them: StoreBusy, StoreFull, the error in *failed*, IllegalStateError.
-        """
-        self._check_accepts()
-        count = self._appender.append_run(messages, places, done)
-        if self._appender.forming_bytes >= self.config.max_group_bytes:
-            self._hand_over()
-        return count
 
     def _check_accepts(self) -> None:
         """Raises what refuses every message now."""

@@ -8,11 +8,18 @@ a property that 5.x brokers write when asked to: the last 20 bytes are ``__CRC32
 
 import functools
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from ogive.errors import ProtocolError
 from ogive.native import Wanted, native
-from ogive.store.types import NewBatch, NewMessage
+from ogive.store.types import (
+    MAX_RECORD_BYTES,
+    SIZE_BEFORE,
+    NewBatch,
+    NewMessage,
+    PutResult,
+)
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import (
@@ -49,8 +56,11 @@ _MEANT: Final = struct.Struct(">II4xi4xqqi44xi")
 """size, magic, queue id, queue offset, commit-log offset, sys flag, body size of a record with IPv4
 hosts
 """
-_BORN: Final = struct.Struct(">iq")
-"""sys flag, born timestamp"""
+ENTRY: Final = struct.Struct(">qiq")
+"""of a consume queue: commit-log offset, record size, tags code"""
+_TRANSACTION: Final = SysFlag.TRANSACTION_MASK
+_COMMIT: Final = SysFlag.TRANSACTION_COMMIT
+_ROLLBACK: Final = SysFlag.TRANSACTION_ROLLBACK
 
 NEVER: Final = 2**63 - 1
 """as *crc_from*: no record need carry its own checksum"""
@@ -94,18 +104,6 @@ def strip_crc(properties: bytes) -> bytes:
     )
 
 
-def stored_properties(given: Iterable[bytes], with_crc: bool) -> list[bytes]:
-    """What is stored of each: no checksum of another record, and a separator at the end where a
-    checksum follows; 4.9 leaves it off.
-    """
-    bare = [strip_crc(text) if _CRC_NAME in text else text for text in given]
-    return (
-        [text if not text or text[-1] == 2 else text + b"\x02" for text in bare]
-        if with_crc
-        else bare
-    )
-
-
 def topic_field(topic: bytes) -> bytes:
     """The topic with its length before it: one byte, or two in a version 2 record."""
     return len(topic).to_bytes(1 if len(topic) <= 127 else 2) + topic
@@ -114,6 +112,95 @@ def topic_field(topic: bytes) -> bytes:
 def fixed_bytes(field: bytes) -> int:
     """Bytes of a record with IPv4 hosts beside its body and properties."""
     return _FIXED_V4 + len(field) + 2
+
+
+def record_size(message: NewMessage, field: bytes, with_crc: bool) -> int:
+    """How many bytes the record of *message* has; *field* is the topic_field.
+
+    Raises ValueError for one that no record can hold.
+    """
+    return _sized(message, message.body, message.properties, field, with_crc)[1]
+
+
+def _sized(
+    message: NewMessage, body: bytes, properties: bytes, field: bytes, with_crc: bool
+) -> tuple[bytes, int]:
+    """The properties that are stored, without the checksum; the size of the record with it."""
+    properties = strip_crc(properties)
+    if with_crc and properties and properties[-1] != 2 and len(properties) < MAX_PROPERTIES_BYTES:
+        # 4.9 leaves the last separator off; another property follows
+        properties += b"\x02"
+    hosts = len(message.born_host) + len(message.store_host)
+    size = fixed_bytes(field) + hosts - 16 + len(body) + len(properties)
+    if with_crc and len(properties) <= MAX_CRC_PROPERTIES:
+        size += CRC_BYTES
+    if size > MAX_RECORD_BYTES or len(properties) > MAX_PROPERTIES_BYTES:
+        raise ValueError(
+            f"record of {size} bytes, properties of {len(properties)}: the limits are "
+            f"{MAX_RECORD_BYTES} and {MAX_PROPERTIES_BYTES}"
+        )
+    return properties, size
+
+
+QueueEnd = tuple[tuple[str, int, bytes, bytes], int]
+"""A queue that records are built for: topic, queue id, topic_field and topic; its next offset."""
+Keyed = tuple[bytes, bytes, int, int]
+"""What the index of keys needs of a record: topic, properties, commit-log offset, store time."""
+Built = tuple[bytes, list[bytes], list[Keyed], list[PutResult]]
+"""Records, one behind the other; the entries of each queue; what the index needs; where each is."""
+
+
+def build_records_in_python(
+    messages: tuple[NewMessage | NewBatch, ...],
+    queues: tuple[QueueEnd, ...],
+    position: int,
+    room: int,
+    otherwise: int,
+    stored_ms: int,
+    with_crc: bool,
+    result: type[PutResult],
+) -> Built:
+    """The records of *messages*, each for its queue, which is one of *queues*.
+
+    They begin at commit-log offset *position*, or at *otherwise* where they need more than *room*
+    bytes. Raises ValueError for a message that no record can hold.
+    """
+    places = {place[:2]: (number, place[2], place[3]) for number, (place, _) in enumerate(queues)}
+    try:
+        sized = [
+            (one, *_sized(one, one.body, one.properties, places[one[:2]][1], with_crc))
+            for message in messages
+            for one in (message.each() if isinstance(message, NewBatch) else (message,))
+        ]
+        if sum([size for _, _, size in sized]) > room:
+            position = otherwise
+        records, keyed, results = list[bytes](), list[Keyed](), list[PutResult]()
+        entries: list[list[bytes]] = [[] for _ in queues]
+        before = 0
+        for message, properties, size in sized:
+            kind, (number, field, topic) = message.sys_flag & _TRANSACTION, places[message[:2]]
+            offset = 0
+            if kind in (0, _COMMIT):
+                offset = queues[number][1] + len(entries[number])
+                entries[number].append(ENTRY.pack(position, size, tag_hash(properties)))
+            if message.flag == SIZE_BEFORE and before:
+                message = message._replace(flag=before)
+            records.append(
+                build_record(
+                    message, field, properties, size, offset, position, stored_ms, with_crc
+                )
+            )
+            if kind != _ROLLBACK:
+                keyed.append((topic, properties, position, stored_ms))
+            results.append(result(offset, position, size, stored_ms))
+            position += size
+            before = size
+    except (struct.error, OverflowError, TypeError, KeyError, ProtocolError) as exc:
+        raise ValueError(f"message does not fit the stored form: {exc}") from None
+    return b"".join(records), [b"".join(of_queue) for of_queue in entries], keyed, results
+
+
+build_records: Final = build_records_in_python if native is None else native.build_records
 
 
 def build_record(
@@ -126,106 +213,46 @@ def build_record(
     stored_ms: int,
     with_crc: bool,
 ) -> bytes:
-    """The record of *size* bytes, checksum included; *field* is the topic_field.
+    """One record of *size* bytes, checksum included; *field* is the topic_field.
 
     Raises struct.error for a number that does not fit.
     """
     _, queue_id, body, _, sys_flag, flag, born, born_host, store_host, reconsume_times, prepared = (
         message
     )
-    body_crc = crc32(body) & 0x7FFFFFFF
-    if len(born_host) == 8 == len(store_host) and len(field) <= 128:
-        head = RECORD_V4.pack(
-            size,
-            MAGIC_V1,
-            body_crc,
-            queue_id,
-            flag,
-            queue_offset,
-            commitlog_offset,
-            sys_flag & ~_V6,
-            born,
-            born_host,
-            stored_ms,
-            store_host,
-            reconsume_times,
-            prepared,
-            len(body),
-        )
-    else:
-        magic = MAGIC_V1 if len(field) <= 128 else MAGIC_V2
-        middle = _middle(message, stored_ms)
-        head = _head(len(middle)).pack(
-            size, magic, body_crc, queue_id, flag, queue_offset, commitlog_offset, middle, len(body)
-        )
-    if not with_crc:
-        return b"".join((head, body, field, len(properties).to_bytes(2), properties))
-    record = b"".join((head, body, field, (len(properties) + CRC_BYTES).to_bytes(2), properties))
-    return record + crc_property(crc32(record) & 0x7FFFFFFF)
-
-
-def build_batch(
-    batch: NewBatch,
-    field: bytes,
-    properties: Sequence[bytes],
-    sizes: Sequence[int],
-    queue_offset: int,
-    commitlog_offset: int,
-    stored_ms: int,
-    with_crc: bool,
-) -> list[bytes]:
-    """build_record() for each of *batch*, one behind the other: pieces to be joined.
-
-    *properties* are what is to be stored of each, *sizes* those of the records. Raises struct.error
-    for a number that does not fit.
-    """
-    pieces: list[bytes] = []
-    magic = MAGIC_V1 if len(field) <= 128 else MAGIC_V2
-    middle, queue_id = _middle(batch.shared, stored_ms), batch.shared.queue_id
-    pack, join, crc_bytes = _head(len(middle)).pack, b"".join, CRC_BYTES if with_crc else 0
-    for (flag, body, _), text, size in zip(batch.items, properties, sizes, strict=True):
-        head = pack(
-            size,
-            magic,
-            crc32(body) & 0x7FFFFFFF,
-            queue_id,
-            flag,
-            queue_offset,
-            commitlog_offset,
-            middle,
-            len(body),
-        )
-        record = join((head, body, field, (len(text) + crc_bytes).to_bytes(2), text))
-        pieces.append(record)
-        if with_crc:
-            pieces.append(crc_property(crc32(record) & 0x7FFFFFFF))
-        queue_offset += 1
-        commitlog_offset += size
-    return pieces
-
-
-# three lengths: of no, one or two IPv6 hosts
-@functools.cache
-def _head(middle_bytes: int) -> struct.Struct:
-    """The fixed part of a record, with what _middle() returns as one piece."""
-    return struct.Struct(f">IIIiiqq{middle_bytes}si")
-
-
-def _middle(message: NewMessage, stored_ms: int) -> bytes:
-    """A record's fixed part from the sys flag to what comes before the body's length: what the
-    messages of a batch share.
-    """
-    born_host, store_host = message.born_host, message.store_host
+    if {len(born_host), len(store_host)} - {8, 20}:
+        raise struct.error("a host has 8 or 20 bytes")
     sys_flag = (
-        (message.sys_flag & ~_V6)
+        (sys_flag & ~_V6)
         | (_BORN_V6 if len(born_host) == 20 else 0)
         | (_STORE_V6 if len(store_host) == 20 else 0)
     )
-    born, tail = (
-        _BORN.pack(sys_flag, message.born_timestamp_ms),
-        TAIL.pack(message.reconsume_times, message.prepared_transaction_offset),
+    head = b"".join(
+        (
+            HEAD.pack(
+                size,
+                MAGIC_V1 if len(field) <= 128 else MAGIC_V2,
+                crc32(body) & 0x7FFFFFFF,
+                queue_id,
+                flag,
+                queue_offset,
+                commitlog_offset,
+                sys_flag,
+                born,
+            ),
+            born_host,
+            stored_ms.to_bytes(8),
+            store_host,
+            TAIL.pack(reconsume_times, prepared),
+            len(body).to_bytes(4),
+            body,
+            field,
+        )
     )
-    return b"".join((born, born_host, stored_ms.to_bytes(8), store_host, tail))
+    if not with_crc or len(properties) > MAX_CRC_PROPERTIES:
+        return b"".join((head, len(properties).to_bytes(2), properties))
+    record = b"".join((head, (len(properties) + CRC_BYTES).to_bytes(2), properties))
+    return record + crc_property(crc32(record) & 0x7FFFFFFF)
 
 
 def crc_property(crc: int) -> bytes:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from ogive.errors import InvalidOption, OgiveError
+from ogive.errors import InvalidOption, OgiveError, ProtocolError
 from ogive.model import DelayLevels
 from ogive.store.index_file import Sizes
-from ogive.wire.message import BatchItem, decode_batch
+from ogive.wire.message import decode_batch
 
 
 class FileSizes(NamedTuple):
@@ -125,75 +125,46 @@ class NewMessage(NamedTuple):
     prepared_transaction_offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class NewBatch:
-    """Messages of one queue that came together.
+class NewBatch(NamedTuple):
+    """Messages of one queue that came together: data[start:] is the body of a batch, as it came,
+    and holds so many, *number*.
 
     *shared* holds what they have in common; its flag, body and properties do not count.
     """
 
     shared: NewMessage
-    items: Sequence[BatchItem]
-
-    def __len__(self) -> int:
-        return len(self.items)
+    data: bytes
+    start: int
+    number: int
 
     def each(self) -> list[NewMessage]:
-        """Every message by itself."""
-        topic, queue_id, _, _, sys_flag, _, born_ms, born_host, store_host, times, prepared = (
-            self.shared
-        )
+        """Every message by itself. Raises ProtocolError where their number is another."""
+        items = decode_batch(self.data[self.start :], self.number)
+        if not 0 < len(items) == self.number:
+            raise ProtocolError(f"a batch holds {len(items)} messages instead of {self.number}")
         return [
-            NewMessage(
-                topic,
-                queue_id,
-                body,
-                properties,
-                sys_flag,
-                flag,
-                born_ms,
-                born_host,
-                store_host,
-                times,
-                prepared,
-            )
-            for flag, body, properties in self.items
+            self.shared._replace(flag=flag, body=body, properties=properties)
+            for flag, body, properties in items
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedBatch:
-    """A NewBatch as it came: data[start:] is the body of a batch that the compiled part has looked
-    at, and holds *count* messages.
-    """
-
-    shared: NewMessage
-    data: bytes
-    start: int
-    count: int
-
-    def __len__(self) -> int:
-        return self.count
-
-    def decoded(self) -> NewBatch:
-        return NewBatch(self.shared, decode_batch(self.data[self.start :], self.count))
-
-    def each(self) -> list[NewMessage]:
-        """Every message by itself."""
-        return self.decoded().each()
-
-
-Messages = Sequence[NewMessage] | NewBatch | EncodedBatch
+Messages = Sequence[NewMessage | NewBatch]
 """What is stored by one put(), all or none."""
+
+
+def count_of(messages: Messages) -> int:
+    """How many records *messages* become."""
+    return sum([one.number if isinstance(one, NewBatch) else 1 for one in messages])
 
 
 def bytes_of(messages: Messages) -> int:
     """Of their bodies and properties: what they hold while they wait."""
-    if isinstance(messages, EncodedBatch):
-        return len(messages.data)
-    if isinstance(messages, NewBatch):
-        return sum([len(body) + len(properties) for _, body, properties in messages.items])
-    return sum([len(message.body) + len(message.properties) for message in messages])
+    return sum(
+        [
+            len(one.data) if isinstance(one, NewBatch) else len(one.body) + len(one.properties)
+            for one in messages
+        ]
+    )
 
 
 class PutResult(NamedTuple):

@@ -26,7 +26,7 @@ from ogive.errors import StoreError, StoreFailed, StoreFull
 from ogive.store.commitlog import Chunk, LogWriter
 from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.fs import NO_SPACE, reason
-from ogive.store.key_index import Keyed
+from ogive.store.record import Keyed
 from ogive.store.types import PutDone, PutResult
 
 _MAX_SYNC_GAP_S: Final = 3600.0

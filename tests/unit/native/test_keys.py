@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ogive.native import Native
 from ogive.store.index_file import Sizes
-from ogive.store.key_index import Keyed, KeyIndex
+from ogive.store.key_index import KeyIndex
+from ogive.store.record import Keyed
 
 SIZES = Sizes(5, 64)
 BEGIN_MS = 1_700_000_000_123

@@ -3,7 +3,6 @@ ogive.store.appender.
 """
 
 import re
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -18,17 +17,12 @@ from ogive.broker.sends.send_answer import answer_template
 from ogive.broker.sends.send_batch import BARRED_STARTS, _check_items
 from ogive.errors import ProtocolError
 from ogive.native import Native
-from ogive.store import appender
-from ogive.store.appender import Appender
-from ogive.store.queue_types import QueueKinds
-from ogive.store.types import NewMessage, PutResult, StoreConfig
+from ogive.store.types import NewMessage, PutResult
 from ogive.wire import command as command_module
 from ogive.wire import message as message_module
 from ogive.wire.codes import LanguageCode, SerializeType
 from ogive.wire.command import RemotingCommand, decode_command, encode_command
 from ogive.wire.message import decode_batch, decode_properties, encode_batch
-from tests.chaos.recorder import MemoryFs
-from tests.unit.native.test_records import MESSAGE, messages
 from tests.unit.native.test_sends import OWN, USUAL, by_python, headers
 
 # --- sends ----------------------------------------------------------------------------------------
@@ -651,172 +645,3 @@ def test_a_run_of_batches_is_asked_for_with_the_right_types(compiled: Native) ->
     assert compiled.plain_batches(*changed(right, 0, [5])) is None
     with pytest.raises(ZeroDivisionError):
         compiled.plain_batches(*changed(right, 4, lambda topic: 1 // 0))
-
-
-# --- records --------------------------------------------------------------------------------------
-
-PLACES = [("T", 0), ("T", 3), ("тема", 0), ("t" * 128, 1)]
-plain = st.builds(
-    lambda place, message: message._replace(
-        topic=place[0], queue_id=place[1], sys_flag=message.sys_flag & ~0xC
-    ),
-    st.sampled_from(PLACES),
-    messages,
-)
-
-
-def after(
-    puts: list[NewMessage],
-    *,
-    as_run: bool,
-    with_crc: bool = True,
-    end: int = 4096,
-    most: int = 2**20,
-) -> Any:
-    """All that becomes of *puts* behind another message, as a run or one by one, and how many they
-    were.
-    """
-    config = StoreConfig(
-        root=Path("/store"), record_crc=with_crc, segment_bytes=32768, max_group_bytes=most
-    )
-    kinds = QueueKinds.found(MemoryFs(), config)
-    made = Appender(
-        config,
-        {},
-        segment_bytes=32768,
-        kinds=kinds,
-        end=end,
-        store_timestamp_ms=0,
-        clock_ms=lambda: 1_700_000_000_123,
-    )
-    made.append((NewMessage("T", 0, b"before"),), print)
-    count = len(puts)
-    if as_run:
-        places = list(dict.fromkeys(message[:2] for message in puts))
-        shared = {place: place for place in places}
-        run = [
-            message._replace(topic=(place := shared[message[:2]])[0], queue_id=place[1])
-            for message in puts
-        ]
-        count = made.append_run(run, places, print)
-    else:
-        for message in puts:
-            made.append((message,), print)
-    group = made.forming
-    assert group is not None
-    entries: dict[Any, bytes] = {}
-    for queue, of_some, number in group.entries:
-        assert len(of_some) == 20 * number > 0
-        entries[queue.key] = entries.get(queue.key, b"") + of_some
-    return count, {
-        "log": [(at, b"".join(pieces)) for at, pieces in group.extents],
-        "entries": entries,
-        "keyed": [(type(key), *map(type, key), *key) for key in group.keyed],
-        "results": [
-            (type(result), *map(type, result), *result)
-            for _, results in group.waiters
-            for result in results
-        ],
-        "next": {
-            queue.key: queue.next_offset for queue in made.queues.values() if queue.next_offset
-        },
-        "ends": (group.start, group.end, made.end, made.waiting_bytes, made.forming_bytes),
-    }
-
-
-@given(st.lists(plain, max_size=6), st.booleans(), st.sampled_from([0, 4096, 32000, 32400]))
-def test_a_run_is_stored_as_its_messages_by_python(
-    compiled: Native, puts: list[NewMessage], with_crc: bool, end: int
-) -> None:
-    count, found = after(puts, as_run=True, with_crc=with_crc, end=end)
-    with patch.object(appender, "native", None):
-        assert found == after(puts[:count], as_run=False, with_crc=with_crc, end=end)[1]
-    if end <= 4096 and all(message.properties.isascii() for message in puts):
-        assert count == len(puts)
-
-
-def test_tags_in_any_alphabet_are_usual_and_of_two_the_last_counts(compiled: Native) -> None:
-    tags = (
-        "ü",
-        "订单",
-        "😀x",
-        "\u07ff\u0800\uffff",
-        "a\x02TAGS\x01b",
-        "a\x02TAGS\x01",
-        "\x02XTAGS\x01b",
-    )
-    puts = [MESSAGE._replace(sys_flag=0, properties=f"TAGS\x01{tag}".encode()) for tag in tags]
-    assert after(puts, as_run=True) == after(puts, as_run=False)
-
-
-def test_a_run_ends_at_what_is_not_usual(compiled: Native) -> None:
-    usual = MESSAGE._replace(sys_flag=0)
-    for other in (
-        usual._replace(sys_flag=4),
-        # half a character
-        usual._replace(properties=b"TAGS\1\xed\xa0\x80"),
-        usual._replace(properties=b"v" * 32767),
-        usual._replace(born_host=b"1"),
-        usual._replace(flag=2**31),
-    ):
-        assert after([usual, usual, other, usual], as_run=True)[0] == 2
-        assert after([other, usual], as_run=True)[0] == 0
-    delayed = usual._replace(topic="SCHEDULE_TOPIC_XXXX")
-    assert after([usual, delayed], as_run=True)[0] == 0
-
-
-def test_a_run_ends_with_the_segment_and_with_the_group(compiled: Native) -> None:
-    large = [MESSAGE._replace(sys_flag=0, body=bytes(10_000))] * 4
-    assert after(large, as_run=True)[0] == 2
-    assert after(large, as_run=True, end=0)[0] == 3
-    assert after(large, as_run=True, end=30_000)[0] == 0
-    assert after(large, as_run=True, most=20_000)[0] == 1
-
-
-def test_a_run_needs_the_objects_of_its_places(compiled: Native) -> None:
-    place = ("Topic", 3, b"\5Topic", b"Topic", 7)
-    message = MESSAGE._replace(topic=place[0], sys_flag=0)
-
-    def build(
-        messages: Any = None,
-        places: Any = (place,),
-        at: Any = 0,
-        room: Any = 9999,
-        ms: Any = 5,
-        result: Any = PutResult,
-    ) -> Any:
-        if messages is None:
-            messages = [message]
-        return compiled.run_records(messages, places, at, room, ms, True, result)
-
-    assert build()[3][0].queue_offset == 7
-    taken = [
-        len(build(given)[3])
-        for given in ([message] * 2, [message, message._replace(queue_id=4)], [message, None])
-    ]
-    assert taken == [2, 1, 1]
-    other = "".join(["To", "pic"])
-    nothing: dict[str, Any]
-    for nothing in (
-        {"messages": []},
-        {"messages": [message._replace(topic=other)]},
-        {"messages": [message[:-1]]},
-        {"places": ()},
-        {"places": (place[:-1],)},
-        {"places": ((*place[:4], -1),)},
-        {"places": (place,) * 65},
-        {"places": (None,)},
-        {"places": ((*place[:2], "", *place[3:]),)},
-        {"places": ((*place[:2], bytes(70000), *place[3:]),)},
-        {"at": -1},
-        {"at": 2**70},
-        {"room": 9},
-        {"room": -1},
-        {"ms": -1},
-        {"ms": None},
-    ):
-        assert build(**nothing) is None
-    wrong: list[dict[str, Any]] = [{"messages": ()}, {"places": []}, {"result": dict}]
-    for changed in wrong:
-        with pytest.raises(TypeError, match="places: tuple"):
-            build(**changed)

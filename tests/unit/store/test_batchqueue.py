@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ogive.errors import InvalidOption, StoreError
-from ogive.store import GetResult, GetStatus, NewBatch, NewMessage
+from ogive.store import GetResult, GetStatus, NewMessage
 from ogive.store import checkpoint as checkpoints
 from ogive.store.consumequeue import FILLER_SIZE, QueueFiles
 from ogive.store.fs import OsFs
@@ -34,7 +34,7 @@ from ogive.wire.message import (
     unwrap,
 )
 from tests.chaos.recorder import MemoryFs
-from tests.stores import HOST, Clock, Driver, crash, message, small
+from tests.stores import HOST, Clock, Driver, batch, crash, message, small
 
 PROPERTIES = (
     b"UNIQ_KEY\x01OUTER\x02CLUSTER\x01DefaultCluster\x02INNER_NUM\x013\x02INNER_BASE\x010\x02"
@@ -259,7 +259,7 @@ def test_messages_that_came_together_without_a_key_of_the_batch_are_single_recor
     driver: Driver,
 ) -> None:
     results = driver.put_batch(
-        NewBatch(message(topic=TOPIC), [BatchItem(0, b"9", b""), BatchItem(0, b"10", b"")])
+        batch(message(topic=TOPIC), [BatchItem(0, b"9", b""), BatchItem(0, b"10", b"")])
     )
     assert [result.queue_offset for result in results] == [9, 10]
     assert contents(driver) == expected(11)
@@ -272,14 +272,6 @@ def test_messages_for_several_topics_in_one_write(driver: Driver) -> None:
         assert [result.queue_offset for result in results] == [n, n - 9]
     assert contents(driver) == expected(11)
     assert driver.bodies("Orders") == [b"mark"] * 2
-
-
-def test_single_messages_do_not_go_as_a_run(driver: Driver) -> None:
-    """The compiled part, which takes runs, makes the entries of ordinary queues."""
-    single = message(b"9", TOPIC)
-    assert driver.store.put_run([single] * 3, [single[:2]], print) == 0
-    driver.put(single)
-    assert contents(driver) == expected(10)
 
 
 def test_times_and_entries_are_those_of_records(tmp_path: Path) -> None:

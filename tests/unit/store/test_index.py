@@ -9,7 +9,8 @@ import pytest
 from ogive.native import native
 from ogive.store.file_reader import Cold, Disk
 from ogive.store.index_file import HEADER, ITEM, IndexFiles, Sizes, restored
-from ogive.store.key_index import Keyed, KeyIndex, as_index_hash, java_hashes, java_prefix
+from ogive.store.key_index import KeyIndex, as_index_hash, java_hashes, java_prefix
+from ogive.store.record import Keyed
 from ogive.store.types import NewMessage
 from tests.chaos.recorder import MemoryFs
 from tests.stores import Clock, Driver, message, small

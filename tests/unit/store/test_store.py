@@ -28,7 +28,7 @@ from ogive.store.writer import GroupWriter
 from ogive.wire.message import BatchItem, decode_stored, java_hash
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.chaos.recorder import MemoryFs, Name, Operation, RecorderFs, Sync, images
-from tests.stores import Clock, Driver, OneByOne, crash, message, read_queue, run_now, small
+from tests.stores import Clock, Driver, OneByOne, batch, crash, message, read_queue, run_now, small
 from tests.unit.broker.cold_disk import ColdDisk
 
 ROOT = Path("/store")
@@ -98,20 +98,20 @@ BATCHES: dict[str, tuple[dict[str, Any], list[BatchItem]]] = {
 def test_a_batch_leaves_the_bytes_that_its_messages_would(name: str, record_crc: bool) -> None:
     """Built together or one by one: log, queues and index of keys are the same."""
     fields, items = BATCHES[name]
-    batch = NewBatch(message("not looked at", queue_id=3, flag=9, **fields), items)
+    together = batch(message("not looked at", queue_id=3, flag=9, **fields), items)
     config = {
         "record_crc": record_crc,
         "segment_bytes": 65536 if name == "no room for a checksum" else 16384,
     }
-    together = stored_by(lambda driver: driver.put_batch(batch), **config)
-    assert together == stored_by(lambda driver: driver.put(*batch.each()), **config)
-    assert [result.queue_offset for result in together[0]] == [1 + n for n in range(len(items))]
+    stored = stored_by(lambda driver: driver.put_batch(together), **config)
+    assert stored == stored_by(lambda driver: driver.put(*together.each()), **config)
+    assert [result.queue_offset for result in stored[0]] == [1 + n for n in range(len(items))]
 
 
 def test_a_batch_for_a_delay_level_is_placed_like_its_messages() -> None:
     """Entries of that topic hold delivery times; a prepared record has no place in a queue."""
     for topic, sys_flag in (("SCHEDULE_TOPIC_XXXX", 0), ("T", 4)):
-        batch = NewBatch(
+        together = batch(
             message(topic=topic, queue_id=2, sys_flag=sys_flag),
             [item(b"DELAY\x013\x02"), item(b"DELAY\x014\x02")],
         )
@@ -119,28 +119,27 @@ def test_a_batch_for_a_delay_level_is_placed_like_its_messages() -> None:
             Driver(small(ROOT), MemoryFs(), threaded=False) as one,
             Driver(small(ROOT), MemoryFs(), threaded=False) as other,
         ):
-            assert one.put_batch(batch) == other.put(*batch.each())
+            assert one.put_batch(together) == other.put(*together.each())
             assert one.store.entries(topic, 2, 0, 9) == other.store.entries(topic, 2, 0, 9)
 
 
 @pytest.mark.parametrize(
-    "batch",
+    "refused",
     [
-        NewBatch(message(), []),
-        NewBatch(message(queue_id=2**40), [item(b"")]),
-        NewBatch(message(topic="a/b"), [item(b"")]),
-        NewBatch(message(), [item(b""), item(b"", flag=2**31)]),
-        NewBatch(message(), [item(b""), item(b"K\x01" + bytes(32767))]),
-        NewBatch(message(), [item(b"", bytes(4000)) for _ in range(5)]),
+        batch(message(), []),
+        batch(message(queue_id=2**40), [item(b"")]),
+        batch(message(topic="a/b"), [item(b"")]),
+        batch(message(), [item(b""), item(b"K\x01" + bytes(32767))]),
+        batch(message(), [item(b"", bytes(4000)) for _ in range(5)]),
     ],
-    ids=["empty", "queue id", "topic", "flag", "properties", "more than a segment"],
+    ids=["empty", "queue id", "topic", "properties", "more than a segment"],
 )
 def test_a_batch_with_something_that_fits_no_record_is_refused_as_a_whole(
-    driver: Driver, batch: NewBatch
+    driver: Driver, refused: NewBatch
 ) -> None:
     driver.put(message("before"))
     with pytest.raises(InvalidOption):
-        driver.put_batch(batch)
+        driver.put_batch(refused)
     assert driver.put(message("after"))[0].queue_offset == 1
     assert driver.bodies() == [b"before", b"after"]
 

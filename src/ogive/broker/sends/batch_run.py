@@ -19,7 +19,7 @@ from ogive.broker.sends.send_run import open_queues
 from ogive.broker.services import Context
 from ogive.errors import OgiveError
 from ogive.native import native
-from ogive.store.types import EncodedBatch, NewMessage
+from ogive.store.types import NewBatch, NewMessage
 from ogive.transport.connection import Connection
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
@@ -57,7 +57,7 @@ def take_batches(ctx: Context, connection: Connection, frames: list[bytes], at: 
         command = RemotingCommand(_SEND_BATCH_MESSAGE, opaque=opaque)
         try:
             ctx.put_now(
-                EncodedBatch(shared, frame, start, count),
+                (NewBatch(shared, frame, start, count),),
                 partial(stored_batch, ctx, connection, command, shared, key, started),
             )
         except OgiveError as exc:

@@ -18,7 +18,7 @@ from ogive.broker.state.topic_table import keeps_batches
 from ogive.errors import OgiveError, ResponseCode
 from ogive.model import RETRY_PREFIX, PropertyName
 from ogive.native import native
-from ogive.store.types import EncodedBatch, NewBatch, NewMessage, PutResult
+from ogive.store.types import NewBatch, NewMessage, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.codes import SysFlag
 from ogive.wire.command import RemotingCommand
@@ -73,7 +73,7 @@ def put_batch(
         )
     started = ctx.loop.time()
     if whole:
-        _put_whole(ctx, connection, command, draft, own, len(batch))
+        _put_whole(ctx, connection, command, draft, own, batch.number)
     elif ctx.duplicates is not None:
         ctx.put_once(
             batch.each(),
@@ -83,21 +83,23 @@ def put_batch(
         )
     else:
         ctx.put(
-            batch, partial(stored_batch, ctx, connection, command, draft, key, started), draft.topic
+            (batch,),
+            partial(stored_batch, ctx, connection, command, draft, key, started),
+            draft.topic,
         )
     ctx.sends_waiting += 1
 
 
-def _checked(draft: NewMessage, body: bytes, most: int) -> NewBatch | EncodedBatch:
+def _checked(draft: NewMessage, body: bytes, most: int) -> NewBatch:
     """Raises ProtocolError and Rejected."""
     count = None if native is None else native.plain_batch(body, BARRED_STARTS, most)
     if count is not None:
-        return EncodedBatch(draft, body, 0, count)
+        return NewBatch(draft, body, 0, count)
     items = decode_batch(body, most)
     if not items:
         raise Rejected(ResponseCode.MESSAGE_ILLEGAL, "the batch is empty")
     _check_items(items)
-    return NewBatch(draft, items)
+    return NewBatch(draft, body, 0, len(items))
 
 
 def _put_whole(

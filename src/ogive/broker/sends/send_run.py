@@ -47,20 +47,17 @@ def take_sends(ctx: Context, connection: Connection, frames: list[bytes], at: in
     )
     if run is None:
         return 0
-    messages, keys, opaques, places = run
-    done = partial(_stored, ctx, connection, messages, keys, opaques, ctx.loop.time())
+    messages, keys, opaques, _ = run
     try:
-        count = ctx.put_run(messages, places, done)
-    except OgiveError as exc:
-        # of the store: it takes nothing now
-        connection.take_requests(len(opaques))
-        _refuse(ctx, connection, opaques, exc)
-        return len(opaques)
-    for of_each in (messages, keys, opaques):
-        del of_each[count:]
-    connection.take_requests(count)
-    ctx.sends_waiting += count
-    return count
+        ctx.put_now(
+            messages, partial(_stored, ctx, connection, messages, keys, opaques, ctx.loop.time())
+        )
+    except OgiveError:
+        # perhaps because of one of them: each by itself is answered
+        return 0
+    connection.take_requests(len(messages))
+    ctx.sends_waiting += len(messages)
+    return len(messages)
 
 
 def open_queues(ctx: Context, topic: str) -> int:

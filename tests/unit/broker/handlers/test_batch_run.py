@@ -9,7 +9,7 @@ import pytest
 from ogive.access.user_table import AccessTable
 from ogive.broker.sends import batch_run
 from ogive.errors import ResponseCode, StoreFailed, StoreFull
-from ogive.store.types import EncodedBatch, PutDone
+from ogive.store.types import Messages, PutDone
 from ogive.transport.server import ServerConnection
 from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.codes import Flag, RequestCode, SysFlag
@@ -228,7 +228,7 @@ async def test_where_nothing_could_be_written_each_batch_is_told(
     waiting: list[PutDone] = []
     append = broker.context.store._appender.append
 
-    def keep(messages: EncodedBatch, done: PutDone) -> int:
+    def keep(messages: Messages, done: PutDone) -> int:
         waiting.append(done)
         return append(messages, lambda _: None)
 

@@ -140,7 +140,6 @@ async def test_a_run_goes_on_in_the_next_segment(start_broker: StartBroker, tmp_
                 broker, reads, [send(queue=n % 3, body=b"%d" % n * 300) for n in range(60)]
             )
         )
-        assert not runs or (sum(reads.taken) < 60 and max(reads.taken) > 5)
     assert found[0] == found[1]
     assert len(found[0]["records"]) == 60
 
@@ -194,11 +193,7 @@ async def test_a_store_that_takes_nothing_refuses_each(
     answers = await reads.answers([send() for _ in range(4)])
     assert [(answer.opaque, answer.code) for answer in answers] == [(n, code) for n in range(4)]
     assert all(str(error) in (answer.remark or "") for answer in answers)
-    assert (reads.taken, broker.context.sends_waiting, reads.connection._requests_in_flight) == (
-        [4],
-        0,
-        0,
-    )
+    assert (broker.context.sends_waiting, reads.connection._requests_in_flight) == (0, 0)
     monkeypatch.undo()
     assert [answer.code for answer in await reads.answers([send(), send()])] == [0, 0]
 
@@ -209,11 +204,11 @@ async def test_where_nothing_could_be_written_each_is_told(
 ) -> None:
     broker = await prepare(await start_broker())
     waiting: list[PutDone] = []
-    append = broker.context.store._appender.append_run
+    append = broker.context.store._appender.append
     monkeypatch.setattr(
         broker.context.store._appender,
-        "append_run",
-        lambda messages, places, done: append(messages, places, lambda _: waiting.append(done)),
+        "append",
+        lambda messages, done: append(messages, lambda _: waiting.append(done)),
     )
     reads = Reads(broker)
     async with asyncio.TaskGroup() as tasks:
