@@ -19,7 +19,7 @@ TURNS = range(6)
 """of the loop, between a client's connect and the stop: from not accepted to connected"""
 
 
-async def answer(connection: Connection, command: RemotingCommand) -> None:
+def answer(connection: Connection, command: RemotingCommand) -> None:
     """Never called: nobody asks."""
 
 
