@@ -528,6 +528,7 @@ async def _look_after(ctx: Context) -> None:
 def _connection_closed(ctx: Context, connection: Connection) -> None:
     ctx.holds.drop(connection)
     ctx.clients.drop(connection)
+    ctx.filter_quota.drop(connection)
     ctx.born_hosts.pop(connection, None)
 
 

@@ -13,7 +13,7 @@ from ogive.broker.large_replies import Listings
 from ogive.broker.maintenance import Retention
 from ogive.broker.off_loop_reads import ColdReads
 from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
-from ogive.broker.quota import FilterRoom, ReplyRoom, RequestRoom, size_of
+from ogive.broker.quota import FilterQuota, ReplyQuota, RequestQuota, size_of
 from ogive.broker.registration import Registration
 from ogive.broker.replies import refusal
 from ogive.broker.sends.duplicates import Answer, Duplicates
@@ -92,14 +92,13 @@ class Context:
     """For requests that take more than one step: each begins in a slice, as requests of one step
     are carried out in slices.
     """
-    room: RequestRoom = field(default_factory=RequestRoom)
-    """What requests that wait may hold."""
-    filter_room: FilterRoom = field(default_factory=FilterRoom)
+    request_quota: RequestQuota = field(default_factory=RequestQuota)
+    filter_quota: FilterQuota = field(default_factory=FilterQuota)
     deletions: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while topics are deleted: one request at a time."""
     sends_waiting: int = 0
-    replies: ReplyRoom = field(default_factory=ReplyRoom)
-    """Apart from the sends: those who take no reply must not keep others from sending."""
+    reply_quota: ReplyQuota = field(default_factory=ReplyQuota)
+    """Separate from the sends: a client that takes no reply must not keep others from sending."""
     delivered: Callable[[int], int] = lambda level: 0
     """The offset up to which a delay level's queue is delivered."""
     save_offsets: Callable[[], Awaitable[None]] = _not_started
@@ -258,10 +257,10 @@ class Context:
         False, and nothing is begun, where those that wait hold too much.
         """
         size = size_of(command)
-        if not self.room.take(connection, size):
+        if not self.request_quota.acquire(connection, size):
             return False
         task = self.spawn(work(), f"request {command.code} of {connection.remote_address}{how}")
-        task.add_done_callback(lambda _: self.room.give_back(connection, size))
+        task.add_done_callback(lambda _: self.request_quota.release(connection, size))
         return True
 
     async def finish_tasks(self) -> None:

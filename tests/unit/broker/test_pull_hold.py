@@ -30,14 +30,11 @@ class Held:
         self._holds, self.connection, self._fatal = holds, connection, fatal
         self.answers = 0
 
-    def try_answer(self) -> bool:
-        self.answer()
-        return True
-
-    def answer(self) -> None:
+    def try_answer(self, *, final: bool = False) -> bool:
         self.answers += 1
         if self._fatal:
             self._holds.drop(self.connection)
+        return True
 
 
 @pytest.mark.parametrize("wake", ["an arrival", "the queue is gone", "the broker closes"])
@@ -72,14 +69,12 @@ class Costly:
         self._until, self._tried = until, tried
         self.answered = False
 
-    def try_answer(self) -> bool:
+    def try_answer(self, *, final: bool = False) -> bool:
+        assert not final, "its time is not over"
         self._tried.append(self)
         self.answered = self.offset == self._until
         self.offset += not self.answered
         return self.answered
-
-    def answer(self) -> None:
-        raise AssertionError("its time is not over")
 
 
 async def test_costly_pulls_are_tried_in_slices_and_each_as_often_as_it_needs(
@@ -144,13 +139,13 @@ class Passing:
         self.tries = self.answers = 0
         self.end = 1
 
-    def try_answer(self) -> bool:
+    def try_answer(self, *, final: bool = False) -> bool:
+        if final:
+            self.answers += 1
+            return True
         self.tries += 1
         self.offset = self.end
         return False
-
-    def answer(self) -> None:
-        self.answers += 1
 
 
 def tries(pulls: list[Passing]) -> int:

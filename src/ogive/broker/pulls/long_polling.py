@@ -31,17 +31,14 @@ class HeldPull(Protocol):
     def offset(self) -> int: ...
     @property
     def is_costly(self) -> bool:
-        """Whether what arrived must be read and compared with an expression to know if it is waited
-        for.
-        """
+        """True if each arrival must be read and compared with an expression."""
 
-    def try_answer(self) -> bool:
-        """Answer if there is something to deliver now; else say False and keep waiting, at another
-        offset below the queue's end if there is more to look at.
-        """
+    def try_answer(self, *, final: bool = False) -> bool:
+        """Answer if there is something to deliver, or with whatever there is if *final*.
 
-    def answer(self) -> None:
-        """Answer with whatever there is."""
+        Return False to keep waiting, at another offset below the queue's end if there is more to
+        look at.
+        """
 
 
 # held pulls are tried and answered for so long before others have their turn
@@ -77,9 +74,7 @@ class PullHolds:
     """
 
     def __init__(self, max_held: int, max_per_connection: int) -> None:
-        """At most *max_held*, and FEW for each connection: one that takes all the room leaves the
-        others theirs.
-        """
+        """Hold at most *max_held* pulls, and FEW of each connection however many others have."""
         self._loop = asyncio.get_running_loop()
         self._max, self._max_per_connection = max_held, max_per_connection
         self._by_queue: dict[QueueKey, dict[HeldPull, None]] = {}
@@ -164,7 +159,7 @@ class PullHolds:
         for pulls in list(self._by_connection.values()):
             for pull in list(pulls):
                 if self._forget(pull):
-                    pull.answer()
+                    pull.try_answer(final=True)
 
     def _expired(self, pull: HeldPull) -> None:
         self._over.append(pull)
@@ -194,20 +189,23 @@ class PullHolds:
                 self._slice_soon()
 
     def _answer_some(self) -> int:
-        """Of those whose time is over. How many, with a costly one as many as AT_ONCE."""
+        """Answer up to AT_ONCE expired pulls.
+
+        Return their total cost; a costly pull costs AT_ONCE.
+        """
         count = min(AT_ONCE, len(self._over))
         for _ in range(count):
             pull = self._over.popleft()
             if self._forget(pull):
-                pull.answer()
+                pull.try_answer(final=True)
                 if pull.is_costly:
                     return AT_ONCE
         return count
 
     def _try_some(self) -> int:
-        """Of the queue whose turn it is: usual ones, or one that is slow.
+        """Try usual pulls of the next queue, or one slow pull.
 
-        How many, with a slow one as many as AT_ONCE.
+        Return their total cost; a slow pull costs AT_ONCE.
         """
         if not self._rounds:
             return 0
@@ -236,9 +234,7 @@ class PullHolds:
         return pull.offset < end and pull in self._by_queue.get(pull.key, ())
 
     def _try(self, pull: HeldPull, end: int) -> bool:
-        """Whether to try it once more: it waits at another offset than before, and still below the
-        end.
-        """
+        """Return True if the pull has to be tried again: it moved, and is still below the end."""
         before = pull.offset
         if pull.try_answer():
             self._forget(pull)
@@ -246,7 +242,7 @@ class PullHolds:
         return before != pull.offset < end
 
     def _forget(self, pull: HeldPull) -> bool:
-        """False: it is not held any more.
+        """Return False if the pull is not held any more.
 
         An answer too many for a client that does not read ends its connection at once.
         """
@@ -266,7 +262,7 @@ class PullHolds:
         return True
 
 
-# whether the answers before it have reached the socket's buffer
+# until the next look at a connection whose answers have not reached the socket's buffer
 LOOK_AGAIN_S: Final = 0.01
 
 
@@ -321,7 +317,7 @@ class SlowReaders:
                 while self._unread.is_full:
                     await self._unread.room()
                     await connection.drain()
-                queue.popleft().answer()
+                queue.popleft().try_answer(final=True)
                 # lets the answer reach the socket's buffer before the next look at it
                 await asyncio.sleep(0)
         except ConnectError:

@@ -39,7 +39,6 @@ Differs from Java
 - SQL92 is on by default (property_filter); in Java it is off (enablePropertyFilter).
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -52,8 +51,7 @@ from ogive.broker.filters import (
     read_matching,
     wanted_by,
 )
-from ogive.broker.off_loop_reads import MAX_TRIES
-from ogive.broker.quota import FilterShare
+from ogive.broker.quota import SMALL_FILTER
 from ogive.broker.replies import ONEWAY, Rejected, framed, refuse
 from ogive.broker.services import Context
 from ogive.broker.state.client_table import ConsumerGroup, Subscription
@@ -95,20 +93,24 @@ _REMARKS: Final = {status: status.name.encode() for status in GetStatus}
 
 
 class Pull:
-    """One pull that has passed the checks. Can be tried again, see pull_hold."""
+    """One pull that has passed the checks.
+
+    It may wait for a message, for its connection to drain, or for the disk. The connection's share
+    of the filter quota is released with the answer, or when the connection closes.
+    """
 
     __slots__ = (
         "_asked",
         "_ctx",
+        "_filter_bytes",
         "_group",
+        "_is_held",
         "_max_bytes",
         "_max_messages",
         "_opaque",
-        "_room",
         "_rules_version",
         "_subscription",
         "_suspend_s",
-        "_tries",
         "_user",
         "_wanted",
         "connection",
@@ -124,17 +126,20 @@ class Pull:
         header: PullMessageRequest,
         wanted: Wanted | Subscription,
     ) -> None:
-        """*wanted*: the request's own filter, or the group's subscription, which may change while
-        the pull waits. Raises Rejected where the filters of pulls take too much memory.
+        """Reserve memory for the request's own filter.
+
+        *wanted* is that filter, or the group's subscription, which may change while the pull waits.
+        Raises Rejected if the filter quota is used up.
         """
         self._ctx, self.connection, self._opaque = ctx, connection, command.opaque
-        self._subscription = wanted if isinstance(wanted, Subscription) else None
-        self._wanted, self._room = (
-            (wanted.wanted, None)
-            if isinstance(wanted, Subscription)
-            else (wanted, _room(ctx, connection, header))
-        )
-        # whose pull it is, and the version of the access rules that let it through
+        self._filter_bytes = 0
+        if isinstance(wanted, Subscription):
+            self._subscription: Subscription | None = wanted
+            self._wanted = wanted.wanted
+        else:
+            self._subscription, self._wanted = None, wanted
+            self._filter_bytes = _reserve_filter(ctx, connection, header)
+        # the user, and the version of the access rules that let the request through
         self._user, self._rules_version = "", 0
         if ctx.guard is not None:
             self._user, self._rules_version = (
@@ -144,9 +149,13 @@ class Pull:
         self._group = header.consumer_group
         self.key = (header.topic, header.queue_id)
         self.offset = self._asked = header.queue_offset
-        self._tries = 0
+        self._is_held = False
         suspended = header.sys_flag & PullSysFlag.SUSPEND and header.suspend_timeout_ms > 0
-        self._suspend_s = min(header.suspend_timeout_ms / 1000, MAX_SUSPEND_S) if suspended else 0.0
+        self._suspend_s = (
+            min(header.suspend_timeout_ms / 1000, MAX_SUSPEND_S)
+            if suspended and not ctx.holds.closed
+            else 0.0
+        )
         config = ctx.config
         if header.max_msg_nums <= config.max_pull_messages:
             self._max_messages, self._max_bytes = max(1, header.max_msg_nums), config.max_pull_bytes
@@ -160,12 +169,86 @@ class Pull:
     def is_costly(self) -> bool:
         return isinstance(self._wanted, Expression)
 
-    def read(self) -> GetResult:
-        """Raises StoreError, AccessRefused; Cold where the disk must be waited for."""
+    def serve(self, *, is_reset: bool) -> None:
+        """Answer the request, or hold it until there is a message for it.
+
+        *is_reset*: the group was reset, and this member does not know yet.
+        """
+        if is_reset and not self._must_drain() and self._answer_reset(waited=False):
+            return
+        if self.try_answer():
+            return
+        self._is_held = True
+        if not self._ctx.holds.hold(self, self._suspend_s):
+            self._refuse(
+                Rejected(
+                    ResponseCode.SYSTEM_BUSY,
+                    "[REJECTREQUEST]system busy: too many pulls wait for messages already",
+                )
+            )
+
+    def try_answer(self, *, final: bool = False) -> bool:
+        """Answer if there is something to deliver, or with whatever there is if *final*.
+
+        Return False if the pull should be held. A held pull passes over messages that its filter
+        rejects. There may be more of them below the queue's end.
+        """
+        ctx = self._ctx
+        if not final and self._must_drain():
+            ctx.slow_readers.put(self)
+            return True
+        try:
+            if final and self._answer_waited():
+                return True
+            result = self._read(wait=False)
+        except (Refused, StoreError) as exc:
+            self._refuse(exc)
+            return True
+        except Cold:
+            ctx.spawn(self._answer_from_disk(), f"pull of {self.connection.remote_address}")
+            return True
+        if not final:
+            if self._is_held and result.status is GetStatus.NO_MATCHED_MESSAGE:
+                self.offset = result.next_offset
+                return False
+            if self._suspend_s and self._is_unanswered(result):
+                return False
+        self._reply(result)
+        return True
+
+    async def _answer_from_disk(self) -> None:
+        """Answer with whatever there is, and read what is not in memory on another thread."""
+        try:
+            result = await self._ctx.cold_reads.read(self._ctx.store, self._read_waited)
+        except (Refused, StoreError) as exc:
+            self._refuse(exc)
+            return
+        if result is not None:
+            self._reply(result)
+
+    def _read_waited(self) -> GetResult | None:
+        """Read for a pull that has waited. Return None if it is answered or its client is gone."""
+        if self.connection.closed or self._answer_waited():
+            return None
+        return self._read(wait=True)
+
+    def _answer_waited(self) -> bool:
+        """Answer a pull that has waited if its group was reset. Raises AccessRefused."""
+        self._check_access()
+        return self._answer_reset(waited=True)
+
+    def _must_drain(self) -> bool:
+        return self._ctx.slow_readers.must_wait(self.connection)
+
+    def _read(self, *, wait: bool) -> GetResult:
+        """Read from the store.
+
+        Raises StoreError and AccessRefused, and Cold if the disk is needed and *wait* is False.
+        """
         self._check_access()
         self._check_filter()
         started = self._ctx.loop.time()
-        wanted, get, wait = self._wanted, self._ctx.store.get, self._tries >= MAX_TRIES
+        wanted, get = self._wanted, self._ctx.store.get
         if isinstance(wanted, Expression):
             result = read_matching(
                 partial(get, *self.key, wait=wait),
@@ -182,7 +265,7 @@ class Pull:
         return result
 
     def _check_access(self) -> None:
-        """The request was let through when it came; rules may have changed meanwhile.
+        """Check the permissions again if the rules have changed since the request came.
 
         Raises AccessRefused.
         """
@@ -196,8 +279,9 @@ class Pull:
                 )
 
     def _check_filter(self) -> None:
-        """The group may have subscribed anew: what the filter before passed over is looked at
-        again.
+        """Take over a new subscription of the group.
+
+        The pull then looks again at the messages that the filter before it passed over.
         """
         if self._subscription is None:
             return
@@ -210,39 +294,7 @@ class Pull:
         if now is not self._subscription and not now.fault:
             self._subscription, self._wanted, self.offset = now, now.wanted, self._asked
 
-    def serve(self) -> None:
-        """Answer, or hold if there is nothing yet. Raises Rejected, AccessRefused, StoreError."""
-        try:
-            result = self.read()
-        except Cold as cold:
-            self._fetch(cold, self._serve_again)
-            return
-        if self._suspend_s and self.is_unanswered(result) and not self._ctx.holds.closed:
-            if not self._ctx.holds.hold(self, self._suspend_s):
-                raise Rejected(
-                    ResponseCode.SYSTEM_BUSY,
-                    "[REJECTREQUEST]system busy: too many pulls wait for messages already",
-                )
-            return
-        self.reply(result)
-
-    def _serve_again(self) -> None:
-        if self.connection.closed:
-            return
-        try:
-            if not self.answer_reset(waited=True):
-                self.serve()
-        except (Refused, StoreError) as exc:
-            self._refuse(exc)
-
-    def _fetch(self, cold: Cold, then: Callable[[], None]) -> None:
-        """Continue once it has been read. Raises StoreError."""
-        self._tries += 1
-        self._ctx.cold_reads.fetch(
-            cold.place, lambda error: then() if error is None else self._refuse(error)
-        )
-
-    def reply(self, result: GetResult) -> None:
+    def _reply(self, result: GetResult) -> None:
         status = result.status
         self._ctx.traffic.pulled(
             self._group, *self.key, result.count + result.more, result.size, result.next_offset
@@ -263,13 +315,14 @@ class Pull:
             self._opaque,
             _REMARKS[status],
         )
+        self._release_filter()
         self.connection.reply(b"".join((framed(head, result.size), *result.parts)))
 
     def _progress_below(self, result: GetResult) -> int:
-        """Where a member goes on that stands beyond the end of its queue: after a power cut new
-        messages have the offsets of lost ones.
+        """Return the offset from which a member goes on that is beyond the end of its queue.
 
-        Its group's progress, which for a group without any is the beginning, as it is for a member
+        After a power cut new messages have the offsets of lost ones. The member goes on from its
+        group's progress, which for a group without any is the beginning, as it is for a member
         that asks (QUERY_CONSUMER_OFFSET).
         """
         known, online = (
@@ -289,7 +342,7 @@ class Pull:
             else result.next_offset
         )
 
-    def answer_reset(self, *, waited: bool) -> bool:
+    def _answer_reset(self, *, waited: bool) -> bool:
         """Tell the client the offset that its group was reset to, unless it knows.
 
         *waited*: it may not have the queue any more.
@@ -309,65 +362,44 @@ class Pull:
             self._opaque,
             b"OFFSET_RESET",
         )
+        self._release_filter()
         self.connection.reply(framed(head))
         return True
 
-    def is_unanswered(self, result: GetResult) -> bool:
-        """Whether there is nothing yet, and a later message may be what is waited for."""
+    def _is_unanswered(self, result: GetResult) -> bool:
+        """Return True if there is nothing yet, and a later message may be wanted."""
         status = result.status
         return status is GetStatus.OFFSET_OVERFLOW_ONE or (
             status is GetStatus.NO_MESSAGE_IN_QUEUE and self.offset == 0
         )
 
-    def try_answer(self) -> bool:
-        """Try a held pull again after an arrival.
-
-        Messages that the filter rejects are passed over for good; there may be more.
-        """
-        if self._ctx.slow_readers.must_wait(self.connection):
-            self._ctx.slow_readers.put(self)
-            return True
-        try:
-            result = self.read()
-            self._tries = 0
-        except (AccessRefused, StoreError) as exc:
-            self._refuse(exc)
-            return True
-        except Cold:
-            self.answer()
-            return True
-        if result.status is GetStatus.NO_MATCHED_MESSAGE:
-            self.offset = result.next_offset
-            return False
-        if self.is_unanswered(result):
-            return False
-        self.reply(result)
-        return True
-
-    def answer(self) -> None:
-        """Whatever there is now."""
-        try:
-            self._check_access()
-            if not self.answer_reset(waited=True):
-                self.reply(self.read())
-        except (AccessRefused, StoreError) as exc:
-            self._refuse(exc)
-        except Cold as cold:
-            try:
-                self._fetch(cold, self.answer)
-            except StoreError as exc:
-                self._refuse(exc)
-
     def _refuse(self, error: Refused | StoreError) -> None:
+        self._release_filter()
         refuse(
             self.connection, RemotingCommand(RequestCode.PULL_MESSAGE, opaque=self._opaque), error
         )
 
+    def _release_filter(self) -> None:
+        if self._filter_bytes:
+            self._ctx.filter_quota.release(self.connection, self._filter_bytes)
+            self._filter_bytes = 0
 
-def _room(ctx: Context, connection: Connection, header: PullMessageRequest) -> FilterShare | None:
-    return ctx.filter_room.take(
-        connection, memory_of_filter(header.expression_type, header.subscription or "*")
-    )
+
+def _reserve_filter(ctx: Context, connection: Connection, header: PullMessageRequest) -> int:
+    """Reserve memory for the request's own filter, and return its size, 0 for a small one.
+
+    Raises Rejected.
+    """
+    size = memory_of_filter(header.expression_type, header.subscription or "*")
+    if size <= SMALL_FILTER:
+        return 0
+    if not ctx.filter_quota.acquire(connection, size):
+        raise Rejected(
+            ResponseCode.SYSTEM_BUSY,
+            "[REJECTREQUEST]system busy: the filters of pulls that wait take "
+            f"{ctx.filter_quota.excess(connection, size)}",
+        )
+    return size
 
 
 def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
@@ -380,18 +412,12 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
     commits = header.sys_flag & PullSysFlag.COMMIT_OFFSET and not untold
     if commits and 0 <= header.commit_offset <= ctx.store.max_offset(header.topic, header.queue_id):
         offsets.commit(*place, header.commit_offset)
-    if command.flag & ONEWAY:
-        return
-    pull = Pull(ctx, connection, command, header, wanted)
-    if ctx.slow_readers.must_wait(connection):
-        ctx.slow_readers.put(pull)
-        return
-    if not untold or not pull.answer_reset(waited=False):
-        pull.serve()
+    if not command.flag & ONEWAY:
+        Pull(ctx, connection, command, header, wanted).serve(is_reset=untold)
 
 
 def _check(ctx: Context, header: PullMessageRequest) -> Wanted | Subscription:
-    """The filter. Raises Rejected."""
+    """Check the request, and return its filter. Raises Rejected."""
     group = ctx.groups.find_or_create(header.consumer_group)
     if group is None:
         why = f"subscription group [{header.consumer_group}] does not exist, and {NONE_IS_MADE}"

@@ -151,7 +151,7 @@ async def _push(
         store_host=decode_host(message.store_host),
         store_timestamp=now_ms,
     )
-    if not ctx.replies.take(connection, ctx.config.max_sends_waiting):
+    if not ctx.reply_quota.acquire_one(connection, ctx.config.max_sends_waiting):
         raise Rejected(
             ResponseCode.SYSTEM_BUSY,
             f"[REJECTREQUEST]system busy: too many replies wait for <{client_id[:256]}>, or in all",
@@ -169,7 +169,7 @@ async def _push(
             "a reply to %s was not taken: code %d, %s", client_id, answer.code, answer.remark
         )
     finally:
-        ctx.replies.give_back(connection)
+        ctx.reply_quota.release(connection, 1)
     return f"push reply message to {client_id}fail."
 
 

@@ -97,7 +97,7 @@ async def test_a_heartbeat_does_not_wait_for_ever(
 ) -> None:
     server = await start_broker(name_servers=(name_server.address,))
     if full:
-        monkeypatch.setattr(server.context.room, "take", lambda connection, size: False)
+        monkeypatch.setattr(server.context.request_quota, "acquire", lambda connection, size: False)
     else:
         monkeypatch.setattr(clients, "REGISTRATION_WAIT_S", 0.05)
     async with await RawClient.open(server.address) as client:
@@ -107,7 +107,7 @@ async def test_a_heartbeat_does_not_wait_for_ever(
         assert not name_server.holds("%RETRY%G")
         await server.context.finish_tasks()
         name_server.answer_all()
-    assert server.context.room._bytes == 0
+    assert server.context.request_quota.used == 0
 
 
 async def test_a_group_without_members_is_an_error_in_javas_words(client: RawClient) -> None:

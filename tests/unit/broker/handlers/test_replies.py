@@ -275,7 +275,7 @@ async def test_replies_that_nobody_takes_keep_neither_sends_nor_other_replies_wa
         assert (await answered).code == ResponseCode.SUCCESS
         silent.connection.close()
         assert [(await reply).code for reply in waiting] == [ResponseCode.SYSTEM_ERROR] * 2
-        assert not server.context.replies._waiting
+        assert server.context.reply_quota.used == 0
 
 
 async def test_replies_that_wait_are_bounded(start_broker: StartBroker) -> None:

@@ -6,10 +6,9 @@ from typing import Any, cast
 
 import pytest
 
-from ogive.broker import Broker, quota
+from ogive.broker import Broker
 from ogive.broker.filters import MAX_TAGS
-from ogive.broker.quota import SMALL_FILTER, FilterRoom, RequestRoom, size_of
-from ogive.broker.replies import Rejected
+from ogive.broker.quota import Quota, ReplyQuota, size_of
 from ogive.errors import ResponseCode
 from ogive.transport.connection import Connection
 from ogive.wire.codes import RequestCode
@@ -21,35 +20,50 @@ def connections(count: int) -> list[Connection]:
     return [cast("Connection", cast("Any", object())) for _ in range(count)]
 
 
-def test_a_connection_has_its_share_and_what_it_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota, "MAX_BYTES_PER_CONNECTION", 10)
-    waiting = RequestRoom()
+def test_a_connection_has_its_share_and_gives_it_back() -> None:
+    quota = Quota(total=25, per_connection=10, free=3)
     [one] = connections(1)
-    assert [waiting.take(one, size) for size in (6, 5, 4, 0, 1)] == [True, False, True, True, False]
+    sizes = (6, 5, 4, 0, 1)
+    assert [quota.acquire(one, size) for size in sizes] == [True, False, True, True, False]
+    assert quota.excess(one, 1) == "11 bytes: 10 are allowed for one connection"
     for size in (0, 6, 4, 0):
-        waiting.give_back(one, size)
-    assert not waiting._held
-    assert waiting.take(one, 10)
+        quota.release(one, size)
+    assert quota.used == 0
+    assert quota.acquire(one, 10)
 
 
-def test_who_holds_little_is_refused_on_no_others_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quota, "MAX_BYTES", 25)
-    monkeypatch.setattr(quota, "FREE_BYTES", 3)
-    waiting = RequestRoom()
+def test_a_connection_that_holds_little_is_not_refused_on_account_of_others() -> None:
+    quota = Quota(total=25, per_connection=25, free=3)
     greedy, another, modest = connections(3)
     assert [
-        waiting.take(greedy, 20),
-        waiting.take(another, 10),
-        waiting.take(modest, 3),
-        waiting.take(modest, 3),
-    ] == [
-        True,
-        False,
-        True,
-        False,
-    ]
-    waiting.give_back(greedy, 20)
-    assert waiting.take(another, 10)
+        quota.acquire(greedy, 20),
+        quota.acquire(another, 10),
+        quota.acquire(modest, 3),
+        quota.acquire(modest, 3),
+    ] == [True, False, True, False]
+    assert quota.excess(another, 10) == "10 bytes: 25 are allowed for all together"
+    quota.release(greedy, 20)
+    assert quota.acquire(another, 10)
+
+
+def test_a_closed_connection_holds_nothing_and_gives_nothing_back_twice() -> None:
+    quota = Quota(total=25, per_connection=25, free=3)
+    gone, other = connections(2)
+    assert quota.acquire(gone, 20)
+    assert quota.acquire(other, 2)
+    quota.drop(gone)
+    quota.release(gone, 20)
+    assert quota.used == 2
+
+
+def test_one_client_has_at_most_an_eighth_of_the_replies_that_wait() -> None:
+    quota = ReplyQuota()
+    clients = connections(9)
+    assert [quota.acquire_one(clients[0], 16) for _ in range(3)] == [True, True, False]
+    assert all(quota.acquire_one(client, 16) for client in clients[1:8] for _ in range(2))
+    assert not quota.acquire_one(clients[8], 16)
+    quota.release(clients[0], 1)
+    assert quota.acquire_one(clients[8], 16)
 
 
 def test_names_and_values_count() -> None:
@@ -60,7 +74,7 @@ async def test_listings_that_wait_hold_no_more_than_they_may(
     server: Broker, client: RawClient, another: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixty of them with 16 MB each took a gigabyte."""
-    monkeypatch.setattr(quota, "MAX_BYTES_PER_CONNECTION", 100_000)
+    monkeypatch.setattr(server.context.request_quota, "per_connection", 100_000)
     async with server.context.listings.turn:
         waiting = [client.start(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000)) for _ in range(2)]
         refused = await client.call(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000))
@@ -74,9 +88,9 @@ async def test_listings_that_wait_hold_no_more_than_they_may(
 
 
 async def test_a_request_that_waits_for_another_is_not_begun_where_too_much_waits(
-    client: RawClient, monkeypatch: pytest.MonkeyPatch
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quota, "MAX_BYTES_PER_CONNECTION", 1)
+    monkeypatch.setattr(server.context.request_quota, "per_connection", 1)
     answer = await client.call(RequestCode.DELETE_TOPIC_IN_BROKER, topic="T")
     assert answer.code == ResponseCode.SYSTEM_BUSY
 
@@ -114,32 +128,11 @@ async def test_a_body_that_is_too_long_is_refused_before_the_guard_reads_it(
     ).code == ResponseCode.INVALID_PARAMETER
 
 
-def test_filters_have_a_limit_for_each_connection_and_for_all_and_small_ones_do_not_count(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(quota, "MAX_FILTER_BYTES_PER_CONNECTION", 5_000)
-    monkeypatch.setattr(quota, "MAX_FILTER_BYTES", 8_000)
-    monkeypatch.setattr(quota, "FREE_FILTER_BYTES", 1_000)
-    filters = FilterRoom()
-    greedy, another, modest = connections(3)
-    held = [filters.take(greedy, 4_500)]
-    with pytest.raises(Rejected, match="5500 bytes: 5000 are allowed for one"):
-        filters.take(greedy, 1_000)
-    assert filters.take(greedy, SMALL_FILTER) is None
-    held.append(filters.take(another, 3_000))
-    with pytest.raises(Rejected, match="4000 bytes: 8000 are allowed for all"):
-        filters.take(another, 1_000)
-    held.append(filters.take(modest, 1_000))
-    held.clear()
-    assert (filters._bytes, dict(filters._held)) == (0, {})
-
-
 async def test_pulls_that_wait_with_large_filters_of_their_own_are_limited(
     server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three connections with 5,700 of them took 740 MiB."""
-    monkeypatch.setattr(quota, "MAX_FILTER_BYTES_PER_CONNECTION", 150_000)
-    monkeypatch.setattr(quota, "FREE_FILTER_BYTES", 0)
+    monkeypatch.setattr(server.context.filter_quota, "per_connection", 150_000)
 
     def tags(count: int, first: str) -> str:
         return "||".join([first, *(f"t{number}" for number in range(count - 1))])
@@ -166,7 +159,7 @@ async def test_pulls_that_wait_with_large_filters_of_their_own_are_limited(
     await client.send("T", b"new", {"TAGS": "t7"})
     assert [answer.code for answer in await asyncio.gather(*waiting)] == [0, 0]
     assert (await client.pull("G", "T", 1, subscription=tags(600, "first"))).code == 0
-    assert not server.context.filter_room._held
+    assert server.context.filter_quota.used == 0
     many = await client.pull(
         "G", "T", 1, subscription=tags(MAX_TAGS + 1, "first")[:4096].rpartition("||")[0]
     )
@@ -177,3 +170,21 @@ async def test_pulls_that_wait_with_large_filters_of_their_own_are_limited(
         ResponseCode.SUBSCRIPTION_PARSE_FAILED,
         True,
     )
+
+
+async def test_pulls_of_a_closed_connection_hold_nothing_of_the_filter_quota(
+    server: Broker, client: RawClient
+) -> None:
+    await client.send("T", b"old")
+    quota = server.context.filter_quota
+    async with await RawClient.open(server.address) as leaving:
+        gone = leaving.start_pull(
+            "G", "T", 1, subscription="||".join(map(str, range(50))), suspend_ms=60_000
+        )
+        async with asyncio.timeout(10):
+            while not quota.used:
+                await asyncio.sleep(0)
+    assert gone.exception() is not None
+    async with asyncio.timeout(10):
+        while quota.used:
+            await asyncio.sleep(0)
