@@ -30,7 +30,7 @@ def write(root: Path) -> None:
     clock = Clock()
     driver = Driver(small(root), clock=clock)
     driver.put(message("gone with its topic", "Deleted"))
-    driver.store.delete_topic("Deleted")
+    driver.store.topics.delete("Deleted")
     for n in range(100):
         clock.now_ms += 250
         properties = (
@@ -61,7 +61,9 @@ def write(root: Path) -> None:
     driver.put(message("over IPv6", "T", 1, born_host=V6, store_host=V6))
     driver.put(message("long", LONG_TOPIC, properties=b"UNIQ_KEY\x01long\x02"))
     driver.put(message("rolled back", sys_flag=12))
-    for _ in driver.store.expire(driver.store.full_segments[0] + driver.store.segment_bytes):
+    for _ in driver.store.retention.expire(
+        driver.store.retention.full_segments[0] + driver.store.segment_bytes
+    ):
         pass
     JsonTable(OsFs(), root / "config" / "consumerOffset.json").save(
         {"offsetTable": {"T@G": {"0": 5, "1": 7}}}

@@ -213,6 +213,6 @@ def read_queue(store: MessageStore, topic: str, queue_id: int) -> list[StoredMes
 
 def crash(driver: Driver) -> None:
     """Leave the directory as a killed process would: nothing more is written, the lock is gone."""
-    driver.store._writer.close()  # type: ignore[union-attr]
+    driver.store._link.close()
     driver.settle()
     driver.fs.close(driver.store._lock)

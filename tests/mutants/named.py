@@ -84,9 +84,9 @@ NAMED: Final[Mapping[str, Fault]] = {
     ),
     "dispatch before durable": Fault(
         at=MessageStore,
-        change="self._post(group)",
+        change="self._link.post(group)",
         to="""
-self._post(group)
+self._link.post(group)
 for queue, entry, _ in group.entries:
     queue.append(entry)
 group.entries.clear()

@@ -57,7 +57,7 @@ SCRIPT = """
     end = driver.put(message("whole", "T0", sys_flag=8, prepared_transaction_offset=at))[0]
     print(f"T0 {end.queue_offset} whole", flush=True)
     table.save({"topicConfigTable": topics | {"T3": {}, "T4": {}}})
-    for _ in driver.store.expire(driver.store.full_segments[2]):
+    for _ in driver.store.retention.expire(driver.store.retention.full_segments[2]):
         pass
     driver.put(message("last", "T1"))
     print("expired", flush=True)

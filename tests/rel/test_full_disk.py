@@ -69,7 +69,7 @@ def test_full_disk_refuses_and_goes_on_when_there_is_room(small_disk: Path) -> N
         index_slots=1000,
     )
     driver = Driver(config)
-    driver.store._monotonic = lambda: now[0]
+    driver.store._full._monotonic = lambda: now[0]
     acked: list[bytes] = []
     ballast = small_disk / "ballast"
     with figures("T10", nightly=True, faults=10) as line:

@@ -149,7 +149,7 @@ def test_full_disk_refuses_and_then_goes_on(tmp_path: Path) -> None:
     now = [0.0]
     fault = FailFrom("zero", "commitlog", nth=0, times=10**9, code=errno.ENOSPC)
     driver = Driver(small(tmp_path, segment_bytes=4096, ahead_bytes=0), FaultyFs(fault))
-    driver.store._monotonic = lambda: now[0]
+    driver.store._full._monotonic = lambda: now[0]
     acked: list[bytes] = []
     for round_ in range(5):
         for i in range(5):
@@ -189,7 +189,7 @@ def test_full_disk_for_consume_queues_refuses_and_then_goes_on(tmp_path: Path) -
     now = [0.0]
     fault = FailFrom("create", "consumequeue", nth=0, times=10**9, code=errno.ENOSPC)
     driver = Driver(small(tmp_path), FaultyFs(fault))
-    driver.store._monotonic = lambda: now[0]
+    driver.store._full._monotonic = lambda: now[0]
     fault.armed = True
     acked = fill_until_refused(driver, bytes(500))
     assert driver.store.failed is None

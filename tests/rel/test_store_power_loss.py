@@ -114,7 +114,7 @@ def test_power_cut_during_a_removal_keeps_what_stays_and_brings_nothing_back(
                 bodies[stored.queue_offset] = body
                 fs.ack(("stored", stored.queue_offset))
             told = 0
-            for _ in driver.store.expire(driver.store.full_segments[-1]):
+            for _ in driver.store.retention.expire(driver.store.retention.full_segments[-1]):
                 if driver.store.min_offset("T", 0) > told:
                     told = driver.store.min_offset("T", 0)
                     fs.ack(("gone before", told))

@@ -60,8 +60,8 @@ def recorded(flush: Any, seed: int, steps: int) -> tuple[RecorderFs, dict[Place,
             put(store, fs, topic, run, bodies)
             if rng.random() < 0.5:
                 store.submit()
-        elif choice < 0.98 and len(store.full_segments) > 2:
-            for _ in store.expire(store.full_segments[1]):
+        elif choice < 0.98 and len(store.retention.full_segments) > 2:
+            for _ in store.retention.expire(store.retention.full_segments[1]):
                 pass
         else:
             store.close()

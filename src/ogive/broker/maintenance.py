@@ -130,9 +130,9 @@ class Retention:
 
         Raises StoreError when a queue cannot be read, or the ages of segments cannot be saved.
         """
-        self._store.remove_left()
-        self._ages.see(self._store.full_segments, self._now_s())
-        full = self._store.full_segments
+        self._store.retention.remove_left()
+        self._ages.see(self._store.retention.full_segments, self._now_s())
+        full = self._store.retention.full_segments
         asked = self.at_once
         count = due(
             full, self._ages, self._config, hour=self._hour(), disk_used=self._used(), at_once=asked
@@ -143,7 +143,7 @@ class Retention:
         if until > self._store.stats().commitlog_start and self._store.failed is None:
             oldest_s = self._ages.of(full[0])
             try:
-                for cold in self._store.expire(until):
+                for cold in self._store.retention.expire(until):
                     await (asyncio.sleep(_STEP_S) if cold is None else self._bring_in(cold))
             except StoreError:
                 self.at_once |= asked
@@ -161,7 +161,7 @@ class Retention:
 
     async def save(self) -> None:
         """Write the ages down. Raises StoreError."""
-        self._ages.see(self._store.full_segments, self._now_s())
+        self._ages.see(self._store.retention.full_segments, self._now_s())
         self._saved_at_s = self._now_s()
         try:
             await asyncio.to_thread(functools.partial(self._file.save, self._ages.save()))

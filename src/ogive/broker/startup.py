@@ -158,12 +158,14 @@ def open_all(config: BrokerConfig, machine: Machine) -> Opened:
             default_queues=config.default_topic_queues,
             max_topics=config.max_topics,
             complete=lambda stored: completed(
-                stored, {*store.queues, *places_of_waiting(fs, config.data)}, store.has_batches
+                stored,
+                {*store.queues, *places_of_waiting(fs, config.data)},
+                store.topics.has_batches,
             ),
-            check_made=lambda made: store.check_topic(
+            check_made=lambda made: store.topics.check(
                 made.name, batches=keeps_batches(made.attributes)
             ),
-            on_made=lambda made: store.make_topic(
+            on_made=lambda made: store.topics.make(
                 made.name, batches=keeps_batches(made.attributes)
             ),
         )

@@ -1,5 +1,5 @@
-"""What is read first at the start: Apache's checkpoint page and abort marker, and our own list of
-consume queues.
+"""Files that a start reads first: Apache's checkpoint page and abort marker, our own list of
+consume queues, the table of deleted topics, and the note of a removal under way.
 
 The list (``queues.json`` in the root, ignored by Apache's broker) says up to which commit-log
 offset the consume queues were complete, and has checksums of their entries. So no derived file is
@@ -11,7 +11,7 @@ import dataclasses
 import json
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -22,7 +22,8 @@ from ogive.store.directory import was_ours
 from ogive.store.fs import Fs
 from ogive.store.index_file import IndexState
 from ogive.store.record import NEVER
-from ogive.store.tables import read_file, replace_file, write_synced
+from ogive.store.segments import segment_names
+from ogive.store.tables import JsonTable, peek, read_file, replace_file, write_synced
 from ogive.store.types import QueueKey
 from ogive.wire.checksum import crc32
 
@@ -258,3 +259,118 @@ def may_be_torn(fs: Fs, root: Path, flush: str) -> bool:
 def mark_stopped(fs: Fs, root: Path) -> None:
     fs.unlink(root / "abort")
     fs.fsync_dir(root)
+
+
+_REMOVING: Final = "removing"
+_DIGITS: Final = 20
+
+
+def note_removal(fs: Fs, root: Path, until: int) -> None:
+    """Note that the segments before commit-log offset *until* are about to be removed.
+
+    The note exists from shortly before the lowest offsets move up until the segments are gone, so
+    that what readers were told is gone stays gone after a crash. Recovery that finds it finishes
+    the removal, but only once there is a checkpoint of all queues: the offset of a queue that loses
+    all its records is known from nowhere else. Raises OSError.
+    """
+    replace_file(fs, root / _REMOVING, _removal(until))
+
+
+def end_removal(fs: Fs, root: Path) -> None:
+    """Remove the note of a removal. Raises OSError; a note that stays does no harm."""
+    if read_file(fs, root / _REMOVING) is not None:
+        fs.unlink(root / _REMOVING)
+
+
+def pending_removal(fs: Fs, root: Path) -> int | None:
+    """Return the *until* of a removal that a crash interrupted, None if there was none.
+
+    An invalid note is removed. Raises OSError.
+    """
+    raw = read_file(fs, root / _REMOVING)
+    if raw is None:
+        return None
+    until = raw.partition(b" ")[0]
+    names = segment_names(fs, root / "commitlog")
+    if (
+        until.isdigit()
+        and len(until) <= _DIGITS
+        and raw == _removal(int(until))
+        and names
+        and int(until) <= int(names[-1])
+    ):
+        return int(until)
+    end_removal(fs, root)
+    return None
+
+
+def finish_removal(fs: Fs, root: Path, until: int) -> None:
+    """Remove the segments before *until*, and the note.
+
+    Only once a checkpoint has seen every record before *until*. Raises OSError.
+    """
+    directory = root / "commitlog"
+    for name in segment_names(fs, directory):
+        if int(name) < until:
+            fs.unlink(directory / name)
+    fs.fsync_dir(directory)
+    end_removal(fs, root)
+
+
+def _removal(until: int) -> bytes:
+    return b"%d %d\n" % (until, crc32(b"%d" % until))
+
+
+_DELETED_TOPICS: Final = "deletedTopics.json"
+_DELETED: Final = "deleted"
+
+
+def load_deletions(
+    fs: Fs, root: Path, checkpoint: Checkpoint | None, log_end: int
+) -> dict[str, int]:
+    """Return the deletions that count for a log up to *log_end*, as in Checkpoint.deleted.
+
+    Changes nothing. Raises OSError.
+    """
+    if checkpoint is not None:
+        return dict(checkpoint.deleted)
+    path = root / "config" / _DELETED_TOPICS
+    table = _read_deletions(fs, path)
+    if table is None:
+        table = _read_deletions(fs, path.with_name(f"{_DELETED_TOPICS}.bak"))
+    # others are of another log
+    return {topic: offset for topic, offset in (table or {}).items() if offset <= log_end}
+
+
+class DeletionTable:
+    """``config/deletedTopics.json``: for each deleted topic, the commit-log offset before which its
+    records are gone.
+
+    queues.json says the same, and counts where it is usable. It can be made again from the log, but
+    what was deleted is in no record: so this table, which has a backup, outlives it. Apache's
+    broker passes over the file. One writer.
+    """
+
+    def __init__(self, fs: Fs, root: Path) -> None:
+        """Raises OSError."""
+        path = root / "config" / _DELETED_TOPICS
+        self._table = JsonTable(fs, path, valid=lambda value: isinstance(value.get(_DELETED), dict))
+        self._saved: Mapping[str, int] = _read_deletions(fs, path) or {}
+
+    def save(self, deleted: Mapping[str, int]) -> None:
+        """Write the file if it differs. Raises OSError."""
+        if deleted != self._saved:
+            self._table.save({_DELETED: dict(deleted)})
+            self._saved = dict(deleted)
+
+
+def _read_deletions(fs: Fs, path: Path) -> dict[str, int] | None:
+    """Return None if there is no such table."""
+    table = (peek(fs, path) or {}).get(_DELETED)
+    if not isinstance(table, dict):
+        return None
+    return {
+        str(topic): offset
+        for topic, offset in table.items()
+        if isinstance(offset, int) and offset >= 0
+    }

@@ -233,19 +233,22 @@ class LogReader:
         segment_bytes: int,
         *,
         start: int,
+        end: int,
         crc_from: int,
         hot_bytes: int,
         stretch_bytes: int,
         known_damage: Iterable[int] = (),
     ) -> None:
-        self._directory, self._segment_bytes, self._disk = directory, segment_bytes, disk
+        self.directory, self.segment_bytes, self._disk = directory, segment_bytes, disk
         # of the oldest segment
         self.start = start
+        # of the visible records
+        self.end = end
         self.hot = HotLog(hot_bytes)
         self._stretches = Stretches(stretch_bytes, segment_bytes)
         self._runs = ReadRuns(_RUNS_BYTES)
         self.damaged = 0
-        self._crc_from = crc_from
+        self.crc_from = crc_from
         self._known: set[int] = set(known_damage)
 
     def add(self, offset: int, data: bytes) -> None:
@@ -291,20 +294,25 @@ class LogReader:
             i = j
         return parts, count, size
 
-    def record_at(self, commitlog_offset: int, end: int) -> bytes | None:
-        """The whole record at that offset before *end*, or None where none starts."""
+    @property
+    def newest_segment(self) -> int:
+        """The start of the segment that is being written."""
+        return self.end - self.end % self.segment_bytes
+
+    def record_at(self, commitlog_offset: int) -> bytes | None:
+        """Return the whole visible record at that offset, or None if none starts there."""
         hit = self.hot.find(commitlog_offset)
         if hit is not None:
             start, data = hit
-        elif self.start <= commitlog_offset < end:
+        elif self.start <= commitlog_offset < self.end:
             start, data = commitlog_offset, self.read(commitlog_offset, 4096)
             size = int.from_bytes(data[:4])
-            if len(data) < size <= self._segment_bytes:
+            if len(data) < size <= self.segment_bytes:
                 data = self.read(commitlog_offset, size)
         else:
             return None
         at = commitlog_offset - start
-        record = read_record(data, at, commitlog_offset, self._crc_from)
+        record = read_record(data, at, commitlog_offset, self.crc_from)
         return data[at : at + record.size] if record is not None else None
 
     def read(self, offset: int, size: int) -> bytes:
@@ -312,11 +320,11 @@ class LogReader:
 
         Raises StoreError when the disk cannot be read, and Cold.
         """
-        start = offset - offset % self._segment_bytes
+        start = offset - offset % self.segment_bytes
         try:
             return self._disk.read_log(
-                segment_path(self._directory, start),
-                min(size, start + self._segment_bytes - offset),
+                segment_path(self.directory, start),
+                min(size, start + self.segment_bytes - offset),
                 offset - start,
             )
         except FileNotFoundError:
@@ -329,7 +337,7 @@ class LogReader:
         it: (next i, what was read).
         """
         base = wanted[i][0]
-        segment_end = base - base % self._segment_bytes + self._segment_bytes
+        segment_end = base - base % self.segment_bytes + self.segment_bytes
         j, stop, asked = _near(
             wanted,
             i,
@@ -372,7 +380,7 @@ class LogReader:
     ) -> list[Wanted]:
         bad = set(
             not_standing(
-                run.data, run.start, wanted, queue_id, field, self._crc_from, sound=run.sound
+                run.data, run.start, wanted, queue_id, field, self.crc_from, sound=run.sound
             )
         )
         if not bad:

@@ -1,62 +1,162 @@
-"""``config/deletedTopics.json``: of each deleted topic, the commit-log offset before which its
-records are gone.
+"""Make and delete topics, and remove the files of deleted ones.
 
-queues.json says the same, and counts where it is usable. It can be made again from the log, but
-what was deleted is in no record: so this table, which has a backup, outlives it. Apache's broker
-passes over the file.
+A deletion is safe against a crash once a checkpoint says it, see checkpoint.DeletionTable.
 """
 
-from collections.abc import Mapping
-from pathlib import Path
+import functools
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Final
 
-from ogive.store.checkpoint import Checkpoint
-from ogive.store.fs import Fs
-from ogive.store.tables import JsonTable, peek
+from ogive.errors import InvalidOption, StoreFull
+from ogive.store.appender import Appender
+from ogive.store.commitlog import LogReader
+from ogive.store.derived_files import DerivedFiles, FlushPolicy
+from ogive.store.file_reader import Disk
+from ogive.store.queue_types import QueueKinds
+from ogive.store.writer import WriterLink
 
-_NAME: Final = "deletedTopics.json"
-_DELETED: Final = "deleted"
-
-
-def deletions(fs: Fs, root: Path, checkpoint: Checkpoint | None, log_end: int) -> dict[str, int]:
-    """Those that count for a log that goes up to *log_end*. Changes nothing. Raises OSError."""
-    if checkpoint is not None:
-        return dict(checkpoint.deleted)
-    # else of another log
-    return {
-        topic: offset for topic, offset in (_tabled(fs, root) or {}).items() if offset <= log_end
-    }
+# removed by one job of the writer: a few milliseconds
+PATHS_AT_ONCE: Final = 32
 
 
-class DeletionTable:
-    """Keeps the file up to date; one writer."""
+class StoredTopics:
+    """Topics that have queues, or had them. Owner thread only."""
 
-    def __init__(self, fs: Fs, root: Path) -> None:
-        """Raises OSError."""
-        self._table = JsonTable(
-            fs, root / "config" / _NAME, valid=lambda value: isinstance(value.get(_DELETED), dict)
+    def __init__(
+        self,
+        deleted: dict[str, int],
+        kinds: QueueKinds,
+        appender: Appender,
+        log_reader: LogReader,
+        disk: Disk,
+        flushes: FlushPolicy,
+        derived: DerivedFiles,
+        link: WriterLink,
+        hand_over: Callable[[], None],
+    ) -> None:
+        """*deleted*: see Checkpoint.deleted; the flushes read it, too."""
+        self._deleted, self._kinds, self._appender = deleted, kinds, appender
+        self._log, self._disk = log_reader, disk
+        self._flushes, self._derived, self._link = flushes, derived, link
+        self._hand_over = hand_over
+        # of queue files; the first is under way
+        self._removals: deque[Iterator[None]] = deque()
+
+    def has(self, topic: str) -> bool:
+        """Return True if *topic* has queues."""
+        return self._appender.has_topic(topic)
+
+    def has_batches(self, topic: str) -> bool:
+        """Return True if *topic* keeps its batches whole, and has queues."""
+        return topic in self._kinds.batched and self.has(topic)
+
+    def check(self, topic: str, *, batches: bool) -> None:
+        """Raise InvalidOption where make() would lose messages: they came after a topic of the
+        other kind was deleted, or its table was lost.
+        """
+        if batches == (topic in self._kinds.batched):
+            return
+        count = sum(
+            [
+                queue.next_offset - queue.min_offset
+                for key, queue in self._appender.queues.items()
+                if key[0] == topic
+            ]
         )
-        self._saved: Mapping[str, int] = _read(fs, root / "config" / _NAME) or {}
+        if count:
+            other = "without" if batches else "with"
+            raise InvalidOption(
+                f"topic {topic}: {count} messages are kept for it as a topic {other} "
+                "queue.type=BatchCQ: make it so, or have them removed "
+                "first (mqadmin cleanUnusedTopic)"
+            )
 
-    def save(self, deleted: Mapping[str, int]) -> None:
-        """Only where it says something else. Raises OSError."""
-        if deleted != self._saved:
-            self._table.save({_DELETED: dict(deleted)})
-            self._saved = dict(deleted)
+    def make(self, topic: str, *, batches: bool) -> None:
+        """Make a new topic, before anything is put to it.
 
+        *batches*: its batches are kept whole, each as one record with the flag INNER_BATCH. Queues
+        of that name that were made otherwise are forgotten, see check().
+        """
+        if batches == (topic in self._kinds.batched):
+            return
+        self.delete(topic)
+        if batches:
+            self._kinds.batched.add(topic)
 
-def _tabled(fs: Fs, root: Path) -> dict[str, int] | None:
-    found = _read(fs, root / "config" / _NAME)
-    return found if found is not None else _read(fs, root / "config" / f"{_NAME}.bak")
+    def delete(self, topic: str) -> None:
+        """Forget every queue of *topic*.
 
+        Its records stay in the log, unseen; after a crash too once is_deletion_saved() is true.
+        """
+        self._kinds.batched.discard(topic)
+        directories = [queue.directory for queue in self._appender.forget_topic(topic)]
+        self._disk.forget_under(directories)
+        if directories and self._link.is_running:
+            # not later: a full disk may take back what waits, with its offsets
+            self._deleted[topic] = self._log.end
+            self._flushes.forget(topic)
+            self._hand_over()
+            # a checkpoint would not tell of their files any more
+            self._flushes.is_held = True
+            self._flushes.flush(checkpoint=True)
+            self._removals.append(self._derived.remove_queues(directories))
+            if len(self._removals) == 1:
+                self._post_removal()
+        if not self._removals:
+            # there may be room by now
+            self._flushes.retry()
 
-def _read(fs: Fs, path: Path) -> dict[str, int] | None:
-    """None where it says nothing."""
-    table = (peek(fs, path) or {}).get(_DELETED)
-    if not isinstance(table, dict):
-        return None
-    return {
-        str(topic): offset
-        for topic, offset in table.items()
-        if isinstance(offset, int) and offset >= 0
-    }
+    def _post_removal(self) -> None:
+        """The next paths: not all at once, so that what is put meanwhile does not wait for them."""
+        self._link.post(functools.partial(self._removal_job, self._removals[0]))
+
+    def _removal_job(self, removal: Iterator[None]) -> None:
+        """Writer thread."""
+        steps = sum(1 for _ in itertools.islice(removal, PATHS_AT_ONCE))
+        self._link.call_owner(functools.partial(self._removed, ended=steps < PATHS_AT_ONCE))
+
+    def _removed(self, *, ended: bool) -> None:
+        if self._link.failed is not None:
+            # the rest stays, as after a crash: no checkpoint tells of the deletion
+            return
+        if ended:
+            self._removals.popleft()
+        if self._removals:
+            self._post_removal()
+            return
+        self._flushes.is_held = False
+        # there may be room by now
+        self._flushes.retry()
+        self._flushes.flush()
+
+    def remove_rest(self) -> None:
+        """Remove all that is left, after the writer has ended."""
+        for _ in itertools.chain.from_iterable(self._removals):
+            pass
+
+    def was_deleted(self, topic: str) -> bool:
+        """Return True if the log may hold records of a deleted topic of that name."""
+        return topic in self._deleted
+
+    def deleted_before(self, topic: str) -> int:
+        """Return the commit-log offset before which records of *topic* are gone."""
+        return self._deleted.get(topic, 0)
+
+    def is_deletion_saved(self, topic: str) -> bool:
+        """Return True if *topic* was not deleted, or a checkpoint on the disk says so.
+
+        Raises StoreFull where there is no room for one.
+        """
+        position = self._deleted.get(topic)
+        if position is None or self._derived.saved_deletions.get(topic) == position:
+            return True
+        if self._flushes.is_refused and not self._removals:
+            raise StoreFull(str(self._link.full.error))
+        return False
+
+    def forget_before(self, commitlog_start: int) -> None:
+        """The log begins at *commitlog_start*: no record of older deletions is left."""
+        for topic in [topic for topic, at in self._deleted.items() if at <= commitlog_start]:
+            del self._deleted[topic]

@@ -3,26 +3,31 @@
 ``DerivedFiles`` belongs to the writer thread, except close(), after that thread has ended, and
 *saved_position*, *saved_deletions* and *has_left*, which the owner reads.
 
-``QueueFlusher`` belongs to the owner thread. It decides when consume-queue entries are written to
+``FlushPolicy`` belongs to the owner thread. It decides when consume-queue entries are written to
 files, which of them stay in memory, and when a checkpoint is due.
 """
 
 import contextlib
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from ogive.errors import StoreFull
 from ogive.store import checkpoint as checkpoints
-from ogive.store import retention
-from ogive.store.checkpoint import Checkpoint
+from ogive.store.appender import Appender
+from ogive.store.checkpoint import Checkpoint, DeletionTable
+from ogive.store.commitlog import LogReader
 from ogive.store.consumequeue import ConsumeQueue, QueueFiles, QueueWrite
-from ogive.store.deletions import DeletionTable
-from ogive.store.fs import Fs
+from ogive.store.fs import NO_SPACE, Fs, reason
 from ogive.store.index_file import IndexFiles, IndexWrite
 from ogive.store.key_index import KeyIndex
-from ogive.store.types import QueueKey, StoreConfig
+from ogive.store.types import StoreConfig
+from ogive.store.writer import WriterLink
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,85 +42,131 @@ class Flush:
     checkpoint: Checkpoint | None
 
 
-class QueueFlusher:
-    """One flush at a time: *current*, from begin() to end()."""
+class FlushPolicy:
+    """Decides when derived files and checkpoints are written. Owner thread only.
+
+    One flush at a time is on its way to the writer. One that met a full disk is refused, and waits
+    to be tried again.
+    """
 
     def __init__(
         self,
         config: StoreConfig,
-        queues: dict[QueueKey, ConsumeQueue],
+        log_reader: LogReader,
+        appender: Appender,
         index: KeyIndex,
-        position: int,
         deleted: dict[str, int],
-        crc_from: int,
-        log_start: Callable[[], int],
+        derived: "DerivedFiles",
+        link: WriterLink,
     ) -> None:
-        self._config, self._queues = config, queues
-        self._index, self._log_start = index, log_start
-        self._deleted, self._crc_from = deleted, crc_from
+        self._config, self._log, self._appender, self._index = config, log_reader, appender, index
+        self._deleted, self._derived, self._link = deleted, derived, link
+        # the lowest offset of every queue is that of a log which begins there, or later
+        self.log_start = log_reader.start
         self._dirty: dict[ConsumeQueue, None] = {}
-        self._flushed_at = self._checkpoint_at = position  # commit-log offsets
+        # commit-log offsets
+        self._flushed_at = self._checkpoint_at = log_reader.end
         self._checkpoint_wanted = False
         # least recently written first
         self._in_memory: dict[ConsumeQueue, None] = dict.fromkeys(
-            q for q in queues.values() if q.tail
+            queue for queue in appender.queues.values() if queue.tail
         )
-        self.current: Flush | None = None
-        # nothing begins: files of deleted topics are still there, which a checkpoint would not tell
-        # of any more
-        self.held = False
+        self._current: Flush | None = None
+        self.is_refused = False
+        # no flush begins
+        self.is_held = False
 
-    def note(self, touched: Iterable[ConsumeQueue], position: int) -> bool:
-        """*touched* got entries, and the log reaches *position*; whether a flush is due."""
+    def add(self, touched: Iterable[ConsumeQueue]) -> None:
+        """Note that *touched* got entries; begin a flush if it is due."""
         self._dirty.update(dict.fromkeys(touched))
-        return position - self._flushed_at >= self._config.flush_bytes
+        if self._log.end - self._flushed_at >= self._config.flush_bytes:
+            self.flush()
 
-    def begin(self, position: int, store_timestamp_ms: int, *, checkpoint: bool = False) -> bool:
-        """Collect everything that no file holds as *current*; False if a flush is on its way or
-        held, and this one must wait.
+    def flush(self, *, checkpoint: bool = False) -> None:
+        """Have the writer bring the files up to date, and write a checkpoint if one is due.
+
+        A flush that is on its way, or held, is waited for.
         """
         self._index.build()
         self._checkpoint_wanted |= (
             checkpoint
             or self._index.has_full
-            or position - self._checkpoint_at >= self._config.checkpoint_bytes
+            or self._log.end - self._checkpoint_at >= self._config.checkpoint_bytes
         )
-        if self.current is not None or self.held:
-            return False
-        self.current = self._collect(position, store_timestamp_ms)
-        return True
+        if self._current is None and not self.is_held:
+            self._current = self._collect()
+            self._post()
 
-    def end(self) -> bool:
-        """*current* is in the files: memory may forget the oldest of what they hold.
+    def retry(self) -> None:
+        """Try a refused flush again."""
+        # else it is on its way: posted twice, its second report would end the next flush
+        if self.is_refused and self._link.is_running:
+            self._post()
 
-        Whether a checkpoint waits for the next flush.
+    def forget(self, topic: str) -> None:
+        """Leave the queues of a deleted topic out of the current flush."""
+        if self._current is not None:
+            kept = tuple(
+                [(queue, write) for queue, write in self._current.writes if queue.key[0] != topic]
+            )
+            self._current = Flush(kept, self._current.keys, self._current.checkpoint)
+
+    def write_last(self) -> None:
+        """Write all the rest and a checkpoint, after the writer has ended. Raises OSError."""
+        # met a full disk
+        if self._current is not None:
+            self._derived.write(self._current)
+            self._end()
+        self._checkpoint_wanted = True
+        self._derived.write(self._collect())
+
+    def _post(self) -> None:
+        if self._current is not None:
+            self.is_refused = False
+            self._link.post(functools.partial(self._job, self._current))
+
+    def _job(self, flush: Flush) -> None:
+        """Writer thread.
+
+        A full disk leaves *flush* to be tried again; after a failed sync another one may say that
+        all is well.
         """
-        if self.current is not None:
-            for queue, write in self.current.writes:
+        if self._link.work.has_failed:
+            return
+        try:
+            self._derived.write(flush)
+        except OSError as exc:
+            if exc.errno in NO_SPACE:
+                self._link.call_owner(functools.partial(self._refuse, exc))
+            else:
+                self._link.work.fail_by("writing consume queues", exc)
+        else:
+            self._link.call_owner(self._written)
+
+    def _written(self) -> None:
+        self._end()
+        if self._checkpoint_wanted:
+            self.flush()
+
+    def _refuse(self, cause: OSError) -> None:
+        self.is_refused = True
+        self._link.full.refuse(StoreFull(f"no room for consume queues: {reason(cause)}"))
+
+    def _end(self) -> None:
+        """The current flush is in the files: memory may forget the oldest of what they hold."""
+        if self._current is not None:
+            for queue, write in self._current.writes:
                 queue.written = max(queue.written, write.end)
                 self._in_memory.pop(queue, None)
                 self._in_memory[queue] = None
-            self._index.written(self.current.keys)
+            self._index.written(self._current.keys)
             self._drop_excess()
-        self.current = None
-        return self._checkpoint_wanted
+        self._current = None
 
-    def last(self, position: int, store_timestamp_ms: int) -> Flush:
-        """The flush of a store that closes: all the rest, and a checkpoint."""
-        self._checkpoint_wanted = True
-        return self._collect(position, store_timestamp_ms)
-
-    def forget(self, topic: str, position: int) -> None:
-        """Records of *topic* before *position* belong to no queue any more."""
-        self._deleted[topic] = position
-        if self.current is not None:
-            kept = tuple(
-                [(queue, write) for queue, write in self.current.writes if queue.key[0] != topic]
-            )
-            self.current = Flush(kept, self.current.keys, self.current.checkpoint)
-
-    def _collect(self, position: int, store_timestamp_ms: int) -> Flush:
-        alive = [queue for queue in self._dirty if self._queues.get(queue.key) is queue]
+    def _collect(self) -> Flush:
+        """Collect everything that no file holds."""
+        queues, position = self._appender.queues, self._log.end
+        alive = [queue for queue in self._dirty if queues.get(queue.key) is queue]
         writes = tuple(
             [(queue, write) for queue in alive if (write := queue.take_write()) is not None]
         )
@@ -128,12 +179,12 @@ class QueueFlusher:
         self._checkpoint_at = position
         checkpoint = checkpoints.take(
             position,
-            store_timestamp_ms,
-            self._queues.values(),
+            self._appender.store_timestamp_ms,
+            queues.values(),
             self._deleted,
-            self._crc_from,
+            self._log.crc_from,
             self._index.states(),
-            self._log_start(),
+            self.log_start,
         )
         return Flush(writes, keys, checkpoint)
 
@@ -146,11 +197,8 @@ class QueueFlusher:
             if excess <= 0:
                 break
             excess -= queue.drop_written(excess)
-            if not queue.tail or self._queues.get(queue.key) is not queue:
+            if not queue.tail or self._appender.queues.get(queue.key) is not queue:
                 del self._in_memory[queue]
-
-
-log = logging.getLogger(__name__)
 
 
 class DerivedFiles:
@@ -223,7 +271,7 @@ class DerivedFiles:
     def note_removal(self, until: int, noted: threading.Event) -> None:
         """Write down that the log goes up to *until*, then set *noted*."""
         try:
-            retention.note(self._fs, self._root, until)
+            checkpoints.note_removal(self._fs, self._root, until)
         except OSError as exc:
             # a full disk is what removal is for
             log.warning(
@@ -257,7 +305,7 @@ class DerivedFiles:
             _each(self._left, self._queues.unlink)
             _each(self._left_index, self._index.remove)
             _each(self._removed_in, self._fs.fsync_dir)
-            retention.done(self._fs, self._root)
+            checkpoints.end_removal(self._fs, self._root)
         except OSError as exc:
             log.warning("files of old messages stay until the next try: %s", exc)
 

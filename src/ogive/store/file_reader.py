@@ -4,7 +4,8 @@ else raises Cold.
 
 import errno
 import os
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -102,6 +103,26 @@ class Disk:
         if data is None and (data := self._kept_part(path, size, offset)) is None:
             raise Cold(path, offset, size, self.unreadable)
         return data
+
+    @contextmanager
+    def without_waiting(self) -> Iterator[None]:
+        """Inside, a read that would have to wait for the disk raises Cold, see bring_in()."""
+        before, self.waits = self.waits, False
+        try:
+            yield
+        finally:
+            self.waits = before
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Inside, reads wait for the disk even within without_waiting(): for bytes that were
+        evicted before they could be read.
+        """
+        self.must_wait = True
+        try:
+            yield
+        finally:
+            self.must_wait = False
 
     def keep(self, place: Place, data: bytes) -> None:
         """What bring_in() read: reads find it until keep_nothing(), also where the system's memory

@@ -3,6 +3,7 @@
 Source: DefaultMessageStore.getMessage, ConsumeQueue.java, 5.3.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
@@ -17,10 +18,11 @@ from ogive.store.consumequeue import (
     ReadEntry,
     read_entries,
 )
-from ogive.store.file_reader import Disk
+from ogive.store.file_reader import Cold, Disk, in_memory
+from ogive.store.key_index import KeyIndex
 from ogive.store.queue_types import BatchQueue, units
-from ogive.store.record import store_timestamp
-from ogive.store.types import GetResult, GetStatus, QueueKey
+from ogive.store.record import has_key, store_timestamp
+from ogive.store.types import Entry, GetResult, GetStatus, QueueKey
 
 # entries looked at for one request, at least; source: maxFilterMessageSize 16000 / 20
 _MIN_SCAN: Final = 800
@@ -38,6 +40,14 @@ class QueueReader:
 
     def __init__(self, log: LogReader, disk: Disk, queues: dict[QueueKey, ConsumeQueue]) -> None:
         self._log, self._disk, self._queues = log, disk, queues
+
+    @property
+    def queues(self) -> list[ConsumeQueue]:
+        return list(self._queues.values())
+
+    def has(self, queue: ConsumeQueue) -> bool:
+        """Return True unless the topic of *queue* was deleted."""
+        return self._queues.get(queue.key) is queue
 
     def get(
         self,
@@ -147,6 +157,49 @@ class QueueReader:
             raise StoreError(
                 f"the consume queue in {queue.directory} cannot be read: {exc}"
             ) from exc
+
+    def visible_entries(self, queue: ConsumeQueue, offset: int, count: int) -> list[Entry]:
+        """Return the entries of *count* offsets from *offset* on."""
+        found: list[Entry] = []
+        if offset >= queue.min_offset:
+            read = self.reading(queue)
+            index = queue.index_of(offset, read)
+            end = queue.index_of(offset + count - 1, read) + 1
+            while raw := self.entries(queue, index + len(found), end - index - len(found)):
+                found += [Entry(*fields[:3]) for fields in queue.layout.iter_unpack(raw)]
+        return found
+
+    def find_key(
+        self,
+        index: KeyIndex,
+        deleted_before: int,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+    ) -> Iterator[bytes | Cold | None]:
+        """See MessageStore.find_key(); records before *deleted_before* do not count."""
+        given: set[int] = set()
+        last = -1
+        for found in index.find(self._disk, topic, key, begin_ms, end_ms):
+            if not isinstance(found, int):
+                yield found
+            elif (
+                found != last
+                and found not in given
+                and found >= max(deleted_before, self._log.start)
+            ):
+                # a key may stand in a message more than once
+                last = found
+                record = yield from in_memory(partial(self._log.record_at, found))
+                if (
+                    record is not None
+                    and has_key(record, topic, key)
+                    and begin_ms <= store_timestamp(record) <= end_ms
+                ):
+                    # others with the same hash may be millions
+                    given.add(found)
+                    yield record
 
     def reading(self, queue: ConsumeQueue) -> ReadEntry:
         """How *queue* reads entries of its own."""

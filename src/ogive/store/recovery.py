@@ -40,11 +40,9 @@ from pathlib import Path
 from typing import Final
 
 from ogive.store import checkpoint as checkpoints
-from ogive.store import retention
 from ogive.store.bad_sectors import Unreadable
 from ogive.store.checkpoint import Checkpoint, QueueState
 from ogive.store.consumequeue import ConsumeQueue, QueueFiles, names_a_directory, read_entries
-from ogive.store.deletions import deletions
 from ogive.store.directory import was_ours
 from ogive.store.file_reader import Disk
 from ogive.store.fs import Fs
@@ -153,14 +151,14 @@ def recover(fs: Fs, config: StoreConfig, now_ms: int, *, rebuild: bool = False) 
 
 def _recover(fs: Fs, config: StoreConfig, now_ms: int, rebuild: bool) -> Recovered:
     recovered = _Recovery(fs, config, now_ms, rebuild=rebuild).run()
-    until = retention.pending(fs, config.root, config.root / "commitlog")
+    until = checkpoints.pending_removal(fs, config.root)
     if until is None:
         return recovered
     # of another log
     if until > recovered.end:
-        retention.done(fs, config.root)
+        checkpoints.end_removal(fs, config.root)
         return recovered
-    retention.finish(fs, config.root, config.root / "commitlog", until)
+    checkpoints.finish_removal(fs, config.root, until)
     again = _Recovery(fs, config, now_ms, rebuild=rebuild, known=recovered.damaged_places).run()
     again.damaged += recovered.damaged
     return again
@@ -244,17 +242,17 @@ class _Recovery:
                 "queues.json, the list of queues, is damaged: the whole log is read, and queues "
                 "and index are made again"
             )
-        until = retention.pending(fs, root, self._commitlog)
+        until = checkpoints.pending_removal(fs, root)
         if until is not None and saved is not None and saved.position >= until:
             # else after this run, which ends with a checkpoint
-            retention.finish(fs, root, self._commitlog, until)
+            checkpoints.finish_removal(fs, root, until)
         self._found = find_segments(fs, self._commitlog, self._config.segment_bytes)
         start = self._found.starts[0] if self._found.starts else 0
         checkpoint = usable(saved, start, self._found.end)
         if saved is not None and saved.position > self._found.end and was_ours(fs, root):
             log.error("%s", end_is_lost(self._found.end, saved.position))
             self._beyond = saved
-        self._deleted = deletions(fs, root, checkpoint, self._found.end)
+        self._deleted = checkpoints.load_deletions(fs, root, checkpoint, self._found.end)
         for directory in list(self._kinds.strays(fs)):
             log.warning(
                 "the queue in %s is removed: its topic keeps its queues elsewhere", directory

@@ -31,7 +31,6 @@ from ogive.model import (
 )
 from ogive.store import checkpoint as checkpoints
 from ogive.store.bad_sectors import Unreadable
-from ogive.store.deletions import deletions
 from ogive.store.fs import Fs
 from ogive.store.log_scan import LogEnd, LogScan
 from ogive.store.segments import find_segments, segment_path, sizes_of, usual_size
@@ -192,7 +191,7 @@ def places_of_waiting(fs: Fs, root: Path) -> set[QueueKey]:
     deleted since. Reads the whole log.
     """
     checkpoint, found = checkpoints.load(fs, root), find_segments(fs, root / "commitlog", 1)
-    deleted = deletions(fs, root, checkpoint, found.end)
+    deleted = checkpoints.load_deletions(fs, root, checkpoint, found.end)
     scan = LogScan(fs, root / "commitlog", found, checkpoints.crc_from(fs, root, checkpoint))
     places: set[QueueKey] = set()
     try:

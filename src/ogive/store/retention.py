@@ -1,6 +1,4 @@
-"""Decide which segments of the log are old enough, and note a removal under way.
-
-The removal itself is MessageStore.expire.
+"""Decide which segments of the log are old enough, and remove them.
 
 Behaviour
 - A segment's age is the time since it was full, by the machine's uptime, which nobody can set. Ages
@@ -14,81 +12,35 @@ Differs from Java
   stay here.
 - The newest segment never goes, and force_share is off by default (85 % there): a disk that others
   fill is no reason to lose messages. Source: DefaultMessageStore.CleanCommitLogService, 5.3.
-
-A note of which segments are about to be removed, so that what readers were told is gone stays
-gone after a crash.
-
-The note exists from shortly before the lowest offsets move up until the segments are removed.
-Recovery that finds it finishes the removal, but only once there is a checkpoint of all queues: the
-offset of a queue that loses all its records is known from nowhere else.
 """
 
+import functools
+import logging
 import math
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ogive.errors import InvalidOption
-from ogive.store.fs import Fs
-from ogive.store.segments import segment_names
-from ogive.store.tables import read_file, replace_file
-from ogive.wire.checksum import crc32
+from ogive.store.commitlog import LogReader
+from ogive.store.consumequeue import ConsumeQueue
+from ogive.store.deletions import StoredTopics
+from ogive.store.derived_files import DerivedFiles, FlushPolicy
+from ogive.store.file_reader import Cold, Disk, all_of
+from ogive.store.key_index import KeyIndex
+from ogive.store.queue_reader import QueueReader
+from ogive.store.segments import segment_path
+from ogive.store.writer import WriterLink
 
-_NAME: Final = "removing"
-_DIGITS: Final = 20
-
-
-def note(fs: Fs, root: Path, until: int) -> None:
-    """Segments before commit-log offset *until* go. Raises OSError."""
-    replace_file(fs, root / _NAME, _text(until))
-
-
-def done(fs: Fs, root: Path) -> None:
-    """They are gone. Raises OSError; a note that stays does no harm."""
-    if read_file(fs, root / _NAME) is not None:
-        fs.unlink(root / _NAME)
-
-
-def pending(fs: Fs, root: Path, directory: Path) -> int | None:
-    """What a removal that a crash ended was to reach, if there was one.
-
-    A note that makes no sense is forgotten. Raises OSError.
-    """
-    raw = read_file(fs, root / _NAME)
-    if raw is None:
-        return None
-    until = raw.partition(b" ")[0]
-    names = segment_names(fs, directory)
-    if (
-        until.isdigit()
-        and len(until) <= _DIGITS
-        and raw == _text(int(until))
-        and names
-        and int(until) <= int(names[-1])
-    ):
-        return int(until)
-    done(fs, root)
-    return None
-
-
-def finish(fs: Fs, root: Path, directory: Path, until: int) -> None:
-    """Go on with it.
-
-    Only where a checkpoint has seen every record before *until*. Raises OSError.
-    """
-    for name in segment_names(fs, directory):
-        if int(name) < until:
-            fs.unlink(directory / name)
-    fs.fsync_dir(directory)
-    done(fs, root)
-
-
-def _text(until: int) -> bytes:
-    return b"%d %d\n" % (until, crc32(b"%d" % until))
-
+log = logging.getLogger(__name__)
 
 MAX_PER_RUN: Final = 10
+_QUEUES_AT_ONCE: Final = 200
+# lookups of some queues; beyond it the reads wait for the disk
+MAX_TRIES: Final = 256
 _MOST_S: Final = 1e10  # three centuries
 _OFFSET_DIGITS: Final = 20
 
@@ -209,3 +161,150 @@ def due(
             break
         count += 1
     return count
+
+
+class LogRetention:
+    """Removes the oldest segments, and the files that refer only to them. Owner thread only."""
+
+    def __init__(
+        self,
+        log_reader: LogReader,
+        disk: Disk,
+        reader: QueueReader,
+        index: KeyIndex,
+        topics: StoredTopics,
+        flushes: FlushPolicy,
+        derived: DerivedFiles,
+        link: WriterLink,
+    ) -> None:
+        self._log, self._disk, self._reader, self._index = log_reader, disk, reader, index
+        self._topics, self._flushes, self._derived = topics, flushes, derived
+        self._link = link
+
+    @property
+    def full_segments(self) -> list[int]:
+        """The start offsets of all segments but the one being written, oldest first."""
+        return list(range(self._log.start, self._log.newest_segment, self._log.segment_bytes))
+
+    def expire(self, until: int) -> Iterator[Cold | None]:
+        """Remove the segments before *until*, and the queue and index files that refer only to
+        them.
+
+        Works while it is iterated over, so that others may run between two steps. A Cold is to be
+        brought in before the next step. The lowest offsets of queues move up for good: before the
+        first one does, a checkpoint records where each queue ends, and a note what is about to be
+        removed. Files that cannot be removed then wait for remove_left(). Raises StoreError where a
+        queue cannot be read: nothing has moved, and all waits for the next call.
+        """
+        start = self._log.start
+        until = min(until - until % self._log.segment_bytes, self._log.newest_segment)
+        if until > start and self._link.is_running:
+            until = yield from self._checkpointed(until)
+        if until <= start or not self._link.is_running:
+            return
+        lowest = yield from self._lowest_at(until)
+        yield from self._noted(until)
+        if not self._link.is_running:
+            return
+        gone = [
+            segment_path(self._log.directory, at)
+            for at in range(start, until, self._log.segment_bytes)
+        ]
+        self._log.begin_at(until)
+        dropped: list[tuple[ConsumeQueue, list[Path]]] = []
+        for number, (queue, index, low) in enumerate(lowest):
+            if self._reader.has(queue):
+                queue.begin_at(index, low)
+                dropped.append((queue, queue.drop_files()))
+            if number % _QUEUES_AT_ONCE == 0:
+                yield None
+        # not before: a stop in between leaves the rest to the next start
+        self._flushes.log_start = until
+        for queue, files in dropped:
+            # else its topic was deleted in between, and may have new files of these names
+            if self._reader.has(queue):
+                gone += files
+        self._topics.forget_before(until)
+        index_files = self._index.expire(until)
+        if not self._link.is_running:
+            return
+        for path in (*gone, *index_files):
+            self._disk.forget(path)
+        self._flushes.flush(checkpoint=True)
+        self._link.post(functools.partial(self._derived.remove_expired, gone, index_files))
+
+    def remove_left(self) -> None:
+        """Try again to remove files of old messages that expire() could not remove."""
+        if self._derived.has_left and self._link.is_running:
+            self._link.post(self._derived.remove_left)
+
+    def _lowest_at(
+        self, until: int
+    ) -> Generator[Cold | None, None, list[tuple[ConsumeQueue, int, int]]]:
+        """Return each queue, and index and offset of its lowest entry once the log begins at
+        *until*.
+
+        Raises StoreError where a queue cannot be read.
+        """
+        found: list[tuple[ConsumeQueue, int, int]] = []
+        queues = self._reader.queues
+        for start in range(0, len(queues), _QUEUES_AT_ONCE):
+            left, tries = queues[start : start + _QUEUES_AT_ONCE], 0
+            while left and self._link.is_running:
+                with self._disk.without_waiting() if tries < MAX_TRIES else nullcontext():
+                    left, cold = self._look_up(left, until, found)
+                tries += 1
+                yield cold
+        return found
+
+    def _look_up(
+        self, queues: list[ConsumeQueue], until: int, found: list[tuple[ConsumeQueue, int, int]]
+    ) -> tuple[list[ConsumeQueue], Cold | None]:
+        """Add the lowest entries of *queues* to *found*.
+
+        Returns the queues that need the disk for it, and what they need.
+        """
+        left: list[ConsumeQueue] = []
+        missing: list[Cold] = []
+        for queue in filter(self._reader.has, queues):
+            try:
+                found.append((queue, *self._reader.first_at(queue, until)))
+            except Cold as cold:
+                left.append(queue)
+                # it would keep the frames of as many calls
+                missing.append(cold.with_traceback(None))
+        return left, all_of(missing)
+
+    def _noted(self, until: int) -> Generator[None, None, None]:
+        """Make a removal safe against a crash."""
+        if self._link.is_running:
+            noted = threading.Event()
+            self._link.post(functools.partial(self._derived.note_removal, until, noted))
+            while not noted.is_set() and self._link.is_running:
+                yield
+
+    def _checkpointed(self, until: int) -> Generator[None, None, int]:
+        """Wait for a checkpoint behind *until*; return the segment border up to which there is one.
+
+        Without a checkpoint the log alone knows which offsets were given out, so it must not be
+        removed first. A full disk may have no room for a new checkpoint: what the last one covers
+        can still be removed, and makes room.
+        """
+        if self._derived.saved_position < until:
+            self._flushes.retry()
+            self._flushes.flush(checkpoint=True)
+            while (
+                self._derived.saved_position < until
+                and not self._flushes.is_refused
+                and self._link.is_running
+            ):
+                yield
+                # that of a flush under way starts the next one
+                self._link.run_reports()
+        reached = self._derived.saved_position
+        if reached < until and self._link.is_running:
+            log.warning(
+                "no room for a checkpoint: old messages behind commit-log offset %d stay for now",
+                reached,
+            )
+        return min(until, reached - reached % self._log.segment_bytes)

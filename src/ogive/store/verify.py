@@ -29,7 +29,6 @@ from ogive.store.bad_sectors import read_or_nothing
 from ogive.store.checkpoint import Checkpoint
 from ogive.store.clock import now_ms
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER, FILLER_SIZE
-from ogive.store.deletions import deletions
 from ogive.store.directory import was_ours
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.index_file import index_names, restored
@@ -289,7 +288,7 @@ class _Verification:
         scan = LogScan(fs, root / "commitlog", found, checkpoints.crc_from(fs, root, checkpoint))
         report.log_start = scan.start
         result = LogEnd(scan.start)
-        deleted = deletions(fs, root, checkpoint, found.end)
+        deleted = checkpoints.load_deletions(fs, root, checkpoint, found.end)
         try:
             for offset, record, buffer, at in scan.records(scan.start, result):
                 report.records += 1

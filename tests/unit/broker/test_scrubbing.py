@@ -68,7 +68,7 @@ async def test_it_goes_on_where_retention_left_something() -> None:
         driver.put(message(b"%d " % n + bytes(200)))
     scrubbing = Scrubbing(driver.store, 4096, lambda: 0.0)
     await scrubbing.run()
-    for _ in driver.store.expire(driver.store.full_segments[2]):
+    for _ in driver.store.retention.expire(driver.store.retention.full_segments[2]):
         pass
     assert await whole_round(scrubbing, driver) > 10
     assert driver.store.stats().damaged == 0

@@ -60,7 +60,7 @@ def opened(
     """A store with one topic of batches, in its table of topics too."""
     write(root / "config" / "topics.json", table(topic))
     driver = Driver(small(root, **changes), clock=clock)
-    driver.store.make_topic(topic, batches=True)
+    driver.store.topics.make(topic, batches=True)
     return driver
 
 
@@ -463,7 +463,7 @@ def test_offsets_whose_records_are_gone_are_not_given_out_again(tmp_path: Path) 
 
 
 def expire(driver: Driver, until: int) -> None:
-    for _ in driver.store.expire(until):
+    for _ in driver.store.retention.expire(until):
         driver.settle()
 
 
@@ -514,9 +514,9 @@ def test_a_topic_can_be_made_again_as_either_kind(tmp_path: Path) -> None:
     driver = opened(tmp_path)
     fill(driver, 30)
     for batches in (False, True):
-        driver.store.delete_topic(TOPIC)
+        driver.store.topics.delete(TOPIC)
         driver.settle()
-        driver.store.make_topic(TOPIC, batches=batches)
+        driver.store.topics.make(TOPIC, batches=batches)
         write(tmp_path / "config" / "topics.json", table(TOPIC) if batches else table())
         driver.put(message(b"0", TOPIC))
         if batches:
@@ -536,10 +536,10 @@ def test_queues_of_the_other_kind_are_forgotten_where_a_topic_is_made(tmp_path: 
     """They are what is left of a topic whose table was lost."""
     driver = Driver(small(tmp_path))
     driver.put(message(b"old", TOPIC))
-    driver.store.make_topic(TOPIC, batches=True)
+    driver.store.topics.make(TOPIC, batches=True)
     driver.put(numbered(0, 2))
     assert contents(driver) == expected(2)
-    driver.store.make_topic(TOPIC, batches=True)
+    driver.store.topics.make(TOPIC, batches=True)
     assert contents(driver) == expected(2)
     driver.close()
 

@@ -316,7 +316,7 @@ def test_segments_end_and_go_while_their_stretches_are_known(tmp_path: Path) -> 
             assert driver.bodies(topic, queue_id) == all_of(topic, queue_id)
     assert fs.whole.count(True) > 0
     assert driver.store.stats().damaged == 0
-    removal = driver.store.expire(driver.store.full_segments[5])
+    removal = driver.store.retention.expire(driver.store.retention.full_segments[5])
     while next(removal, "done") != "done":
         driver.settle()
     first = driver.store.min_offset("T", 1)

@@ -22,7 +22,7 @@ WIDE = ROOT / "consumequeue" / "Wide"
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue is two or three paths: a file, its directory, and that there is no more."""
-    monkeypatch.setattr("ogive.store.message_store._PATHS_AT_ONCE", 4, raising=False)
+    monkeypatch.setattr("ogive.store.deletions.PATHS_AT_ONCE", 4)
 
 
 class Run:
@@ -41,7 +41,7 @@ class Run:
                 self.put(topic, b"old", queue_id)
         self.put("Other", b"before")
         self.writer.run()
-        self.store._flush()
+        self.store._flushes.flush()
         self.writer.run()
         self.answered.clear()
 
@@ -80,9 +80,9 @@ def test_each_directory_is_read_once() -> None:
     fs = CountingFs()
     run = Run(fs)
     fs.listed.clear()
-    run.store.delete_topic("Wide")
+    run.store.topics.delete("Wide")
     run.writer.run()
-    assert run.store.is_deletion_saved("Wide")
+    assert run.store.topics.is_deletion_saved("Wide")
     assert fs.listed == {WIDE: 1} | {WIDE / str(queue_id): 1 for queue_id in range(QUEUES)}
     assert WIDE not in fs.directories
     run.store.close()
@@ -91,15 +91,15 @@ def test_each_directory_is_read_once() -> None:
 def test_messages_that_are_put_meanwhile_are_answered_before_everything_is_removed() -> None:
     fs = MemoryFs()
     run = Run(fs)
-    run.store.delete_topic("Wide")
+    run.store.topics.delete("Wide")
     run.put("Other", b"meanwhile")
     while not run.answered:
         run.writer.step()
     assert len(fs.list(WIDE)) > QUEUES // 2
-    assert not run.store.is_deletion_saved("Wide")
+    assert not run.store.topics.is_deletion_saved("Wide")
     assert run.bodies("Other") == [b"before", b"meanwhile"]
     run.writer.run()
-    assert run.store.is_deletion_saved("Wide")
+    assert run.store.topics.is_deletion_saved("Wide")
     assert WIDE not in fs.directories
     run.store.close()
 
@@ -109,14 +109,14 @@ def test_the_files_of_several_topics_go_one_after_the_other() -> None:
     topics = tuple(f"T{n}" for n in range(5))
     run = Run(fs, topics=topics)
     for topic in topics:
-        run.store.delete_topic(topic)
+        run.store.topics.delete(topic)
     assert len(run.writer.posted) == 1
     run.put("Other", b"meanwhile")
     while not run.answered:
         run.writer.step()
     assert fs.list(ROOT / "consumequeue") == ["Other", *topics]
     run.writer.run()
-    assert all(run.store.is_deletion_saved(topic) for topic in topics)
+    assert all(run.store.topics.is_deletion_saved(topic) for topic in topics)
     assert fs.list(ROOT / "consumequeue") == ["Other"]
     run.store.close()
 
@@ -125,7 +125,7 @@ def test_a_topic_that_is_made_again_meanwhile_keeps_its_files() -> None:
     """What comes for it goes to files when the old ones are gone: they have the same names."""
     fs = MemoryFs()
     run = Run(fs, hot_entries=1)
-    run.store.delete_topic("Wide")
+    run.store.topics.delete("Wide")
     for n in range(40):
         for queue_id in range(QUEUES):
             run.put("Wide", b"new %d" % n, queue_id)
@@ -143,15 +143,15 @@ def test_a_topic_that_is_made_again_meanwhile_keeps_its_files() -> None:
 def test_a_stop_meanwhile_removes_the_rest(steps: int) -> None:
     fs = MemoryFs()
     run = Run(fs)
-    run.store.delete_topic("Wide")
+    run.store.topics.delete("Wide")
     for _ in range(steps):
         run.writer.step()
     assert WIDE in fs.directories
     run.store.close()
     assert WIDE not in fs.directories
     with Driver(small(ROOT), fs, threaded=False) as again:
-        assert again.store.was_deleted("Wide")
-        assert not again.store.has_topic("Wide")
+        assert again.store.topics.was_deleted("Wide")
+        assert not again.store.topics.has("Wide")
 
 
 class EveryChange(RecorderFs):
@@ -176,8 +176,8 @@ def test_a_death_meanwhile_leaves_a_topic_that_can_be_deleted_again_or_nothing_o
     fs = EveryChange()
     run = Run(fs, flush_bytes=256, checkpoint_bytes=512)
     fs.armed = True
-    run.store.delete_topic("Wide")
-    while not run.store.is_deletion_saved("Wide"):
+    run.store.topics.delete("Wide")
+    while not run.store.topics.is_deletion_saved("Wide"):
         run.put("Other", bytes(600))
         run.writer.step()
     run.store.close()
@@ -185,15 +185,15 @@ def test_a_death_meanwhile_leaves_a_topic_that_can_be_deleted_again_or_nothing_o
     for image in fs.left:
         with Driver(small(ROOT), image, threaded=False) as again:
             assert again.bodies("Other")[0] == b"before"
-            if again.store.has_topic("Wide"):
+            if again.store.topics.has("Wide"):
                 whole += 1
                 assert [again.bodies("Wide", queue_id) for queue_id in range(QUEUES)] == [
                     [b"old"]
                 ] * QUEUES
-                again.store.delete_topic("Wide")
+                again.store.topics.delete("Wide")
             else:
-                assert again.store.was_deleted("Wide")
-            assert again.store.is_deletion_saved("Wide")
+                assert again.store.topics.was_deleted("Wide")
+            assert again.store.topics.is_deletion_saved("Wide")
             assert WIDE not in image.directories
     assert 2 * QUEUES < whole < len(fs.left)
 
@@ -205,15 +205,15 @@ def test_files_that_cannot_be_removed_stay_and_the_next_topic_goes(
     run = Run(FaultyFs(failing), tmp_path, ("Wide", "Next"))
     failing.armed = True
     for topic in ("Wide", "Next"):
-        run.store.delete_topic(topic)
+        run.store.topics.delete(topic)
     run.writer.run()
-    assert all(run.store.is_deletion_saved(topic) for topic in ("Wide", "Next"))
+    assert all(run.store.topics.is_deletion_saved(topic) for topic in ("Wide", "Next"))
     assert caplog.text.count("files of a deleted topic stay") == 1
     assert len(list((tmp_path / "consumequeue" / "Wide").iterdir())) == QUEUES - 5
     assert not (tmp_path / "consumequeue" / "Next").exists()
     run.store.close()
     with Driver(small(tmp_path)) as again:
-        assert not again.store.has_topic("Wide")
+        assert not again.store.topics.has("Wide")
         assert again.put(message(b"new", "Wide"))[0].queue_offset == 0
 
 
@@ -221,7 +221,7 @@ def test_a_store_that_fails_meanwhile_removes_no_more(tmp_path: Path) -> None:
     """As after a crash: the next start has the topic, and it can be deleted again."""
     failing = FailFrom("fdatasync", "commitlog", 0, 1)
     run = Run(FaultyFs(failing), tmp_path)
-    run.store.delete_topic("Wide")
+    run.store.topics.delete("Wide")
     run.writer.step()
     failing.armed = True
     run.put("Other", b"meanwhile")
@@ -232,8 +232,8 @@ def test_a_store_that_fails_meanwhile_removes_no_more(tmp_path: Path) -> None:
     assert 0 < left == len(list((tmp_path / "consumequeue" / "Wide").iterdir())) < QUEUES
     with Driver(small(tmp_path), threaded=False) as again:
         assert [again.bodies("Wide", queue_id) for queue_id in range(QUEUES)] == [[b"old"]] * QUEUES
-        again.store.delete_topic("Wide")
-        assert again.store.is_deletion_saved("Wide")
+        again.store.topics.delete("Wide")
+        assert again.store.topics.is_deletion_saved("Wide")
         assert not (tmp_path / "consumequeue" / "Wide").exists()
 
 
@@ -250,16 +250,16 @@ def test_a_full_disk_is_asked_again_once_everything_is_removed(tmp_path: Path) -
     full = True
     run.put("New", b"needs a file")
     run.writer.run()
-    run.store._flush()
+    run.store._flushes.flush()
     run.writer.run()
     with pytest.raises(StoreFull):
         run.put("New", b"refused")
-    run.store.delete_topic("Wide")
+    run.store.topics.delete("Wide")
     while run.writer.posted:
-        run.store.is_deletion_saved("Wide")
+        run.store.topics.is_deletion_saved("Wide")
         run.writer.step()
-    assert run.store.is_deletion_saved("Wide")
+    assert run.store.topics.is_deletion_saved("Wide")
     assert not wide.exists()
     run.store.close()
     with Driver(small(tmp_path)) as again:
-        assert (again.bodies("New"), again.store.has_topic("Wide")) == ([b"needs a file"], False)
+        assert (again.bodies("New"), again.store.topics.has("Wide")) == ([b"needs a file"], False)

@@ -116,7 +116,7 @@ def test_hash_of_another_key_is_not_taken_for_it(tmp_path: Path) -> None:
 def test_nothing_of_a_deleted_topic_is_found(tmp_path: Path) -> None:
     with Driver(small(tmp_path)) as driver:
         driver.put(keyed("ID", "key"))
-        driver.store.delete_topic("T")
+        driver.store.topics.delete("T")
         assert found(driver, "key") == []
         driver.put(keyed("ID2", "key"))
         assert found(driver, "key") == [0]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ogive.store import retention
+from ogive.store import checkpoint as checkpoints
 from ogive.store.recovery import recover
 from ogive.store.segments import segment_path
 from ogive.store.verify import repair, verify
@@ -192,7 +192,7 @@ def test_a_crash_in_a_removal_of_old_messages_is_told_once(
     driver = filled(tmp_path, 200)
     flip(tmp_path, driver, 199 - 10)
     crash(driver)
-    retention.note(driver.fs, tmp_path, driver.store.segment_bytes)
+    checkpoints.note_removal(driver.fs, tmp_path, driver.store.segment_bytes)
     with Driver(small(tmp_path)) as driver:
         scrub_all(driver)
         assert driver.store.stats().damaged == 1

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ogive.errors import StoreError
-from ogive.store import MessageStore, StoreConfig, retention
+from ogive.store import MessageStore, StoreConfig
+from ogive.store import checkpoint as checkpoints
 from ogive.store.fs import Fs, OsFs
 from ogive.store.writer import Group, GroupWriter, Job
 from tests.chaos.faults import FailFrom, FaultyFs
@@ -108,11 +109,11 @@ class Run:
             if n < QUIET:
                 self.put("Quiet", body_of(n))
         assert len(self.writer.jobs) == under_way
-        assert self.store.full_segments[-1] >= UNTIL
+        assert self.store.retention.full_segments[-1] >= UNTIL
 
     def expire(self, until: int) -> None:
         """Where queue files are written all the time, once more when it is settled what goes."""
-        for _ in self.store.expire(until):
+        for _ in self.store.retention.expire(until):
             self.writer.step()
             if self.writer.held and self.store.stats().commitlog_start:
                 self.put("Other", b"meanwhile")
@@ -177,7 +178,7 @@ def noted_too_early() -> MemoryFs:
     run = Run(fs, config())
     run.fill(under_way=False)
     image = fs.copy()
-    retention.note(image, ROOT, UNTIL)
+    checkpoints.note_removal(image, ROOT, UNTIL)
     return image
 
 
@@ -212,7 +213,7 @@ def test_a_note_behind_the_end_of_the_log_removes_nothing() -> None:
     fs = MemoryFs()
     with Driver(config(), fs, threaded=False) as driver:
         driver.put(message("x"))
-    retention.note(fs, ROOT, SEGMENT)
+    checkpoints.note_removal(fs, ROOT, SEGMENT)
     assert ROOT / "commitlog" / f"{SEGMENT:020d}" in fs.names
     for _ in range(2):
         with Driver(config(), fs, threaded=False) as driver:
@@ -232,18 +233,18 @@ def test_a_full_disk_removes_what_the_last_checkpoint_has_seen(
     for n in range(BUSY):
         driver.put(message(body_of(n), "Busy"))
     failing.armed = True
-    for _ in driver.store.expire(UNTIL):
+    for _ in driver.store.retention.expire(UNTIL):
         pass
     assert driver.store.stats().commitlog_start == SEGMENT
     assert "no room for a checkpoint" in caplog.text
     before = failing.failures
-    for _ in driver.store.expire(UNTIL):
+    for _ in driver.store.retention.expire(UNTIL):
         pass
     # it was tried again
     assert failing.failures > before > 0
     assert driver.store.stats().commitlog_start == SEGMENT
     failing.armed = False
-    for _ in driver.store.expire(UNTIL):
+    for _ in driver.store.retention.expire(UNTIL):
         pass
     assert driver.store.stats().commitlog_start == UNTIL
     crash(driver)
@@ -263,13 +264,13 @@ def test_a_stop_in_the_middle_of_a_removal_leaves_no_lowest_offset_without_a_mes
         for n in range(90):
             driver.put(message(b"%d" % n + bytes(500), f"T{n % 3}"))
         store = driver.store
-        removing = store.expire(store.full_segments[1])
+        removing = store.retention.expire(store.retention.full_segments[1])
         while not store.stats().commitlog_start:
             next(removing)
         begins = store.stats().commitlog_start
         left = b""
         if checkpoint != "of the stop":
-            store._flush(checkpoint=True)
+            store._flushes.flush(checkpoint=True)
             left = (tmp_path / "queues.json").read_bytes()
             for _ in removing:
                 pass
@@ -291,7 +292,7 @@ def test_a_store_that_fails_meanwhile_removes_nothing(tmp_path: Path) -> None:
         for n in range(BUSY):
             driver.put(message(body_of(n)))
         failing.armed = True
-        for _ in driver.store.expire(UNTIL):
+        for _ in driver.store.retention.expire(UNTIL):
             pass
         assert driver.store.failed is not None
         assert driver.store.stats().commitlog_start == 0
@@ -323,12 +324,12 @@ def test_a_queue_that_cannot_be_read_now_leaves_everything_to_the_next_run(tmp_p
         before = driver.bodies("Busy")
         fs.on = True
         with pytest.raises(StoreError, match="cannot be read"):
-            for _ in driver.store.expire(UNTIL):
+            for _ in driver.store.retention.expire(UNTIL):
                 pass
         fs.on = False
         assert not (tmp_path / "removing").exists()
         assert (driver.store.stats().commitlog_start, driver.bodies("Busy")) == (0, before)
-        for _ in driver.store.expire(UNTIL):
+        for _ in driver.store.retention.expire(UNTIL):
             pass
         assert driver.store.stats().commitlog_start == UNTIL
     assert min(path.name for path in (tmp_path / "commitlog").iterdir()) == f"{UNTIL:020d}"
@@ -357,15 +358,15 @@ def test_files_that_cannot_be_removed_are_tried_again(
     with Driver(config(tmp_path, flush_bytes=100), FaultyFs(failing)) as driver:
         for n in range(100):
             driver.put(message(body_of(n), "Busy", properties=b"UNIQ_KEY\x01ID%d\x02" % n))
-        driver.store.remove_left()
+        driver.store.retention.remove_left()
         failing.armed = True
-        until = driver.store.full_segments[-1]
-        for _ in driver.store.expire(until):
+        until = driver.store.retention.full_segments[-1]
+        for _ in driver.store.retention.expire(until):
             pass
         for _ in range(2):
             settled(driver)
             assert (tmp_path / "removing").exists()
-            driver.store.remove_left()
+            driver.store.retention.remove_left()
     assert failing.failures == 2
     assert caplog.text.count("files of old messages stay") == 2
     low = driver.store.min_offset("Busy", 0)
@@ -388,13 +389,13 @@ def test_files_of_a_topic_that_was_made_again_are_not_taken_for_old_ones(tmp_pat
         for n in range(100):
             driver.put(message(body_of(n), "Busy"))
         failing.armed = True
-        for _ in driver.store.expire(driver.store.full_segments[-1]):
+        for _ in driver.store.retention.expire(driver.store.retention.full_segments[-1]):
             pass
-        driver.store.delete_topic("Busy")
+        driver.store.topics.delete("Busy")
         bodies = [body_of(n) for n in range(40)]
         for body in bodies:
             driver.put(message(body, "Busy"))
-        driver.store.remove_left()
+        driver.store.retention.remove_left()
         settled(driver)
         assert failing.failures == 1
         assert not (tmp_path / "removing").exists()
@@ -408,15 +409,15 @@ def test_old_files_that_somebody_else_removed_hold_up_no_others(tmp_path: Path) 
     with Driver(config(tmp_path, flush_bytes=100), FaultyFs(failing)) as driver:
         for n in range(100):
             driver.put(message(body_of(n), "Busy"))
-        until = driver.store.full_segments[-1]
+        until = driver.store.retention.full_segments[-1]
         failing.armed = True
-        for _ in driver.store.expire(until):
+        for _ in driver.store.retention.expire(until):
             pass
         settled(driver)
         (tmp_path / "commitlog" / f"{SEGMENT:020d}").unlink()
         # its directories go with it
-        driver.store.delete_topic("Busy")
-        driver.store.remove_left()
+        driver.store.topics.delete("Busy")
+        driver.store.retention.remove_left()
         settled(driver)
         assert failing.failures == 1
         assert not (tmp_path / "removing").exists()
@@ -434,15 +435,17 @@ def test_the_note_of_a_removal_outlives_the_segments_that_it_is_about() -> None:
     fs = RecorderFs(
         MemoryFs({log / name: bytearray(8) for name in segments}, {Path("/"), ROOT, log})
     )
-    retention.note(fs, ROOT, UNTIL)
-    until = retention.pending(fs, ROOT, log)
+    checkpoints.note_removal(fs, ROOT, UNTIL)
+    until = checkpoints.pending_removal(fs, ROOT)
     assert until == UNTIL
     began = len(fs.operations)
-    retention.finish(fs, ROOT, log, until)
+    checkpoints.finish_removal(fs, ROOT, until)
     disk = fs.disk()
     for number, operation in enumerate(fs.operations):
         disk.apply(operation)
         for seed in range(20 if number >= began else 0):
             after = disk.after_power_cut(random.Random(seed))
-            assert after.list(log) == segments[2:] or retention.pending(after, ROOT, log) == UNTIL
-    assert retention.pending(fs, ROOT, log) is None
+            assert (
+                after.list(log) == segments[2:] or checkpoints.pending_removal(after, ROOT) == UNTIL
+            )
+    assert checkpoints.pending_removal(fs, ROOT) is None

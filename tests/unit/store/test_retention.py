@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from ogive.errors import InvalidOption
-from ogive.store import GetStatus, retention
+from ogive.store import GetStatus
+from ogive.store import checkpoint as checkpoints
 from ogive.store.retention import MAX_PER_RUN, Ages, RetentionConfig, due
 from ogive.store.tables import write_synced
 from tests.chaos.faults import FailFrom, FaultyFs
@@ -125,8 +126,8 @@ def filled(driver: Driver, count: int = 300) -> None:
 
 
 def expire(driver: Driver, segments: int) -> int:
-    until = driver.store.full_segments[segments]
-    for _ in driver.store.expire(until):
+    until = driver.store.retention.full_segments[segments]
+    for _ in driver.store.retention.expire(until):
         pass
     driver.store.sync(lambda: None)
     return until
@@ -168,12 +169,12 @@ def test_queue_whose_messages_all_went_goes_on_behind_them(tmp_path: Path) -> No
         for _ in range(20):
             driver.put(message(b"x", "Early"))
         filled(driver)
-        driver.store.delete_topic("Early")
+        driver.store.topics.delete("Early")
         for _ in range(3):
             driver.put(message(b"again", "Early"))
         for _ in range(100):
             driver.put(message(bytes(400), "T0"))
-        expire(driver, len(driver.store.full_segments) - 1)
+        expire(driver, len(driver.store.retention.full_segments) - 1)
         assert driver.store.min_offset("Early", 0) == driver.store.max_offset("Early", 0) == 3
     for lose in (False, True):
         if lose:
@@ -207,7 +208,7 @@ def test_newest_segment_stays_whatever_is_asked(tmp_path: Path) -> None:
     with Driver(small(tmp_path), fs, threaded=False) as driver:
         filled(driver, 100)
         end = driver.store.stats().commitlog_end
-        for _ in driver.store.expire(end + 10**9):
+        for _ in driver.store.retention.expire(end + 10**9):
             pass
         assert driver.store.stats().commitlog_start == end - end % driver.store.segment_bytes
         driver.put(message(b"goes on"))
@@ -220,7 +221,7 @@ def test_what_a_reader_was_told_is_gone_stays_gone_after_a_crash(tmp_path: Path)
     driver = Driver(small(tmp_path), fs, threaded=False)
     filled(driver)
     until = 3 * driver.store.segment_bytes
-    under_way = driver.store.expire(until)
+    under_way = driver.store.retention.expire(until)
     while not driver.store.min_offset("T0", 0):
         next(under_way)
     low = driver.store.min_offset("T0", 0)
@@ -238,7 +239,7 @@ def test_a_removal_is_noted_while_it_lasts(tmp_path: Path) -> None:
     fs = MemoryFs()
     with Driver(small(tmp_path), fs, threaded=False) as driver:
         filled(driver, 100)
-        under_way = driver.store.expire(driver.store.segment_bytes)
+        under_way = driver.store.retention.expire(driver.store.segment_bytes)
         while not driver.store.min_offset("T0", 0):
             next(under_way)
         assert fs.names[tmp_path / "removing"].data.split()[0] == b"%d" % driver.store.segment_bytes
@@ -265,7 +266,7 @@ def test_a_note_of_another_log_removes_nothing(tmp_path: Path) -> None:
     fs = MemoryFs()
     with Driver(small(tmp_path), fs, threaded=False) as driver:
         filled(driver, 100)
-    retention.note(fs, tmp_path, 2**40)
+    checkpoints.note_removal(fs, tmp_path, 2**40)
     with Driver(small(tmp_path), fs, threaded=False) as driver:
         assert driver.store.stats().commitlog_start == 0
 
@@ -278,7 +279,7 @@ def test_a_full_disk_does_not_keep_old_messages(
     with Driver(small(tmp_path), FaultyFs(failing)) as driver:
         filled(driver, 100)
         failing.armed = True
-        for _ in driver.store.expire(driver.store.segment_bytes):
+        for _ in driver.store.retention.expire(driver.store.segment_bytes):
             pass
         assert driver.store.stats().commitlog_start == driver.store.segment_bytes
     assert failing.failures == 1

@@ -91,7 +91,7 @@ def test_a_batch_keeps_the_offsets_of_its_messages(tmp_path: Path) -> None:
     topics(tmp_path, T={"queue.type": "BatchCQ"})
 
     def puts(driver: Driver) -> None:
-        driver.store.make_topic("T", batches=True)
+        driver.store.topics.make("T", batches=True)
         for start in (0, 3):
             held = encode_batch(
                 [(0, b"number %d" % number, b"") for number in range(start, start + 3)]
@@ -180,7 +180,7 @@ def test_a_batch_that_claims_more_messages_than_it_has_takes_no_others(tmp_path:
     topics(tmp_path, T={"queue.type": "BatchCQ"})
 
     def puts(driver: Driver) -> None:
-        driver.store.make_topic("T", batches=True)
+        driver.store.topics.make("T", batches=True)
         for start in range(0, 15, 3):
             held = encode_batch(
                 [(0, b"number %d" % number, b"") for number in range(start, start + 3)]

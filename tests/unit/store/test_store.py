@@ -405,7 +405,7 @@ def test_apaches_extension_of_a_queue_goes_with_it(tmp_path: Path) -> None:
     with Driver(small(tmp_path)) as driver:
         for topic in ("T", "Deleted"):
             driver.put(message("a", topic))
-        driver.store.delete_topic("Deleted")
+        driver.store.topics.delete("Deleted")
     extension = tmp_path / "consumequeue_ext"
     for name in ("T/0", "T/1", "Deleted/0", "Unknown/7"):
         (extension / name).mkdir(parents=True)
@@ -435,7 +435,7 @@ def test_deleted_topic_is_gone_and_starts_again_at_zero(tmp_path: Path) -> None:
         for i in range(40):
             driver.put(message(f"{i}", topic="Old"))
             driver.put(message(f"{i}", topic="Kept"))
-        driver.store.delete_topic("Old")
+        driver.store.topics.delete("Old")
         assert driver.store.max_offset("Old", 0) == 0
         assert driver.put(message("new", topic="Old"))[0].queue_offset == 0
     with Driver(small(tmp_path)) as again:
@@ -450,8 +450,8 @@ def test_deleted_topic_is_gone_and_starts_again_at_zero(tmp_path: Path) -> None:
 
 
 def delete(driver: Driver, topic: str) -> None:
-    driver.store.delete_topic(topic)
-    while not driver.store.is_deletion_saved(topic):
+    driver.store.topics.delete(topic)
+    while not driver.store.topics.is_deletion_saved(topic):
         done: list[None] = []
         driver.store.sync(partial(done.append, None))
         driver.wait(done)
@@ -510,7 +510,7 @@ def test_topic_that_is_made_again_shows_nothing_of_the_files_before(tmp_path: Pa
             assert driver.store._queues["Again", 0].tail_start == 40
             assert driver.bodies("Again") == [f"{word}{i}".encode() for i in range(40)]
             if word == "old":
-                driver.store.delete_topic("Again")
+                driver.store.topics.delete("Again")
 
 
 def test_topic_that_is_made_again_while_old_messages_are_removed_keeps_its_files(
@@ -521,10 +521,10 @@ def test_topic_that_is_made_again_while_old_messages_are_removed_keeps_its_files
             driver.put(message(f"old{i}", topic="Again"))
         for i in range(200):
             driver.put(message(f"{i}", topic="Other"))
-        removal = driver.store.expire(driver.store.segment_bytes)
+        removal = driver.store.retention.expire(driver.store.segment_bytes)
         while driver.store.min_offset("Again", 0) < 40:
             next(removal)
-        driver.store.delete_topic("Again")
+        driver.store.topics.delete("Again")
         for i in range(40):
             driver.put(message(f"new{i}", topic="Again"))
         for i in range(200):
@@ -549,9 +549,9 @@ def test_queues_whose_entries_are_on_disk_only_are_asked_for_together(
         driver.put(*(message(f"{i}", queue_id=queue) for queue in queues))
     ends = [driver.store.max_offset("T", queue) for queue in queues]
     monkeypatch.setattr(ConsumeQueue, "in_memory", lambda queue, index, count: None)
-    monkeypatch.setattr("ogive.store.message_store._MAX_TRIES", 3)
+    monkeypatch.setattr("ogive.store.retention.MAX_TRIES", 3)
     ColdDisk(driver.store).forget()
-    steps = list(driver.store.expire(driver.store.full_segments[-1]))
+    steps = list(driver.store.retention.expire(driver.store.retention.full_segments[-1]))
     asked = [
         {place.path.parent.name for place in (step.place, *step.others)}
         for step in steps
@@ -608,11 +608,11 @@ def test_what_comes_after_a_deletion_is_kept_also_where_a_full_disk_had_taken_it
         with monkeypatch.context() as full:
             full.setattr(driver.store._log_writer, "prepare", no_room)
             refused = driver.post(message("refused" * 20, topic="T"))
-            driver.store.delete_topic("T")
+            driver.store.topics.delete("T")
             driver.wait(refused)
         assert isinstance(refused[0], StoreFull)
         driver.settle()
-        monkeypatch.setattr(driver.store, "_full_until", 0.0)
+        monkeypatch.setattr(driver.store._full, "until_s", 0.0)
         driver.put(message("new", topic="T"))
     for path in (tmp_path / "consumequeue").rglob("0*"):
         if path.is_file():
@@ -744,8 +744,8 @@ def test_no_checkpoint_is_written_after_a_sync_that_failed(
     checkpoint = tmp_path / "checkpoint"
     before = checkpoint.read_bytes() if checkpoint.exists() else b""
     waiting: list[Callable[[], None]] = []
-    monkeypatch.setattr(driver.store, "_post", waiting.append)
-    driver.store._flush(checkpoint=True)
+    monkeypatch.setattr(driver.store._link, "post", waiting.append)
+    driver.store._flushes.flush(checkpoint=True)
     driver.store._work.fail_by("syncing the commit log", OSError(errno.EIO, "input/output error"))
     for job in waiting:
         job()
@@ -870,7 +870,7 @@ def test_a_file_that_cannot_be_made_now_refuses_sends_and_ends_nothing(
                 kept.append(body.encode())
         assert driver.store.failed is None
         # a second later
-        driver.store._full_until = 1e-9
+        driver.store._full.until_s = 1e-9
         driver.put(message("after"))
         assert driver.bodies() == [*kept, b"after"]
     with Driver(small(tmp_path)) as again:
@@ -923,7 +923,7 @@ def test_a_flush_that_a_full_disk_refused_is_written_once_and_ends_no_other(tmp_
         now_s += 1.1
         put_all(1)
     now_s += 1.1
-    next(store.expire(store.stats().commitlog_end), None)
+    next(store.retention.expire(store.stats().commitlog_end), None)
     put()
     full = False
     # the flush is written, and the next one begins
@@ -1032,14 +1032,14 @@ def test_a_topic_has_queues_until_it_is_deleted(tmp_path: Path) -> None:
         for queue_id in range(3):
             driver.put(message(b"x", "T", queue_id))
         driver.put(message(b"x", "U"))
-        assert [driver.store.has_topic(topic) for topic in ("T", "U", "V")] == [True, True, False]
-        driver.store.delete_topic("T")
-        assert [driver.store.has_topic(topic) for topic in ("T", "U")] == [False, True]
-        assert [driver.store.was_deleted(topic) for topic in ("T", "U")] == [True, False]
+        assert [driver.store.topics.has(topic) for topic in ("T", "U", "V")] == [True, True, False]
+        driver.store.topics.delete("T")
+        assert [driver.store.topics.has(topic) for topic in ("T", "U")] == [False, True]
+        assert [driver.store.topics.was_deleted(topic) for topic in ("T", "U")] == [True, False]
     with Driver(small(tmp_path)) as driver:
-        assert [driver.store.has_topic(topic) for topic in ("T", "U")] == [False, True]
+        assert [driver.store.topics.has(topic) for topic in ("T", "U")] == [False, True]
         driver.put(message(b"x", "T"))
-        assert driver.store.has_topic("T")
+        assert driver.store.topics.has("T")
 
 
 def test_what_just_fits_a_file_of_the_log_is_promised_room_and_stored(driver: Driver) -> None:

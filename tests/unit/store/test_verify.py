@@ -270,7 +270,7 @@ def test_store_of_a_killed_broker_is_behind_not_wrong(tmp_path: Path) -> None:
 
 def test_deleted_topics_are_no_damage(root: Path) -> None:
     with Driver(small(root)) as driver:
-        driver.store.delete_topic("T0")
+        driver.store.topics.delete("T0")
     assert verify(root).problems == []
     (root / "queues.json").unlink()
     JsonTable(OsFs(), root / "config" / "topics.json").save({"topicConfigTable": {"T1": {}}})

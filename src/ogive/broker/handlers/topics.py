@@ -138,7 +138,9 @@ async def delete(
 def _has_left_something(ctx: Context, topic: str) -> bool:
     """Whether a deletion may have stopped half-way, or there is what came after it."""
     return (
-        ctx.store.was_deleted(topic) or ctx.offsets.has_topic(topic) or ctx.store.has_topic(topic)
+        ctx.store.topics.was_deleted(topic)
+        or ctx.offsets.has_topic(topic)
+        or ctx.store.topics.has(topic)
     )
 
 
@@ -161,7 +163,7 @@ async def _forget(ctx: Context, topics: Mapping[str, int]) -> None:
     for topic, queue_ids in queues.items():
         # each looks at all queues
         await ctx.slices.mine()
-        ctx.store.delete_topic(topic)
+        ctx.store.topics.delete(topic)
         ctx.traffic.forget_topic(topic)
         ctx.timers.by_topic.forget(topic)
         ctx.transactions.ended.forget(topic)
@@ -170,7 +172,7 @@ async def _forget(ctx: Context, topics: Mapping[str, int]) -> None:
         for queue_id in queue_ids:
             ctx.holds.answer_all((topic, queue_id))
     for topic in queues:
-        while not ctx.store.is_deletion_saved(topic):
+        while not ctx.store.topics.is_deletion_saved(topic):
             await ctx.synced()
 
 

@@ -45,13 +45,13 @@ async def test_one_order_removes_all_that_is_old_enough(start_broker: StartBroke
     async with await RawClient.open(server.address) as client:
         for _ in range(4 * (MAX_PER_RUN + 3)):
             await client.send("T", b"x" * 2000)
-        full = len(store.full_segments)
+        full = len(store.retention.full_segments)
         assert MAX_PER_RUN < full < 2 * MAX_PER_RUN
         await job.run()
         now[0] = 2 * HOUR_S
         await client.ok(RequestCode.DELETE_EXPIRED_COMMITLOG)
         await job.run()
-        assert len(store.full_segments) == full - MAX_PER_RUN
+        assert len(store.retention.full_segments) == full - MAX_PER_RUN
         await job.run()
-        assert store.full_segments == []
+        assert store.retention.full_segments == []
         assert not job.at_once

@@ -568,7 +568,7 @@ async def test_the_loop_turns_between_topics_that_are_cleaned(
         await client.send(topic)
         del ctx.topics._configs[topic]
     cleaned: list[int] = []
-    delete = ctx.store.delete_topic
+    delete = ctx.store.topics.delete
 
     def delete_topic(topic: str) -> None:
         nonlocal now
@@ -578,14 +578,14 @@ async def test_the_loop_turns_between_topics_that_are_cleaned(
 
     monkeypatch.setattr(event_loop, "SLICE_S", 0.01)
     monkeypatch.setattr(ctx.slices, "_now", lambda: now)
-    monkeypatch.setattr(ctx.store, "delete_topic", delete_topic)
+    monkeypatch.setattr(ctx.store.topics, "delete", delete_topic)
     answer = client.start(RequestCode.CLEAN_UNUSED_TOPIC)
     async with asyncio.timeout(20):
         while not answer.done():
             await asyncio.sleep(0)
             turns += 1
     assert len(set(cleaned)) == 20
-    assert not ctx.store.has_topic("T0")
+    assert not ctx.store.topics.has("T0")
 
 
 async def test_a_topic_that_is_not_there_is_deleted_without_a_search(
@@ -595,13 +595,13 @@ async def test_a_topic_that_is_not_there_is_deleted_without_a_search(
     ctx = server.context
     await client.send("T")
     searched: list[str] = []
-    delete = ctx.store.delete_topic
+    delete = ctx.store.topics.delete
 
     def noted(topic: str) -> None:
         searched.append(topic)
         delete(topic)
 
-    monkeypatch.setattr(ctx.store, "delete_topic", noted)
+    monkeypatch.setattr(ctx.store.topics, "delete", noted)
     await client.ok(RequestCode.DELETE_TOPIC_IN_BROKER, topic="nothing")
     assert not searched
     ctx.offsets.commit("G", "left", 0, 1)
