@@ -44,7 +44,7 @@ help:
 
 demo:
 	@tools/setup run
-	@.venv/bin/ogive demo $(ARGS)
+	@$(python) -m examples.demo $(ARGS)
 
 test:
 	@tools/setup test

@@ -1,5 +1,7 @@
 """The six ready pipelines on flights of the demo: archive, compare, replay, redrive, mirror, and a
 report of the traces.
+
+Run it in a clone of the repository: ``python -m examples.spark.flights_pipelines``.
 """
 
 import argparse
@@ -12,8 +14,8 @@ from pyspark.sql import SparkSession
 
 import ogive
 import ogive.spark
-from ogive.demo.dataset import Dataset
-from ogive.demo.flights import EventStream
+from examples.demo.dataset import Dataset
+from examples.demo.flights import EventStream
 from ogive.errors import NoRoute
 from ogive.pipelines import Stop, Summary, archive, mirror, reconcile, redrive, replay, trace_report
 from ogive.spark.session import NO_BAR, quiet

@@ -25,11 +25,11 @@ pytestmark = [
     ),
 ]
 
-# Runs `ogive demo` with one figure of the pipeline changed just before the comparison.
+# Runs the demo with one figure of the pipeline changed just before the comparison.
 PLANTED = """
 import sys
-from ogive.cli.main import main
-from ogive.demo import figures
+from examples.demo.__main__ import main
+from examples.demo import figures
 
 compare = figures.compare
 
@@ -38,7 +38,7 @@ def compare_with_one_wrong_figure(truth, observed):
     return compare(truth, observed)
 
 figures.compare = compare_with_one_wrong_figure
-sys.exit(main(sys.argv[1:]))
+sys.exit(main())
 """
 
 
@@ -68,7 +68,7 @@ def test_every_figure_of_a_short_run_agrees_with_the_files(
     folder: dict[str, str], tmp_path: Path
 ) -> None:
     report = tmp_path / "report.html"
-    command = [sys.executable, "-m", "ogive", "demo", "--events", EVENTS, "--report", str(report)]
+    command = [sys.executable, "-m", "examples.demo", "--events", EVENTS, "--report", str(report)]
     ended = subprocess.run(
         command, env=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
@@ -81,7 +81,7 @@ def test_every_figure_of_a_short_run_agrees_with_the_files(
 
 def test_one_planted_wrong_figure_makes_it_fail(folder: dict[str, str], tmp_path: Path) -> None:
     report = tmp_path / "report.html"
-    command = [sys.executable, "-c", PLANTED, "demo", "--events", "3000", "--report", str(report)]
+    command = [sys.executable, "-c", PLANTED, "--events", "3000", "--report", str(report)]
     ended = subprocess.run(
         command, env=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
@@ -93,7 +93,7 @@ def test_one_planted_wrong_figure_makes_it_fail(folder: dict[str, str], tmp_path
 
 def test_ctrl_c_leaves_no_process_and_says_so(folder: dict[str, str], tmp_path: Path) -> None:
     """Interrupted as a terminal does it, while events are on their way."""
-    command = [sys.executable, "-m", "ogive", "demo", "--report", str(tmp_path / "report.html")]
+    command = [sys.executable, "-m", "examples.demo", "--report", str(tmp_path / "report.html")]
     with subprocess.Popen(
         command, env=folder, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as demo:
@@ -112,7 +112,7 @@ def test_ctrl_c_leaves_no_process_and_says_so(folder: dict[str, str], tmp_path: 
 def test_a_broker_that_dies_ends_the_run_with_a_sentence(
     folder: dict[str, str], tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "ogive", "demo", "--report", str(tmp_path / "report.html")]
+    command = [sys.executable, "-m", "examples.demo", "--report", str(tmp_path / "report.html")]
     with subprocess.Popen(
         command, env=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as demo:
@@ -124,7 +124,7 @@ def test_a_broker_that_dies_ends_the_run_with_a_sentence(
         os.kill(child_of(demo.pid, "up"), signal.SIGKILL)
         output, errors = demo.communicate(timeout=60)
         assert demo.returncode == 1
-    assert "ogive: broker: ended with code -9" in errors
+    assert "demo: broker: ended with code -9" in errors
     assert "Traceback" not in errors
     assert "all processes have ended, none is left" in output
 

@@ -274,11 +274,14 @@ def test_the_example_of_pipelines_shows_what_it_says_without_warnings_and_bars_o
 ) -> None:
     command = [
         sys.executable,
-        str(ROOT / "examples" / "spark" / "flights_pipelines.py"),
+        "-m",
+        "examples.spark.flights_pipelines",
         "--name-server",
         name_server,
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.stdout.splitlines() == SHOWN["flights_pipelines"]
     assert done.returncode == 0
     assert "WARN " not in done.stderr

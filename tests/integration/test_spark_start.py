@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 import ogive
-from ogive.demo.children import members
+from examples.demo.children import members
 from ogive.testing import Broker
 
 pytestmark = [

@@ -17,7 +17,6 @@ STEP = {
     "keywords": 0,
     "native": 0,
     "version": 0,
-    "charts": 1,
     "harmless": 1,
     "model": 1,
     "words": 1,
@@ -32,7 +31,6 @@ STEP = {
     "console": 6,
     "spark": 6,
     "testing": 6,
-    "demo": 7,
     "pipelines": 7,
     "cli": 8,
 }
@@ -64,13 +62,11 @@ EXTRAS = {
     "msgspec": {"client"},
     # comes with jinja2
     "markupsafe": {"console"},
-    "numpy": {"spark", "demo"},
-    "psutil": {"demo"},
+    "numpy": {"spark"},
     "py4j": {"spark"},
-    "pyarrow": {"spark", "demo"},
-    "pyspark": {"spark", "demo", "pipelines"},
+    "pyarrow": {"spark"},
+    "pyspark": {"spark", "pipelines"},
     "pytest": {"testing"},
-    "rich": {"cli", "demo"},
     "starlette": {"console"},
     # for type checkers only
     "typing_extensions": {"client"},
@@ -108,7 +104,7 @@ SECRET = re.compile(r"(digest|signature|password|secret|secret_key|token)$")
 """The end of a name whose value is compared by hmac.compare_digest, which takes as long whatever
 the other one is.
 """
-MAY_PRINT = {"cli", "demo"}
+MAY_PRINT = {"cli"}
 
 
 def part_of(module: str) -> str:
@@ -289,7 +285,7 @@ def test_a_planted_fault_is_found(part: str, source: str) -> None:
         ("client", "from ogive import errors\nfrom ogive.wire.sample import Code\nimport asyncio"),
         ("spark", "import pyarrow\nfrom ogive.client import sample"),
         ("wire", "import socket\nsocket.inet_ntop(socket.AF_INET, bytes(4))"),
-        ("cli", "import rich\nprint('ready')"),
+        ("cli", "print('ready')"),
         ("access", "import hmac\nif not token == '' and hmac.compare_digest(token, given): pass"),
         ("wire", "import zlib\nzlib.decompressobj().decompress(body, limit)"),
     ],

@@ -49,6 +49,7 @@ _EXPECTED: Final[dict[Any, str]] = {int: "a whole number", float: "a number"}
 _LONE_WORDS: Final = {"lag": "--topic", "send": "--body", "tail": "--from"}
 _OTHER_WORDS: Final = {
     "consume": "tail or run",
+    "demo": "python -m examples.demo, in a clone of the repository",
     "produce": "send",
     "publish": "send",
     "create": "topic create",
@@ -135,7 +136,6 @@ def _errors(commands: Commands) -> None:
 _COMMANDS: Final[dict[str, Callable[[Commands], None]]] = {
     "up": run_options.up,
     "console": run_options.console,
-    "demo": run_options.demo,
     "topic": admin_options.topic,
     "group": admin_options.group,
     "broker": admin_options.broker,

@@ -1,4 +1,4 @@
-"""The options of ``ogive up``, ``console``, ``run`` and ``demo``."""
+"""The options of ``ogive up``, ``console`` and ``run``."""
 
 import os
 from typing import Any, Final
@@ -506,24 +506,3 @@ def run(commands: Commands) -> None:
         "-v", "--verbose", action="count", default=0, help="log more; twice for details"
     )
     add_cluster(command)
-
-
-def demo(commands: Commands) -> None:
-    command = add_command(
-        commands,
-        "demo",
-        "demo:run",
-        "run a year of flights through broker, consumers and Spark, and check every figure",
-    )
-    command.add_argument(
-        "--events", type=int, metavar="N", help="only the first N of 1,001,615 events"
-    )
-    command.add_argument(
-        "--report",
-        metavar="FILE",
-        default="report.html",
-        help="where the report goes (default: report.html)",
-    )
-    command.add_argument(
-        "--keep", action="store_true", help="keep the broker's data and the Parquet files"
-    )

@@ -7,7 +7,7 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from ogive.charts import Line, Points, line_chart
+from ogive.console.charts import Line, Points, line_chart
 from ogive.console.samples import WINDOW_S
 
 # minutes that a plot may show

@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from typing import Final
 
-from ogive.charts import Points
+from ogive.console.charts import Points
 
 WINDOW_S: Final = 600.0
 # two samples of a series are at least so far apart

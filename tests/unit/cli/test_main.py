@@ -88,7 +88,6 @@ def test_a_command_that_is_not_whole_shows_help(
     [
         "up",
         "console",
-        "demo",
         "topic list",
         "topic create",
         "topic show",
@@ -124,6 +123,17 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
     text = capsys.readouterr().out
     assert f"usage: ogive {command}" in text
     assert "options:" in text
+
+
+def test_the_demo_that_moved_is_refused_with_its_place(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["demo", "--events", "1000"])
+    assert stopped.value.code == EXIT_USAGE
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert "python -m examples.demo, in a clone of the repository" in said.err
 
 
 def up(*words: str) -> argparse.Namespace:

@@ -14,16 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from examples.demo import names
+from examples.demo.children import Child, resident_bytes
+from examples.demo.figures import Cancellations, DeadLetters, InOrder, Observed
+from examples.demo.flights import KINDS, EventStream
+from examples.demo.progress import Progress
+from examples.demo.timeline import Timeline
+from examples.demo.truth import Figures
 from ogive import ProducerConfig, SendResult, aio
-from ogive.charts import Band
 from ogive.client.admin import QueueLag
-from ogive.demo import names
-from ogive.demo.children import Child, resident_bytes
-from ogive.demo.figures import Cancellations, DeadLetters, InOrder, Observed
-from ogive.demo.flights import KINDS, EventStream
-from ogive.demo.progress import Progress
-from ogive.demo.timeline import Timeline
-from ogive.demo.truth import Figures
+from ogive.console.charts import Band
 from ogive.errors import GroupNotExist, OgiveError
 from ogive.model import dlq_topic
 from ogive.testing.broker import Ready
@@ -180,7 +180,7 @@ class Pipeline:
 
     async def _start_groups(self) -> None:
         self._groups = await self._child(
-            "consumer groups", ["-m", "ogive.demo.groups", self._name_server]
+            "consumer groups", ["-m", "examples.demo.groups", self._name_server]
         )
         reports = self._groups.reports()
         first = await anext(reports, None)
@@ -208,7 +208,7 @@ class Pipeline:
         folder = self._folder / "spark"
         folder.mkdir()
         spark = await self._child(
-            "Spark", ["-m", "ogive.demo.onspark", self._name_server, str(folder)]
+            "Spark", ["-m", "examples.demo.onspark", self._name_server, str(folder)]
         )
         result: dict[str, Any] = {}
         async for report in spark.reports():

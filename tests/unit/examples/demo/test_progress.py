@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from ogive.demo.progress import PlainProgress, RichProgress, progress
+from examples.demo.progress import PlainProgress, RichProgress, progress
 
 
 class Clock:

@@ -1,4 +1,4 @@
-"""The two consumer groups, in a process of their own: ``python -m ogive.demo.groups HOST:PORT``.
+"""The two consumer groups, in a process of their own: ``python -m examples.demo.groups HOST:PORT``.
 
 Reports its totals as a line of JSON four times a second, and a last time after the end of its
 standard input, which asks it to leave.
@@ -11,10 +11,10 @@ import sys
 import time
 
 import ogive
+from examples.demo import names
+from examples.demo.listening import CancellationDesk, OrderCheck
 from ogive import aio
 from ogive.client.listener import AnyListener, ConsumeResult
-from ogive.demo import names
-from ogive.demo.listening import CancellationDesk, OrderCheck
 from ogive.transport.event_loop import new_event_loop
 
 _REPORT_PERIOD_S = 0.25

@@ -8,13 +8,13 @@ from html import escape
 from itertools import groupby
 from typing import Final
 
-from ogive.charts import Band, HeatRow, Line, heat_map, line_chart
-from ogive.demo import names
-from ogive.demo.dataset import NEW_YORK
-from ogive.demo.figures import Check, Hours
-from ogive.demo.page import PAGE, STYLE
-from ogive.demo.timeline import Timeline
-from ogive.demo.truth import Figures
+from examples.demo import names
+from examples.demo.dataset import NEW_YORK
+from examples.demo.figures import Check, Hours
+from examples.demo.page import PAGE, STYLE
+from examples.demo.timeline import Timeline
+from examples.demo.truth import Figures
+from ogive.console.charts import Band, HeatRow, Line, heat_map, line_chart
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -3,12 +3,12 @@
 import dataclasses
 from html.parser import HTMLParser
 
-from ogive.charts import Band
-from ogive.demo import names, report, truth
-from ogive.demo.dataset import Dataset
-from ogive.demo.figures import Check
-from ogive.demo.report import Fact, Run
-from ogive.demo.timeline import Timeline
+from examples.demo import names, report, truth
+from examples.demo.dataset import Dataset
+from examples.demo.figures import Check
+from examples.demo.report import Fact, Run
+from examples.demo.timeline import Timeline
+from ogive.console.charts import Band
 
 
 def run_of(dataset: Dataset, checks: list[Check]) -> Run:

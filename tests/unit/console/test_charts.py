@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from ogive import charts
-from ogive.charts import HeatRow, Line
+from ogive.console import charts
+from ogive.console.charts import HeatRow, Line
 
 
 @pytest.mark.parametrize(("hue", "low", "high"), [(18, 0, 60), (205, 20, 100)])

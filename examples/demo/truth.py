@@ -15,7 +15,7 @@ from functools import cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from ogive.demo.dataset import MISSING, Dataset, Zone
+from examples.demo.dataset import MISSING, Dataset, Zone
 
 ON_TIME_MAX_DELAY_MIN: Final = 15
 _RANK: Final = {"scheduled": 0, "departed": 1, "arrived": 2, "cancelled": 3}

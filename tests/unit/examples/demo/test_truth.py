@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from ogive.demo import dataset as dataset_module
-from ogive.demo import flights, truth
-from ogive.demo.dataset import Dataset, DatasetMissing
-from ogive.demo.truth import Figures
+from examples.demo import dataset as dataset_module
+from examples.demo import flights, truth
+from examples.demo.dataset import Dataset, DatasetMissing
+from examples.demo.truth import Figures
 
 
 def test_figures_of_the_small_table(dataset: Dataset) -> None:

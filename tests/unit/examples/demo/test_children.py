@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ogive.demo.children import Child, ChildFailed, members, resident_bytes
+from examples.demo.children import Child, ChildFailed, members, resident_bytes
 
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="the system has no /proc"

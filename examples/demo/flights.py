@@ -26,7 +26,7 @@ from functools import cache
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from ogive.demo.dataset import MISSING, Dataset, Zone
+from examples.demo.dataset import MISSING, Dataset, Zone
 
 KINDS: Final = ("scheduled", "departed", "arrived", "cancelled")
 _SCHEDULED, _DEPARTED, _ARRIVED, _CANCELLED = range(4)

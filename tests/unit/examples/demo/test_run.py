@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ogive.demo.run import check_report
+from examples.demo.run import check_report
 from ogive.errors import InvalidOption
 
 

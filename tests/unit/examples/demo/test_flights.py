@@ -4,8 +4,8 @@ import json
 from datetime import UTC, datetime
 from typing import Any
 
-from ogive.demo import flights
-from ogive.demo.dataset import Dataset, Zone
+from examples.demo import flights
+from examples.demo.dataset import Dataset, Zone
 
 
 def bodies(dataset: Dataset, limit: int | None = None) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ogive.demo.figures import Cancellations, InOrder
+from examples.demo.figures import Cancellations, InOrder
 
 
 class OrderCheck:

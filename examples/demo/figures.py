@@ -7,8 +7,8 @@ from dataclasses import astuple, dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Final
 
-from ogive.demo import names
-from ogive.demo.truth import Figures, Truth, add_up
+from examples.demo import names
+from examples.demo.truth import Figures, Truth, add_up
 
 Hours = Mapping[tuple[str, int], Figures]
 _SHOWN_DIFFERENCES: Final = 5

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from ogive.demo import truth
-from ogive.demo.dataset import Dataset
-from ogive.demo.flights import EventStream
-from ogive.demo.listening import CancellationDesk, OrderCheck
+from examples.demo import truth
+from examples.demo.dataset import Dataset
+from examples.demo.flights import EventStream
+from examples.demo.listening import CancellationDesk, OrderCheck
 
 
 @pytest.fixture

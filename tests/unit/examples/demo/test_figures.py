@@ -5,10 +5,10 @@ from collections.abc import Callable
 
 import pytest
 
-from ogive.demo import figures, names, truth
-from ogive.demo.dataset import Dataset
-from ogive.demo.figures import Cancellations, Check, DeadLetters, InOrder, Observed
-from ogive.demo.truth import Truth
+from examples.demo import figures, names, truth
+from examples.demo.dataset import Dataset
+from examples.demo.figures import Cancellations, Check, DeadLetters, InOrder, Observed
+from examples.demo.truth import Truth
 
 MAX_RETRIES = 2
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ogive.demo.timeline import Timeline
+from examples.demo.timeline import Timeline
 
 
 @pytest.fixture

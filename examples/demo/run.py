@@ -1,4 +1,4 @@
-"""``ogive demo``: drive the pipeline, compare, show."""
+"""Drive the pipeline, compare the figures, and write the report."""
 
 import argparse
 import asyncio
@@ -12,14 +12,14 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from ogive.demo import figures, truth
-from ogive.demo.children import Child, members
-from ogive.demo.dataset import Dataset
-from ogive.demo.figures import Check
-from ogive.demo.flights import EventStream
-from ogive.demo.pipeline import Pipeline, pipeline
-from ogive.demo.progress import progress
-from ogive.demo.report import Fact, Run, number, render
+from examples.demo import figures, truth
+from examples.demo.children import Child, members
+from examples.demo.dataset import Dataset
+from examples.demo.figures import Check
+from examples.demo.flights import EventStream
+from examples.demo.pipeline import Pipeline, pipeline
+from examples.demo.progress import progress
+from examples.demo.report import Fact, Run, number, render
 from ogive.errors import InvalidOption, OgiveError
 from ogive.spark.java import check_java
 from ogive.transport.event_loop import new_event_loop
@@ -30,13 +30,11 @@ _STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _DISK_BYTES: Final = 2 << 30
 
 
-def main(options: argparse.Namespace) -> int:
-    """0 when every figure agrees, 1 when one differs, 130 after Ctrl-C.
+def run(options: argparse.Namespace) -> int:
+    """Return the exit code: 0 all figures agree, 1 one differs, 130 after Ctrl-C.
 
-    Raises OgiveError when the run cannot be made at all.
-
-    *options*: ``events`` (how many, None: all), ``report`` (path of the page), ``keep`` (leave the
-    data).
+    *options*: ``events`` (number of events, None: all), ``report`` (path of the page), ``keep``
+    (leave the data). Raises OgiveError if the run is not possible.
     """
     if options.events is not None and options.events < 1:
         raise InvalidOption(f"--events {options.events}: at least 1 is needed")
@@ -46,7 +44,7 @@ def main(options: argparse.Namespace) -> int:
         else f"the first {options.events:,} events of a year of flights"
     )
     print(
-        f"ogive demo: {what} through broker, consumer groups and Spark; every figure checked "
+        f"demo: {what} through broker, consumer groups and Spark; every figure checked "
         "against the files",
         flush=True,
     )

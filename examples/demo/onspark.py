@@ -1,4 +1,4 @@
-"""The Spark job, in a process of its own: ``python -m ogive.demo.onspark HOST:PORT FOLDER``.
+"""The Spark job, in a process of its own: ``python -m examples.demo.onspark HOST:PORT FOLDER``.
 
 Streams the events, keeps on-time figures per airport and hour of event time, and after each batch
 writes the hours that changed to a topic and to Parquet, with the batch's number. The newest version
@@ -18,9 +18,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from ogive.demo import names
-from ogive.demo.figures import DeadLetters
-from ogive.demo.truth import ON_TIME_MAX_DELAY_MIN, Figures
+from examples.demo import names
+from examples.demo.figures import DeadLetters
+from examples.demo.truth import ON_TIME_MAX_DELAY_MIN, Figures
 from ogive.model import dlq_topic
 from ogive.spark import session
 from ogive.spark.compat import limit_of_available_now

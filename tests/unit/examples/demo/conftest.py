@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ogive.demo.dataset import Dataset
+from examples.demo.dataset import Dataset
 
 HEADER = (
     "year,month,day,dep_time,sched_dep_time,dep_delay,arr_time,sched_arr_time,arr_delay,"

@@ -4,7 +4,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from ogive.charts import Points
+from ogive.console.charts import Points
 
 
 @dataclass(slots=True)
