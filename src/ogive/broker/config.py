@@ -19,7 +19,6 @@ from typing import Any, Final, Literal
 from ogive.broker.replies import Rejected
 from ogive.broker.state.config_table import Render, TableWriter
 from ogive.errors import InvalidOption, ResponseCode
-from ogive.harmless import is_line
 from ogive.model import (
     DEFAULT_DELAY_LEVELS,
     MAX_BODY_BYTES,
@@ -29,6 +28,7 @@ from ogive.model import (
 )
 from ogive.store.retention import RetentionConfig
 from ogive.store.tables import JsonTable
+from ogive.text import is_line
 from ogive.transport.busy_poll import MAX_BUSY_POLL_S
 from ogive.transport.limits import ServerLimits
 from ogive.transport.tls import TlsConfig

@@ -23,7 +23,7 @@ from ogive.model import instant
 from ogive.store.verify import Report
 from ogive.store.verify import repair as repair_store
 from ogive.store.verify import verify as verify_store
-from ogive.words import counted
+from ogive.text import pluralize
 
 
 async def list_brokers(options: argparse.Namespace) -> int:
@@ -158,11 +158,11 @@ def _damage_record(report: Report) -> dict[str, object]:
 
 
 def _show(report: Report) -> None:
-    held = f"{counted(report.records, 'record')} in {counted(report.queues, 'queue')}"
+    held = f"{pluralize(report.records, 'record')} in {pluralize(report.queues, 'queue')}"
     print(f"{report.directory}: {held}, log {report.log_start:,} to {report.log_end:,}")
     if not report.clean:
         behind = (
-            f"; {counted(report.queues_behind, 'queue')} behind the log"
+            f"; {pluralize(report.queues_behind, 'queue')} behind the log"
             if report.queues_behind
             else ""
         )
@@ -173,7 +173,9 @@ def _show(report: Report) -> None:
     for sentence in (*report.notes, *report.problems):
         print(f"  {sentence}")
     print(
-        "  nothing is wrong" if report.is_sound else f"  {counted(len(report.problems), 'problem')}"
+        "  nothing is wrong"
+        if report.is_sound
+        else f"  {pluralize(len(report.problems), 'problem')}"
     )
 
 

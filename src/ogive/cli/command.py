@@ -9,7 +9,7 @@ from typing import Any, Final
 from ogive.cli.exits import EXIT_ERROR, EXIT_TRY_LATER, EXIT_USAGE, TryLater
 from ogive.cli.parser import build_parser, in_usual_order, parse
 from ogive.errors import InvalidOption, OgiveError
-from ogive.harmless import harmless_text
+from ogive.text import escape_lines
 
 Run = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
 """What carries a command out, and says its exit code."""
@@ -42,7 +42,7 @@ def run(arguments: Sequence[str]) -> int:
         from ogive.cli.connect import way_out
 
         # a server may have had a word in it
-        text, advice = harmless_text(str(exc)), way_out(exc, options)
+        text, advice = escape_lines(str(exc)), way_out(exc, options)
         _complain(
             f"{text.rstrip('.')}{'' if text.endswith('?') else '.'} {advice}" if advice else text,
             options,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ogive.errors import InvalidOption
-from ogive.harmless import is_line
+from ogive.text import is_line
 from ogive.wire.java_properties import parse_properties
 from ogive.wire.numbers import parse_long
 from ogive.wire.signing import Credentials

@@ -29,10 +29,9 @@ from ogive.errors import (
     ProtocolError,
     TransportError,
 )
-from ogive.harmless import harmless_text
 from ogive.model import retry_topic
+from ogive.text import escape_lines, pluralize
 from ogive.transport.event_loop import each
-from ogive.words import counted
 
 
 async def list_groups(options: argparse.Namespace) -> int:
@@ -263,12 +262,12 @@ async def _ask(
     questions = []
     if skipped:
         questions.append(
-            f"skip {counted(skipped, 'message')} of {options.topic} that group {options.group} has "
-            "not consumed"
+            f"skip {pluralize(skipped, 'message')} of {options.topic} that group {options.group} "
+            "has not consumed"
         )
     if repeated:
         questions.append(
-            f"deliver {counted(repeated, 'message')} of {options.topic} to group {options.group} "
+            f"deliver {pluralize(repeated, 'message')} of {options.topic} to group {options.group} "
             "again"
         )
     if not questions:
@@ -345,7 +344,7 @@ async def _rows_again(admin: aio.Admin, options: argparse.Namespace) -> list[Que
         try:
             return await admin.lag(options.group, options.topic)
         except (TransportError, NoNameServer, NoRoute) as exc:
-            print(f"ogive: {harmless_text(str(exc))}", file=sys.stderr)
+            print(f"ogive: {escape_lines(str(exc))}", file=sys.stderr)
             await asyncio.sleep(WATCH_S)
 
 
@@ -428,7 +427,7 @@ async def check_lag(options: argparse.Namespace) -> int:
         answer = "over" if over else "unknown" if gaps else "ok"
         least = "at least " if gaps else ""
         print(
-            f"{answer}: group {options.group} is {least}{counted(total, 'message')} behind, "
+            f"{answer}: group {options.group} is {least}{pluralize(total, 'message')} behind, "
             f"{options.max:,} are allowed"
         )
         for gap in gaps:

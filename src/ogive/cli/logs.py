@@ -11,7 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from ogive.harmless import escape_controls, harmless
+from ogive.text import escape, escape_json
 
 # of one place in the code; more are counted
 LINES_A_SECOND: Final = 10
@@ -46,7 +46,7 @@ class Lines(logging.Formatter):
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
-        return harmless(super().formatMessage(record))
+        return escape(super().formatMessage(record))
 
 
 class JsonLines(logging.Formatter):
@@ -64,7 +64,7 @@ class JsonLines(logging.Formatter):
         line |= getattr(record, "fields", {})
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return escape_controls(json.dumps(line, ensure_ascii=False))
+        return escape_json(json.dumps(line, ensure_ascii=False))
 
 
 def last_line(text: str) -> str:

@@ -28,8 +28,8 @@ from ogive.cli.output import (
 from ogive.client.admin.message_admin import MAX_MESSAGES
 from ogive.errors import InvalidOption, OgiveError
 from ogive.model import MessageExt, MessageQueue
+from ogive.text import pluralize
 from ogive.wire.trace import TraceRecord
-from ogive.words import counted
 
 _IN_BATCHES: Final = (
     ". It keeps batches whole, and the keys of messages in them are in no index: "
@@ -210,7 +210,7 @@ async def redrive(options: argparse.Namespace) -> int:
         if options.all and chosen:
             oldest = min(letter.stored_at for letter in chosen).date()
             confirm(
-                f"give {counted(len(chosen), 'dead letter')}, the oldest of {oldest}, to "
+                f"give {pluralize(len(chosen), 'dead letter')}, the oldest of {oldest}, to "
                 f"{options.group} again? "
                 "It gets those that it has consumed meanwhile, too; --since TIME leaves older ones "
                 "out.",

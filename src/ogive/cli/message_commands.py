@@ -14,7 +14,7 @@ from ogive.cli.lookup_commands import keeps_batches_whole
 from ogive.cli.output import interruptible, print_json, print_message
 from ogive.errors import BrokerError, InvalidOption, OgiveError, ProtocolError
 from ogive.model import Message, SendResult, check_tag
-from ogive.words import counted
+from ogive.text import pluralize
 
 _UNITS = ((3_600_000, "h"), (60_000, "min"))
 
@@ -32,8 +32,8 @@ async def send(options: argparse.Namespace) -> int:
         for body in _bodies(options):
             if not heard:
                 raise OgiveError(
-                    f"standard output is closed: after {counted(count, 'message')} nothing more of "
-                    "the input was sent"
+                    f"standard output is closed: after {pluralize(count, 'message')} nothing more "
+                    "of the input was sent"
                 )
             message = Message(
                 options.topic,

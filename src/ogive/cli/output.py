@@ -11,8 +11,8 @@ from typing import Any, TextIO
 
 from ogive.client.admin.records import SettingChange, SettingValue
 from ogive.errors import InvalidOption
-from ogive.harmless import escape_controls, harmless, harmless_text
 from ogive.model import MessageExt, PropertyName
+from ogive.text import escape, escape_json, escape_lines
 from ogive.wire.codes import SysFlag
 
 
@@ -28,7 +28,7 @@ def instant(
 
 def print_json(record: dict[str, Any]) -> None:
     """One line, flushed: a reader of the pipe sees it at once."""
-    print(escape_controls(json.dumps(record, ensure_ascii=False)), flush=True)
+    print(escape_json(json.dumps(record, ensure_ascii=False)), flush=True)
 
 
 def print_done(options: argparse.Namespace, text: str, **record: Any) -> None:
@@ -113,7 +113,7 @@ def _is_numeric(column: Sequence[object]) -> bool:
 def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.1f}"
-    return f"{value:,}" if isinstance(value, int) else "" if value is None else harmless(str(value))
+    return f"{value:,}" if isinstance(value, int) else "" if value is None else escape(str(value))
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -175,7 +175,7 @@ def print_message(
             name += _origin(message)
         print(
             f"{_utc(message.stored_at)} {where} "
-            f"{harmless(name + marks)}{' ' if marks else ''}{shown}",
+            f"{escape(name + marks)}{' ' if marks else ''}{shown}",
             flush=True,
         )
         return
@@ -229,9 +229,9 @@ def print_message_whole(message: MessageExt) -> None:
     }
     for name, value in heads.items():
         if value:
-            print(f"{name + ':':<11}{harmless(str(value))}")
+            print(f"{name + ':':<11}{escape(str(value))}")
     for name, value in sorted(message.properties.items()):
-        print(harmless(f"  {name} = {value}"))
+        print(escape(f"  {name} = {value}"))
     print()
     print(_batch(message) or _shown(message, body))
     sys.stdout.flush()
@@ -254,7 +254,7 @@ def _shown(message: MessageExt, body: str | None) -> str:
     """The body made readable for a terminal; unchanged for a pipe or file."""
     if body is None:
         return repr(message.body)
-    return harmless_text(body) if sys.stdout.isatty() else body
+    return escape_lines(body) if sys.stdout.isatty() else body
 
 
 def _text(message: MessageExt) -> str | None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from ogive.cli.connect import is_there
 from ogive.errors import InvalidOption
-from ogive.words import counted
+from ogive.text import pluralize
 
 POLL_S: Final = 0.5
 # for closing connections and the interpreter, after the running calls were waited for
@@ -36,7 +36,7 @@ async def serve(options: argparse.Namespace) -> int:
         loop.add_signal_handler(number, stop.set)
     seen = await asyncio.to_thread(snapshot, folder)
     _say(
-        f"watching {counted(len(seen), 'Python file')} in {folder}; a save starts the listeners "
+        f"watching {pluralize(len(seen), 'Python file')} in {folder}; a save starts the listeners "
         "again, Ctrl-C ends this"
     )
     while True:

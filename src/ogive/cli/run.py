@@ -16,7 +16,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.push_consumer import run as serve
 from ogive.client.listener import AnyListener
 from ogive.errors import InvalidOption
-from ogive.words import counted
+from ogive.text import pluralize
 
 _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
@@ -106,7 +106,7 @@ def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) 
     for group, total in totals.items():
         batches = f"{total.batches:,} {'batch' if total.batches == 1 else 'batches'}"
         print(
-            f"{group}: {counted(total.messages, 'message')} consumed in {batches}, "
+            f"{group}: {pluralize(total.messages, 'message')} consumed in {batches}, "
             f"{total.failed:,} failed",
             flush=True,
         )

@@ -15,7 +15,7 @@ from ogive.cli.output import confirm, print_changes, print_done, print_json, pri
 from ogive.client.admin import BrokerTopic, Topic, TopicSummary
 from ogive.client.admin.records import topic_kind
 from ogive.errors import InvalidOption, NoRoute, TopicNotExist
-from ogive.words import counted
+from ogive.text import pluralize
 
 
 async def list_topics(options: argparse.Namespace) -> int:
@@ -66,7 +66,9 @@ async def create_topic(options: argparse.Namespace) -> int:
         )
     whole = ", and keeps batches whole" if options.whole_batches else ""
     of = f" of {options.cluster}" if options.cluster else ""
-    text = f"topic {options.topic} has {counted(options.queues, 'queue')} on each broker{of}{whole}"
+    text = (
+        f"topic {options.topic} has {pluralize(options.queues, 'queue')} on each broker{of}{whole}"
+    )
     print_done(options, text, topic=options.topic, queues=options.queues, cluster=options.cluster)
     return 0
 
@@ -254,7 +256,7 @@ async def _unread(admin: aio.Admin, topic: Topic, reads: int) -> str:
             for r in await admin.offsets(topic.name)
             if r.queue.queue_id >= reads
         )
-        return f"{counted(held, 'message')} {where}, consumed by nobody yet" if held else ""
+        return f"{pluralize(held, 'message')} {where}, consumed by nobody yet" if held else ""
     behind = {
         group: sum(
             row.lag

@@ -13,8 +13,8 @@ from ogive.broker.state.topic_table import MAX_MADE_QUEUES
 from ogive.cli.connect import is_there
 from ogive.cli.parser import build_parser
 from ogive.errors import ConnectError, InvalidOption
-from ogive.harmless import is_line
 from ogive.model import DEFAULT_DELAY_LEVELS, DelayLevels
+from ogive.text import is_line
 from ogive.transport.connection import is_loopback, join_address, reason_of
 from ogive.transport.tls import TlsConfig
 

@@ -40,8 +40,8 @@ from ogive.errors import (
     ResponseCode,
     TopicNotExist,
 )
-from ogive.harmless import harmless_text
 from ogive.model import MessageExt, MessageQueue, PropertyName
+from ogive.text import escape_lines
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class _Pages:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters |= format.FILTERS | {"visible": harmless_text}
+        self._templates.filters |= format.FILTERS | {"visible": escape_lines}
         self._templates.globals |= {
             "path": format.path,
             "moment": format.moment,

@@ -26,8 +26,8 @@ from ogive.errors import (
     ResponseCode,
     TopicNotExist,
 )
-from ogive.harmless import harmless_text
 from ogive.model import DLQ_PREFIX, MessageExt, MessageQueue, PropertyName, dlq_topic
+from ogive.text import escape_lines
 from ogive.wire.trace import TraceRecord
 
 # messages of one list
@@ -308,7 +308,7 @@ def body_of(raw: bytes, wanted: str = "") -> Body:
         texts["json"] = pretty
     text = _text(head, whole=len(head) == len(raw))
     if text is not None:
-        texts["text"] = harmless_text(text)
+        texts["text"] = escape_lines(text)
     texts["hex"] = hex_rows(head) if wanted == "hex" or not texts else ""
     form = next((form for form in texts if form == wanted), next(iter(texts)))
     return Body(form, texts[form], len(raw), len(head) < len(raw), tuple(texts))
@@ -321,7 +321,7 @@ def preview(raw: bytes) -> str:
     line = (
         head[: PREVIEW_BYTES // 3].hex(" ")
         if text is None
-        else harmless_text(" ".join(text.split()))
+        else escape_lines(" ".join(text.split()))
     )
     return f"{line} …" if len(raw) > len(head) else line
 
@@ -354,4 +354,4 @@ def _pretty(raw: bytes) -> str | None:
         pretty = json.dumps(json.loads(raw), indent=2, ensure_ascii=False)
     except (ValueError, RecursionError):
         return None
-    return harmless_text(pretty) if len(pretty) <= MAX_PRETTY_CHARS else None
+    return escape_lines(pretty) if len(pretty) <= MAX_PRETTY_CHARS else None

@@ -36,7 +36,7 @@ from ogive.spark.compat import limit_of_available_now
 from ogive.spark.fsync import keep, keep_plan, sync_dir, write_json
 from ogive.spark.options import SourceOptions
 from ogive.spark.stopping import Stop
-from ogive.words import counted
+from ogive.text import pluralize
 
 STORED: Final = (
     "brokerName STRING, queueId INT, queueOffset BIGINT, keys STRING, tags STRING, body BINARY, "
@@ -145,7 +145,7 @@ def archive(
         if every_s is None or stop.wait(every_s):
             break
     files, hours = sum(1 for _ in to.rglob("*.parquet")), summary.figures.get("compacted_hours", 0)
-    summary.notes.append(f"{counted(files, 'file')}, {counted(hours, 'hour')} compacted")
+    summary.notes.append(f"{pluralize(files, 'file')}, {pluralize(hours, 'hour')} compacted")
     return summary
 
 

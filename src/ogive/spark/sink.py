@@ -43,8 +43,8 @@ from ogive.spark.routes import DOUBTFUL, USUAL, Patience
 from ogive.spark.row_sender import BATCH_BYTES, Half, Recall, Sending, end_transactions
 from ogive.spark.rows import InvalidRow, Keys, Row, dead_letters, encode, form
 from ogive.spark.shipped import warn_if_zipped
+from ogive.text import pluralize
 from ogive.wire.codes import Decision
-from ogive.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -259,7 +259,7 @@ class _Sink:
             log.warning(
                 "%s: %s that cannot be sent %s %s",
                 what,
-                counted(count, "row"),
+                pluralize(count, "row"),
                 verb,
                 f"sent to {topic}" if topic else "dropped",
             )

@@ -57,9 +57,9 @@ from ogive.store.queue_types import QueueKinds, messages_in
 from ogive.store.record import MAX_CRC_PROPERTIES, NEVER, delay_level, tag_hash
 from ogive.store.segments import Found, Handles, find_segments, segment_path
 from ogive.store.types import QueueKey, StoreConfig
+from ogive.text import pluralize
 from ogive.wire.bodies.routes import MAX_QUEUES
 from ogive.wire.codes import SysFlag
-from ogive.words import counted
 
 
 @dataclass(slots=True)
@@ -85,21 +85,21 @@ class StartReport:
     def _parts(self) -> Iterator[str]:
         read = self.end - self.read_from
         yield (
-            f"{counted(self.records, 'record')}, {counted(read, 'byte')} of the log, from "
+            f"{pluralize(self.records, 'record')}, {pluralize(read, 'byte')} of the log, from "
             f"{self.read_from} on, were read again"
         )
         if self.grown:
-            yield f"{counted(self.grown, 'queue')} and the index of keys were completed"
+            yield f"{pluralize(self.grown, 'queue')} and the index of keys were completed"
         if self.made_again:
             yield (
-                f"{counted(self.made_again, 'queue')} that had been lost "
+                f"{pluralize(self.made_again, 'queue')} that had been lost "
                 f"{'was' if self.made_again == 1 else 'were'} made again"
             )
         if self.keys_from is not None:
             yield f"the index of keys was made again, from {self.keys_from} on"
         if self.cleared:
             yield (
-                f"{counted(self.cleared, 'byte')} behind the end of the log, at {self.end}, were "
+                f"{pluralize(self.cleared, 'byte')} behind the end of the log, at {self.end}, were "
                 "no record and were cleared"
             )
         else:
