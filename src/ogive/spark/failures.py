@@ -5,6 +5,7 @@ import logging
 import re
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pickle import PickleError
 from typing import Any, Final
@@ -103,10 +104,11 @@ def _raised(text: str) -> tuple[str, str] | None:
 
 @contextlib.contextmanager
 def ending(spark: SparkSession) -> Iterator[None]:
-    """Stops *spark* at the end.
+    """Stop *spark* at the end.
 
     Raises OgiveError for what Spark fails with, and for files that cannot be used.
     """
+    interrupted = False
     try:
         yield
     except (Py4JNetworkError, ConnectionError) as exc:
@@ -116,18 +118,31 @@ def ending(spark: SparkSession) -> Iterator[None]:
     except OSError as exc:
         raise OgiveError(str(exc)) from exc
     except KeyboardInterrupt:
-        # A second Ctrl-C, in the middle of a batch: Spark and Py4J would log what that cut off with
-        # their stacks, and so would Java for its threads. A third one ends the process.
+        # A second Ctrl-C, in the middle of a batch. A third one ends the process.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         logging.disable()
-        with contextlib.suppress(Py4JError, PySparkException, ConnectionError):
+        interrupted = True
+        raise
+    finally:
+        # Py4J has a connection for each thread. On this thread's the answer to an interrupted call
+        # is still unread, and would be taken for the answer to the next call.
+        stopping = threading.Thread(target=_stop, args=(spark, interrupted), name="ogive-stop")
+        stopping.start()
+        stopping.join()
+
+
+def _stop(spark: SparkSession, silently: bool) -> None:
+    """Stop *spark*, unless its Java process is gone.
+
+    *silently*: Java prints no stacks of what the stop cuts off, neither in its log nor, for its
+    threads, on standard error.
+    """
+    with contextlib.suppress(Py4JError, PySparkException, ConnectionError):
+        if silently:
             spark.sparkContext.setLogLevel("OFF")
             java: Any = spark.sparkContext._jvm
             java.java.lang.System.setErr(
                 java.java.io.PrintStream(java.java.io.OutputStream.nullOutputStream())
             )
-        raise
-    finally:
-        # there is nothing to stop where the Java process is gone
-        with contextlib.suppress(Py4JError, ConnectionError):
-            spark.stop()
+    with contextlib.suppress(Py4JError, ConnectionError):
+        spark.stop()

@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import threading
 from typing import Any, cast
 from unittest.mock import MagicMock
 
@@ -17,11 +18,16 @@ from ogive.spark.failures import ending, is_final, reason
 
 
 class Session:
-    """Stands for Spark's: counts its stops, which fail where the Java process is gone."""
+    """Stands for Spark's: counts its stops, which fail where the Java process is gone.
 
-    def __init__(self, gone: bool = False) -> None:
+    Like Py4J it has a connection for each thread. *interrupted*: the answer to a call of this
+    thread is unread, so whatever this thread asks next fails.
+    """
+
+    def __init__(self, gone: bool = False, interrupted: bool = False) -> None:
         self.stops, self._gone = 0, gone
         self.level = "ERROR"
+        self._broken = threading.current_thread() if interrupted else None
 
     @property
     def sparkContext(self) -> "Session":  # noqa: N802
@@ -31,10 +37,16 @@ class Session:
         """Packages and classes of Java."""
         return MagicMock()
 
+    def _call(self) -> None:
+        if threading.current_thread() is self._broken:
+            raise Py4JError("the answer to another call")
+
     def setLogLevel(self, level: str) -> None:  # noqa: N802
+        self._call()
         self.level = level
 
     def stop(self) -> None:
+        self._call()
         self.stops += 1
         if self._gone:
             raise ConnectionRefusedError(111, "Connection refused")
@@ -92,7 +104,7 @@ def test_a_fault_of_the_program_is_not_made_a_sentence() -> None:
 
 def test_a_second_ctrl_c_ends_silently(caplog: pytest.LogCaptureFixture) -> None:
     """What it cuts off would be logged with the stacks of Java and Py4J."""
-    session = Session()
+    session = Session(interrupted=True)
     before = signal.getsignal(signal.SIGINT)
     try:
         with pytest.raises(KeyboardInterrupt), ending(cast(Any, session)):
