@@ -3,13 +3,10 @@
 Source: RemotingCommand.java, RemotingSerializable.java, RocketMQSerializable.java.
 """
 
-import functools
 import json
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring
-from operator import itemgetter
 from typing import Any, Final, NoReturn
 
 from ogive.errors import ProtocolError
@@ -31,14 +28,6 @@ _I32: Final = struct.Struct(">i")
 _U32: Final = struct.Struct(">I")
 # name length, a name of one letter, value length
 _SHORT_ENTRY: Final = struct.Struct(">HxI")
-# 13 digits follow
-_BORN: Final = b"\0\1g\0\0\0\r"
-# flag 0, and then properties
-_NO_FLAG: Final = b"\0\1h\0\0\0\0010\0\1i"
-# bytes; with 4,096 of them kept
-_MAX_RUN: Final = 256
-_MAX_LAYOUTS: Final = 256
-_MAX_LAID_OUT: Final = 32  # fields
 _LANGUAGE_NAMES: Final = {language.name: int(language) for language in LanguageCode}
 _LANGUAGES: Final = frozenset(map(int, LanguageCode))
 _JSON: Final = int(SerializeType.JSON)
@@ -47,10 +36,10 @@ _ROCKETMQ: Final = int(SerializeType.ROCKETMQ)
 
 @dataclass(slots=True)
 class RemotingCommand:
-    """One request or response. ``opaque`` pairs a response with its request, per connection and
-    direction.
+    """One request or response.
 
-    *language* is one of LanguageCode: a peer's that nobody knows is read as OTHER.
+    ``opaque`` pairs a response with its request, per connection and direction. *language* is one of
+    LanguageCode; a peer's unknown language is read as OTHER.
     """
 
     code: int
@@ -69,9 +58,9 @@ class RemotingCommand:
 
 
 def encode_command(command: RemotingCommand) -> bytes:
-    """The whole frame, length word included.
+    """Return the whole frame, length word included.
 
-    Raises ProtocolError where the command does not fit the protocol.
+    Raises ProtocolError if the command does not fit the protocol.
     """
     if command.serialize_type == _JSON:
         header = _encode_json(command)
@@ -93,7 +82,7 @@ def encode_command(command: RemotingCommand) -> bytes:
 
 
 def decode_command(frame: bytes) -> RemotingCommand:
-    """The command in a frame (without its length word). Raises ProtocolError."""
+    """Return the command in a frame (without its length word). Raises ProtocolError."""
     if native is not None and (parts := native.binary_command(frame)) is not None:
         return RemotingCommand(*parts)
     word = int.from_bytes(frame[:4])
@@ -117,8 +106,9 @@ def decode_command(frame: bytes) -> RemotingCommand:
 
 
 def _encode_json(command: RemotingCommand) -> bytes:
-    """Keys in Java's order, without spaces, and text as it is (UTF-8): half the work of json.dumps
-    on this path.
+    """Write keys in Java's order, without spaces, and text as UTF-8.
+
+    It takes half the time of json.dumps.
     """
     quote = encode_basestring
     ext = ",".join([f"{quote(name)}:{quote(value)}" for name, value in command.ext_fields.items()])
@@ -161,12 +151,12 @@ except ImportError:
 else:
 
     def _loads(raw: bytes) -> Any:
-        """orjson; what it refuses goes to the standard reader, so that there is one rule and one
-        wording.
+        """Read with orjson, and let the standard reader refuse what orjson refuses.
 
-        Two differences are left, and no field shows them. orjson makes a float of an integer over
-        64 bits: _int32 and _text_fields refuse it as float and as integer. It reads a little deeper
-        nesting than Python's recursion limit allows: nobody reads such values.
+        So there is one wording. Two differences are left, and no field shows them. orjson makes a
+        float of an integer over 64 bits: _int32 and _text_fields refuse it as float and as integer.
+        It reads slightly deeper nesting than Python's recursion limit allows: such values are not
+        used.
         """
         try:
             return orjson.loads(raw)
@@ -206,7 +196,9 @@ def _int32(header: dict[str, Any], name: str) -> int:
 
 
 def _text_fields(ext: Any) -> dict[str, str]:
-    """Java writes every value as a string; the C++ client writes some numbers bare, and null means
+    """Return the extension fields as text.
+
+    Java writes every value as a string; the C++ client writes some numbers bare, and null means
     absent.
     """
     if not isinstance(ext, dict):
@@ -273,7 +265,7 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
         if not 0 <= ext_length <= header_end - at:
             raise ProtocolError(f"extension length {ext_length} does not fit the header")
         end = at + ext_length
-        fields = _send_fields(frame, at, end) or _fields_as_before(frame, at, end)
+        fields = _binary_fields(frame, at, end)
     except (struct.error, IndexError):
         raise ProtocolError("binary header ends in the middle of a field") from None
     except UnicodeDecodeError as exc:
@@ -289,95 +281,8 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
     )
 
 
-def _send_fields(frame: bytes, at: int, end: int) -> dict[str, str] | None:
-    """_binary_fields() of a send as Java's clients write it: 2 us instead of 6.
-
-    None for any other header.
-
-    Between sends only three adjacent fields change: born time (g), flag (h) and properties (i).
-    What is before and behind them is recognised by its bytes.
-    """
-    born_at = frame.find(_BORN, at, end)
-    if born_at < 0 or not frame.startswith(_NO_FLAG, born_at + 20):
-        return None
-    (size,) = _U32.unpack_from(frame, born_at + 31)
-    text_at = born_at + 35
-    text_end = text_at + size
-    if not size or text_end > end or born_at - at > _MAX_RUN or end - text_end > _MAX_RUN:
-        return None
-    try:
-        before, behind = _run(frame[at:born_at]), _run(frame[text_end:end])
-        return {
-            **before,
-            "g": frame[born_at + 7 : born_at + 20].decode(),
-            "h": "0",
-            "i": frame[text_at:text_end].decode(),
-            **behind,
-        }
-    except (ProtocolError, struct.error, IndexError, UnicodeDecodeError):
-        # it only looked so
-        return None
-
-
-class _Layout:
-    """Where the fields of a header stand.
-
-    Before each value, its name and both lengths: *between*.
-    """
-
-    __slots__ = ("between", "names", "pick_between", "pick_values")
-
-    def __init__(self, text: str, fields: Mapping[str, str]) -> None:
-        between, values, at = [], [], 0
-        for name, value in fields.items():
-            start, at = at, at + 6 + len(name)
-            between.append(slice(start, at))
-            start, at = at, at + len(value)
-            values.append(slice(start, at))
-        self.names = tuple(fields)
-        self.pick_between, self.pick_values = itemgetter(*between), itemgetter(*values)
-        self.between = self.pick_between(text)
-
-
-_layouts: Final[dict[int, _Layout]] = {}
-"""By the bytes of all fields together: the last header of so many."""
-
-
-def _fields_as_before(frame: bytes, at: int, end: int) -> dict[str, str]:
-    """_binary_fields(), in 2 us instead of 6 where names and lengths are those of a header before:
-    the ends of transactions, pulls.
-    """
-    # a character for each byte
-    text = frame[at:end].decode("latin-1")
-    layout = _layouts.get(end - at)
-    if layout is not None and layout.pick_between(text) == layout.between:
-        values = layout.pick_values(text)
-        if "".join(values).isascii():
-            return dict(zip(layout.names, values, strict=True))
-    fields = _binary_fields(frame, at, end)
-    if (
-        1 < len(fields) <= _MAX_LAID_OUT
-        and sum([6 + len(name) + len(value) for name, value in fields.items()])
-        == end - at
-        <= _MAX_RUN * 2
-    ):
-        if len(_layouts) >= _MAX_LAYOUTS:
-            _layouts.clear()
-        # each byte of it is a character of a name, of a value, or of a length
-        _layouts[end - at] = _Layout(text, fields)
-    return fields
-
-
-@functools.lru_cache(4096)
-def _run(part: bytes) -> Mapping[str, str]:
-    """Whole fields that follow each other. For reading only."""
-    return _binary_fields(part, 0, len(part))
-
-
 def _binary_fields(frame: bytes, at: int, end: int) -> dict[str, str]:
-    """name length u16 | name | value length i32 | value, and so on.
-
-    A third of what a broker does for a send happens here.
+    """Read name length u16 | name | value length u32 | value, and so on.
 
     One decoding serves all names and values that are ASCII; only the others are decoded on their
     own.
