@@ -52,11 +52,11 @@ _PURPOSE: Final = {
 
 
 def advice(acl: Acl | None, username: str, need: Need) -> str:
-    """The command by which an administrator allows it, with what the user's rule for the same
-    resource allows, whose place it takes.
+    """Return the command with which an administrator allows the request.
 
-    Empty where no rule can allow it, or where one for the very resource denies, or is for other
-    addresses: that is meant.
+    It keeps the actions of the user's rule for the same resource, which it replaces. Return "" if
+    no rule can allow the request, and point to the rules if one for the same resource denies, or
+    is for other addresses: that was intended.
     """
     if (
         not need.name
@@ -94,7 +94,7 @@ NOBODY_KNOWN: Final = "the user is unknown or disabled, or the signature is wron
 
 
 class Guard:
-    """One for a broker, one for a name server; they share the table. Event-loop only."""
+    """Access control of one server. Broker and name server share the table. Event-loop only."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class Guard:
         topic_at: Callable[[int], str | None] = lambda _: None,
         topics_to_clone: Callable[[str], Iterable[str]] = lambda _: (),
     ) -> None:
-        """*server*: what the log calls it.
+        """*server*: its name in the log.
 
         *topic_at*: finds the topic of the message at a commit-log offset.
 
@@ -202,7 +202,7 @@ def _host(remote_address: str) -> str:
 
 
 def _address(host: str) -> Address | None:
-    """None for what is no IP address: then no entry with source addresses fits."""
+    """Return None if *host* is no IP address: then no entry with source addresses fits."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:

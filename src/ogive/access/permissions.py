@@ -53,13 +53,13 @@ MAX_BODY_BYTES: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What a rule may ask the server."""
+    """The server's facts that a rule may use."""
 
     cluster: str
     is_super: Callable[[str], bool]
     topic_at: Callable[[int], str | None]
     topics_to_clone: Callable[[str], Iterable[str]]
-    """Those on which another group can be put where this one is."""
+    """Topics on which another group can be moved to this group's position."""
 
 
 Rule = Callable[[RemotingCommand, Facts], Iterable[Need]]
@@ -69,7 +69,9 @@ Rule = Callable[[RemotingCommand, Facts], Iterable[Need]]
 
 
 def _on_topic(name: str | None, actions: tuple[str, ...]) -> Need:
-    """A retry topic stands for its group: whoever may subscribe to the group may read from it and
+    """Require *actions* on a topic.
+
+    A retry topic belongs to its group: a user who may subscribe with the group may read from it and
     send to it.
     """
     if name is not None and name.startswith(RETRY_PREFIX):
@@ -106,7 +108,7 @@ def all_groups(*actions: str) -> Rule:
 
 
 def cluster(*actions: str, field: str | None = None) -> Rule:
-    """The server's own, or the one that the request names."""
+    """Require *actions* on the server's own cluster, or on the one that the request names."""
     return lambda command, facts: (
         Need(CLUSTER, command.ext_fields.get(field, "") if field else facts.cluster, actions),
     )
@@ -117,8 +119,9 @@ def both(*rules: Rule) -> Rule:
 
 
 def if_given(field: str, rule: Rule) -> Rule:
-    """Only where the request names the resource; without it the request is about less, not about
-    more.
+    """Apply *rule* only if the request names the resource.
+
+    Without the name such a request affects less, not more.
     """
     return lambda command, facts: rule(command, facts) if command.ext_fields.get(field) else ()
 

@@ -12,9 +12,9 @@ from ogive.wire.bodies.acls import ANY, CUSTOM, DEFAULT, DENY, Acl, PolicyEntry
 
 
 class AccessRefused(Refused):
-    """Mostly NO_PERMISSION.
+    """A request that access control refuses, mostly with NO_PERMISSION.
 
-    *why*: what the log says, where the answer says less, or how to mend it.
+    *why* is the reason in the log; the answer may say less, or say how to get the permission.
     """
 
     def __init__(
@@ -53,9 +53,10 @@ class Need(NamedTuple):
 
 
 def is_allowed(acl: Acl | None, need: Need, address: Address | None) -> bool:
-    """The best entry decides: of the custom policy, else of the default one; where none fits, no.
+    """Return True if the best fitting entry allows *need*; without one nothing is allowed.
 
-    Of entries for the same resource the denying one decides.
+    Entries of the custom policy precede those of the default one. A denying entry precedes an
+    allowing one for the same resource.
     """
     if acl is None:
         return False

@@ -1,4 +1,4 @@
-"""What access control refused: how much, and in the log by whom and why."""
+"""Log for requests that access control refused: how many, by whom and why."""
 
 import logging
 import time
@@ -34,7 +34,7 @@ _NAMING: Final = (
 
 @dataclass(slots=True)
 class _More:
-    """Refusals that are counted, and not told yet."""
+    """Refusals that are counted, and not logged yet."""
 
     user: str | None
     since: float
@@ -42,27 +42,26 @@ class _More:
 
 
 class Refusals:
-    """The first refusal of a user at an address for a reason is a line at once; those like it are
-    counted, and told once a minute.
+    """Logs the first refusal of a user at an address for a reason at once.
 
-    Of servers that share their users. Event-loop only. Somebody must call ``tell`` every now and
-    then.
+    Equal ones are counted, and logged once a minute. Servers that share their users share this.
+    Event-loop only. ``tell`` must be called from time to time.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._known: dict[tuple[str, str, str], _More] = {}
         self._hosts: Counter[str] = Counter()
-        """How many of the known are from each address."""
+        """Number of known refusals per address."""
         self._others = 0
-        """Those for which there was no room in the table."""
+        """Refusals that did not fit into the table."""
         self._others_told_at = now()
         self.count = 0
 
     def note(self, command: RemotingCommand, host: str, server: str, reason: str) -> None:
-        """*reason* may say more than the answer did.
+        """Record a refusal. *reason* may say more than the answer did.
 
-        The user is who the request says it is from, which may be untrue.
+        The user is the one that the request names, which may be a lie.
         """
         self.count += 1
         name = command.ext_fields.get(ACCESS_KEY)

@@ -67,7 +67,7 @@ class AccessTable:
         self._acls: dict[str, Acl] = {}
         self.version = 0
         self.refusals = Refusals()
-        """Of all servers that ask this table."""
+        """Refusals of all servers that use this table."""
         if directory is not None:
             self._file = _open(directory, fs or OsFs())
             try:
@@ -87,7 +87,7 @@ class AccessTable:
 
     @property
     def acls(self) -> Mapping[str, Acl]:
-        """By subject, ``User:name``."""
+        """Policies by subject, ``User:name``."""
         return self._acls
 
     def find(self, name: str) -> tuple[User, Credentials] | None:
@@ -106,7 +106,7 @@ class AccessTable:
     # --- users ------------------------------------------------------------------------------------
 
     async def create_user(self, user: User) -> None:
-        """Normal and enabled unless it says otherwise.
+        """Add a user, normal and enabled unless *user* says otherwise.
 
         Raises AccessRefused, InvalidOption, StoreError.
         """
@@ -130,7 +130,7 @@ class AccessTable:
         await self._change(change)
 
     async def update_user(self, user: User) -> None:
-        """What *user* says nothing about stays. Raises AccessRefused, StoreError."""
+        """Change the given fields; None keeps a field. Raises AccessRefused, StoreError."""
 
         def change(users: dict[str, User], acls: dict[str, Acl]) -> None:
             known = _existing(users, user.username)
@@ -144,7 +144,7 @@ class AccessTable:
         await self._change(change)
 
     async def delete_user(self, name: str) -> None:
-        """An unknown name is no error. Raises AccessRefused, StoreError."""
+        """Delete a user; an unknown name is no error. Raises AccessRefused, StoreError."""
 
         def change(users: dict[str, User], acls: dict[str, Acl]) -> None:
             users.pop(name, None)
@@ -173,7 +173,7 @@ class AccessTable:
     async def delete_acl(
         self, subject: str, policy_type: str | None = None, resource: str | None = None
     ) -> None:
-        """All policies of the subject, or those of a type, or on one resource.
+        """Delete all policies of the subject, or those of a type, or on one resource.
 
         Raises AccessRefused, StoreError.
         """
@@ -200,7 +200,7 @@ class AccessTable:
     # --- changes ----------------------------------------------------------------------------------
 
     async def _change(self, change: Callable[[dict[str, User], dict[str, Acl]], None]) -> None:
-        """One at a time, first in the file. Raises StoreError, and then nothing has changed."""
+        """Apply one change at a time, to the file first. If it raises, nothing has changed."""
         async with self._changing:
             users, acls = dict(self._users), dict(self._acls)
             change(users, acls)
@@ -218,8 +218,9 @@ class AccessTable:
 
 
 def _open(directory: Path, fs: Fs) -> JsonTable:
-    """The file holds passwords in clear, because signatures are computed with them: only the owner
-    may read the directory.
+    """Open the file in a directory that only its owner may read.
+
+    It holds passwords in clear text, because signatures are computed with them.
     """
     try:
         make_lasting_dirs(fs, directory)
@@ -240,7 +241,10 @@ def _render(users: Mapping[str, User], acls: Mapping[str, Acl]) -> dict[str, Any
 
 
 def _parse(stored: dict[str, Any]) -> tuple[dict[str, User], dict[str, Acl]]:
-    """Raises ProtocolError: an entry that is left out might be one that denies."""
+    """Read users and policies.
+
+    Raises ProtocolError for any invalid entry: one that is left out might be one that denies.
+    """
     users = [User.from_json(value) for value in stored.get("users", [])]
     acls = [Acl.from_json(value) for value in stored.get("acls", [])]
     return {user.username: user for user in users}, {acl.subject: acl for acl in acls}
@@ -290,8 +294,9 @@ def _subject(users: Mapping[str, User], subject: str) -> str:
 
 
 def user_of(subject: str) -> str:
-    """The user's name in ``User:name``, the first word in any case, as for Java; empty where it is
-    of another form.
+    """Return the name in ``User:name``, or "" for another form.
+
+    As in Java, the word before the colon may be in any case.
     """
     kind, colon, name = subject.partition(":")
     return name if (kind + colon).lower() == USER_SUBJECT.lower() else ""

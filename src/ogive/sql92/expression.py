@@ -14,9 +14,9 @@ Test = Callable[[Properties], bool | None]
 
 
 class EvaluationError(ValueError):
-    """A value that the expression cannot be put to, as a word beside a number.
+    """The expression cannot be evaluated, for example because it compares a word with a number.
 
-    Java throws there, and the message does not match.
+    Java throws here too, and the message does not match.
     """
 
 
@@ -35,7 +35,7 @@ class Expression:
         return self.evaluate(properties)
 
     def matches(self, properties: Properties) -> bool:
-        """Whether a message with these properties passes: true and nothing else."""
+        """Return True if a message with these properties passes: unknown does not pass."""
         try:
             return self.evaluate(properties) is True
         except EvaluationError:
@@ -43,8 +43,8 @@ class Expression:
 
 
 def compile_expression(text: str) -> Expression:
-    """Raises InvalidExpression, which says what is wrong and where."""
-    # here: who filters by tags, as most do, does not pay for loading the compiler
+    """Compile a filter. Raises InvalidExpression, which says what is wrong and where."""
+    # here: most consumers filter by tags, and never load the compiler
     from ogive.sql92.compiler import test_of
 
     return Expression(text, test_of(text))

@@ -13,7 +13,7 @@ from ogive.sql92.expression import EvaluationError
 
 
 class Type(enum.Enum):
-    """What an operand is when it is not null."""
+    """The type of an operand that is not null."""
 
     STRING = enum.auto()
     INTEGER = enum.auto()
@@ -93,7 +93,7 @@ def _compare(left: Any, right: Any) -> int:
 
 
 def _unequal(_left: Any, _right: Any) -> int:
-    """What Java answers for two types that it does not bring together."""
+    """Return Java's result for two types that it cannot convert to each other."""
     return -1
 
 
@@ -103,7 +103,7 @@ def _boolean_with_text(_left: bool, right: str) -> int:
 
 
 def compare_as_doubles(left: str, right: str) -> int:
-    """Two strings in an ordering comparison."""
+    """Compare two strings with <, <=, > or >=."""
     return compare_doubles(parse_double(left), parse_double(right))
 
 
@@ -117,7 +117,7 @@ _NUMBERS: Final = (Type.INTEGER, Type.LONG, Type.DOUBLE)
 
 
 def comparison(left: Type, right: Type) -> Comparison:
-    """How values of these types compare; two strings as strings."""
+    """Return the comparison of values of these types; two strings compare as strings."""
     if left is Type.BOOLEAN and right is Type.STRING:
         return _boolean_with_text
     if left is right:

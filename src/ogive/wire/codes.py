@@ -19,14 +19,17 @@ __all__ = [
 ]
 
 VERSION = 479
-"""What we say of ourselves: the ordinal of 5.3.3 in MQVersion.java.
+"""The version that ogive reports: the ordinal of 5.3.3 in MQVersion.java.
 
 Peers switch behaviour on it (protocol 01, section 6).
 """
 OWN_VERSION_FIGURE = "ogiveVersion"
-"""The figure under which a broker of ours reports its own release; Apache's have none."""
+"""The runtime figure with the release of an ogive broker; Apache's brokers have none."""
 BEYOND_THE_END = "Offset is beyond the end of its queue"
-"""How a broker of ours answers progress that it does not keep, with SUCCESS; Apache's keep it."""
+"""The remark with which an ogive broker ignores progress beyond a queue; the code is SUCCESS.
+
+Apache's brokers store such progress.
+"""
 
 
 # 4.0.0; from there on ten patch releases a minor one, each with a snapshot before it
@@ -279,7 +282,7 @@ class SysFlag:
 
 
 class Decision(enum.IntEnum):
-    """How a transaction ends: ``commitOrRollback`` of END_TRANSACTION.
+    """The end of a transaction: ``commitOrRollback`` of END_TRANSACTION.
 
     Source: EndTransactionRequestHeader.java.
     """

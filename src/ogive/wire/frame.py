@@ -18,9 +18,8 @@ MAX_HEADER_BYTES = 256 * 1024
 class FrameDecoder:
     """Splits a byte stream into frames.
 
-    A frame is yielded without its length word, as one ``bytes``.
-
-    After a ProtocolError the stream has no meaning any more: the connection must be closed.
+    A frame is one ``bytes`` without its length word. After a ProtocolError the rest of the stream
+    has no meaning: the connection must be closed.
     """
 
     __slots__ = ("_max", "_needed", "_pending")
@@ -38,8 +37,9 @@ class FrameDecoder:
         return len(self._pending)
 
     def feed(self, data: bytes) -> tuple[list[bytes], ProtocolError | None]:
-        """The frames that *data* completes, and what is wrong behind them (the frames before the
-        fault are good).
+        """Return the frames that *data* completes, and the error behind them, if any.
+
+        The frames before the error are valid.
         """
         frames: list[bytes] = []
         if self._pending:
@@ -79,8 +79,9 @@ _TLS_KINDS, _TLS_MAJOR = (0x15, 0x16), 3
 
 
 def _stranger(start: bytes) -> str | None:
-    """What the peer speaks, if its first bytes tell: the usual cause is an address or a port of
-    something else.
+    """Return a sentence about the protocol of a peer's first bytes, or None if it is unknown.
+
+    The usual cause is the address or port of another service.
     """
     if start in _HTTP:
         return "it speaks HTTP, not RocketMQ's protocol: is that the right port?"

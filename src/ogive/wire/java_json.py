@@ -15,7 +15,7 @@ from ogive.errors import ProtocolError
 MAX_DEPTH: Final = 64
 MAX_VALUES: Final = 1_000_000
 MAX_JAVA_VALUES: Final = 25_000
-"""In what a peer sends.
+"""Limit for data of a peer.
 
 A frame has room for eight million values: a third of a GiB, and in Java's dialect, of which a value
 takes two microseconds, over ten seconds of nothing else. A server's loop stands still for 25,000 of
@@ -83,8 +83,9 @@ _HALVES: Final = re.compile(r"\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..|(\\u[dD][8
 
 
 def holds_half_a_character(text: str) -> bool:
-    """Whether JSON *text* escapes a lone surrogate: Python would read it, and then fail to write
-    any answer that shows it.
+    """Return True if JSON *text* escapes a lone surrogate.
+
+    Python would read it, and then fail to write any answer that contains it.
     """
     return ("\\ud" in text or "\\uD" in text) and any(found[1] for found in _HALVES.finditer(text))
 
@@ -186,18 +187,17 @@ _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
 
 
 def _resolve(root: Any) -> Any:
-    """Replace ``{"$ref": "$.a.b[0]"}`` by what stands there; other forms of reference are
-    refused.
+    """Replace ``{"$ref": "$.a.b[0]"}`` by the value at that path.
 
-    So are references into themselves, and what grows beyond MAX_REFERRED values when every
-    reference is followed.
+    Raises ProtocolError for other forms of reference, for references into themselves, and if the
+    result has more than MAX_REFERRED values.
     """
     # id of a dict or list -> values in it, 0 while it is being walked
     sizes: dict[int, int] = {}
     left = MAX_REFERRED
 
     def walk(value: Any, depth: int) -> tuple[Any, int]:
-        """(what stands there, how many values it holds)"""
+        """Return the value, and the number of values in it."""
         nonlocal left
         if depth > MAX_DEPTH:
             raise ProtocolError("body is nested too deep")
@@ -229,9 +229,9 @@ def _resolve(root: Any) -> Any:
 
 
 def _steps(path: str) -> list[tuple[str, str]]:
-    """Of each either the name or the index.
+    """Split a reference into steps; each has either a name or an index.
 
-    A path beyond MAX_DEPTH leads nowhere: no value stands so deep.
+    Raises ProtocolError for a path beyond MAX_DEPTH: no value is nested so deep.
     """
     steps = _STEP.findall(path) if len(path) <= MAX_PATH else []
     if not path.startswith("$") or ".." in path or len(path) > MAX_PATH or len(steps) > MAX_DEPTH:

@@ -32,7 +32,7 @@ MAGIC_BLANK: Final = 0xCBD43194
 MAX_PROPERTIES_BYTES: Final = 32767
 MAX_BATCH_MESSAGES: Final = 4096
 MAX_INNER_MESSAGES: Final = 32767
-"""of one record: INNER_NUM is a short for Apache's brokers"""
+"""Limit for one record: INNER_NUM is a short in Apache's brokers."""
 
 HEAD: Final = struct.Struct(">IIIiiqqiq")
 """total size, magic, body CRC, queue id, flag, queue offset, commit-log offset, sysFlag, born
@@ -71,7 +71,7 @@ def java_hash(text: str) -> int:
 
 
 def tags_code(tag: str | None) -> int:
-    """What a consume-queue entry holds of the tag; 0 for none."""
+    """Return the hash of the tag in a consume-queue entry; 0 for no tag."""
     return java_hash(tag) if tag else 0
 
 
@@ -168,11 +168,11 @@ def _joined(properties: Mapping[str, str]) -> str:
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
-    """As in Java, entries without a name or value vanish, the last of repeated names counts, and
-    invalid UTF-8 becomes U+FFFD.
+    """Read stored properties as Java does.
 
-    A batch can bring such bytes into any store, and one message must not block the queue for its
-    readers.
+    Entries without a name or value are dropped, the last of repeated names counts, and invalid
+    UTF-8 becomes U+FFFD: a batch can bring such bytes into any store, and one message must not
+    block the queue for its readers.
     """
     if native is not None and (found := native.properties(raw)) is not None:
         return found
@@ -185,8 +185,9 @@ def decode_properties(raw: bytes) -> dict[str, str]:
 
 
 def raw_property(raw: bytes, name: bytes) -> bytes | None:
-    """One value straight from the stored form, without parsing the rest; of several the last, as a
-    Java client's map has it.
+    """Return one value of the stored form, without parsing the rest.
+
+    The last of several counts, as in a Java client's map.
     """
     at = raw.rfind(b"\x02" + name + b"\x01") + 1
     if at == 0 and not raw.startswith(name + b"\x01"):
@@ -197,7 +198,7 @@ def raw_property(raw: bytes, name: bytes) -> bytes | None:
 
 
 def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
-    """REAL_TOPIC and REAL_QID; None where they are missing, or are no topic and no queue."""
+    """Return REAL_TOPIC and REAL_QID, or None if they are missing or invalid."""
     topic, queue = (
         properties.get(PropertyName.REAL_TOPIC),
         whole_number(properties.get(PropertyName.REAL_QUEUE_ID, "")),
@@ -208,7 +209,7 @@ def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 class Properties(Mapping[str, str]):
-    """Stored properties that are parsed when somebody looks; most deliveries are never asked."""
+    """Stored properties, parsed at the first access: most messages are never asked."""
 
     __slots__ = ("_parsed", "raw")
 
@@ -518,8 +519,9 @@ def _decode(
 def _decode_common(
     buffer: bytes, at: int, end: int, broker_name: str, check_crc: bool
 ) -> MessageExt | None:
-    """What nearly every record is, whole, plain and with IPv4 hosts, in one go; None for any other,
-    which ``_decode`` judges.
+    """Decode a whole, plain record with IPv4 hosts, as nearly every record is.
+
+    Return None for any other record; ``_decode`` reads those.
     """
     if end - at < 91:
         return None
@@ -608,9 +610,7 @@ _FORMS: Final = (
     _queue,
     decode_host,
 )
-"""What the compiled part makes messages of: the classes, where their fields stand, and where queues
-and hosts come from.
-"""
+"""Classes and functions from which the compiled part makes messages."""
 
 
 def to_message(record: StoredMessage, queue: MessageQueue, *, inflate: bool = True) -> MessageExt:

@@ -45,7 +45,7 @@ class Credentials:
 
     @cached_property
     def fields(self) -> dict[str, str]:
-        """What every signed request carries beside its signature."""
+        """The fields of every signed request beside its signature."""
         token = {} if self.security_token is None else {SECURITY_TOKEN: self.security_token}
         return {ACCESS_KEY: self.access_key, **token}
 
@@ -54,9 +54,9 @@ class Credentials:
         return hmac.new(self.secret_key.encode(), digestmod=hashlib.sha1)
 
     def signature(self, values: bytes, body: bytes) -> str:
-        """Base64, 28 characters.
+        """Return the signature in base64, 28 characters.
 
-        *values*: those of all fields, joined in the order of the fields' names.
+        *values* are those of all fields, joined in the order of the fields' names.
         """
         digest = self._keyed.copy()
         digest.update(values)
@@ -64,15 +64,15 @@ class Credentials:
         return base64.b64encode(digest.digest()).decode()
 
     def sign(self, fields: Mapping[str, str], body: bytes) -> dict[str, str]:
-        """*fields* with the access key and the signature over them and *body*.
+        """Return *fields* with the access key and the signature over them and *body*.
 
-        An empty value would be lost on its way: it is left out.
+        Empty values are left out: peers drop them, and the signature would not match.
         """
         signed = {name: value for name, value in fields.items() if value} | self.fields
         return {**signed, SIGNATURE: self.signature(_joined(signed), body)}
 
     def has_signed(self, fields: Mapping[str, str], body: bytes, version: int) -> bool:
-        """Whether the signature among *fields* is this user's.
+        """Return True if the signature among *fields* is this user's.
 
         *version*: the client's; old ones do not sign every field.
         """
@@ -85,7 +85,7 @@ class Credentials:
 
 
 def _joined(fields: Mapping[str, str]) -> bytes:
-    """The values of all fields but the signature, in the order of their names."""
+    """Join the values of all fields but the signature, in the order of their names."""
     names = sorted(fields) if all(map(str.isascii, fields)) else sorted(fields, key=_java_order)
     return "".join([fields[name] for name in names if name != SIGNATURE]).encode()
 

@@ -42,7 +42,7 @@ MAX_SOURCE_IPS: Final = 100
 
 
 def _one_of(text: str, words: Iterable[str], what: str) -> str:
-    """The word that *text* is, whatever its case, as Java compares. Raises ProtocolError."""
+    """Return the word that equals *text* in any case, as Java compares. Raises ProtocolError."""
     for word in words:
         if word.lower() == text.lower():
             return word
@@ -51,9 +51,9 @@ def _one_of(text: str, words: Iterable[str], what: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
-    """As a request carries it: None where it says nothing.
+    """A user as a request carries it; None means that the request does not say.
 
-    The password stands in no text of the object.
+    The password is not in the repr.
     """
 
     username: str
@@ -98,7 +98,7 @@ class User:
 
 @dataclass(frozen=True)
 class Resource:
-    """What an entry is about.
+    """The subject of a policy entry.
 
     *kind* is ``*`` for anything, *name* ``*`` for all of a kind, ``abc*`` for a prefix.
     """
@@ -122,11 +122,10 @@ class Resource:
         return ANY if self.kind == ANY else f"{self.kind}:{self.name}"
 
     def matches(self, kind: str, name: str) -> bool:
-        """Whether one thing (*name* ``*``: all of the kind at once) falls under it; one without a
-        name under no name and no prefix.
+        """Return True if this covers the resource *name*; ``*`` means all of the kind at once.
 
-        Topics in which other topics' messages wait have to be named: whoever reads those reads
-        everybody's.
+        Without a name, a resource is covered by no name and no prefix. Topics in which messages of
+        other topics wait must be named: their readers read messages of all topics.
         """
         if self.kind == ANY:
             return True
@@ -140,8 +139,10 @@ class Resource:
 
     @cached_property
     def rank(self) -> tuple[bool, int, int]:
-        """The lowest decides: a kind before anything, a name before a prefix before all of a kind,
-        a longer prefix before a shorter.
+        """Sort key: the entry with the lowest rank decides.
+
+        A kind precedes ``*``. A name precedes a prefix, which precedes all of a kind. A longer
+        prefix precedes a shorter one.
         """
         pattern = 2 if self.name == ANY else 1 if self.name.endswith(ANY) else 0
         return self.kind == ANY, pattern, -len(self.name)
@@ -149,7 +150,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyEntry:
-    """Allows or denies actions on a resource, to callers at some addresses (none: at all)."""
+    """Allows or denies actions on a resource, to callers at these addresses (none: at any)."""
 
     resource: Resource
     actions: tuple[str, ...]
@@ -201,7 +202,7 @@ def _ip_text(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Entries of one type: Default ones count only where no Custom one fits."""
+    """Entries of one type. Default entries count only if no Custom entry fits."""
 
     entries: tuple[PolicyEntry, ...]
     policy_type: str = CUSTOM
@@ -254,7 +255,7 @@ class Acl:
 
 
 def users_dumps(users: Iterable[User]) -> bytes:
-    """The answer to AUTH_LIST_USER: without passwords."""
+    """Return the answer to AUTH_LIST_USER, without passwords."""
     return dumps([user.to_json(with_password=False) for user in users])
 
 
@@ -263,7 +264,7 @@ def users_loads(body: bytes) -> list[User]:
 
 
 def acls_dumps(acls: Iterable[Acl]) -> bytes:
-    """The answer to AUTH_LIST_ACL."""
+    """Return the answer to AUTH_LIST_ACL."""
     return dumps([acl.to_json() for acl in acls])
 
 

@@ -23,7 +23,7 @@ SQL92: Final = "SQL92"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionData:
-    """What a group wants of a topic.
+    """A group's subscription to one topic.
 
     Brokers filter by *codes* (Java hashes of the tags). Source: SubscriptionData.java.
     """
@@ -108,7 +108,7 @@ CONSUME_FROM_WHERE: Final = (
 
 
 def _enum(obj: Mapping[str, Any], name: str, names: tuple[str, ...], default: str) -> str:
-    """A Java enum: its name, or, as clients in C++ write it, its position."""
+    """Read a Java enum: its name, or its position, as clients in C++ write it."""
     value = obj.get(name)
     if type(value) is int and 0 <= value < len(names):
         return names[value]

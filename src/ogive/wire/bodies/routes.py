@@ -22,7 +22,7 @@ from ogive.wire.bodies.json_fields import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueData:
-    """How many queues of a topic one broker holds. Source: QueueData.java."""
+    """The number of a topic's queues at one broker. Source: QueueData.java."""
 
     broker_name: str
     read_queues: int
@@ -80,7 +80,7 @@ class BrokerData:
         }
 
     def java_text(self) -> str:
-        """The same with bare broker ids, as fastjson writes them."""
+        """Return the object with bare broker ids, as fastjson writes them."""
         addresses = ",".join(f"{k}:{json.dumps(v)}" for k, v in sorted(self.addresses.items()))
         names = f'"brokerName":{json.dumps(self.broker_name)},"cluster":{json.dumps(self.cluster)}'
         return f'{{"brokerAddrs":{{{addresses}}},{names},"enableActingMaster":false}}'
@@ -102,13 +102,14 @@ class BrokerData:
 
 
 MAX_BROKERS: Final = 4_096
-"""Of one answer, counting each name and each address: a client keeps a connection to all of them,
-and sends them heartbeats.
+"""Limit for one answer, for names and for addresses.
+
+A client keeps a connection to each address, and sends it heartbeats.
 """
 
 
 def check_brokers(brokers: Iterable[BrokerData]) -> tuple[BrokerData, ...]:
-    """*brokers*, if they are no more than a client may have to talk to. Raises ProtocolError."""
+    """Return *brokers*. Raises ProtocolError if they are more than MAX_BROKERS."""
     found = tuple(brokers)
     for what, count in (
         ("brokers", len(found)),
@@ -123,7 +124,7 @@ def check_brokers(brokers: Iterable[BrokerData]) -> tuple[BrokerData, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRouteData:
-    """Where a topic lives. Source: TopicRouteData.java."""
+    """The brokers of a topic, and its queues there. Source: TopicRouteData.java."""
 
     queues: tuple[QueueData, ...]
     brokers: tuple[BrokerData, ...]
@@ -177,14 +178,13 @@ class RegisterBrokerBody:
 
     @property
     def fits_compressed(self) -> bool:
-        """Whether the compressed form holds all that name servers read: it has no place for the
-        flags of topics.
-        """
+        """True if the compressed form loses nothing: it has no place for the flags of topics."""
         return not any(topic.sys_flag for topic in self.topics.values())
 
     def encode(self, *, compressed: bool = False) -> bytes:
-        """The JSON form, or the compressed one, a twentieth as long, which name servers read since
-        4.3.
+        """Return the JSON form, or the compressed one, which is a twentieth as long.
+
+        Name servers read the compressed form since 4.3.
         """
         if compressed:
             return zlib.compress(self._plain())
@@ -299,8 +299,9 @@ def _check_count(count: int) -> None:
 
 
 def _attributes(text: str) -> dict[str, Any]:
-    """Plain JSON: in Java's dialect those of all topics together would take a server ten
-    seconds.
+    """Read plain JSON only.
+
+    In Java's dialect the attributes of all topics together would take a server ten seconds.
     """
     return as_object(java_json.loads(text, bounded=True, java_values=0), "topic attributes")
 

@@ -39,9 +39,9 @@ def _table(obj: Mapping[str, Any], name: str) -> dict[Any, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessQueueInfo:
-    """What a member holds of one queue.
+    """The messages of one queue that a member holds.
 
-    *transaction...*: messages that an orderly listener has taken. Source: ProcessQueueInfo.java.
+    *taken_...*: messages that an orderly listener has taken. Source: ProcessQueueInfo.java.
     """
 
     commit_offset: int = 0
@@ -183,7 +183,7 @@ class ConsumeResult(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumeDirectlyResult:
-    """How a listener took a message that a tool gave it.
+    """The outcome of a message that a tool gave to a listener.
 
     Source: ConsumeMessageDirectlyResult.java.
     """

@@ -41,7 +41,7 @@ class GetAllTopicConfigRequest(Header):
 
 
 class AllTopicConfigResponse(Header):
-    """How many topics there are in all pages."""
+    """The number of topics in all pages."""
 
     total_topic_num: int
 
@@ -87,7 +87,7 @@ class GetAllGroupsRequest(Header):
 
 
 class AllGroupsResponse(Header):
-    """How many groups there are in all pages."""
+    """The number of groups in all pages."""
 
     total_group_num: int
 

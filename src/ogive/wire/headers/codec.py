@@ -18,7 +18,7 @@ from ogive.wire.numbers import parse_bool, parse_int, parse_long
 H = TypeVar("H", bound="Header")
 
 Int32 = Annotated[int, 32]
-"""A number that is an Integer in Java's header. One that is an ``int`` here is a Long there."""
+"""An Integer in Java's header. A field that is an ``int`` here is a Long there."""
 
 
 def wire(name: str, **options: Any) -> Any:
@@ -30,10 +30,9 @@ def wire(name: str, **options: Any) -> Any:
 class Header:
     """Base of all headers; *code* is set on requests only.
 
-    What derives from it is a frozen dataclass with keyword-only fields.
-
-    It becomes one when the first header of its class is made: that takes half a millisecond, there
-    are over a hundred classes, and a process needs a few of them.
+    A subclass is a frozen dataclass with keyword-only fields. It becomes one when its first header
+    is made: that takes half a millisecond, there are over a hundred classes, and a process needs a
+    few of them.
     """
 
     code: ClassVar[int]
@@ -46,7 +45,7 @@ class Header:
             )
 
     def __init__(self, **values: Any) -> None:
-        """Until the class has its own."""
+        """Make the class a dataclass, and call the constructor that it has now."""
         _made(type(self))
         self.__init__(**values)  # type: ignore[misc]  # the class's own, from here on
 
@@ -56,7 +55,7 @@ _making: Final = threading.Lock()
 
 
 def _made(cls: type[H]) -> type[H]:
-    """*cls*; the class that declares its fields is a dataclass now, if it was none."""
+    """Return *cls*, after making the class that declares its fields a dataclass."""
     declaring = next(base for base in cls.__mro__ if Header in base.__bases__)
     with _making:
         if "__dataclass_fields__" not in vars(declaring):
@@ -83,7 +82,7 @@ _declared: dict[type[Header], tuple[WireField, ...]] = {}
 
 
 def fields_of(cls: type[Header]) -> tuple[WireField, ...]:
-    """What a header of that class may hold, in the order of its declaration."""
+    """Return the fields of a header class, in the order of their declaration."""
     known = _declared.get(cls)
     if known is not None:
         return known
@@ -99,7 +98,7 @@ def fields_of(cls: type[Header]) -> tuple[WireField, ...]:
 
 
 def encode_header(header: Header) -> dict[str, str]:
-    """The extension fields: text for every field that is not None, as Java's toString writes it."""
+    """Return the text of each field that is not None, as Java's toString writes it."""
     out: dict[str, str] = {}
     for f in fields_of(type(header)):
         value = getattr(header, f.name)
@@ -116,9 +115,9 @@ def encode_header(header: Header) -> dict[str, str]:
 
 
 def decode_header(cls: type[H], ext: Mapping[str, str]) -> H:
-    """The header in *ext*.
+    """Return the header in *ext*.
 
-    Raises ProtocolError that names the field which is missing or no number.
+    Raises ProtocolError, which names a field that is missing or is not a number.
     """
     values: dict[str, Any] = {}
     for f in fields_of(cls):

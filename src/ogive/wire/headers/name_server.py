@@ -195,7 +195,7 @@ class WipeWritePermRequest(Header):
 
 
 class WipeWritePermResponse(Header):
-    """How many topics were closed for writing."""
+    """The number of topics that were closed for writing."""
 
     wipe_topic_count: int
 
@@ -208,7 +208,7 @@ class AddWritePermRequest(Header):
 
 
 class AddWritePermResponse(Header):
-    """How many topics were opened for writing."""
+    """The number of topics that were opened for writing."""
 
     add_topic_count: int
 
