@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from ogive.broker import Broker, BrokerConfig, startup
-from ogive.broker import server as broker_server
 from ogive.store.retention import RetentionConfig
 from tests.figures import figures
 from tests.raw_client import RawClient, messages, unique_key
@@ -67,8 +66,7 @@ async def test_jumps_of_the_clock_lose_and_shorten_nothing(
     once more. In 1970 the broker restarts.
     """
     wall = Wall()
-    for module in (startup, broker_server):
-        monkeypatch.setattr(module, "now_ms", wall)
+    monkeypatch.setattr(startup, "now_ms", wall)
     keep = RetentionConfig(keep_s=3600.0, hours=tuple(range(24)))
     config = BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=128 * 1024, retention=keep)
     server = Broker(config)
@@ -127,8 +125,7 @@ async def test_a_time_of_day_is_kept_after_the_clock_was_set_right(
     clock says so, also after a restart.
     """
     wall = Wall()
-    for module in (startup, broker_server):
-        monkeypatch.setattr(module, "now_ms", wall)
+    monkeypatch.setattr(startup, "now_ms", wall)
     config = BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=128 * 1024)
     early = []
     wall.jump("an hour on")
@@ -167,8 +164,7 @@ async def test_what_became_due_while_the_machine_slept_comes_when_it_wakes(
     Half an hour's delay is over then.
     """
     wall = Wall()
-    for module in (startup, broker_server):
-        monkeypatch.setattr(module, "now_ms", wall)
+    monkeypatch.setattr(startup, "now_ms", wall)
     keep = RetentionConfig(keep_s=3600.0, hours=tuple(range(24)))
     server = Broker(
         BrokerConfig(data=tmp_path / "store", port=0, segment_bytes=128 * 1024, retention=keep)

@@ -2,50 +2,44 @@
 
 import asyncio
 import logging
-import socket
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from ogive.access.guard import Guard
-from ogive.access.permissions import to_send
 from ogive.access.user_table import AccessTable
-from ogive.broker.config import LOOPBACK, BrokerConfig, ip_of, is_host_name
+from ogive.broker.config import BrokerConfig
 from ogive.broker.deferred.delay_levels import Schedule
 from ogive.broker.deferred.timers import Timers
 from ogive.broker.dispatch import dispatch
 from ogive.broker.handlers.clients import notify_members
-from ogive.broker.maintenance import Retention, Scrubbing, disk_used
+from ogive.broker.maintenance import Scrubbing
 from ogive.broker.metrics_page import metrics
-from ogive.broker.off_loop_reads import ColdReads
-from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
-from ogive.broker.registration import Dial, Registration
+from ogive.broker.pulls.long_polling import PullHolds
+from ogive.broker.registration import Dial
 from ogive.broker.sends.batch_run import take_batches
-from ogive.broker.sends.duplicates import Duplicates
-from ogive.broker.sends.send import own_properties
-from ogive.broker.sends.send_answer import answer_template, message_id_format
 from ogive.broker.sends.send_run import take_sends
 from ogive.broker.sends.transaction_run import take_transactions
 from ogive.broker.services import Context
-from ogive.broker.startup import Machine, Opened, open_all
-from ogive.broker.state.client_table import Client, ClientTable
+from ogive.broker.startup import (
+    Machine,
+    Opened,
+    build_context,
+    build_schedule,
+    open_all,
+    transaction_checks,
+)
 from ogive.broker.state.config_table import ProgressSaver
-from ogive.broker.state.queue_locks import QueueLocks
-from ogive.broker.traffic import SAMPLE_S, Traffic
-from ogive.broker.transactions.checks import TransactionChecks
+from ogive.broker.traffic import SAMPLE_S
 from ogive.errors import IllegalStateError, OgiveError, StoreError
-from ogive.model import WAITING_TOPICS, PropertyName
 from ogive.native import build
-from ogive.store.clock import now_ms
-from ogive.store.message_store import MessageStore
 from ogive.store.types import QueueKey
 from ogive.transport.connection import Connection, join_address
 from ogive.transport.event_loop import cancel_all, every
 from ogive.transport.monitoring import CONTENT_TYPE, Page
 from ogive.transport.server import Server, ServerConnection
 from ogive.wire.command import RemotingCommand
-from ogive.wire.message import decode_stored, encode_host, raw_property
+from ogive.wire.message import encode_host
 
 log = logging.getLogger(__name__)
 
@@ -93,11 +87,10 @@ class Broker:
         self._jobs: list[asyncio.Task[None]] = []
         self._to_notify: set[str] = set()
         self._stopping = False
-        self._record_host = LOOPBACK
 
     @property
     def address(self) -> str:
-        """What clients connect to, ``host:port``; the port is known once the broker has started."""
+        """Address that clients connect to, ``host:port``. The port is known after start()."""
         return join_address(self.config.advertised_host or self.config.host, self._server.port)
 
     @property
@@ -114,10 +107,14 @@ class Broker:
         Raises StoreError, ConnectError; then nothing runs.
         """
         opened = await self._open()
-        self._record_host = await _record_host(self.config)
-        ctx = self._ctx = self._context(opened)
-        ctx.duplicates = _duplicates(ctx)
-        schedule = self._schedule = _schedule(ctx, opened)
+        ctx = self._ctx = await build_context(
+            opened,
+            self._server,
+            access=self._access,
+            dial=self._dial,
+            members_changed=self._members_changed,
+        )
+        schedule = self._schedule = build_schedule(ctx, opened)
         ctx.delivered = schedule.delivered
         ctx.retention.needed += [
             schedule.needed_from,
@@ -158,67 +155,6 @@ class Broker:
         ctx.timers.start(ctx.put_counted, ctx.cold_reads.fetch, ctx.store_host)
         ctx.transactions.start(ctx.put_counted, ctx.store_host)
 
-    def _context(self, opened: Opened) -> Context:
-        config, loop = opened.remote_settings.config, asyncio.get_running_loop()
-        store_host = encode_host(self._record_host, self._server.port)
-        cold_reads = ColdReads(opened.store.bring_in, loop)
-        return Context(
-            config=config,
-            remote_settings=opened.remote_settings,
-            levels=config.levels,
-            loop=loop,
-            turn=self._server.turn,
-            now_ms=now_ms,
-            started_ms=now_ms(),
-            address=self.address,
-            store_host=store_host,
-            store=opened.store,
-            topics=opened.topics,
-            groups=opened.groups,
-            offsets=opened.offsets,
-            clients=ClientTable(
-                expiry_s=config.client_expiry_s,
-                max_clients=config.max_clients,
-                max_subscriptions=config.max_subscriptions_per_group,
-                now=loop.time,
-                changed=self._members_changed,
-            ),
-            locks=_locks(config, opened, loop),
-            holds=PullHolds(config.max_held_pulls, config.max_held_pulls_per_connection),
-            slow_readers=SlowReaders(config.server.max_write_buffer_bytes, self._server.unread),
-            registration=Registration(
-                opened.topics,
-                name_servers=config.name_servers,
-                cluster=config.cluster,
-                broker_name=config.name,
-                broker_id=config.broker_id,
-                address=self.address,
-                period_s=config.register_period_s,
-                timeout_s=config.name_server_timeout_s,
-                credentials=config.credentials,
-                dial=self._dial,
-            ),
-            transactions=opened.transactions,
-            timers=opened.timers,
-            duplicates=None,
-            retention=_retention(config, opened, cold_reads),
-            cold_reads=cold_reads,
-            traffic=Traffic(
-                puts=lambda: opened.store.stats().puts,
-                is_system=opened.topics.is_system,
-                now=loop.time,
-                now_ms=now_ms,
-                timers=lambda: (opened.timers.taken_up, opened.timers.delivered),
-            ),
-            guard=None
-            if self._access is None
-            else _guard(self._access, config.cluster, f"broker {config.name}", opened),
-            own_properties=own_properties(config.region, config.cluster),
-            send_answer=answer_template(config.region, message_id_format(store_host)),
-            batch_answer=answer_template(config.region, "%b"),
-            keyless_batch_answer=answer_template(config.region, "%b", keyed=False),
-        )
-
     def _start_jobs(self, jobs: Iterable["_Job"]) -> None:
         for job in jobs:
             work: Coroutine[Any, Any, None] = every(
@@ -245,7 +181,7 @@ class Broker:
         return Page(503, "this broker does not serve\n")
 
     def health_page(self) -> Page:
-        """Whether the process is worth keeping: not once the store has failed."""
+        """Return 200 until the store fails; then the process should be restarted."""
         return (
             Page(503, f"failed: {self.failed.result()}\n")
             if self.failed.done()
@@ -253,8 +189,10 @@ class Broker:
         )
 
     def ready_page(self) -> Page:
-        """Whether clients should come: not before the start, after a failure, while it stops, or
-        where no name server leads them here.
+        """Return 200 while clients should connect.
+
+        They should not before the start, after a failure, during the stop, or while this broker is
+        registered at none of its name servers.
         """
         if self._ctx is None or self._stopping or self.failed.done():
             return Page(503, "not ready\n")
@@ -350,7 +288,7 @@ class Broker:
             self.failed.set_result(error)
 
 
-# --- what a start builds --------------------------------------------------------------------------
+# --- jobs -----------------------------------------------------------------------------------------
 
 
 class _Job(NamedTuple):
@@ -359,60 +297,6 @@ class _Job(NamedTuple):
     period_s: float
     work: Callable[[], Awaitable[None]]
     name: str
-
-
-def _guard(access: AccessTable, cluster: str, server: str, opened: Opened) -> Guard:
-    topic_at = partial(_topic_at, opened.store)
-    return Guard(
-        access,
-        cluster=cluster,
-        server=server,
-        topic_at=topic_at,
-        topics_to_clone=opened.offsets.topics_to_clone,
-    )
-
-
-def _locks(config: BrokerConfig, opened: Opened, loop: asyncio.AbstractEventLoop) -> QueueLocks:
-    locks = QueueLocks(
-        config.lock_lease_s, config.max_locks, loop.time, opened.locks_file, config.name
-    )
-    locks.load(opened.locks)
-    return locks
-
-
-def _retention(config: BrokerConfig, opened: Opened, cold_reads: ColdReads) -> Retention:
-    used = partial(disk_used, config.data / "commitlog")
-    retention = Retention(
-        opened.store, opened.ages_file, config.retention, cold_reads.bring_in, used=used
-    )
-    retention.load(opened.ages)
-    return retention
-
-
-def _duplicates(ctx: Context) -> Duplicates | None:
-    config = ctx.config
-    if not config.duplicate_window_s:
-        return None
-    return Duplicates(
-        config.duplicate_window_s,
-        config.duplicate_max_keys,
-        ctx.store,
-        ctx.cold_reads.bring_in,
-        ctx.spawn,
-    )
-
-
-def _schedule(ctx: Context, opened: Opened) -> Schedule:
-    schedule = Schedule(
-        ctx.store,
-        ctx.put_counted,
-        ctx.cold_reads.fetch,
-        ctx.levels,
-        ctx.store_host,
-        ctx.store.now_ms,
-    )
-    schedule.load(opened.delays)
-    return schedule
 
 
 def _saves(ctx: Context, opened: Opened, schedule: Schedule) -> list[_Job]:
@@ -435,7 +319,7 @@ def _jobs(ctx: Context) -> list[_Job]:
     config = ctx.config
     jobs = [
         _Job(
-            config.transaction_check_interval_s, _transaction_checks(ctx).run, "check transactions"
+            config.transaction_check_interval_s, transaction_checks(ctx).run, "check transactions"
         ),
         _Job(
             config.client_scan_s,
@@ -456,39 +340,7 @@ def _jobs(ctx: Context) -> list[_Job]:
     return jobs
 
 
-def _transaction_checks(ctx: Context) -> TransactionChecks:
-    read = partial(ctx.cold_reads.read, ctx.store)
-    may_send = partial(_may_send, ctx.guard)
-    return TransactionChecks(
-        ctx.transactions,
-        ctx.clients,
-        ctx.config,
-        ctx.store_host,
-        ctx.store.now_ms,
-        ctx.loop.time,
-        ctx.retention.full_for_s,
-        read,
-        may_send,
-    )
-
-
 # --- what happens meanwhile -----------------------------------------------------------------------
-
-
-def _may_send(guard: Guard | None, client: Client, topic: str) -> bool:
-    return guard is None or guard.may(client.user, client.connection.remote_address, to_send(topic))
-
-
-def _topic_at(store: MessageStore, commitlog_offset: int) -> str | None:
-    """The topic that a message belongs to; a half message and a delayed one wait elsewhere, and
-    belong to where they will go.
-    """
-    record = store.record_at(commitlog_offset)
-    if record is None:
-        return None
-    stored = decode_stored(record)
-    real = raw_property(stored.properties, PropertyName.REAL_TOPIC.encode())
-    return real.decode() if real is not None and stored.topic in WAITING_TOPICS else stored.topic
 
 
 def _arrived(
@@ -530,31 +382,6 @@ def _connection_closed(ctx: Context, connection: Connection) -> None:
     ctx.clients.drop(connection)
     ctx.filter_quota.drop(connection)
     ctx.born_hosts.pop(connection, None)
-
-
-async def _record_host(config: BrokerConfig) -> str:
-    """Return the IP address of this broker for its records.
-
-    If it advertises a name, that is the address to which the name resolves now.
-    """
-    host = config.advertised_host or config.host
-    if host == "localhost" or not is_host_name(host):
-        return ip_of(host)
-    try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except OSError as exc:
-        own = LOOPBACK if config.host in ("0.0.0.0", "::") else ip_of(config.host)
-        log.warning(
-            "advertised host %s cannot be resolved (%s): the ids of messages stored until the next "
-            "start hold %s",
-            host,
-            exc,
-            own,
-        )
-        return own
-    return ip_of(
-        str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0]).partition("%")[0]
-    )
 
 
 _V4_IN_V6: Final = "::ffff:"

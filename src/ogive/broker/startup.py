@@ -8,23 +8,41 @@ store. Ours reads them from the files themselves; what it reads here are the del
 store/queue_rebuild.py.
 """
 
+import asyncio
 import logging
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
-from ogive.broker.config import BrokerConfig, RemoteSettings
-from ogive.broker.deferred.delay_levels import is_level
+from ogive.access.guard import Guard
+from ogive.access.permissions import to_send
+from ogive.access.user_table import AccessTable
+from ogive.broker.config import LOOPBACK, BrokerConfig, RemoteSettings, ip_of, is_host_name
+from ogive.broker.deferred.delay_levels import Schedule, is_level
 from ogive.broker.deferred.timer_queue import TimerProgressFile
 from ogive.broker.deferred.timers import Timers
+from ogive.broker.maintenance import Retention, disk_used
+from ogive.broker.off_loop_reads import ColdReads
+from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
+from ogive.broker.registration import Dial, Registration
+from ogive.broker.sends.duplicates import Duplicates
+from ogive.broker.sends.send import own_properties
+from ogive.broker.sends.send_answer import answer_template, message_id_format
+from ogive.broker.services import Context
+from ogive.broker.state.client_table import Client, ClientTable
 from ogive.broker.state.group_table import GroupTable
 from ogive.broker.state.offset_table import OffsetTable
+from ogive.broker.state.queue_locks import QueueLocks
 from ogive.broker.state.topic_table import TopicTable, keeps_batches
+from ogive.broker.traffic import Traffic
+from ogive.broker.transactions.checks import TransactionChecks
 from ogive.broker.transactions.transaction_table import Transactions
 from ogive.errors import StoreUnusable
-from ogive.model import SCHEDULE_TOPIC
+from ogive.model import SCHEDULE_TOPIC, WAITING_TOPICS, PropertyName
 from ogive.store.clock import now_ms
 from ogive.store.fs import Fs, OsFs, reason
 from ogive.store.message_store import MessageStore
@@ -34,7 +52,10 @@ from ogive.store.repair import completed, places_of_waiting, topic_table
 from ogive.store.tables import JsonTable, read_file, replace_file
 from ogive.store.types import APACHE_CONF, StoreConfig
 from ogive.store.writer import MakeWriter, WriterThread
+from ogive.transport.connection import join_address
+from ogive.transport.server import Server
 from ogive.wire.bodies.json_fields import PERM_WRITE
+from ogive.wire.message import decode_stored, encode_host, raw_property
 
 _HEAD: Final = """\
 # Apache RocketMQ's broker starts on this directory:
@@ -45,7 +66,7 @@ _HEAD: Final = """\
 
 
 def settings(config: BrokerConfig, store: MessageStore) -> dict[str, object]:
-    """What Apache's broker must know, by its names."""
+    """Return the settings of Apache's broker for this store, by its names."""
     root = config.data.resolve()
     sizes = store.file_sizes
     return {
@@ -88,7 +109,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a broker takes from the machine it runs on. A simulation gives it another one."""
+    """Machine that a broker runs on. A simulation gives it another one."""
 
     fs: Fs = field(default_factory=OsFs)
     writer: MakeWriter = WriterThread
@@ -98,9 +119,9 @@ class Machine:
 
 @dataclass(slots=True, kw_only=True)
 class Opened:
-    """What a broker keeps on disk, recovered.
+    """Recovered state of a broker's directory.
 
-    A *_file* is where what stands before or after it is saved.
+    A *_file* is the file of the field before or after it.
     """
 
     remote_settings: RemoteSettings
@@ -265,3 +286,187 @@ def _cut_progress(
         )
         delays_file.save(delays | {"offsetTable": table | beyond})
         table |= beyond
+
+
+async def build_context(
+    opened: Opened,
+    server: Server,
+    *,
+    access: AccessTable | None,
+    dial: Dial | None,
+    members_changed: Callable[[str], None],
+) -> Context:
+    """Build what handlers use from what was recovered. *server* listens already."""
+    config, loop = opened.remote_settings.config, asyncio.get_running_loop()
+    address = join_address(config.advertised_host or config.host, server.port)
+    store_host = encode_host(await _record_host(config), server.port)
+    cold_reads = ColdReads(opened.store.bring_in, loop)
+    ctx = Context(
+        config=config,
+        remote_settings=opened.remote_settings,
+        levels=config.levels,
+        loop=loop,
+        turn=server.turn,
+        now_ms=now_ms,
+        started_ms=now_ms(),
+        address=address,
+        store_host=store_host,
+        store=opened.store,
+        topics=opened.topics,
+        groups=opened.groups,
+        offsets=opened.offsets,
+        clients=ClientTable(
+            expiry_s=config.client_expiry_s,
+            max_clients=config.max_clients,
+            max_subscriptions=config.max_subscriptions_per_group,
+            now=loop.time,
+            changed=members_changed,
+        ),
+        locks=_locks(config, opened, loop),
+        holds=PullHolds(config.max_held_pulls, config.max_held_pulls_per_connection),
+        slow_readers=SlowReaders(config.server.max_write_buffer_bytes, server.unread),
+        registration=Registration(
+            opened.topics,
+            name_servers=config.name_servers,
+            cluster=config.cluster,
+            broker_name=config.name,
+            broker_id=config.broker_id,
+            address=address,
+            period_s=config.register_period_s,
+            timeout_s=config.name_server_timeout_s,
+            credentials=config.credentials,
+            dial=dial,
+        ),
+        transactions=opened.transactions,
+        timers=opened.timers,
+        duplicates=None,
+        retention=_retention(config, opened, cold_reads),
+        cold_reads=cold_reads,
+        traffic=Traffic(
+            puts=lambda: opened.store.stats().puts,
+            is_system=opened.topics.is_system,
+            now=loop.time,
+            now_ms=now_ms,
+            timers=lambda: (opened.timers.taken_up, opened.timers.delivered),
+        ),
+        guard=None
+        if access is None
+        else _guard(access, config.cluster, f"broker {config.name}", opened),
+        own_properties=own_properties(config.region, config.cluster),
+        send_answer=answer_template(config.region, message_id_format(store_host)),
+        batch_answer=answer_template(config.region, "%b"),
+        keyless_batch_answer=answer_template(config.region, "%b", keyed=False),
+    )
+    ctx.duplicates = _duplicates(ctx)
+    return ctx
+
+
+def _guard(access: AccessTable, cluster: str, server: str, opened: Opened) -> Guard:
+    topic_at = partial(_topic_at, opened.store)
+    return Guard(
+        access,
+        cluster=cluster,
+        server=server,
+        topic_at=topic_at,
+        topics_to_clone=opened.offsets.topics_to_clone,
+    )
+
+
+def _locks(config: BrokerConfig, opened: Opened, loop: asyncio.AbstractEventLoop) -> QueueLocks:
+    locks = QueueLocks(
+        config.lock_lease_s, config.max_locks, loop.time, opened.locks_file, config.name
+    )
+    locks.load(opened.locks)
+    return locks
+
+
+def _retention(config: BrokerConfig, opened: Opened, cold_reads: ColdReads) -> Retention:
+    used = partial(disk_used, config.data / "commitlog")
+    retention = Retention(
+        opened.store, opened.ages_file, config.retention, cold_reads.bring_in, used=used
+    )
+    retention.load(opened.ages)
+    return retention
+
+
+def _duplicates(ctx: Context) -> Duplicates | None:
+    config = ctx.config
+    if not config.duplicate_window_s:
+        return None
+    return Duplicates(
+        config.duplicate_window_s,
+        config.duplicate_max_keys,
+        ctx.store,
+        ctx.cold_reads.bring_in,
+        ctx.spawn,
+    )
+
+
+def build_schedule(ctx: Context, opened: Opened) -> Schedule:
+    schedule = Schedule(
+        ctx.store,
+        ctx.put_counted,
+        ctx.cold_reads.fetch,
+        ctx.levels,
+        ctx.store_host,
+        ctx.store.now_ms,
+    )
+    schedule.load(opened.delays)
+    return schedule
+
+
+def transaction_checks(ctx: Context) -> TransactionChecks:
+    read = partial(ctx.cold_reads.read, ctx.store)
+    may_send = partial(_may_send, ctx.guard)
+    return TransactionChecks(
+        ctx.transactions,
+        ctx.clients,
+        ctx.config,
+        ctx.store_host,
+        ctx.store.now_ms,
+        ctx.loop.time,
+        ctx.retention.full_for_s,
+        read,
+        may_send,
+    )
+
+
+def _may_send(guard: Guard | None, client: Client, topic: str) -> bool:
+    return guard is None or guard.may(client.user, client.connection.remote_address, to_send(topic))
+
+
+def _topic_at(store: MessageStore, commitlog_offset: int) -> str | None:
+    """The topic that a message belongs to; a half message and a delayed one wait elsewhere, and
+    belong to where they will go.
+    """
+    record = store.record_at(commitlog_offset)
+    if record is None:
+        return None
+    stored = decode_stored(record)
+    real = raw_property(stored.properties, PropertyName.REAL_TOPIC.encode())
+    return real.decode() if real is not None and stored.topic in WAITING_TOPICS else stored.topic
+
+
+async def _record_host(config: BrokerConfig) -> str:
+    """Return the IP address of this broker for its records.
+
+    If it advertises a name, that is the address to which the name resolves now.
+    """
+    host = config.advertised_host or config.host
+    if host == "localhost" or not is_host_name(host):
+        return ip_of(host)
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as exc:
+        own = LOOPBACK if config.host in ("0.0.0.0", "::") else ip_of(config.host)
+        log.warning(
+            "advertised host %s cannot be resolved (%s): the ids of messages stored until the next "
+            "start hold %s",
+            host,
+            exc,
+            own,
+        )
+        return own
+    return ip_of(
+        str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0]).partition("%")[0]
+    )

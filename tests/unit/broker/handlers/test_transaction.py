@@ -12,8 +12,7 @@ import pytest
 
 from ogive.access.user_table import AccessTable
 from ogive.broker import Broker, dispatch, startup
-from ogive.broker import server as broker_server
-from ogive.broker.server import _transaction_checks
+from ogive.broker.startup import transaction_checks
 from ogive.broker.transactions.checks import KEEPS, RETURN_S
 from ogive.broker.transactions.state import ReadyMessages
 from ogive.errors import ResponseCode, StoreError
@@ -535,7 +534,7 @@ async def test_a_round_at_its_limit_goes_on_as_answers_come(start_broker: StartB
     async with await RawClient.open(server.address) as client:
         await beat(client, "shop")
         halves = [await send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS="0") for _ in range(5)]
-        checks = asyncio.create_task(_transaction_checks(server.context).run())
+        checks = asyncio.create_task(transaction_checks(server.context).run())
         asked = []
         for decision in (
             Decision.UNKNOWN,
@@ -604,8 +603,7 @@ async def test_neither_downtime_nor_a_step_of_the_clock_gives_up_what_can_be_ask
 ) -> None:
     """Not even where the producer comes back some rounds later."""
     shift_ms = 0
-    for module in (startup, broker_server):
-        monkeypatch.setattr(module, "now_ms", lambda: now_ms() + shift_ms)
+    monkeypatch.setattr(startup, "now_ms", lambda: now_ms() + shift_ms)
     server = await start_broker(**QUICK)
     async with await RawClient.open(server.address) as client:
         half = await send_half(client)
@@ -614,7 +612,7 @@ async def test_neither_downtime_nor_a_step_of_the_clock_gives_up_what_can_be_ask
     shift_ms = 73 * HOUR_MS
     if restart:
         server = await start_broker(**QUICK)
-    await _transaction_checks(server.context).run()
+    await transaction_checks(server.context).run()
     async with await RawClient.open(server.address) as client:
         await beat(client, "shop")
         [message] = decode_messages((await client.next_request(CHECK)).body)
@@ -628,7 +626,7 @@ async def test_the_time_without_a_producer_begins_anew_when_one_was_there(
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = await start_broker(transaction_check_interval_s=3600.0)
-    checks, now_s = _transaction_checks(server.context), 0.0
+    checks, now_s = transaction_checks(server.context), 0.0
     monkeypatch.setattr(checks, "_now_s", lambda: now_s)
     async with await RawClient.open(server.address) as client:
         await send_half(client, CHECK_IMMUNITY_TIME_IN_SECONDS="0")
@@ -655,7 +653,7 @@ async def test_starts_that_come_often_do_not_keep_a_transaction_and_the_log_for_
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = await start_broker(transaction_check_interval_s=3600.0)
-    checks, now_s, full_s = _transaction_checks(server.context), 0.0, KEEPS * 72 * HOUR_S
+    checks, now_s, full_s = transaction_checks(server.context), 0.0, KEEPS * 72 * HOUR_S
     monkeypatch.setattr(checks, "_now_s", lambda: now_s)
     monkeypatch.setattr(checks, "_full_for_s", lambda _: full_s)
     async with await RawClient.open(server.address) as client:
