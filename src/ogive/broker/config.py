@@ -157,8 +157,9 @@ class BrokerConfig:
     """registerBrokerTimeoutMills, 24 s."""
     stop_grace_s: float = 3.0
     busy_poll_s: float = 0.0
-    """How long to look for a client's next request before sleeping, see transport/busy_poll.py;
-    0: not.
+    """Time to look for a client's next request before sleeping, see transport/busy_poll.py.
+
+    0 turns it off.
     """
     server: ServerLimits = field(default_factory=ServerLimits)
 
@@ -385,7 +386,7 @@ class RemoteSettings:
         """
         self._now_ms = now_ms
         self.version = DataVersion(0, now_ms())
-        """Of this run: moves with each change."""
+        """Version of this run's settings. Moves with each change."""
         self.config = self._configured = configured
         """Both together: what counts."""
         self._changed: dict[str, str] = {}

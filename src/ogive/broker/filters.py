@@ -1,5 +1,4 @@
-"""What a pull wants of a queue: tag hashes, which the store compares, or an SQL92 expression over
-the properties of each record.
+"""Filters of pulls: tag hashes, which the store compares, or SQL92 expressions over properties.
 
 Source: ExpressionMessageFilter.java, ConsumerFilterManager.java, 5.3.
 
@@ -46,9 +45,9 @@ _STEP_BYTES: Final = 256 * 1024
 
 
 def check_expression_type(expression_type: str | None, *, sql: bool) -> bool:
-    """Whether it is SQL92.
+    """Return True for SQL92.
 
-    Raises Rejected for any that is not served; *sql*: enablePropertyFilter.
+    *sql*: enablePropertyFilter. Raises Rejected for a type that is not served.
     """
     if expression_type in (None, "", "TAG"):
         return False
@@ -79,7 +78,7 @@ def memory_of_filter(expression_type: str | None, expression: str, codes: int = 
 
 
 def tag_count(expression: str) -> int:
-    """How many tags it may hold."""
+    """Return the largest number of tags that *expression* can hold."""
     return expression.count("||") + 1
 
 
@@ -164,7 +163,7 @@ def read_matching(
 
 
 def lets_pass(wanted: Expression, record: bytes) -> bool:
-    """Whether a stored message matches."""
+    """Return True if a stored message matches."""
     _, _, properties = stored_properties(memoryview(record), 0)
     return wanted.matches(decode_properties(properties))
 

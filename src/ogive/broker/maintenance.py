@@ -116,7 +116,7 @@ class Retention:
         """Set by an operator: what is old enough now goes with the next runs, whatever the hour."""
 
     def load(self, ages: Mapping[str, Any]) -> None:
-        """What the file holds."""
+        """Take over the content of the file."""
         self._ages.load(ages)
 
     def full_for_s(self, commitlog_offset: int) -> float:

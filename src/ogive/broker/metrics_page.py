@@ -329,9 +329,10 @@ def _add_histograms(page: "_Page", ctx: Context) -> None:
 
 
 class _Lag(NamedTuple):
-    """Of a group on a topic: messages not committed, handed out of these, and not handed out; when
-    the first of the first and the last kind was stored: None if there is none, -1 if that was not
-    found out.
+    """Lag of one group on one topic: uncommitted, in flight, and not yet pulled messages.
+
+    Also the store time of the oldest uncommitted and the oldest not pulled message. None: there is
+    no such message, -1: unknown.
     """
 
     labels: Labels

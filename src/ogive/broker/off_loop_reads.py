@@ -86,7 +86,10 @@ class ColdReads:
             raise error
 
     async def read(self, store: MessageStore, read: Callable[[], T]) -> T:
-        """What *read* of *store* returns, for a background task. Raises StoreError."""
+        """Return the result of *read*, and wait off the loop for what it needs from the disk.
+
+        *read* reads *store* on the event loop, and is called again after each wait.
+        Raises StoreError."""
         for _ in range(MAX_TRIES):
             try:
                 with store.without_waiting():
@@ -130,7 +133,7 @@ class JobReads:
         self._store, self._fetch, self._wake = store, fetch, wake
         self._tries = 0
         self.pending = False
-        """Whether the job is going to be woken: until then it has nothing to read."""
+        """True if the job is going to be woken. Until then it has nothing to read."""
 
     def entries(self, topic: str, queue_id: int, offset: int, count: int) -> list[Entry]:
         """Raises StoreError, Cold."""

@@ -138,8 +138,9 @@ class Registration:
         return {peer.address: peer.known for peer in self._peers}
 
     async def route(self, topic: str) -> TopicRouteData | None:
-        """What the first name server that answers knows of the topic; None where none answers, or
-        knows it.
+        """Return the topic's route from the first name server that answers.
+
+        Return None if none answers or knows the topic.
         """
         for peer in self._peers:
             with suppress(OgiveError):

@@ -55,7 +55,7 @@ def success(
 
 
 def success_frame(opaque: int) -> bytes:
-    """That of success() for the request with this number, at a tenth of its cost."""
+    """Return the frame of success() for the request with this number, at a tenth of its cost."""
     return framed(_SUCCESS % opaque)
 
 
@@ -92,8 +92,9 @@ def refuse(
 
 
 def refusal(error: Exception) -> OgiveError:
-    """What to answer where *error* ended a step that nobody waits in: itself, or where it is none
-    of ours, which means a bug and is logged, an error of the store.
+    """Return the error to answer with when *error* ended a step that nobody awaits.
+
+    An error that is not an OgiveError means a bug. It is logged, and answered as StoreError.
     """
     if isinstance(error, OgiveError):
         return error
@@ -102,7 +103,7 @@ def refusal(error: Exception) -> OgiveError:
 
 
 def code_and_remark(error: OgiveError) -> tuple[ResponseCode, str]:
-    """What is answered for *error*. Raises it again if no request can cause it."""
+    """Return the answer to *error*. Raises it again if no request can cause it."""
     match error:
         case Refused():
             return error.code, error.remark

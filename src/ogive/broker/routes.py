@@ -118,9 +118,7 @@ def _nothing(command: RemotingCommand) -> About:
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """Those of one of many topics or groups: compared as they are, and a text only where it is
-    told.
-    """
+    """Settings of one of many topics or groups. They become text only when they are reported."""
 
     config: TopicConfig | SubscriptionGroupConfig
 
@@ -154,7 +152,7 @@ def _settings(names: Iterable[str], get: Callable[[str], Any]) -> State:
 
 
 def _offsets(ctx: Context, about: About) -> State:
-    """Of the group that is put elsewhere: in the topic that is named, or in all."""
+    """Return the offsets of the group that is reset: in the named topic, or in all."""
     (group,) = about.get("to group") or about.get("group") or ("",)
     topics = about.get("topic") or ctx.offsets.topics_of(group)
     return {

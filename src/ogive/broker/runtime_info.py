@@ -101,7 +101,7 @@ def _traffic(traffic: Traffic) -> dict[str, object]:
 
 
 def _times(traffic: Traffic) -> dict[str, object]:
-    """How long sends took until they were answered, and reads from the store."""
+    """Return the durations of sends until their answer, and of reads from the store."""
     puts = traffic.put_times
     return {
         "putMessageEntireTimeMax": int(puts.longest_s * 1000),

@@ -77,7 +77,7 @@ class Context:
     guard: Guard | None
     """None: nobody is asked for credentials."""
     own_properties: str
-    """What the broker adds to each message, as it stands in the record."""
+    """Properties that the broker adds to each message, in the form of the record."""
     send_answer: bytes
     """The header of a send's answer, see sends/send_answer.py."""
     batch_answer: bytes
@@ -86,7 +86,7 @@ class Context:
     """The same for a batch without a unique key of its own."""
     born_hosts: dict[Connection, bytes] = field(default_factory=dict)
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SEARCHES))
-    """How many more searches by key may begin now."""
+    """Limit of the searches by key under way."""
     listings: Listings = field(default_factory=Listings)
     slices: Slices = field(default_factory=Slices)
     """For requests that take more than one step: each begins in a slice, as requests of one step
@@ -109,8 +109,9 @@ class Context:
     _held: dict[str, list[tuple[int, Callable[[], object], Callable[[OgiveError], object]]]] = (
         field(default_factory=dict)
     )
-    """What waits until its topic is saved, in order: bytes, what stores it, and what hears of an
-    error.
+    """Messages that wait until their topic is saved, in order.
+
+    For each: bytes, the function that stores them, and the one that gets an error.
     """
     _held_bytes: int = 0
     _submit_due: bool = False
@@ -144,8 +145,9 @@ class Context:
         return await stored
 
     def is_saved(self, topic: str) -> bool:
-        """Whether what belongs to *topic* may be stored at once: it is on stable storage, and
-        nothing waits for that any more.
+        """Return True if messages of *topic* may be stored at once.
+
+        The topic is on stable storage, and no message waits for that any more.
         """
         return topic not in self._held and (
             topic not in self.topics.pending or self.topics.is_saved(topic)

@@ -109,7 +109,7 @@ class Values:
 
 
 class Durations:
-    """How often something took how long: by the millisecond up to FINE_MS, in Java's steps beyond.
+    """Distribution of durations: by the millisecond up to FINE_MS, in Java's steps beyond.
 
     *longest_s* is the longest.
     """
@@ -154,7 +154,7 @@ class Durations:
 
     @classmethod
     def of_all(cls, parts: Iterable["Durations"]) -> Self:
-        """Of everything that was counted in one of *parts*."""
+        """Return the sum of *parts*."""
         whole = cls()
         for part in parts:
             whole._fine = [a + b for a, b in zip(whole._fine, part._fine, strict=True)]
@@ -188,7 +188,7 @@ class Durations:
         return Histogram(self.BOUNDS_MS, below, fine[-1] + coarse[-1], self._total_s * 1000)
 
     def share_ms(self, share: float) -> int:
-        """What *share* of all did not exceed; 0 without any."""
+        """Return the duration that *share* of all did not exceed, or 0 without any."""
         wanted = share * (sum(self._fine) + sum(self._coarse))
         if not wanted:
             return 0
@@ -261,9 +261,9 @@ class Traffic:
         self._totals = Tallies(now, 4)
         self.get_times = Durations()
         self.send_times: dict[int, Durations] = {int(code): Durations() for code in _SENDS}
-        """Of sends that were stored, by their request code."""
+        """Durations of sends that were stored, by request code."""
         self.refusal_times: defaultdict[tuple[int, int], Durations] = defaultdict(Durations)
-        """Of sends that were refused, by their request code and that of the answer."""
+        """Durations of sends that were refused, by request code and answer code."""
         self.failed = 0
         """Sends that the store did not take, at once or later."""
         self._samples = deque([(now(), self.counts())], maxlen=round(WINDOWS_S[-1] / SAMPLE_S) + 1)
@@ -301,7 +301,7 @@ class Traffic:
 
     @property
     def put_times(self) -> Durations:
-        """Of all sends that were stored."""
+        """Durations of all sends that were stored."""
         return Durations.of_all(self.send_times.values())
 
     def count_put(self, topic: str, messages: int, size: int, calls: int = 1) -> Tally:

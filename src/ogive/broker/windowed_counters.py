@@ -36,7 +36,7 @@ class Counts(NamedTuple):
 
 
 class Passed(NamedTuple):
-    """What was counted within a window, and how long that was."""
+    """Counts within a window, and the length of the window."""
 
     counts: Counts
     elapsed_s: float
@@ -52,8 +52,9 @@ class Tally:
         self.ends: dict[int, int] = {}
         """Queue id to the offset up to which it was handed out, where that is counted."""
         self.sent_sizes: defaultdict[int, int] = defaultdict(int)
-        """How many messages clients sent, by the bits of their size - 1; counted where the key is a
-        topic, as are *sent_bytes*.
+        """Number of messages that clients sent, by the bits of their size - 1.
+
+        Counted like *sent_bytes* if the key is a topic.
         """
         self.sent_bytes = 0
         self._born = born

@@ -234,11 +234,11 @@ def _topics_asked_for(ctx: Context, header: GetConsumeStatsRequest) -> list[str]
 
 
 def positions_later(ctx: Context, group: str, topic: TopicConfig) -> Callable[[], Positions]:
-    """What shows the group's position in each queue that can be read, and none once the topic is
-    deleted. It raises StoreError, Cold.
+    """Return a function that reads the group's position in each queue that can be read.
 
-    Where the group is deleted before it is called, its last position: at 0 it would seem to have
-    everything before it.
+    It returns nothing once the topic is deleted. If the group is deleted before it is called, it
+    returns the last position: at 0 the group would seem to have everything before it. It raises
+    StoreError, Cold.
     """
     return partial(_positions, ctx, ctx.offsets.queues_of(group, topic.name), topic)
 

@@ -272,7 +272,7 @@ def _check(data: HeartbeatData) -> None:
 def _register_consumer(
     ctx: Context, consumer: ConsumerData, client: Client, data: HeartbeatData
 ) -> bool:
-    """Whether the client should send its subscriptions in full next time."""
+    """Return True if the client should send its subscriptions in full next time."""
     config = ctx.groups.find_or_create(consumer.group)
     if config is None:
         ctx.groups.miss(consumer.group)

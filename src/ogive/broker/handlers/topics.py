@@ -136,7 +136,7 @@ async def delete(
 
 
 def _has_left_something(ctx: Context, topic: str) -> bool:
-    """Whether a deletion may have stopped half-way, or there is what came after it."""
+    """Return True if a deletion may have stopped half-way, or something came after it."""
     return (
         ctx.store.topics.was_deleted(topic)
         or ctx.offsets.has_topic(topic)

@@ -150,7 +150,7 @@ class ConsumerGroup:
         return Audience(self.client_ids, others=not self.is_broadcasting)
 
     def difference(self, wanted: Iterable[SubscriptionData]) -> str:
-        """How these subscriptions differ from the group's, in words; empty where they do not."""
+        """Describe the difference to the group's subscriptions. Return "" if they are equal."""
         own = {data.topic: data.expression for data in wanted}
         known = {
             topic: subscription.data.expression
@@ -167,7 +167,7 @@ class ConsumerGroup:
         return ""
 
     def note_fingerprint(self, fingerprint: int) -> bool:
-        """Whether the heartbeat before this one had another fingerprint."""
+        """Record a heartbeat's fingerprint. Return True if the one before was different."""
         before, self.fingerprint = self.fingerprint, fingerprint
         return before not in (0, fingerprint)
 
@@ -248,8 +248,9 @@ class ClientTable:
         return self.consumers.get(name)
 
     def may_have_members(self, name: str) -> bool:
-        """Whether a member is online, or works on and will be again: after a start of the broker,
-        or where its connection was cut.
+        """Return True if a member is online, or may come back.
+
+        Members come back after a start of the broker, or after their connection was cut.
         """
         since = self._lost.get(name, self._began)
         return name in self.consumers or self._now() - since < self._expiry_s
@@ -262,17 +263,16 @@ class ClientTable:
         )
 
     def asker(self, group: str, connection: Connection) -> Asker:
-        """Who asks for the group on *connection*."""
+        """Return the identity of the group's member on *connection*."""
         online = self.consumers.get(group)
         client = online.members.get(connection) if online is not None else None
         return Asker(connection, client.client_id if client is not None else "")
 
     def producer_connection(self, client_id: str) -> Connection | None:
-        """Where the client is, if it is online as a producer; None while users on different
-        connections call themselves by its id.
+        """Return the connection of a client that is online as a producer.
 
-        With access control anybody may name any id: replies to another user's client would go to
-        who uses its id.
+        Return None while users on different connections call themselves by its id. With access
+        control anybody may name any id, and could receive the replies to another user's client.
         """
         users = self._producing.get(client_id, {})
         newest = {next(reversed(connections)) for connections in users.values()}
@@ -357,7 +357,7 @@ class ClientTable:
     def _checked_size(
         self, group: ConsumerGroup | None, data: ConsumerData, connection: Connection
     ) -> int:
-        """Of the subscriptions. Raises Rejected where there is no room for them."""
+        """Return the size of the subscriptions. Raises Rejected if it exceeds the limit."""
         size, brought, known = (
             memory_of(data.subscriptions),
             self._bytes_of.get(connection, {}),

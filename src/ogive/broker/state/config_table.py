@@ -38,7 +38,7 @@ class TableWriter:
 
     @property
     def unsaved(self) -> bool:
-        """Whether a change has not reached stable storage yet."""
+        """True if a change has not reached stable storage yet."""
         return self.written < self.version
 
     def mark(self) -> None:
@@ -192,7 +192,7 @@ class ConfigTable(ABC, Generic[C]):
         *,
         differs: bool = False,
     ) -> None:
-        """What the file held, however much, and what it has to hold in any case.
+        """Take over the content of the file, however much, and add the built-in entries.
 
         *differs*: the file does not hold all of *loaded*.
         """
@@ -235,9 +235,7 @@ class ConfigTable(ABC, Generic[C]):
         return len(self._configs)
 
     def _is_new_miss(self, name: str) -> bool:
-        """Whether to tell that *name*, which somebody needs, is not here: once, until it is
-        made.
-        """
+        """Return True if a missing *name* has to be reported: once, until it is made."""
         if name in self._missed or len(self._missed) >= _MAX_MISSED:
             return False
         self._missed.add(name)
@@ -269,7 +267,7 @@ class ConfigTable(ABC, Generic[C]):
         return config
 
     def _remove(self, name: str) -> bool:
-        """Whether there was one of that name."""
+        """Return True if there was one of that name."""
         if self._configs.pop(name, None) is None:
             return False
         self._note_change()
@@ -285,7 +283,7 @@ class ConfigTable(ABC, Generic[C]):
 
     @property
     def unsaved(self) -> bool:
-        """Whether a change has not reached stable storage yet."""
+        """True if a change has not reached stable storage yet."""
         return self._writer.unsaved
 
     async def saved(self) -> None:
@@ -303,8 +301,9 @@ class ConfigTable(ABC, Generic[C]):
 def read_configs(
     stored: object, kind: type[C], validate: Callable[[str], str], file: str
 ) -> dict[str, C]:
-    """What a file holds by name; an entry that no command could have made is left out with a
-    warning.
+    """Return the configurations of a file by name.
+
+    Leave out an entry that no command could have made, with a warning.
     """
     configs: dict[str, C] = {}
     entries: dict[Any, Any] = stored if isinstance(stored, dict) else {}

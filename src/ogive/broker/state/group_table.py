@@ -37,7 +37,7 @@ MAX_RETRY_QUEUES: Final = 1024
 # pairs of a group and a topic
 MAX_FORBIDDEN: Final = 20_000
 MAX_KEPT_BYTES: Final = 16_384
-"""Of one group's settings that the broker only keeps."""
+"""Limit of one group's settings that the broker only keeps."""
 
 
 class GroupTable(ConfigTable[SubscriptionGroupConfig]):
@@ -113,7 +113,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         _check_kept(config)
 
     def delete(self, name: str) -> bool:
-        """Whether there was such a group. Raises InvalidOption for a built-in one."""
+        """Return True if there was such a group. Raises InvalidOption for a built-in one."""
         if name in BUILT_IN:
             raise InvalidOption(f"group {name} belongs to the broker: it cannot be deleted")
         self._forbidden = {

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Asker(NamedTuple):
-    """Who asks for a group.
+    """Client that asks for a group.
 
     *client_id* is empty where no member has said yet that the connection is its own.
     """
@@ -43,7 +43,7 @@ class Audience(NamedTuple):
 
 @dataclass(slots=True)
 class _Heard:
-    """What a connection has heard of a reset."""
+    """Knowledge of a connection about a reset."""
 
     # that it was given last, by an answer or as it asked for one
     offset: int = -1
@@ -103,7 +103,9 @@ class Resets:
         return bool(self._notes)
 
     def is_untold(self, group: str, topic: str, queue_id: int, asker: Asker) -> bool:
-        """Whether the queue was reset and *asker* does not know yet: what it commits is ignored."""
+        """Return True if the queue was reset and *asker* does not know yet.
+
+        Its commits are ignored until then."""
         note = self._notes.get((topic, group, queue_id))
         if note is None or (
             note.heard is not None
@@ -119,8 +121,9 @@ class Resets:
             self._notes[topic, group, queue_id].heard_by(asker.connection).offset = offset
 
     def redirect(self, group: str, topic: str, queue_id: int, asker: Asker, at: int) -> int | None:
-        """Where *asker*, who pulls from *at*, has to go on instead; None where it knows, or pulls
-        on though it was told.
+        """Return the offset from which *asker*, who pulls from *at*, has to go on instead.
+
+        Return None if it knows of the reset, or pulls on though it was told.
         """
         if not self.is_untold(group, topic, queue_id, asker):
             return None
@@ -143,7 +146,7 @@ class Resets:
         return offset
 
     def forget_old(self) -> None:
-        """Those for whoever comes, when their time is over."""
+        """Forget the notes for any member that comes, when their time is over."""
         now = self._now()
         if now < self._next_until:
             return
@@ -181,7 +184,7 @@ class Resets:
         self.version += 1
 
     def _let_go(self, topic: str, group: str, queue_id: int, client_id: str) -> None:
-        """That member knows."""
+        """Remove a member that knows of the reset."""
         note = self._notes[topic, group, queue_id]
         if client_id in note.members:
             note.members -= {client_id}
@@ -305,8 +308,9 @@ class OffsetTable:
         return [topic for topic, owner in self._queues if owner == group]
 
     def topics_to_clone(self, group: str) -> list[str]:
-        """Those on which another group can be put where this one is: its retry topic and its dead
-        letters are its own.
+        """Return the topics whose offsets another group can take over.
+
+        The retry topic and the dead letters are the group's own.
         """
         return [
             topic
@@ -319,7 +323,7 @@ class OffsetTable:
         return self._queues.keys()
 
     def has_topic(self, topic: str) -> bool:
-        """Whether any group has progress on the topic."""
+        """Return True if any group has progress on the topic."""
         return topic in self._topics
 
     def groups_of(self, topic: str) -> list[str]:
@@ -393,11 +397,11 @@ class OffsetTable:
     # --- consumerOffset.json ----------------------------------------------------------------------
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """What makes the file's content, Apache's form: ``{"offsetTable": {"topic@group": {"0":
-        5}}}``; neither name can hold an @.
+        """Return a function that makes the file's content.
 
-        Where members have to be told something there is an ``untoldTable``, too, ``{"topic@group":
-        [0], "topic@group@client": [0]}``; Apache's broker passes over it.
+        It has Apache's form, ``{"offsetTable": {"topic@group": {"0": 5}}}``; neither name can hold
+        an @. If members have to be told of a reset there is also an ``untoldTable``,
+        ``{"topic@group": [0], "topic@group@client": [0]}``. Apache's broker ignores it.
 
         The table may change while it is called, in another thread.
         """

@@ -99,7 +99,9 @@ class QueueLocks:
     def lock(
         self, group: str, client_id: str, queues: Iterable[MessageQueue]
     ) -> list[MessageQueue]:
-        """Those of *queues* that the client holds now. Raises Rejected when the table is full."""
+        """Lock *queues*, and return those that the client holds now.
+
+        Raises Rejected if the table is full."""
         now = self._now()
         leases = self._groups.setdefault(group, {})
         held = []
@@ -135,7 +137,7 @@ class QueueLocks:
         self._remove(group, leases, dict.fromkeys(ours))
 
     def holds_any(self, group: str) -> bool:
-        """Whether any queue of the group is locked: its consumers are orderly ones."""
+        """Return True if any queue of the group is locked: its consumers are orderly ones."""
         now = self._now()
         return any(lease.expires_at > now for lease in self._groups.get(group, {}).values())
 

@@ -81,7 +81,7 @@ _DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_M
 
 
 def keeps_batches(attributes: Mapping[str, str]) -> bool:
-    """Whether a topic with these is a topic of batches. Source: QueueTypeUtils.isBatchCq, 5.5."""
+    """Return True if these make a topic of batches. Source: QueueTypeUtils.isBatchCq, 5.5."""
     return attributes.get(QUEUE_TYPE) == BATCHES
 
 
@@ -279,14 +279,14 @@ class TopicTable(ConfigTable[TopicConfig]):
     # --- reading ----------------------------------------------------------------------------------
 
     def is_system(self, name: str) -> bool:
-        """Whether *name* is the broker's own: no command creates, changes or deletes it."""
+        """Return True for a topic of the broker's own. No command may change it."""
         return name in self._system or name.startswith(SYSTEM_TOPIC_PREFIX)
 
     def system_topics(self) -> list[str]:
         return sorted(name for name in self._configs if self.is_system(name))
 
     def is_saved(self, name: str) -> bool:
-        """Whether what is sent to the topic would find it, and its queue, after a crash."""
+        """Return True if the topic and its queues would be there after a crash."""
         if self.pending.get(name, 0) > self._writer.written:
             return False
         self.pending.pop(name, None)
@@ -424,9 +424,9 @@ class TopicTable(ConfigTable[TopicConfig]):
             self._note_change()
 
     def mark_ordered(self, names: Iterable[str]) -> None:
-        """Those that the name server's ORDER_TOPIC_CONFIG names.
+        """Mark the topics that the name server's ORDER_TOPIC_CONFIG names.
 
-        Others stay as they are: who makes one enters it there afterwards.
+        Others stay as they are, since a new topic is entered there after it is made.
         """
         found = [
             config
@@ -450,7 +450,7 @@ class TopicTable(ConfigTable[TopicConfig]):
             self._leaving = ()
 
     def delete(self, name: str) -> bool:
-        """Whether there was such a topic. Raises InvalidOption for a system topic."""
+        """Return True if there was such a topic. Raises InvalidOption for a system topic."""
         if self.is_system(name):
             raise InvalidOption(f"topic {name} belongs to the broker: it cannot be deleted")
         self.pending.pop(name, None)
