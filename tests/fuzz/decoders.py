@@ -367,7 +367,7 @@ SIZES: Final[dict[str, Any]] = {"index_slots": 16, "consume_queue_file_bytes": 2
 CONFIG: Final = BrokerConfig(data=ROOT, segment_bytes=4096)
 BASE: Final = _store()
 FILES: Final = sorted(path for path in BASE.names if path.name not in ("lock", "abort"))
-UP: Final = build_parser().parse_args(["up"]).config_of
+UP: Final = build_parser().parse_args(["up"]).command_parser
 COLUMNS: Final = RecordDecoder(arrow_schema(StructType([*MESSAGE_COLUMNS, *METADATA_COLUMNS])))
 PAGES: Final = PageServer({"/metrics": lambda: Page(200, "x")}, host="127.0.0.1", port=0)
 

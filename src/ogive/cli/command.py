@@ -27,8 +27,8 @@ def run(arguments: Sequence[str]) -> int:
         _check_names(options)
         if getattr(options, "config", None):
             config_file = importlib.import_module("ogive.cli.config_file")
-            in_file = config_file.read(options.config, options.config_of)
-            options.config_of.set_defaults(**in_file, in_file=in_file)
+            in_file = config_file.read(options.config, options.command_parser)
+            options.command_parser.set_defaults(**in_file, in_file=in_file)
             options = parse(parser, arguments)
         carry_out: Run = getattr(importlib.import_module(options.module), options.function)
         code = carry_out(options)

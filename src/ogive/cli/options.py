@@ -1,35 +1,123 @@
-"""Building blocks of the parser: commands, groups of commands, and shared options."""
+"""Commands and options as values, from which the parser is built; the options that many share."""
 
 import argparse
-from typing import TypeAlias
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
 
 # argparse gives these types no public names
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-Options: TypeAlias = "argparse._ActionsContainer"
-"""A command, or a titled group of its options."""
+_Container: TypeAlias = "argparse._ActionsContainer"
 
 
-def add_command(
-    commands: Commands, name: str, function: str, text: str, more: str = ""
-) -> argparse.ArgumentParser:
-    """*function* is ``module:function`` under ogive.cli; *more* is shown only in the command's own
-    help.
+class _ExampleHelp(argparse.HelpFormatter):
+    """Leaves texts of several lines as they are: an example that is wrapped cannot be copied."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option or argument: the parameters of ``add_argument``."""
+
+    names: tuple[str, ...]
+    settings: Mapping[str, Any]
+
+    def add_to(self, command: _Container) -> None:
+        command.add_argument(*self.names, **self.settings)
+
+
+@dataclass(frozen=True, slots=True)
+class OptionGroup:
+    """Options with a *title* in the help; without one, options that exclude each other."""
+
+    title: str | None
+    options: tuple[Option, ...]
+
+    def add_to(self, command: _Container) -> None:
+        group: _Container = (
+            command.add_argument_group(self.title)
+            if self.title
+            else command.add_mutually_exclusive_group()
+        )
+        for one in self.options:
+            one.add_to(group)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command, carried out by *function*, ``module:function`` under ogive.cli.
+
+    *more* and *example* are shown only in its own help. *defaults* are of attributes that no
+    option sets, or not always; *environment* names the variables that hold others.
     """
-    module, _, attribute = function.partition(":")
-    command = commands.add_parser(name, help=text, description=_description(text, more))
-    command.set_defaults(module=f"ogive.cli.{module}", function=attribute, command_parser=command)
-    return command
+
+    name: str
+    function: str
+    text: str
+    more: str = ""
+    parts: tuple[Option | OptionGroup, ...] = ()
+    example: str = ""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def add_to(self, commands: Commands) -> None:
+        command = commands.add_parser(
+            self.name, help=self.text, description=_description(self.text, self.more)
+        )
+        if self.example:
+            command.epilog = f"example:\n  ogive {self.example}"
+            command.formatter_class = _ExampleHelp
+        for part in self.parts:
+            part.add_to(command)
+        module, _, function = self.function.partition(":")
+        command.set_defaults(
+            **self.defaults,
+            **{name: os.environ.get(variable) for name, variable in self.environment.items()},
+            module=f"ogive.cli.{module}",
+            function=function,
+            command_parser=command,
+        )
 
 
-def add_group(commands: Commands, name: str, text: str, more: str = "") -> Commands:
-    """Where the commands ``ogive NAME ...`` go; *name* alone prints their help."""
-    group = commands.add_parser(name, help=text, description=_description(text, more))
-    group.set_defaults(group_parser=group)
-    return group.add_subparsers(metavar="COMMAND")
+@dataclass(frozen=True, slots=True)
+class CommandGroup:
+    """The commands ``ogive NAME ...``; *name* alone prints their help."""
+
+    name: str
+    text: str
+    more: str = ""
+    commands: tuple[Command, ...] = ()
+
+    def add_to(self, commands: Commands) -> None:
+        group = commands.add_parser(
+            self.name, help=self.text, description=_description(self.text, self.more)
+        )
+        group.set_defaults(group_parser=group)
+        inner = group.add_subparsers(metavar="COMMAND")
+        for command in self.commands:
+            command.add_to(inner)
 
 
 def _description(text: str, more: str) -> str:
     return f"{text[0].upper()}{text[1:]}. {more}"
+
+
+def option(*names: str, **settings: Any) -> Option:
+    """Return the option or argument that ``add_argument`` makes of the same parameters."""
+    return Option(names, settings)
+
+
+def titled(title: str, *options: Option) -> OptionGroup:
+    """Return options that the help lists under *title*."""
+    return OptionGroup(title, options)
+
+
+def either(*options: Option) -> OptionGroup:
+    """Return options of which at most one may be given."""
+    return OptionGroup(None, options)
 
 
 def host(text: str) -> str:
@@ -40,50 +128,45 @@ def host(text: str) -> str:
     return without_brackets(text)
 
 
-def add_yes(command: argparse.ArgumentParser) -> None:
-    command.add_argument("-y", "--yes", action="store_true", help="do it without asking")
-
-
-def add_json(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--json", action="store_true", help="one JSON object a line instead of text"
-    )
-
-
-def add_cluster(command: argparse.ArgumentParser) -> None:
-    """Which cluster, and as whom: what ``connect.client_config`` reads."""
-    command.add_argument(
+YES: Final = option("-y", "--yes", action="store_true", help="do it without asking")
+JSON: Final = option("--json", action="store_true", help="one JSON object a line instead of text")
+VERBOSE: Final = option(
+    "-v", "--verbose", action="count", default=0, help="log more; twice for details"
+)
+SECRETS: Final = (
+    option(
+        "--credentials",
+        metavar="FILE",
+        help="a file with the lines accessKey: NAME and secretKey: SECRET (default: "
+        "OGIVE_CREDENTIALS from the environment)",
+    ),
+    option(
+        "--cafile",
+        metavar="FILE",
+        help="use TLS, and trust the authorities in this file (default: OGIVE_CAFILE from the "
+        "environment)",
+    ),
+    option(
+        "--certfile",
+        metavar="FILE",
+        help="use TLS, and show the certificate in this file to servers that ask for one (default: "
+        "OGIVE_CERTFILE from the environment)",
+    ),
+    option(
+        "--keyfile",
+        metavar="FILE",
+        help="its key, if that is in a file of its own (default: OGIVE_KEYFILE)",
+    ),
+)
+CLUSTER: Final = (
+    option(
         "-n",
         "--name-server",
         metavar="HOST:PORT",
         help="name servers, separated by ';' (default: NAMESRV_ADDR from the environment, else "
         "those of the context in use, see "
         "`ogive context`, else 127.0.0.1:9876)",
-    )
-    add_secrets(command)
-
-
-def add_secrets(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--credentials",
-        metavar="FILE",
-        help="a file with the lines accessKey: NAME and secretKey: SECRET (default: "
-        "OGIVE_CREDENTIALS from the environment)",
-    )
-    command.add_argument(
-        "--cafile",
-        metavar="FILE",
-        help="use TLS, and trust the authorities in this file (default: OGIVE_CAFILE from the "
-        "environment)",
-    )
-    command.add_argument(
-        "--certfile",
-        metavar="FILE",
-        help="use TLS, and show the certificate in this file to servers that ask for one (default: "
-        "OGIVE_CERTFILE from the environment)",
-    )
-    command.add_argument(
-        "--keyfile",
-        metavar="FILE",
-        help="its key, if that is in a file of its own (default: OGIVE_KEYFILE)",
-    )
+    ),
+    *SECRETS,
+)
+"""The cluster, and the user: the options that ``connect.client_config`` reads."""

@@ -5,13 +5,13 @@ A command's own module is imported only when it runs, so that ``ogive up`` start
 
 import argparse
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NoReturn, cast
 
 from ogive import __version__
 from ogive.cli import admin_options, message_options, pipeline_options, run_options
 from ogive.cli.exits import EXIT_USAGE
-from ogive.cli.options import Commands, add_command, add_json
+from ogive.cli.options import CLUSTER, JSON, YES, Command, CommandGroup, Commands, option
 from ogive.native import build
 
 _FIRST_STEPS: Final = (
@@ -20,30 +20,49 @@ _FIRST_STEPS: Final = (
     "`ogive help COMMAND` describes a command."
 )
 
-_SHARED_OPTIONS: Final = (
-    "-n",
-    "--name-server",
-    "--credentials",
-    "--cafile",
-    "--certfile",
-    "--keyfile",
+ERRORS: Final = Command(
+    "errors",
+    "broker_commands:explain_errors",
+    "explain a response code of brokers and name servers, or list all",
+    parts=(
+        option(
+            "code",
+            nargs="?",
+            metavar="CODE",
+            help="a number or name, such as 17 or TOPIC_NOT_EXIST",
+        ),
+        JSON,
+    ),
 )
+COMMANDS: Final[dict[str, Command | CommandGroup]] = {
+    command.name: command
+    for command in (
+        run_options.UP,
+        run_options.CONSOLE,
+        admin_options.TOPIC,
+        admin_options.GROUP,
+        admin_options.BROKER,
+        admin_options.LAG,
+        admin_options.CHECK,
+        run_options.RUN,
+        message_options.SEND,
+        message_options.TAIL,
+        message_options.MESSAGE,
+        message_options.TRACE,
+        message_options.DEAD_LETTER,
+        pipeline_options.PIPELINE,
+        message_options.BENCH,
+        admin_options.CONTEXT,
+        admin_options.USER,
+        admin_options.ACL,
+        admin_options.STORE,
+        ERRORS,
+    )
+}
+"""All commands, in the order in which the help lists them."""
+_EARLY_OPTIONS: Final = {name for one in CLUSTER for name in one.names}
 """Options with a value that nearly all commands have. They may also stand before the command."""
-_SHARED_FLAGS: Final = ("--json", "-y", "--yes")
-_GROUPS: Final = (
-    "topic",
-    "group",
-    "broker",
-    "dead-letter",
-    "check",
-    "user",
-    "acl",
-    "context",
-    "store",
-    "bench",
-    "pipeline",
-)
-"""Commands that have commands of their own."""
+_EARLY_FLAGS: Final = {*JSON.names, *YES.names}
 _ADDRESSES: Final = ("--port", "--host", "--namesrv", "--broker", "--server", "--address")
 _EXPECTED: Final[dict[Any, str]] = {int: "a whole number", float: "a number"}
 _LONE_WORDS: Final = {"lag": "--topic", "send": "--body", "tail": "--from"}
@@ -113,48 +132,11 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"ogive {__version__}, {build}")
     commands = cast("Commands", parser.add_subparsers(metavar="COMMAND"))
-    only = arguments[0] if arguments and arguments[0] in _COMMANDS else None
-    for name, add in _COMMANDS.items():
+    only = arguments[0] if arguments and arguments[0] in COMMANDS else None
+    for name, command in COMMANDS.items():
         if only in (None, name):
-            add(commands)
+            command.add_to(commands)
     return parser
-
-
-def _errors(commands: Commands) -> None:
-    command = add_command(
-        commands,
-        "errors",
-        "broker_commands:explain_errors",
-        "explain a response code of brokers and name servers, or list all",
-    )
-    command.add_argument(
-        "code", nargs="?", metavar="CODE", help="a number or name, such as 17 or TOPIC_NOT_EXIST"
-    )
-    add_json(command)
-
-
-_COMMANDS: Final[dict[str, Callable[[Commands], None]]] = {
-    "up": run_options.up,
-    "console": run_options.console,
-    "topic": admin_options.topic,
-    "group": admin_options.group,
-    "broker": admin_options.broker,
-    "lag": admin_options.lag,
-    "check": admin_options.check,
-    "run": run_options.run,
-    "send": message_options.send,
-    "tail": message_options.tail,
-    "message": message_options.message,
-    "trace": message_options.trace,
-    "dead-letter": message_options.dead_letter,
-    "pipeline": pipeline_options.pipeline,
-    "bench": message_options.bench,
-    "context": admin_options.context,
-    "user": admin_options.user,
-    "acl": admin_options.acl,
-    "store": admin_options.store,
-    "errors": _errors,
-}
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
@@ -209,7 +191,7 @@ def in_usual_order(arguments: Sequence[str]) -> list[str]:
     its name.
     """
     early, rest = _split_early_options(arguments)
-    depth = 2 if rest and rest[0] in _GROUPS else 1
+    depth = 2 if rest and isinstance(COMMANDS.get(rest[0]), CommandGroup) else 1
     if depth == 2:
         more, behind = _split_early_options(rest[1:])
         early, rest = [*early, *more], [rest[0], *behind]
@@ -232,9 +214,9 @@ def _split_early_options(arguments: Sequence[str]) -> tuple[list[str], list[str]
     at = 0
     while at < len(arguments):
         name, equals, _ = arguments[at].partition("=")
-        if name in _SHARED_OPTIONS:
+        if name in _EARLY_OPTIONS:
             at += 1 if equals else 2
-        elif name in _SHARED_FLAGS or name.startswith("-n"):
+        elif name in _EARLY_FLAGS or name.startswith("-n"):
             at += 1
         else:
             break

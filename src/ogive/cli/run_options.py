@@ -1,11 +1,11 @@
 """The options of ``ogive up``, ``console`` and ``run``."""
 
-import os
 from typing import Any, Final
 
-from ogive.cli.options import Commands, Options, add_cluster, add_command, host
+from ogive.cli.options import CLUSTER, VERBOSE, Command, Option, host, option, titled
 
 MIB: Final = 1024 * 1024
+
 ON_SPARK: Final[dict[str, Any]] = {
     "master": "local[*,4]",
     "memory": "1g",
@@ -13,496 +13,516 @@ ON_SPARK: Final[dict[str, Any]] = {
     "once": False,
     "py_files": [],
 }
-"""What only ``--engine spark`` knows, with its defaults."""
+
+"""Defaults of the options that only ``--engine spark`` has."""
+
 NOT_ON_SPARK: Final = ("instance_name", "offsets_dir")
 
 
-def up(commands: Commands) -> None:
-    command = add_command(
-        commands,
-        "up",
-        "up:run",
-        "run a broker and its name server on this machine until Ctrl-C or SIGTERM",
-    )
-    command.set_defaults(
-        config_of=command,
-        first_user=None,
-        name_servers_user=None,
-        broker_settings={},
-        config_notes=(),
-        in_file={},
-    )
-    command.add_argument(
-        "--config",
-        metavar="FILE",
-        help="settings from a TOML file, under the names of these options without --; or from "
-        "Apache's broker.conf (*.conf, *.properties)",
-    )
-    command.add_argument(
-        "--data",
-        metavar="DIR",
-        default="ogive-data",
-        help="where messages are kept (default: ./ogive-data)",
-    )
-    _listening(command.add_argument_group("addresses and names"))
-    _name_servers(command.add_argument_group("name servers"))
-    _access(command.add_argument_group("access control and TLS"))
-    _storage(command.add_argument_group("storage"))
-    _messages(command.add_argument_group("messages"))
-    _watching(command.add_argument_group("metrics, console and log"))
-
-
-def _listening(group: Options) -> None:
-    group.add_argument(
-        "--host",
-        type=host,
-        metavar="IP",
-        default="127.0.0.1",
-        help="address to listen on (default: 127.0.0.1)",
-    )
-    group.add_argument(
-        "--advertised-host",
-        type=host,
-        metavar="HOST",
-        help="the address or name for clients, if not --host: behind NAT, in a container; needed "
-        "with 0.0.0.0 or ::",
-    )
-    group.add_argument(
-        "--insecure-listen",
-        action="store_true",
-        help="allow an address other than loopback without --acl (anyone who can reach it can "
-        "administer the broker), or without TLS "
-        "(anyone who can read the connections can repeat what was sent on them)",
-    )
-    group.add_argument(
-        "--name-server-port",
-        type=int,
-        default=9876,
-        metavar="PORT",
-        help="0 takes a free port (default: 9876)",
-    )
-    group.add_argument(
-        "--broker-port",
-        type=int,
-        default=10911,
-        metavar="PORT",
-        help="0 takes a free port (default: 10911)",
-    )
-    group.add_argument(
-        "--broker-name",
-        metavar="NAME",
-        default="broker-a",
-        help="name in routes and queues (default: broker-a)",
-    )
-    group.add_argument(
-        "--cluster",
-        metavar="NAME",
-        default="DefaultCluster",
-        help="name of the cluster (default: DefaultCluster)",
-    )
-    group.add_argument(
-        "--region",
-        metavar="NAME",
-        default="DefaultRegion",
-        help="MSG_REGION of each message (default: DefaultRegion)",
+def _console_address(needed: str) -> tuple[Option, ...]:
+    """Return the options for the console's address and log-in; *needed* says when."""
+    return (
+        option(
+            "--console-host",
+            type=host,
+            metavar="IP",
+            default="127.0.0.1",
+            help="address for the console (default: 127.0.0.1)",
+        ),
+        option(
+            "--console-credentials",
+            metavar="FILE",
+            help="what browsers have to log in with, as lines accessKey: NAME and secretKey: "
+            "SECRET; "
+            f"{needed}",
+        ),
+        option(
+            "--console-name",
+            metavar="NAME",
+            help="another host name by which browsers reach it, such as a proxy's",
+        ),
     )
 
 
-def _name_servers(group: Options) -> None:
-    group.add_argument(
-        "--name-servers",
-        metavar="HOST:PORT,...",
-        help="register the broker at these name servers, too, whose clients then find it; each "
-        "broker needs its own --broker-name",
-    )
-    group.add_argument(
-        "--name-servers-credentials",
-        metavar="FILE",
-        help="a user of theirs, as lines accessKey: NAME and secretKey: SECRET",
-    )
-    group.add_argument(
-        "--name-servers-cafile",
-        metavar="FILE",
-        help="use TLS with them, and trust the authorities in this file",
-    )
-    group.add_argument(
-        "--no-name-server",
-        action="store_true",
-        help="run none here: clients find the broker at those of --name-servers",
-    )
-    group.add_argument(
-        "--no-broker",
-        action="store_true",
-        help="run a name server alone, at which the brokers of other processes register",
-    )
+UP: Final = Command(
+    "up",
+    "up:run",
+    "run a broker and its name server on this machine until Ctrl-C or SIGTERM",
+    parts=(
+        option(
+            "--config",
+            metavar="FILE",
+            help="settings from a TOML file, under the names of these options without --; or from "
+            "Apache's broker.conf (*.conf, *.properties)",
+        ),
+        option(
+            "--data",
+            metavar="DIR",
+            default="ogive-data",
+            help="where messages are kept (default: ./ogive-data)",
+        ),
+        titled(
+            "addresses and names",
+            option(
+                "--host",
+                type=host,
+                metavar="IP",
+                default="127.0.0.1",
+                help="address to listen on (default: 127.0.0.1)",
+            ),
+            option(
+                "--advertised-host",
+                type=host,
+                metavar="HOST",
+                help="the address or name for clients, if not --host: behind NAT, in a container; "
+                "needed "
+                "with 0.0.0.0 or ::",
+            ),
+            option(
+                "--insecure-listen",
+                action="store_true",
+                help="allow an address other than loopback without --acl (anyone who can reach it "
+                "can "
+                "administer the broker), or without TLS "
+                "(anyone who can read the connections can repeat what was sent on them)",
+            ),
+            option(
+                "--name-server-port",
+                type=int,
+                default=9876,
+                metavar="PORT",
+                help="0 takes a free port (default: 9876)",
+            ),
+            option(
+                "--broker-port",
+                type=int,
+                default=10911,
+                metavar="PORT",
+                help="0 takes a free port (default: 10911)",
+            ),
+            option(
+                "--broker-name",
+                metavar="NAME",
+                default="broker-a",
+                help="name in routes and queues (default: broker-a)",
+            ),
+            option(
+                "--cluster",
+                metavar="NAME",
+                default="DefaultCluster",
+                help="name of the cluster (default: DefaultCluster)",
+            ),
+            option(
+                "--region",
+                metavar="NAME",
+                default="DefaultRegion",
+                help="MSG_REGION of each message (default: DefaultRegion)",
+            ),
+        ),
+        titled(
+            "name servers",
+            option(
+                "--name-servers",
+                metavar="HOST:PORT,...",
+                help="register the broker at these name servers, too, whose clients then find it; "
+                "each "
+                "broker needs its own --broker-name",
+            ),
+            option(
+                "--name-servers-credentials",
+                metavar="FILE",
+                help="a user of theirs, as lines accessKey: NAME and secretKey: SECRET",
+            ),
+            option(
+                "--name-servers-cafile",
+                metavar="FILE",
+                help="use TLS with them, and trust the authorities in this file",
+            ),
+            option(
+                "--no-name-server",
+                action="store_true",
+                help="run none here: clients find the broker at those of --name-servers",
+            ),
+            option(
+                "--no-broker",
+                action="store_true",
+                help="run a name server alone, at which the brokers of other processes register",
+            ),
+        ),
+        titled(
+            "access control and TLS",
+            option(
+                "--acl",
+                action="store_true",
+                help="require credentials; users and rules are kept with the data (`ogive user`, "
+                "`ogive "
+                "acl`)",
+            ),
+            option(
+                "--credentials",
+                metavar="FILE",
+                help="with --acl: a super user, as lines accessKey: NAME and secretKey: SECRET; "
+                "made if "
+                "missing, else it keeps its password",
+            ),
+            option(
+                "--tls-cert",
+                metavar="FILE",
+                help="speak TLS: the certificate with its chain, as PEM; read again at SIGHUP",
+            ),
+            option("--tls-key", metavar="FILE", help="the certificate's key, without password"),
+            option(
+                "--tls-mode",
+                choices=("enforcing", "permissive"),
+                help="enforcing: TLS only (default); permissive: with or without TLS, on the same "
+                "ports",
+            ),
+            option(
+                "--tls-client-ca",
+                metavar="FILE",
+                help="ask clients for a certificate of these authorities",
+            ),
+            option(
+                "--tls-client-auth",
+                choices=("required", "optional"),
+                default="required",
+                help="with --tls-client-ca: whether every client needs one (default: required)",
+            ),
+        ),
+        titled(
+            "storage",
+            option(
+                "--flush",
+                choices=("sync", "async"),
+                default="sync",
+                help="sync: an acknowledged message survives a power cut (default); async: at most "
+                "500 ms "
+                "or 4 MiB of the newest may be lost",
+            ),
+            option(
+                "--segment-size",
+                metavar="BYTES",
+                type=int,
+                default=64 * MIB,
+                help="size of the log's files in a new directory; the others keep theirs (default: "
+                "67108864, 64 MiB)",
+            ),
+            option(
+                "--empty-log",
+                action="store_true",
+                help="for one start: begin a new log where commitlog is empty and other files tell "
+                "of "
+                "messages, instead of refusing",
+            ),
+            option(
+                "--keep-hours",
+                metavar="HOURS",
+                type=float,
+                default=72.0,
+                help="delete messages older than this (default: 72)",
+            ),
+            option(
+                "--delete-at",
+                metavar="HOURS",
+                default="4",
+                help="hours of the day at which to delete, such as 4,16 (default: 4)",
+            ),
+            option(
+                "--delete-above",
+                metavar="PERCENT",
+                type=float,
+                default=75.0,
+                help="delete at any hour while the disk is fuller than this (default: 75)",
+            ),
+            option(
+                "--delete-young-above",
+                metavar="PERCENT",
+                type=float,
+                help="while the disk is fuller, delete the oldest messages whatever their age "
+                "(default: "
+                "never; a full disk then refuses sends)",
+            ),
+        ),
+        titled(
+            "messages",
+            option(
+                "--no-auto-create-topics",
+                action="store_true",
+                help="refuse messages to topics that do not exist, instead of creating them",
+            ),
+            option(
+                "--no-auto-create-groups",
+                action="store_true",
+                help="refuse consumer groups that do not exist, instead of creating them",
+            ),
+            option(
+                "--enforce-message-types",
+                action="store_true",
+                help="refuse messages of another type than the message.type of their topic "
+                "(default: "
+                "accept them, as Apache's broker does)",
+            ),
+            option(
+                "--default-queues",
+                metavar="N",
+                type=int,
+                default=8,
+                help="limit for the queues of a topic that a send creates (default: 8). The "
+                "producer asks "
+                "for a number, usually for 4 "
+                "(default_topic_queues in ogive, defaultTopicQueueNums in Java); `ogive topic "
+                "create` "
+                "makes 8",
+            ),
+            option(
+                "--max-message-size",
+                metavar="BYTES",
+                type=int,
+                default=4 * MIB,
+                help="refuse messages with a larger body (default: 4 MiB)",
+            ),
+            option(
+                "--no-property-filter",
+                action="store_true",
+                help="refuse consumers that filter by SQL92",
+            ),
+            option(
+                "--max-timer-delay",
+                metavar="SECONDS",
+                type=float,
+                default=7 * 86_400.0,
+                help="refuse timer messages that are due later than in SECONDS (default: 604800, 7 "
+                "days)",
+            ),
+            option(
+                "--max-timer-messages",
+                metavar="N",
+                type=int,
+                default=1_000_000,
+                help="refuse timer messages while N wait, each in some 800 bytes of memory "
+                "(default: "
+                "1000000)",
+            ),
+            option(
+                "--delay-levels",
+                metavar="LIST",
+                help="delays of the levels 1, 2, ..., for example '1s 5s 10s' (default: Apache's "
+                "18 "
+                "levels)",
+            ),
+            option(
+                "--duplicate-window",
+                metavar="SECONDS",
+                type=float,
+                default=0.0,
+                help="store a message once that its producer repeats within SECONDS with its "
+                "unique key "
+                "and body (default: 0, store all)",
+            ),
+            option(
+                "--transaction-timeout",
+                metavar="SECONDS",
+                type=float,
+                default=6.0,
+                help="age at which a producer is first asked about an open transaction (default: "
+                "6)",
+            ),
+            option(
+                "--transaction-check-interval",
+                metavar="SECONDS",
+                type=float,
+                default=30.0,
+                help="time between two rounds of such questions (default: 30)",
+            ),
+            option(
+                "--transaction-check-max",
+                metavar="N",
+                type=int,
+                default=15,
+                help="questions before giving up (default: 15)",
+            ),
+            option(
+                "--max-open-transactions",
+                metavar="N",
+                type=int,
+                default=100_000,
+                help="refuse transactional messages while N are open, each in some 800 bytes of "
+                "memory "
+                "(default: 100000)",
+            ),
+            option(
+                "--max-unanswered-checks",
+                metavar="N",
+                type=int,
+                default=2_000,
+                help="questions about open transactions that may wait for their answers before "
+                "more are "
+                "asked (default: 2000)",
+            ),
+            option(
+                "--busy-poll",
+                metavar="MICROSECONDS",
+                type=float,
+                default=200.0,
+                help="look for so long for the next request of a client that sends one after "
+                "another "
+                "before sleeping (default: 200; 0: sleep)",
+            ),
+        ),
+        titled(
+            "metrics, console and log",
+            option(
+                "--metrics-port",
+                type=int,
+                metavar="PORT",
+                help="serve /metrics (Prometheus), /health and /ready over HTTP on this port; 0 "
+                "takes a "
+                "free one",
+            ),
+            option(
+                "--metrics-host",
+                type=host,
+                metavar="IP",
+                default="127.0.0.1",
+                help="address for --metrics-port, which requires no credentials (default: "
+                "127.0.0.1)",
+            ),
+            option(
+                "--insecure-metrics",
+                action="store_true",
+                help="allow a --metrics-host other than loopback: anyone who can reach it can read "
+                "the "
+                "figures",
+            ),
+            option(
+                "--console-port",
+                type=int,
+                metavar="PORT",
+                help="serve the web console on this port, see `ogive console`; 0 takes a free one",
+            ),
+            *_console_address(
+                "needed with another address; with --acl the file of --credentials, unless this "
+                "names "
+                "another"
+            ),
+            option(
+                "--log-format",
+                choices=("text", "json"),
+                default="text",
+                help="format of the log on standard error (default: text)",
+            ),
+            VERBOSE,
+        ),
+    ),
+    defaults={
+        "first_user": None,
+        "name_servers_user": None,
+        "broker_settings": {},
+        "config_notes": (),
+        "in_file": {},
+    },
+    environment={"credentials": "OGIVE_CREDENTIALS"},
+)
 
 
-def _access(group: Options) -> None:
-    group.add_argument(
-        "--acl",
-        action="store_true",
-        help="require credentials; users and rules are kept with the data (`ogive user`, `ogive "
-        "acl`)",
-    )
-    group.add_argument(
-        "--credentials",
-        metavar="FILE",
-        default=os.environ.get("OGIVE_CREDENTIALS"),
-        help="with --acl: a super user, as lines accessKey: NAME and secretKey: SECRET; made if "
-        "missing, else it keeps its password",
-    )
-    group.add_argument(
-        "--tls-cert",
-        metavar="FILE",
-        help="speak TLS: the certificate with its chain, as PEM; read again at SIGHUP",
-    )
-    group.add_argument("--tls-key", metavar="FILE", help="the certificate's key, without password")
-    group.add_argument(
-        "--tls-mode",
-        choices=("enforcing", "permissive"),
-        help="enforcing: TLS only (default); permissive: with or without TLS, on the same ports",
-    )
-    group.add_argument(
-        "--tls-client-ca", metavar="FILE", help="ask clients for a certificate of these authorities"
-    )
-    group.add_argument(
-        "--tls-client-auth",
-        choices=("required", "optional"),
-        default="required",
-        help="with --tls-client-ca: whether every client needs one (default: required)",
-    )
+CONSOLE: Final = Command(
+    "console",
+    "console_command:run",
+    "serve web pages that show a cluster, ours or Apache's, until Ctrl-C or SIGTERM",
+    "They only show: topics, groups, lag, messages, dead letters, and the command that acts on "
+    "each. `ogive up --console-port PORT` "
+    "serves them beside a broker.",
+    parts=(
+        option(
+            "--port",
+            dest="console_port",
+            type=int,
+            default=8090,
+            metavar="PORT",
+            help="0 takes a free port (default: 8090)",
+        ),
+        *_console_address(
+            "needed with another address; with --credentials that file, unless this names another"
+        ),
+        option(
+            "--tls-cert", metavar="FILE", help="serve HTTPS: the certificate with its chain, as PEM"
+        ),
+        option("--tls-key", metavar="FILE", help="the certificate's key, without password"),
+        VERBOSE,
+        *CLUSTER,
+    ),
+)
 
 
-def _storage(group: Options) -> None:
-    group.add_argument(
-        "--flush",
-        choices=("sync", "async"),
-        default="sync",
-        help="sync: an acknowledged message survives a power cut (default); async: at most 500 ms "
-        "or 4 MiB of the newest may be lost",
-    )
-    group.add_argument(
-        "--segment-size",
-        metavar="BYTES",
-        type=int,
-        default=64 * MIB,
-        help="size of the log's files in a new directory; the others keep theirs (default: "
-        "67108864, 64 MiB)",
-    )
-    group.add_argument(
-        "--empty-log",
-        action="store_true",
-        help="for one start: begin a new log where commitlog is empty and other files tell of "
-        "messages, instead of refusing",
-    )
-    group.add_argument(
-        "--keep-hours",
-        metavar="HOURS",
-        type=float,
-        default=72.0,
-        help="delete messages older than this (default: 72)",
-    )
-    group.add_argument(
-        "--delete-at",
-        metavar="HOURS",
-        default="4",
-        help="hours of the day at which to delete, such as 4,16 (default: 4)",
-    )
-    group.add_argument(
-        "--delete-above",
-        metavar="PERCENT",
-        type=float,
-        default=75.0,
-        help="delete at any hour while the disk is fuller than this (default: 75)",
-    )
-    group.add_argument(
-        "--delete-young-above",
-        metavar="PERCENT",
-        type=float,
-        help="while the disk is fuller, delete the oldest messages whatever their age (default: "
-        "never; a full disk then refuses sends)",
-    )
-
-
-def _messages(group: Options) -> None:
-    group.add_argument(
-        "--no-auto-create-topics",
-        action="store_true",
-        help="refuse messages to topics that do not exist, instead of creating them",
-    )
-    group.add_argument(
-        "--no-auto-create-groups",
-        action="store_true",
-        help="refuse consumer groups that do not exist, instead of creating them",
-    )
-    group.add_argument(
-        "--enforce-message-types",
-        action="store_true",
-        help="refuse messages of another type than the message.type of their topic (default: "
-        "accept them, as Apache's broker does)",
-    )
-    group.add_argument(
-        "--default-queues",
-        metavar="N",
-        type=int,
-        default=8,
-        help="limit for the queues of a topic that a send creates (default: 8). The producer asks "
-        "for a number, usually for 4 "
-        "(default_topic_queues in ogive, defaultTopicQueueNums in Java); `ogive topic create` "
-        "makes 8",
-    )
-    group.add_argument(
-        "--max-message-size",
-        metavar="BYTES",
-        type=int,
-        default=4 * MIB,
-        help="refuse messages with a larger body (default: 4 MiB)",
-    )
-    group.add_argument(
-        "--no-property-filter", action="store_true", help="refuse consumers that filter by SQL92"
-    )
-    group.add_argument(
-        "--max-timer-delay",
-        metavar="SECONDS",
-        type=float,
-        default=7 * 86_400.0,
-        help="refuse timer messages that are due later than in SECONDS (default: 604800, 7 days)",
-    )
-    group.add_argument(
-        "--max-timer-messages",
-        metavar="N",
-        type=int,
-        default=1_000_000,
-        help="refuse timer messages while N wait, each in some 800 bytes of memory (default: "
-        "1000000)",
-    )
-    group.add_argument(
-        "--delay-levels",
-        metavar="LIST",
-        help="delays of the levels 1, 2, ..., for example '1s 5s 10s' (default: Apache's 18 "
-        "levels)",
-    )
-    group.add_argument(
-        "--duplicate-window",
-        metavar="SECONDS",
-        type=float,
-        default=0.0,
-        help="store a message once that its producer repeats within SECONDS with its unique key "
-        "and body (default: 0, store all)",
-    )
-    group.add_argument(
-        "--transaction-timeout",
-        metavar="SECONDS",
-        type=float,
-        default=6.0,
-        help="age at which a producer is first asked about an open transaction (default: 6)",
-    )
-    group.add_argument(
-        "--transaction-check-interval",
-        metavar="SECONDS",
-        type=float,
-        default=30.0,
-        help="time between two rounds of such questions (default: 30)",
-    )
-    group.add_argument(
-        "--transaction-check-max",
-        metavar="N",
-        type=int,
-        default=15,
-        help="questions before giving up (default: 15)",
-    )
-    group.add_argument(
-        "--max-open-transactions",
-        metavar="N",
-        type=int,
-        default=100_000,
-        help="refuse transactional messages while N are open, each in some 800 bytes of memory "
-        "(default: 100000)",
-    )
-    group.add_argument(
-        "--max-unanswered-checks",
-        metavar="N",
-        type=int,
-        default=2_000,
-        help="questions about open transactions that may wait for their answers before more are "
-        "asked (default: 2000)",
-    )
-    group.add_argument(
-        "--busy-poll",
-        metavar="MICROSECONDS",
-        type=float,
-        default=200.0,
-        help="look for so long for the next request of a client that sends one after another "
-        "before sleeping (default: 200; 0: sleep)",
-    )
-
-
-def _watching(group: Options) -> None:
-    group.add_argument(
-        "--metrics-port",
-        type=int,
-        metavar="PORT",
-        help="serve /metrics (Prometheus), /health and /ready over HTTP on this port; 0 takes a "
-        "free one",
-    )
-    group.add_argument(
-        "--metrics-host",
-        type=host,
-        metavar="IP",
-        default="127.0.0.1",
-        help="address for --metrics-port, which requires no credentials (default: 127.0.0.1)",
-    )
-    group.add_argument(
-        "--insecure-metrics",
-        action="store_true",
-        help="allow a --metrics-host other than loopback: anyone who can reach it can read the "
-        "figures",
-    )
-    group.add_argument(
-        "--console-port",
-        type=int,
-        metavar="PORT",
-        help="serve the web console on this port, see `ogive console`; 0 takes a free one",
-    )
-    _console_address(
-        group,
-        "needed with another address; with --acl the file of --credentials, unless this names "
-        "another",
-    )
-    group.add_argument(
-        "--log-format",
-        choices=("text", "json"),
-        default="text",
-        help="format of the log on standard error (default: text)",
-    )
-    group.add_argument(
-        "-v", "--verbose", action="count", default=0, help="log more; twice for details"
-    )
-
-
-def console(commands: Commands) -> None:
-    command = add_command(
-        commands,
-        "console",
-        "console_command:run",
-        "serve web pages that show a cluster, ours or Apache's, until Ctrl-C or SIGTERM",
-        "They only show: topics, groups, lag, messages, dead letters, and the command that acts on "
-        "each. `ogive up --console-port PORT` "
-        "serves them beside a broker.",
-    )
-    command.add_argument(
-        "--port",
-        dest="console_port",
-        type=int,
-        default=8090,
-        metavar="PORT",
-        help="0 takes a free port (default: 8090)",
-    )
-    _console_address(
-        command,
-        "needed with another address; with --credentials that file, unless this names another",
-    )
-    command.add_argument(
-        "--tls-cert", metavar="FILE", help="serve HTTPS: the certificate with its chain, as PEM"
-    )
-    command.add_argument(
-        "--tls-key", metavar="FILE", help="the certificate's key, without password"
-    )
-    command.add_argument(
-        "-v", "--verbose", action="count", default=0, help="log more; twice for details"
-    )
-    add_cluster(command)
-
-
-def _console_address(command: Options, needed: str) -> None:
-    command.add_argument(
-        "--console-host",
-        type=host,
-        metavar="IP",
-        default="127.0.0.1",
-        help="address for the console (default: 127.0.0.1)",
-    )
-    command.add_argument(
-        "--console-credentials",
-        metavar="FILE",
-        help="what browsers have to log in with, as lines accessKey: NAME and secretKey: SECRET; "
-        f"{needed}",
-    )
-    command.add_argument(
-        "--console-name",
-        metavar="NAME",
-        help="another host name by which browsers reach it, such as a proxy's",
-    )
-
-
-def run(commands: Commands) -> None:
-    command = add_command(
-        commands,
-        "run",
-        "run:run",
-        "run listeners until Ctrl-C or SIGTERM",
-        "A TARGET is module:listener, such as app:bill for `bill` in ./app.py, or a module for all "
-        "of its listeners. Stopping waits for "
-        "running calls and commits what was consumed; Ctrl-C again waits no longer.",
-    )
-    command.add_argument(
-        "targets", nargs="+", metavar="TARGET", help="module:listener, or a module"
-    )
-    command.add_argument(
-        "--wait",
-        type=float,
-        default=10.0,
-        metavar="SECONDS",
-        help="how long stopping waits for running calls (default: 10)",
-    )
-    command.add_argument(
-        "--reload",
-        action="store_true",
-        help="for development: restart when a Python file in or below this folder is saved, after "
-        "running calls have ended",
-    )
-    command.add_argument(
-        "--instance-name",
-        metavar="NAME",
-        help="for broadcasting listeners: each process of a group on this machine needs its own, "
-        "under which its progress is kept "
-        "(default: DEFAULT)",
-    )
-    command.add_argument(
-        "--offsets-dir",
-        metavar="DIR",
-        help="for broadcasting listeners: where progress is kept (default: ~/.rocketmq_offsets)",
-    )
-    command.add_argument(
-        "--engine",
-        choices=("local", "spark"),
-        default="local",
-        help="local: in this process (default); spark: on a Spark job's executors",
-    )
-    spark = command.add_argument_group("with --engine spark")
-    spark.add_argument(
-        "--master",
-        help="Spark's master (default: local[*,4], this machine, each task tried 4 times)",
-    )
-    spark.add_argument("--memory", help="heap of Spark's driver (default: 1g)")
-    spark.add_argument(
-        "--checkpoint",
-        metavar="DIR",
-        help="where the progress is kept between runs (default: ./ogive-checkpoint)",
-    )
-    spark.add_argument(
-        "--once",
-        action="store_true",
-        help="stop once everything that was there at the start is consumed",
-    )
-    spark.add_argument(
-        "--py-files",
-        action="append",
-        metavar="FILE",
-        help="send this module to the executors; may be given several times",
-    )
-    command.set_defaults(**ON_SPARK)
-    command.add_argument(
-        "-v", "--verbose", action="count", default=0, help="log more; twice for details"
-    )
-    add_cluster(command)
+RUN: Final = Command(
+    "run",
+    "run:run",
+    "run listeners until Ctrl-C or SIGTERM",
+    "A TARGET is module:listener, such as app:bill for `bill` in ./app.py, or a module for all "
+    "of its listeners. Stopping waits for "
+    "running calls and commits what was consumed; Ctrl-C again waits no longer.",
+    parts=(
+        option("targets", nargs="+", metavar="TARGET", help="module:listener, or a module"),
+        option(
+            "--wait",
+            type=float,
+            default=10.0,
+            metavar="SECONDS",
+            help="how long stopping waits for running calls (default: 10)",
+        ),
+        option(
+            "--reload",
+            action="store_true",
+            help="for development: restart when a Python file in or below this folder is saved, "
+            "after "
+            "running calls have ended",
+        ),
+        option(
+            "--instance-name",
+            metavar="NAME",
+            help="for broadcasting listeners: each process of a group on this machine needs its "
+            "own, "
+            "under which its progress is kept "
+            "(default: DEFAULT)",
+        ),
+        option(
+            "--offsets-dir",
+            metavar="DIR",
+            help="for broadcasting listeners: where progress is kept (default: "
+            "~/.rocketmq_offsets)",
+        ),
+        option(
+            "--engine",
+            choices=("local", "spark"),
+            default="local",
+            help="local: in this process (default); spark: on a Spark job's executors",
+        ),
+        titled(
+            "with --engine spark",
+            option(
+                "--master",
+                help="Spark's master (default: local[*,4], this machine, each task tried 4 times)",
+            ),
+            option("--memory", help="heap of Spark's driver (default: 1g)"),
+            option(
+                "--checkpoint",
+                metavar="DIR",
+                help="where the progress is kept between runs (default: ./ogive-checkpoint)",
+            ),
+            option(
+                "--once",
+                action="store_true",
+                help="stop once everything that was there at the start is consumed",
+            ),
+            option(
+                "--py-files",
+                action="append",
+                metavar="FILE",
+                help="send this module to the executors; may be given several times",
+            ),
+        ),
+        VERBOSE,
+        *CLUSTER,
+    ),
+    defaults=ON_SPARK,
+)

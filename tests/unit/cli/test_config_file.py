@@ -26,11 +26,11 @@ def up(*words: str) -> argparse.Namespace:
 
 def read(path: Path, text: str) -> dict[str, Any]:
     path.write_text(text)
-    return config_file.read(str(path), up().config_of)
+    return config_file.read(str(path), up().command_parser)
 
 
 def test_every_option_of_the_command_line_can_stand_in_the_file(tmp_path: Path) -> None:
-    command = up().config_of
+    command = up().command_parser
     lines, expected = [], {}
     for action in command._actions:
         if action.dest in ("help", "config", "verbose"):
@@ -54,10 +54,10 @@ def test_every_option_of_the_command_line_can_stand_in_the_file(tmp_path: Path) 
 def test_toml_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
     path = tmp_path / "ogive.toml"
     path.write_bytes(b'\xef\xbb\xbfcluster = "file"\n')
-    assert config_file.read(str(path), up().config_of) == {"cluster": "file"}
+    assert config_file.read(str(path), up().command_parser) == {"cluster": "file"}
     path.write_bytes('cluster = "端"'.encode("gbk"))
     with pytest.raises(InvalidOption, match="not text in UTF-8"):
-        config_file.read(str(path), up().config_of)
+        config_file.read(str(path), up().command_parser)
 
 
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
@@ -72,7 +72,7 @@ def test_broker_conf_is_read_as_by_java(tmp_path: Path, mark: bytes) -> None:
         "flushDiskType=ASYNC_FLUSH  ",
     ]
     path.write_bytes(mark + "\r\n".join(lines).encode("gbk"))
-    assert config_file.read(str(path), up().config_of) == {
+    assert config_file.read(str(path), up().command_parser) == {
         "broker_port": 10921,
         "name_servers": "10.0.0.1:9876;10.0.0.2:9876",
         "broker_name": "broker-b",
@@ -91,11 +91,11 @@ def test_what_java_reads_otherwise_than_it_looks_is_told(
     path.write_text(text, encoding="utf-8")
     if said:
         with pytest.raises(InvalidOption, match=said):
-            config_file.read(str(path), up().config_of)
+            config_file.read(str(path), up().command_parser)
     else:
         assert (
             "characters beyond ASCII are read byte by byte"
-            in config_file.read(str(path), up().config_of)["config_notes"][0]
+            in config_file.read(str(path), up().command_parser)["config_notes"][0]
         )
 
 
@@ -114,7 +114,7 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     )
     parser = build_parser()
     options = parser.parse_args(["up"])
-    options.config_of.set_defaults(**values)
+    options.command_parser.set_defaults(**values)
     options = parser.parse_args(["up", "--cluster", "line"])
     assert (options.cluster, options.flush, options.broker_port, options.acl) == (
         "line",
@@ -366,7 +366,7 @@ def test_what_stands_in_broker_conf_is_what_the_broker_runs_with(tmp_path: Path)
     path.write_text(EVERY_KEY)
     parser = build_parser()
     options = parser.parse_args(["up"])
-    options.config_of.set_defaults(**config_file.read(str(path), options.config_of))
+    options.command_parser.set_defaults(**config_file.read(str(path), options.command_parser))
     options = parser.parse_args(["up"])
     check_numbers(options)
     assert broker_config(options, ()) == BrokerConfig(

@@ -140,7 +140,7 @@ def test_a_setting_of_the_file_has_the_same_name(tmp_path: Path) -> None:
     from ogive.cli import config_file
 
     (tmp_path / "ogive.toml").write_text('console-port = 8090\nconsole-name = "console.example"\n')
-    found = config_file.read(str(tmp_path / "ogive.toml"), options("up").config_of)
+    found = config_file.read(str(tmp_path / "ogive.toml"), options("up").command_parser)
     assert found == {"console_port": 8090, "console_name": "console.example"}
 
 
