@@ -14,7 +14,7 @@ from examples.demo.figures import Check, Hours
 from examples.demo.page import PAGE, STYLE
 from examples.demo.timeline import Timeline
 from examples.demo.truth import Figures
-from ogive.console.charts import Band, HeatRow, Line, heat_map, line_chart
+from ogive.console.charts import Band, Curve, HeatRow, heat_map, line_chart
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -83,7 +83,7 @@ def _rates(run: Run) -> str:
         (names.SPARK, "Spark stream"),
     ]
     lines = [
-        Line(label, f"c{index}", run.timeline.rates(name))
+        Curve(label, f"c{index}", run.timeline.rates(name))
         for index, (name, label) in enumerate(shown)
     ]
     return line_chart("events per second", lines, run.phases)
@@ -101,7 +101,7 @@ def _lag(run: Run) -> str:
         ("Spark stream, all events", "c2", names.SENT, names.SPARK),
     ]
     lines = [
-        Line(label, style, run.timeline.lag(produced, consumed))
+        Curve(label, style, run.timeline.lag(produced, consumed))
         for label, style, produced, consumed in groups
     ]
     return "".join(

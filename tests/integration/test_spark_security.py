@@ -29,7 +29,7 @@ from ogive.client.credential_files import read_credentials, trusting
 from ogive.client.listener import AnyListener
 from ogive.errors import NoPermission
 from ogive.pipelines import Stop, archive, mirror, reconcile, redrive, replay, trace_report
-from ogive.pipelines.job import reach
+from ogive.pipelines.job import connected_cluster
 from ogive.pipelines.mirror import prepare as prepare_copy
 from ogive.spark.cluster import cluster
 from ogive.spark.cluster_options import Access
@@ -275,7 +275,7 @@ def test_dry_runs_and_topics_of_a_mirror_at_guarded_clusters(
     prepare_copy(guarded.options, topic, other.options, f"COPY_{topic}")
     with ogive.Admin(client=other.root()) as admin:
         assert len(admin.offsets(f"COPY_{topic}")) == 2
-    assert reach(guarded.broker.name_server, guarded.security).spans([topic])
+    assert connected_cluster(guarded.broker.name_server, guarded.security).spans([topic])
 
 
 @pytest.mark.spark

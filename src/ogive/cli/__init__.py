@@ -1,1 +1,1 @@
-"""The ``ogive`` command: turns arguments into API calls, and results into text or JSON lines."""
+"""The ``ogive`` command: arguments become API calls, and results become text or JSON lines."""

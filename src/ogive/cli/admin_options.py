@@ -137,14 +137,20 @@ ACL: Final = CommandGroup(
             ),
         ),
         Command(
-            "allow", "user_commands:allow", "let a user do something", _RULE, parts=_RULE_OPTIONS
+            "allow",
+            "user_commands:set_rule",
+            "let a user do something",
+            _RULE,
+            parts=_RULE_OPTIONS,
+            defaults={"allowed": True},
         ),
         Command(
             "deny",
-            "user_commands:deny",
+            "user_commands:set_rule",
             "forbid a user something that a wider rule allows",
             _RULE,
             parts=_RULE_OPTIONS,
+            defaults={"allowed": False},
         ),
         Command(
             "delete",

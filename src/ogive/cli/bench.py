@@ -1,4 +1,4 @@
-"""``ogive bench``: how fast this machine can send messages to a cluster, and consume them."""
+"""``ogive bench``: measure how fast a cluster takes messages and gives them back."""
 
 import argparse
 import asyncio
@@ -24,7 +24,7 @@ POLL: Final = 1000  # messages
 
 
 def seconds(text: str) -> float:
-    """``30s``, ``500ms``, ``2m`` or a number of seconds. Raises InvalidOption."""
+    """Return the seconds of ``30s``, ``500ms``, ``2m`` or a plain number. Raises InvalidOption."""
     number, unit = text, "s"
     for suffix in ("ms", "s", "m", "h"):
         if text.endswith(suffix):
@@ -41,7 +41,9 @@ def seconds(text: str) -> float:
 
 @dataclass(slots=True)
 class Figures:
-    """What was done from *started* on. *times_s*: how long each took, the newest KEPT_TIMES."""
+    """Counts since *started*, and how long each of the newest KEPT_TIMES messages
+    took (*times_s*).
+    """
 
     messages: int = 0
     size: int = 0
@@ -70,7 +72,7 @@ class Figures:
 
 @dataclass(slots=True)
 class Measured:
-    """The whole, and what came since the last line."""
+    """Figures of the whole run, and of the time since the last line."""
 
     whole: Figures = field(default_factory=Figures)
     since: Figures = field(default_factory=Figures)
@@ -87,13 +89,13 @@ class Measured:
         self.last = time.perf_counter()
 
     def line(self) -> dict[str, object]:
-        """What there is so far, at which rate since the last line."""
+        """Return the counts so far, with the rate since the last line."""
         now = time.perf_counter()
         rates, self.since = self.since.rates(now), Figures(started=now)
         return self._counts(now) | rates
 
     def total(self) -> dict[str, object]:
-        """Up to the newest message: a wait behind it would lower the rate."""
+        """Return the counts up to the newest message: a wait after it would lower the rate."""
         return self._counts(self.last) | self.whole.rates(self.last)
 
     def _counts(self, until: float) -> dict[str, object]:
@@ -110,7 +112,7 @@ def _check_count(options: argparse.Namespace) -> None:
 
 
 async def produce(options: argparse.Namespace) -> int:
-    """1 when a send failed."""
+    """Send messages and show the rate. Return 1 if a send failed."""
     _check_count(options)
     if not 1 <= options.size <= MAX_SIZE:
         raise InvalidOption(f"--size {options.size}: 1 to {MAX_SIZE} bytes are possible")
@@ -158,7 +160,7 @@ async def produce(options: argparse.Namespace) -> int:
 
 
 async def consume(options: argparse.Namespace) -> int:
-    """1 when nothing came."""
+    """Receive messages and show the rate. Return 1 if none came."""
     _check_count(options)
     measured, ends = Measured(), time.perf_counter() + seconds(options.duration)
     async with aio.PullConsumer(

@@ -15,8 +15,8 @@ from typing import Final
 
 from ogive import aio
 from ogive.cli.connect import client_config
-from ogive.cli.logs import say_once
-from ogive.cli.output import print_json, print_table
+from ogive.cli.logs import filter_repeated_warnings
+from ogive.cli.output import print_json, print_rows, print_table
 from ogive.client.admin import BrokerStatus
 from ogive.errors import InvalidOption, ResponseCode, broker_error
 from ogive.model import instant
@@ -27,31 +27,16 @@ from ogive.text import pluralize
 
 
 async def list_brokers(options: argparse.Namespace) -> int:
-    """1 when one of them does not answer."""
+    """List the brokers. Return 1 if one of them does not answer."""
     rows = await _brokers(options)
-    if options.json:
-        for row in rows:
-            print_json(_record(row))
-    else:
-        heads = (
-            "cluster",
-            "broker",
-            "id",
-            "address",
-            "version",
-            "in/s",
-            "out/s",
-            "in today",
-            "out today",
-            "disk",
-            "",
-        )
-        print_table(heads, [_line(row) for row in rows])
+    known = ("cluster", "broker", "id", "address", "version")
+    heads = (*known, "in/s", "out/s", "in today", "out today", "disk", "")
+    print_rows(options, heads, [(_record(row), _line(row)) for row in rows])
     return 1 if any(row.trouble for row in rows) else 0
 
 
 async def show_broker(options: argparse.Namespace) -> int:
-    """1 when it does not answer."""
+    """Show all figures of a broker. Return 1 if it does not answer."""
     rows = await _brokers(options)
     found = [row for row in rows if options.broker in (row.name, row.address)]
     if not found:
@@ -87,19 +72,7 @@ async def _brokers(options: argparse.Namespace) -> list[BrokerStatus]:
 
 def _line(row: BrokerStatus) -> tuple[object, ...]:
     disk = None if row.disk_used is None else f"{row.disk_used:.0%}"
-    rates = row.puts_per_s, row.gets_per_s
-    return (
-        row.cluster,
-        row.name,
-        row.broker_id,
-        row.address,
-        row.version,
-        *rates,
-        row.puts_today,
-        row.gets_today,
-        disk,
-        row.trouble,
-    )
+    return (*list(_record(row).values())[:9], disk, row.trouble)
 
 
 def _record(row: BrokerStatus) -> dict[str, object]:
@@ -123,11 +96,11 @@ EXIT_DAMAGED: Final = 3
 
 
 def verify(options: argparse.Namespace) -> int:
-    """0 where nothing is wrong, 3 where something is.
+    """Check a store. Return 0 if nothing is wrong, 3 if something is.
 
     Raises StoreLocked, StoreUnusable, StoreCorrupt.
     """
-    say_once(again=False)
+    filter_repeated_warnings(again=False)
     report = verify_store(Path(options.directory))
     if options.json:
         print_json(_damage_record(report))
@@ -137,11 +110,11 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def repair(options: argparse.Namespace) -> int:
-    """0 if all is well now, 3 if something is left.
+    """Repair a store. Return 0 if all is well now, 3 if something is left.
 
     Raises StoreLocked, StoreUnusable, StoreCorrupt.
     """
-    say_once(again=False)
+    filter_repeated_warnings(again=False)
     before, after = repair_store(Path(options.directory))
     if options.json:
         print_json({"before": _damage_record(before), "after": _damage_record(after)})
@@ -265,21 +238,22 @@ def explain(code: ResponseCode) -> str:
     return _EXPLAINED[code]
 
 
+def _code_record(code: ResponseCode) -> dict[str, object]:
+    return {"code": code.value, "name": code.name, "meaning": explain(code)}
+
+
 def explain_errors(options: argparse.Namespace) -> int:
     if options.code is None:
-        rows = [(str(code.value), code.name, explain(code)) for code in ResponseCode]
-        if options.json:
-            for value, name, text in rows:
-                print_json({"code": int(value), "name": name, "meaning": text})
-        else:
-            print_table(("code", "name", "meaning"), rows)
+        rows = [
+            (_code_record(code), (str(code.value), code.name, explain(code)))
+            for code in ResponseCode
+        ]
+        print_rows(options, ("code", "name", "meaning"), rows)
         return 0
     code = _parse(options.code)
     error = type(broker_error(code, None)).__name__
     if options.json:
-        print_json(
-            {"code": code.value, "name": code.name, "meaning": explain(code), "exception": error}
-        )
+        print_json(_code_record(code) | {"exception": error})
     else:
         print(f"{code.value} {code.name}: {explain(code)}")
         if code is not ResponseCode.SUCCESS:

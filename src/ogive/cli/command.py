@@ -1,4 +1,4 @@
-"""Parses the arguments, and runs the command that they name."""
+"""Parse the arguments, and run the command that they name."""
 
 import argparse
 import importlib
@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from ogive.cli.exits import EXIT_ERROR, EXIT_TRY_LATER, EXIT_USAGE, TryLater
-from ogive.cli.parser import build_parser, in_usual_order, parse
+from ogive.cli.parser import build_parser, normalize_arguments, parse
 from ogive.errors import InvalidOption, OgiveError
 from ogive.text import escape_lines
 
@@ -16,8 +16,8 @@ Run = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The exit code, see main(). Raises SystemExit for wrong usage and after --help."""
-    arguments = in_usual_order(arguments)
+    """Return the exit code, see main(). Raises SystemExit for wrong usage and after --help."""
+    arguments = normalize_arguments(arguments)
     parser = build_parser(arguments)
     options = parse(parser, arguments)
     if not hasattr(options, "module"):
@@ -39,10 +39,10 @@ def run(arguments: Sequence[str]) -> int:
 
         return asyncio.run(code)
     except OgiveError as exc:
-        from ogive.cli.connect import way_out
+        from ogive.cli.connect import advice_for
 
         # a server may have had a word in it
-        text, advice = escape_lines(str(exc)), way_out(exc, options)
+        text, advice = escape_lines(str(exc)), advice_for(exc, options)
         _complain(
             f"{text.rstrip('.')}{'' if text.endswith('?') else '.'} {advice}" if advice else text,
             options,
@@ -73,8 +73,8 @@ _NAMES: Final = (
 
 
 def _check_names(options: argparse.Namespace) -> None:
-    """Raises InvalidOption for bytes on the command line that are no text: no request can hold
-    them. Files may have such names.
+    """Raise InvalidOption for bytes on the command line that are not text: no request can hold
+    them. Names of files may have such bytes.
     """
     for name in _NAMES:
         given = getattr(options, name, None)

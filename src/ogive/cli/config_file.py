@@ -29,8 +29,8 @@ _NAMED: Final = re.compile(r"--[a-z-]+|[a-z_]+(?==)")
 
 
 def read(path: str, command: argparse.ArgumentParser) -> dict[str, Any]:
-    """New defaults for *command*, by the names of its options' attributes; ``config_notes`` are for
-    the log, once it is set up.
+    """Return new defaults for *command*, by the names of its options' attributes. ``config_notes``
+    are for the log, once it is set up.
 
     Raises InvalidOption.
     """
@@ -95,9 +95,9 @@ def _value(where: str, action: argparse.Action, value: Any) -> Any:
         raise InvalidOption(f"{where}: {value!r} is no number") from None
 
 
-def blamed(text: str, options: argparse.Namespace) -> str:
-    """Where in the file the value stands that an error's *text* is about, as a sentence; empty
-    where it is not from the file.
+def place_in_file(text: str, options: argparse.Namespace) -> str:
+    """Return the place in the file that an error's *text* is about, as a sentence; empty if the
+    value is not from the file.
 
     Such a text begins with an option, or a field of BrokerConfig. ``options.in_file`` is what
     read() gave; the command line wins.
@@ -132,7 +132,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _properties(path: str, data: bytes) -> dict[str, str]:
-    """Return what Apache's broker finds in the file.
+    """Return the properties that Apache's broker finds in the file.
 
     A byte order mark, with which some editors begin UTF-8, is left out.
     """
@@ -142,27 +142,20 @@ def _properties(path: str, data: bytes) -> dict[str, str]:
         raise InvalidOption(f"{path}: {exc}") from None
 
 
-def _one_of(text: str, values: Mapping[str, V]) -> V:
-    if text not in values:
-        raise InvalidOption(f"{', '.join(values)} are possible")
-    return values[text]
+def _choice(values: Mapping[str, V], fold: Callable[[str], str] = str.lower) -> Callable[[str], V]:
+    """Return a reader of one of *values*, in any case that *fold* removes."""
+
+    def read(text: str) -> V:
+        if fold(text) not in values:
+            raise InvalidOption(f"{', '.join(values)} are possible")
+        return values[fold(text)]
+
+    return read
 
 
-def _switch(text: str) -> bool:
-    return _one_of(text.lower(), {"true": True, "false": False})
-
-
-def _unless(text: str) -> bool:
-    """Of an option that switches off."""
-    return not _switch(text)
-
-
-def _flush(text: str) -> str:
-    return _one_of(text.upper(), {"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"})
-
-
-def _tls_mode(text: str) -> str:
-    return _one_of(text.lower(), {mode: mode for mode in ("enforcing", "permissive", "disabled")})
+_switch: Final = _choice({"true": True, "false": False})
+_unless: Final = _choice({"true": False, "false": True})
+"""For an option that switches off what the key switches on."""
 
 
 def _whole(text: str) -> int:
@@ -217,25 +210,17 @@ def _master_role(text: str) -> None:
         )
 
 
-def _client_auth(text: str) -> str:
-    return _one_of(text.lower(), {"none": "none", "optional": "optional", "require": "required"})
+def _account(name_key: str, password_key: str) -> Callable[[str], Credentials]:
+    """Return a reader of credentials in JSON under these keys."""
 
+    def read(text: str) -> Credentials:
+        value = json.loads(text)
+        name, password = value[name_key], value[password_key]
+        if not isinstance(name, str) or not isinstance(password, str):
+            raise TypeError("text")
+        return Credentials(access_key=name, secret_key=password)
 
-def _credentials(text: str) -> Credentials:
-    """Of the class SessionCredentials."""
-    value = json.loads(text)
-    return _named(value["accessKey"], value["secretKey"])
-
-
-def _user(text: str) -> Credentials:
-    value = json.loads(text)
-    return _named(value["username"], value["password"])
-
-
-def _named(name: object, password: object) -> Credentials:
-    if not isinstance(name, str) or not isinstance(password, str):
-        raise TypeError("text")
-    return Credentials(access_key=name, secret_key=password)
+    return read
 
 
 _KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
@@ -247,7 +232,10 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "namesrvAddr": ("name_servers", str),
     "brokerClusterName": ("cluster", str),
     "regionId": ("region", str),
-    "flushDiskType": ("flush", _flush),
+    "flushDiskType": (
+        "flush",
+        _choice({"SYNC_FLUSH": "sync", "ASYNC_FLUSH": "async"}, str.upper),
+    ),
     "mappedFileSizeCommitLog": ("segment_size", _whole),
     "messageDelayLevel": ("delay_levels", str),
     "timerMaxDelaySec": ("max_timer_delay", _number),
@@ -267,13 +255,22 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "diskMaxUsedSpaceRatio": ("delete_above", _number),
     "diskSpaceCleanForciblyRatio": ("delete_young_above", _number),
     "authenticationEnabled": ("acl", _switch),
-    "initAuthenticationUser": ("first_user", _user),
-    "innerClientAuthenticationCredentials": ("name_servers_user", _credentials),
+    "initAuthenticationUser": ("first_user", _account("username", "password")),
+    "innerClientAuthenticationCredentials": (
+        "name_servers_user",
+        _account("accessKey", "secretKey"),
+    ),
     "tls.server.certPath": ("tls_cert", str),
     "tls.server.keyPath": ("tls_key", str),
-    "tls.server.mode": ("tls_mode", _tls_mode),
+    "tls.server.mode": (
+        "tls_mode",
+        _choice({mode: mode for mode in ("enforcing", "permissive", "disabled")}),
+    ),
     "tls.server.trustCertPath": ("tls_client_ca", str),
-    "tls.server.need.client.auth": ("tls_client_auth", _client_auth),
+    "tls.server.need.client.auth": (
+        "tls_client_auth",
+        _choice({"none": "none", "optional": "optional", "require": "required"}),
+    ),
 }
 """Name in broker.conf -> the option's attribute, and how the text is read."""
 
@@ -373,7 +370,7 @@ def _from_broker_conf(path: str, found: Mapping[str, str], *, is_ascii: bool) ->
 
 
 def _drop_unused_tls(defaults: dict[str, Any]) -> None:
-    """What is without effect in Apache's broker, too."""
+    """Drop settings of TLS that have no effect in Apache's broker either."""
     if defaults.get("tls_mode") == "disabled":
         for dest in [dest for dest in defaults if dest.startswith("tls_")]:
             del defaults[dest]
@@ -385,8 +382,8 @@ def _drop_unused_tls(defaults: dict[str, Any]) -> None:
 
 
 def _check_place(path: str, name: str, text: str, root: str | None) -> None:
-    """Raises InvalidOption for another place than ours: a start there would begin an empty log,
-    while the messages are elsewhere.
+    """Raise InvalidOption if the file names another place than ours: a start there would begin an
+    empty log, while the messages are elsewhere.
     """
     if root is None or Path(text).resolve() != (Path(root) / _PLACES[name]).resolve():
         raise InvalidOption(
@@ -398,8 +395,8 @@ def _check_place(path: str, name: str, text: str, root: str | None) -> None:
 
 
 def _doubted(name: str) -> str:
-    """With the key that it may be a misspelling of: very near ones only, as most are other settings
-    of Apache's.
+    """Return *key* with the key that it may be a misspelling of: very near ones only, as most are
+    other settings of Apache's.
     """
     if not name or any(map(str.isspace, name)) or not name.isprintable():
         return repr(name[:80])

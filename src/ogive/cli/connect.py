@@ -1,4 +1,5 @@
-"""Reaching a cluster from a command: contexts, name servers, credentials, TLS, files.
+"""Connection of a command to a cluster: contexts, name servers, credentials, TLS,
+files.
 
 ``ogive context ...``: named clusters, so that an address need not be typed each time.
 
@@ -9,16 +10,15 @@ else ~/.config). Secrets are not: a context names the file that holds them.
 import argparse
 import json
 import os
-import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from ogive.access.guard import NO_CREDENTIALS, NOBODY_KNOWN
-from ogive.cli.config_file import blamed
-from ogive.cli.logs import say_once
-from ogive.cli.output import print_json, print_table
+from ogive.cli.config_file import place_in_file
+from ogive.cli.logs import filter_repeated_warnings
+from ogive.cli.output import print_rows, say
 from ogive.client.config import ClientConfig, parse_name_servers
 from ogive.client.credential_files import read_credentials, trusting
 from ogive.errors import InvalidOption, NoNameServer, NoPermission, NotANameServer, OgiveError
@@ -26,9 +26,10 @@ from ogive.transport.connection import NO_CERTIFICATE
 
 
 def is_there(path: Path) -> bool:
-    """Path.exists(), which raises where this user may not look.
+    """Return Path.exists(), or False where that raises because this user may not
+    look.
 
-    What cannot be seen is not there: whoever needs it says why not.
+    Whoever needs the file says why it cannot be read.
     """
     try:
         return path.exists()
@@ -36,12 +37,12 @@ def is_there(path: Path) -> bool:
         return False
 
 
-def way_out(error: OgiveError, options: argparse.Namespace) -> str:
-    """The options or settings to look at, as a sentence; empty where the error says all there is to
-    say.
+def advice_for(error: OgiveError, options: argparse.Namespace) -> str:
+    """Return the options or settings to look at, as a sentence; empty if the error says all there
+    is to say.
     """
     if isinstance(error, InvalidOption) and getattr(options, "in_file", None):
-        return blamed(str(error), options)
+        return place_in_file(str(error), options)
     if not hasattr(options, "name_server"):
         # a command that goes to no cluster
         return ""
@@ -72,9 +73,9 @@ MAX_NAME: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
-    """One cluster: its name servers, and the files with credentials, authorities and a certificate
-    of one's own, if it asks for them.
+class ClusterContext:
+    """A cluster: its name servers, and the files with credentials, authorities and the client's own
+    certificate.
     """
 
     name_server: str
@@ -90,13 +91,15 @@ class Context:
 
 @dataclass(slots=True)
 class Contexts:
-    """All of them, and the one in use."""
+    """All contexts, and the name of the one in use."""
 
-    contexts: dict[str, Context]
+    contexts: dict[str, ClusterContext]
     current: str | None = None
 
-    def get(self, name: str, source: str = "") -> Context:
-        """*source*: where the name is from, if no argument of the command. Raises InvalidOption."""
+    def get(self, name: str, source: str = "") -> ClusterContext:
+        """Return a context. *source* says where the name is from, if not from an argument. Raises
+        InvalidOption.
+        """
         if name not in self.contexts:
             known = ", ".join(sorted(self.contexts)) or "none"
             raise InvalidOption(
@@ -115,7 +118,7 @@ def file() -> Path:
 
 
 def load() -> Contexts:
-    """The contexts in the file; none if there is no file.
+    """Return the contexts in the file; none if there is no file.
 
     Raises InvalidOption for a file of another kind.
     """
@@ -123,7 +126,9 @@ def load() -> Contexts:
     try:
         with path.open("rb") as opened:
             stored = json.loads(opened.read(MAX_FILE_BYTES))
-        contexts = {str(name): Context(**value) for name, value in stored["contexts"].items()}
+        contexts = {
+            str(name): ClusterContext(**value) for name, value in stored["contexts"].items()
+        }
         return Contexts(contexts, stored.get("current"))
     except FileNotFoundError:
         return Contexts({})
@@ -148,9 +153,9 @@ def _save(contexts: Contexts) -> None:
         raise InvalidOption(f"{path} cannot be written: {exc.strerror}") from None
 
 
-def chosen() -> tuple[str, Context] | None:
-    """The context that OGIVE_CONTEXT names, or the one in use, with its name; None where there is
-    neither. Raises InvalidOption.
+def chosen() -> tuple[str, ClusterContext] | None:
+    """Return the context that OGIVE_CONTEXT names, or the one in use, with its name; None if there
+    is neither. Raises InvalidOption.
     """
     contexts = load()
     if named := os.environ.get("OGIVE_CONTEXT"):
@@ -170,17 +175,16 @@ def add_context(options: argparse.Namespace) -> int:
     contexts = load()
     files = (options.credentials, options.cafile, options.certfile, options.keyfile)
     absolute = [None if path is None else str(Path(path).absolute()) for path in files]
-    contexts.contexts[options.context] = Context(options.name_server, *absolute)
+    contexts.contexts[options.context] = ClusterContext(options.name_server, *absolute)
     if contexts.current is None or options.use:
         contexts.current = options.context
     _save(contexts)
     for path in absolute:
         # it may come later: contexts are made on new machines, too
         if path is not None and not is_there(Path(path)):
-            print(
-                f"ogive: there is no file {path} yet: commands that use this context will fail "
-                "until there is",
-                file=sys.stderr,
+            say(
+                f"there is no file {path} yet: commands that use this context will fail until "
+                "there is"
             )
     print(
         f"context {options.context} is "
@@ -211,37 +215,34 @@ def remove_context(options: argparse.Namespace) -> int:
 
 def list_contexts(options: argparse.Namespace) -> int:
     contexts = load()
+    if not contexts.contexts and not options.json:
+        print("no contexts; `ogive context add NAME --name-server HOST:PORT` adds one")
+        return 0
     rows = [
-        (name, name == contexts.current, one) for name, one in sorted(contexts.contexts.items())
-    ]
-    if options.json:
-        for name, current, one in rows:
-            print_json({"context": name, "current": current, **asdict(one)})
-    elif rows:
-        table = [
+        (
+            {"context": name, "current": name == contexts.current, **asdict(one)},
             (
-                "*" if current else "",
+                "*" if name == contexts.current else "",
                 name,
                 one.name_server,
                 one.credentials,
                 one.cafile,
                 one.certfile,
-            )
-            for name, current, one in rows
-        ]
-        print_table(
-            ("", "context", "name server", "credentials", "authorities", "certificate"), table
+            ),
         )
-    else:
-        print("no contexts; `ogive context add NAME --name-server HOST:PORT` adds one")
+        for name, one in sorted(contexts.contexts.items())
+    ]
+    heads = ("", "context", "name server", "credentials", "authorities", "certificate")
+    print_rows(options, heads, rows)
     return 0
 
 
 DEFAULT_NAME_SERVER: Final = "127.0.0.1:9876"
 
 
-def place(options: argparse.Namespace) -> Context:
-    """What the options of the command line say, else the environment, else the context in use.
+def place(options: argparse.Namespace) -> ClusterContext:
+    """Return the cluster that the command line names, else the environment, else the context in
+    use.
 
     Raises InvalidOption.
     """
@@ -250,8 +251,8 @@ def place(options: argparse.Namespace) -> Context:
             "-n is empty: HOST:PORT is expected; without it, the usual address is taken"
         )
     chosen = _chosen(options)
-    context = chosen[1] if chosen else Context(_given(options) or DEFAULT_NAME_SERVER)
-    return Context(
+    context = chosen[1] if chosen else ClusterContext(_given(options) or DEFAULT_NAME_SERVER)
+    return ClusterContext(
         context.name_server,
         options.credentials or os.environ.get("OGIVE_CREDENTIALS") or context.credentials,
         options.cafile or os.environ.get("OGIVE_CAFILE") or context.cafile,
@@ -263,8 +264,8 @@ def _given(options: argparse.Namespace) -> str | None:
     return options.name_server or os.environ.get("NAMESRV_ADDR")
 
 
-def _chosen(options: argparse.Namespace) -> tuple[str, Context] | None:
-    """The context that counts.
+def _chosen(options: argparse.Namespace) -> tuple[str, ClusterContext] | None:
+    """Return the context that applies.
 
     An address that is given is another cluster: neither the secrets nor the authorities of one are
     for it.
@@ -273,8 +274,8 @@ def _chosen(options: argparse.Namespace) -> tuple[str, Context] | None:
 
 
 def source(options: argparse.Namespace) -> str:
-    """Where the address is from if no option says it, in brackets: a forgotten one is the usual
-    reason why a command goes elsewhere.
+    """Return, in brackets, where the address is from if no option gives it: a forgotten setting is
+    the usual reason why a command goes elsewhere.
     """
     if _given(options):
         return "" if options.name_server else " (this address is from NAMESRV_ADDR)"
@@ -282,9 +283,11 @@ def source(options: argparse.Namespace) -> str:
     return f" (this address is from context {chosen[0]})" if chosen else ""
 
 
-def _certificate(options: argparse.Namespace, context: Context) -> tuple[str | None, str | None]:
-    """The files of the certificate and of its key, both from one place: a key of another is of no
-    use.
+def _certificate(
+    options: argparse.Namespace, context: ClusterContext
+) -> tuple[str | None, str | None]:
+    """Return the files of the certificate and of its key, both from one place: the key of another
+    certificate is of no use.
     """
     if options.certfile or options.keyfile:
         return options.certfile, options.keyfile
@@ -293,8 +296,8 @@ def _certificate(options: argparse.Namespace, context: Context) -> tuple[str | N
     return context.certfile, context.keyfile
 
 
-def spark_options(place: Context) -> dict[str, str]:
-    """The same as options of format("rocketmq").
+def spark_options(place: ClusterContext) -> dict[str, str]:
+    """Return the options of format("rocketmq") that reach *place*.
 
     Secrets stay in their file: Spark's processes get its name, and read it where they connect.
     """
@@ -314,11 +317,12 @@ def spark_options(place: Context) -> dict[str, str]:
 
 
 def client_config(options: argparse.Namespace) -> ClientConfig:
-    """The same for a client, its files read.
+    """Return the client's settings that reach the same cluster, with its files
+    read.
 
     Raises InvalidOption, which names the context that a file is from.
     """
-    say_once()
+    filter_repeated_warnings()
     found = place(options)
     try:
         return ClientConfig(

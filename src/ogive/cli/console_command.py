@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from ogive.cli import connect
-from ogive.cli.logs import set_up
+from ogive.cli.logs import set_up_logging
 from ogive.client.config import ClientConfig
 from ogive.client.credential_files import read_credentials
 from ogive.console.config import ConsoleConfig, require_extra
@@ -18,10 +18,10 @@ from ogive.wire.signing import Credentials
 
 async def run(options: argparse.Namespace) -> int:
     """Serve until a signal comes."""
-    set_up(options.verbose, "text")
+    set_up_logging(options.verbose, "text")
     if not 0 <= options.console_port <= 65535:
         raise InvalidOption(f"--port {options.console_port}: 0 to 65535 is needed")
-    config = await asyncio.to_thread(of_cluster, options)
+    config = await asyncio.to_thread(config_for_cluster, options)
     # only after the check that its libraries are installed
     from ogive.console.server import Console
 
@@ -41,8 +41,9 @@ async def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def of_cluster(options: argparse.Namespace) -> ConsoleConfig:
-    """For the cluster that the options, the environment or the context name.
+def config_for_cluster(options: argparse.Namespace) -> ConsoleConfig:
+    """Return the console's settings for the cluster that the options, the environment or the
+    context name.
 
     Raises InvalidOption.
     """
@@ -57,10 +58,11 @@ def of_cluster(options: argparse.Namespace) -> ConsoleConfig:
     return _config(options, connect.client_config(options), connect.place(options).credentials, tls)
 
 
-def beside_broker(
+def config_beside_broker(
     options: argparse.Namespace, internal: Credentials | None, tls: TlsConfig | None
 ) -> ConsoleConfig:
-    """For the broker of this process; its name server's address is set later.
+    """Return the console's settings for the broker of this process; the address of its name server
+    is set later.
 
     Raises InvalidOption.
     """
@@ -87,7 +89,9 @@ def _config(
     credentials: str | None,
     tls: TlsConfig | None,
 ) -> ConsoleConfig:
-    """*credentials*: the file that is used where the options name none for the console."""
+    """Return the settings; *credentials* is the file to use if the options name none for the
+    console.
+    """
     file = options.console_credentials or credentials
     asked = read_credentials(file) if file else None
     try:

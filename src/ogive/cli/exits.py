@@ -1,4 +1,4 @@
-"""The exit codes of ``ogive``, for who starts it again."""
+"""Exit codes of ``ogive``, for scripts and service managers."""
 
 from typing import Final
 
@@ -12,4 +12,4 @@ EXIT_INTERRUPTED: Final = 130
 
 
 class TryLater(OgiveError):
-    """What stopped the command may pass by itself: the same start can succeed later."""
+    """The same start can succeed later: the cause may pass by itself."""

@@ -10,14 +10,24 @@
 import argparse
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NoReturn, TextIO
 
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.exits import EXIT_ERROR
 from ogive.cli.lookup_commands import named_queue
-from ogive.cli.output import confirm, instant, print_changes, print_done, print_json, print_table
+from ogive.cli.output import (
+    confirm,
+    instant,
+    print_changes,
+    print_done,
+    print_json,
+    print_rows,
+    print_table,
+    queue_record,
+    say,
+)
 from ogive.client.admin import GroupSummary, OffsetReset, QueueLag, ResetTarget
 from ogive.client.admin.records import NO_MEMBER, how_consumed
 from ogive.errors import (
@@ -37,34 +47,19 @@ from ogive.transport.event_loop import each
 async def list_groups(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
 
-        async def row(group: GroupSummary) -> dict[str, Any]:
+        async def row(group: GroupSummary) -> tuple[dict[str, Any], Sequence[object]]:
             online = await admin.members(group.name)
-            lag = sum(queue.lag for queue in await admin.lag(group.name, members=False))
-            members = 0 if online is None else len(online.connections)
-            return {
+            record = {
                 "group": group.name,
-                "members": members,
-                "lag": lag,
+                "members": 0 if online is None else len(online.connections),
+                "lag": sum(queue.lag for queue in await admin.lag(group.name, members=False)),
                 "max_retries": group.max_retries,
                 "enabled": group.enabled,
             }
+            return record, (*list(record.values())[:-1], "" if group.enabled else "disabled")
 
         rows = await each(await admin.groups(system=options.all), row)
-    if options.json:
-        for one in rows:
-            print_json(one)
-    else:
-        table = [
-            (
-                r["group"],
-                r["members"],
-                r["lag"],
-                r["max_retries"],
-                "" if r["enabled"] else "disabled",
-            )
-            for r in rows
-        ]
-        print_table(("group", "members", "lag", "retries", ""), table)
+    print_rows(options, ("group", "members", "lag", "retries", ""), rows)
     return 0
 
 
@@ -194,7 +189,7 @@ async def clone_group(options: argparse.Namespace) -> int:
 
 
 async def _reset(options: argparse.Namespace, target: ResetTarget | int) -> int:
-    """*target*: a number is an offset in the queue that the options name."""
+    """Move the group to *target*; a number is an offset in the queue that the options name."""
     async with aio.Admin(client=client_config(options)) as admin:
         to = {await named_queue(admin, options): target} if isinstance(target, int) else target
         return await _move(
@@ -209,7 +204,9 @@ async def _move(
     options: argparse.Namespace,
     move: Callable[[bool], Awaitable[list[OffsetReset]]],
 ) -> int:
-    """*move* puts the options' group elsewhere; with True it only says what would change."""
+    """Carry out *move*, which puts the options' group elsewhere; with True it only says what would
+    change.
+    """
     agreed: list[OffsetReset] = []
     try:
         if options.dry_run:
@@ -223,14 +220,8 @@ async def _move(
         raise
     if options.json:
         for row in plan:
-            where = {
-                "topic": row.queue.topic,
-                "broker": row.queue.broker_name,
-                "queue": row.queue.queue_id,
-            }
-            print_json(
-                where | {"before": row.before, "after": row.after, "dry_run": options.dry_run}
-            )
+            moved = {"before": row.before, "after": row.after, "dry_run": options.dry_run}
+            print_json(queue_record(row.queue) | moved)
         return 0
     if plan == agreed:
         print(f"group {options.group} is moved", flush=True)
@@ -278,8 +269,8 @@ async def _ask(
 
 
 async def _ask_whether_it_is_meant(admin: aio.Admin, options: argparse.Namespace) -> None:
-    """A position in a topic is one for good: a group that consumes others only would be behind in
-    this one for ever.
+    """Ask before a group gets its first position in another topic than those that it consumes: it
+    would be behind in this one for ever.
     """
     consumed = {row.queue.topic for row in await admin.lag(options.group, members=False)} - {
         retry_topic(options.group)
@@ -302,7 +293,7 @@ def _row(row: OffsetReset) -> tuple[object, ...]:
 
 
 def place(text: str) -> ResetTarget:
-    """ "earliest", "latest", or a time; one without a zone is local. Raises InvalidOption."""
+    """Return "earliest", "latest", or a time; one without a zone is local. Raises InvalidOption."""
     ends: dict[str, ResetTarget] = {"earliest": "earliest", "latest": "latest"}
     if text in ends:
         return ends[text]
@@ -318,7 +309,9 @@ CLEAR = "\x1b[2J\x1b[H"
 
 
 async def show_lag(options: argparse.Namespace) -> int:
-    """1 when the group has never committed an offset, or no broker knows it."""
+    """Show the lag of a group. Return 1 if it has never committed an offset, or no
+    broker knows it.
+    """
     async with aio.Admin(client=client_config(options)) as admin:
         rows = await admin.lag(options.group, options.topic)
         if not rows:
@@ -339,12 +332,14 @@ async def _watch(admin: aio.Admin, rows: list[QueueLag], options: argparse.Names
 
 
 async def _rows_again(admin: aio.Admin, options: argparse.Namespace) -> list[QueueLag]:
-    """As soon as there is an answer: a broker that restarts does not end the watching."""
+    """Return the lag as soon as there is an answer: a broker that restarts does not end the
+    watching.
+    """
     while True:
         try:
             return await admin.lag(options.group, options.topic)
         except (TransportError, NoNameServer, NoRoute) as exc:
-            print(f"ogive: {escape_lines(str(exc))}", file=sys.stderr)
+            say(escape_lines(str(exc)))
             await asyncio.sleep(WATCH_S)
 
 
@@ -364,41 +359,31 @@ async def refuse_unknown(admin: aio.Admin, group: str) -> None:
         pass
 
 
-def nothing_consumed(options: argparse.Namespace) -> str:
+def say_nothing_consumed(options: argparse.Namespace) -> None:
     of = f" of {options.topic}" if options.topic else ""
-    return f"ogive: group {options.group} has no position in any queue{of}: nothing consumed yet"
+    say(f"group {options.group} has no position in any queue{of}: nothing consumed yet")
 
 
 def _show(rows: list[QueueLag], options: argparse.Namespace) -> None:
     if not rows:
-        print(nothing_consumed(options), file=sys.stderr)
-    elif options.json:
-        for row in rows:
-            queue = row.queue
-            where = {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
-            print_json(
-                where
-                | {
-                    "offset": row.consumer_offset,
-                    "max_offset": row.max_offset,
-                    "lag": row.lag,
-                    "member": row.member,
-                }
-            )
-    else:
-        table = [
-            (
-                row.queue.topic,
-                row.queue.broker_name,
-                row.queue.queue_id,
-                row.consumer_offset,
-                row.max_offset,
-                row.lag,
-                row.member,
-            )
-            for row in rows
-        ]
-        print_table(("topic", "broker", "queue", "offset", "end", "lag", "member"), table)
+        say_nothing_consumed(options)
+        return
+    records = [
+        {
+            **queue_record(row.queue),
+            "offset": row.consumer_offset,
+            "max_offset": row.max_offset,
+            "lag": row.lag,
+            "member": row.member,
+        }
+        for row in rows
+    ]
+    print_rows(
+        options,
+        ("topic", "broker", "queue", "offset", "end", "lag", "member"),
+        [(record, list(record.values())) for record in records],
+    )
+    if not options.json:
         print(f"total lag {sum(row.lag for row in rows):,}", flush=True)
 
 
@@ -406,14 +391,14 @@ EXIT_OVER: Final = 3
 
 
 async def check_lag(options: argparse.Namespace) -> int:
-    """0 within the limit, 3 above it, 1 if unknown."""
+    """Compare the lag with a limit. Return 0 within it, 3 above it, 1 if the lag is unknown."""
     if options.max < 0:
         raise InvalidOption(f"--max {options.max}: 0 or more messages are possible")
     async with aio.Admin(client=client_config(options)) as admin:
         rows = await admin.lag(options.group, options.topic, members=False)
         if not rows:
             await check_topic(admin, options.topic)
-            print(nothing_consumed(options), file=sys.stderr)
+            say_nothing_consumed(options)
             return EXIT_ERROR
         gaps = await admin.lag_gaps(
             options.group, options.topic, members=not options.without_members
@@ -432,7 +417,7 @@ async def check_lag(options: argparse.Namespace) -> int:
         )
         for gap in gaps:
             accepts = "; --without-members accepts that" if gap.startswith(NO_MEMBER) else ""
-            print(f"ogive: {gap}{accepts}", file=sys.stderr)
+            say(f"{gap}{accepts}")
     if over:
         return EXIT_OVER
     return EXIT_ERROR if gaps else 0

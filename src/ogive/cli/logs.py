@@ -1,6 +1,4 @@
-"""The log of ``ogive up`` on standard error: one line per event, of bounded length, as text or
-JSON.
-"""
+"""Log of ``ogive up`` on standard error: one line per event, of bounded length, as text or JSON."""
 
 import json
 import logging
@@ -24,34 +22,37 @@ RECOVERY: Final = "ogive.store.recovery"
 _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
-def set_up(verbose: int, form: Literal["text", "json"]) -> None:
-    """All loggers of this process, from WARNING on; *verbose* 1: INFO, 2: DEBUG.
+def set_up_logging(verbose: int, form: Literal["text", "json"]) -> None:
+    """Set up all loggers of this process, from WARNING on; with *verbose* 1 from INFO, 2 from
+    DEBUG.
 
     Administrative changes, and what a start found after a crash, are shown in any case.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
-        JsonLines() if form == "json" else Lines("%(asctime)s %(levelname)s %(name)s: %(message)s")
+        JsonFormatter()
+        if form == "json"
+        else TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     )
-    handler.addFilter(Bounded())
+    handler.addFilter(RateFilter())
     level = _LEVELS[min(verbose, 2)]
     logging.basicConfig(level=level, handlers=[handler])
     for name in (CHANGES, RECOVERY):
         logging.getLogger(name).setLevel(min(level, logging.INFO))
 
 
-class Lines(logging.Formatter):
-    """What a client called itself stays in its line: it must not look like one of ours, nor command
-    a terminal.
+class TextFormatter(logging.Formatter):
+    """Text that keeps the name of a client in its line: it must not look like a line of ours, nor
+    command a terminal.
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  the name is logging's
         return escape(super().formatMessage(record))
 
 
-class JsonLines(logging.Formatter):
-    """time (UTC), level, logger, message; exception where there is one; and the fields of changes
-    and refusals, see ogive.access.
+class JsonFormatter(logging.Formatter):
+    """JSON lines: time (UTC), level, logger, message, exception if there is one, and the fields of
+    changes and refusals, see ogive.access.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -68,19 +69,17 @@ class JsonLines(logging.Formatter):
 
 
 def last_line(text: str) -> str:
-    """Why the command ended, as JsonLines writes it."""
-    return JsonLines().format(
+    """Return the reason why the command ended, as JsonFormatter writes it."""
+    return JsonFormatter().format(
         logging.LogRecord("ogive", logging.CRITICAL, "", 0, "%s", (text,), None)
     )
 
 
-class Once(logging.Filter):
-    """For commands.
+class RepeatFilter(logging.Filter):
+    """Filter for commands that drops lines which were shown within the last *after_s* seconds:
+    tries at a wrong address all fail alike.
 
-    A line that stood there within the last *after_s* is left out: tries at a wrong address all fail
-    alike.
-
-    So is what a connection says of its end: the command's own error says it again.
+    It also drops what a connection reports of its end: the command's own error says it again.
     """
 
     def __init__(
@@ -102,13 +101,13 @@ class Once(logging.Filter):
         return True
 
 
-_ONCE: Final = Once()
-_NEVER_AGAIN: Final = Once(after_s=math.inf)
+_ONCE: Final = RepeatFilter()
+_NEVER_AGAIN: Final = RepeatFilter(after_s=math.inf)
 
 
-def say_once(*, again: bool = True) -> None:
-    """For a command that sets up no log: what is left then is Python's last resort, which writes
-    warnings to standard error.
+def filter_repeated_warnings(*, again: bool = True) -> None:
+    """Filter Python's last resort, which writes warnings to standard error, for a command that sets
+    up no log.
 
     Without *again* no line is ever repeated: for a command that reads the same files several times,
     however long that takes.
@@ -118,9 +117,9 @@ def say_once(*, again: bool = True) -> None:
         logging.lastResort.addFilter(_ONCE if again else _NEVER_AGAIN)
 
 
-class Bounded(logging.Filter):
-    """A peer that makes the server complain cannot fill a disk: of one kind LINES_A_SECOND pass,
-    and the next one says how many did not.
+class RateFilter(logging.Filter):
+    """Filter that passes LINES_A_SECOND of one kind, so that a peer that makes the server complain
+    cannot fill a disk; the next line says how many were dropped.
 
     The kinds are places in our own code, so there are few of them. No administrative change is held
     back: others must not hide it.

@@ -8,7 +8,6 @@
 """
 
 import argparse
-import sys
 from dataclasses import asdict
 from datetime import datetime
 from typing import Final
@@ -20,10 +19,11 @@ from ogive.cli.output import (
     confirm,
     instant,
     print_done,
-    print_json,
     print_message,
     print_message_whole,
-    print_table,
+    print_rows,
+    say,
+    say_if_more,
 )
 from ogive.client.admin.message_admin import MAX_MESSAGES
 from ogive.errors import InvalidOption, OgiveError
@@ -38,7 +38,7 @@ _IN_BATCHES: Final = (
 
 
 async def find_message(options: argparse.Namespace) -> int:
-    """1 when nothing is found."""
+    """Show or list messages. Raises InvalidOption if none is found."""
     start, end = _check(options)
     by_time = options.id is None and options.key is None and options.offset is None
     async with aio.Admin(client=client_config(options)) as admin:
@@ -66,13 +66,13 @@ async def find_message(options: argparse.Namespace) -> int:
             f"topic {options.topic} has no message {', '.join(wanted)}".rstrip()
             + (_IN_BATCHES if whole else "")
         )
-    if by_time and len(found) == options.limit:
-        print(f"ogive: there may be more; --limit shows more than {options.limit}", file=sys.stderr)
+    if by_time:
+        say_if_more(len(found), options.limit)
     return 0
 
 
 def _check(options: argparse.Namespace) -> tuple[datetime | None, datetime | None]:
-    """The times between which messages are wanted.
+    """Return the times between which messages are wanted.
 
     Raises InvalidOption where the options do not go together.
     """
@@ -104,7 +104,9 @@ def _check(options: argparse.Namespace) -> tuple[datetime | None, datetime | Non
 
 
 async def keeps_batches_whole(admin: aio.Admin, topic: str) -> bool:
-    """False also where the brokers do not say it to this user: it is for a hint."""
+    """Return True if the topic keeps batches whole. Return False also if brokers do not say it to
+    this user: it is for a hint.
+    """
     try:
         return (await admin.topic(topic)).whole_batches
     except OgiveError:
@@ -124,7 +126,7 @@ async def _find(
 
 
 async def named_queue(admin: aio.Admin, options: argparse.Namespace) -> MessageQueue:
-    """The one that *options* name by topic, queue and perhaps broker."""
+    """Return the queue that *options* name by topic, queue and perhaps broker."""
     brokers = [row.broker for row in (await admin.topic(options.topic)).brokers]
     if len(brokers) > 1 and options.broker is None:
         raise InvalidOption(
@@ -134,8 +136,9 @@ async def named_queue(admin: aio.Admin, options: argparse.Namespace) -> MessageQ
 
 
 async def show_trace(options: argparse.Namespace) -> int:
-    """1 when nothing is found."""
-    records = await _trace(options)
+    """Show the traces of a message. Raises InvalidOption if none is found."""
+    async with aio.Admin(client=client_config(options)) as admin:
+        records = await admin.trace(options.key, trace_topic=options.trace_topic)
     if not records:
         raise InvalidOption(
             f"no trace of {options.key} was found: clients write traces only with trace=True, a "
@@ -143,20 +146,12 @@ async def show_trace(options: argparse.Namespace) -> int:
             "the event, and leave some out under heavy load; old traces are deleted like other "
             "messages"
         )
-    if options.json:
-        for record in records:
-            print_json(asdict(record))
-    else:
-        print_table(
-            ("time", "step", "topic", "group", "host", "cost ms", "outcome"),
-            [_line(record) for record in records],
-        )
+    print_rows(
+        options,
+        ("time", "step", "topic", "group", "host", "cost ms", "outcome"),
+        [(asdict(record), _line(record)) for record in records],
+    )
     return 0
-
-
-async def _trace(options: argparse.Namespace) -> list[TraceRecord]:
-    async with aio.Admin(client=client_config(options)) as admin:
-        return await admin.trace(options.key, trace_topic=options.trace_topic)
 
 
 def _line(record: TraceRecord) -> tuple[object, ...]:
@@ -182,13 +177,15 @@ async def list_letters(options: argparse.Namespace) -> int:
         print_message(letter, as_json=options.json, dead_letter=True)
     if not letters:
         _say_none(options)
-    elif len(letters) == options.limit:
-        print(f"ogive: there may be more; --limit shows more than {options.limit}", file=sys.stderr)
+    else:
+        say_if_more(len(letters), options.limit)
     return 0
 
 
 async def redrive(options: argparse.Namespace) -> int:
-    """1 when an id is not among the dead letters: nothing is sent then."""
+    """Send dead letters again. Raises InvalidOption if an id is not among them: nothing is sent
+    then.
+    """
     if options.ids and options.all:
         raise InvalidOption(
             "--all means every dead letter, and ids only some: leave one of them out"
@@ -232,10 +229,8 @@ async def redrive(options: argparse.Namespace) -> int:
 
 
 def _say_none(options: argparse.Namespace) -> None:
-    print(
-        f"ogive: group {options.group} has no dead letters{' since then' if options.since else ''}",
-        file=sys.stderr,
-    )
+    since = " since then" if options.since else ""
+    say(f"group {options.group} has no dead letters{since}")
 
 
 async def _letters(admin: aio.Admin, options: argparse.Namespace, limit: int) -> list[MessageExt]:

@@ -1,4 +1,4 @@
-"""The entry point of ``ogive``: runs the command, and returns its exit code.
+"""Entry point of ``ogive``: run the command, and return its exit code.
 
 What it needs is imported inside: Ctrl-C while that is loaded ends the command as later on.
 """
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def main(arguments: "Sequence[str] | None" = None) -> int:
-    """The exit code: 0 done, 1 failed with one sentence on standard error, 2 wrong usage, 74 the
-    store failed, 75 a start that may succeed later, 130 interrupted.
+    """Return the exit code: 0 done, 1 failed with one sentence on standard error, 2 wrong usage, 74
+    the store failed, 75 a start that may succeed later, 130 interrupted.
     """
     try:
         _open_outputs()
@@ -49,8 +49,8 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
 
 
 def _open_outputs() -> None:
-    """A program can be started without them (``>&-``): then what is said goes nowhere, and into no
-    file that is opened in their place.
+    """Open the outputs that are missing because the program was started without them (``>&-``), so
+    that what is printed goes nowhere, and into no file that is opened in their place.
     """
     if sys.stdout is None:
         sys.stdout = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
@@ -59,7 +59,7 @@ def _open_outputs() -> None:
 
 
 def _output_fails() -> bool:
-    """Whether something is left that cannot be written."""
+    """Return True if something is left that cannot be written."""
     try:
         sys.stdout.flush()
     except OSError:

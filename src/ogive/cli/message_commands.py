@@ -11,7 +11,7 @@ from typing import Any
 from ogive import aio
 from ogive.cli.connect import client_config
 from ogive.cli.lookup_commands import keeps_batches_whole
-from ogive.cli.output import interruptible, print_json, print_message
+from ogive.cli.output import interruptible, print_json, print_message, say
 from ogive.errors import BrokerError, InvalidOption, OgiveError, ProtocolError
 from ogive.model import Message, SendResult, check_tag
 from ogive.text import pluralize
@@ -88,7 +88,8 @@ def _tell(sent: SendResult, options: argparse.Namespace, delay_ms: int | None) -
 
 
 async def _delay_ms(options: argparse.Namespace) -> int | None:
-    """What the level means at the topic's brokers; None where they do not tell.
+    """Return the delay of the level at the topic's brokers; None if they do not
+    tell.
 
     Raises InvalidOption for a level that they do not have.
 
@@ -115,7 +116,7 @@ async def _delay_ms(options: argparse.Namespace) -> int | None:
 
 
 def _place(sent: SendResult, delay_level: int, delay_ms: int | None) -> dict[str, Any]:
-    """Where a message is stored.
+    """Return the JSON keys for the place where a message is stored.
 
     A delayed one has its place only when it is due: the broker's answer is a place among those that
     wait.
@@ -130,7 +131,7 @@ def _place(sent: SendResult, delay_level: int, delay_ms: int | None) -> dict[str
 
 
 def _duration(milliseconds: int) -> str:
-    """120,000 as "2 min"."""
+    """Return 120,000 as "2 min"."""
     size, unit = next(
         ((size, unit) for size, unit in _UNITS if milliseconds and milliseconds % size == 0),
         (1000, "s"),
@@ -139,8 +140,8 @@ def _duration(milliseconds: int) -> str:
 
 
 def _bodies(options: argparse.Namespace) -> Iterator[bytes]:
-    """Raises InvalidOption where nothing was given: an empty message is one that somebody asked
-    for.
+    """Yield the bodies to send. Raises InvalidOption if nothing was given: an empty message must be
+    asked for.
     """
     if options.body is not None:
         # as it was typed, also what is no text
@@ -169,11 +170,7 @@ def _bodies(options: argparse.Namespace) -> Iterator[bytes]:
 
 def _say_that_it_reads(what: str) -> None:
     if sys.stdin.isatty():
-        print(
-            f"ogive: reading {what}; Ctrl-D at the start of a line ends it, Ctrl-C sends nothing "
-            "more",
-            file=sys.stderr,
-        )
+        say(f"reading {what}; Ctrl-D at the start of a line ends it, Ctrl-C sends nothing more")
 
 
 def _property(text: str) -> tuple[str, str]:
@@ -193,7 +190,7 @@ async def tail(options: argparse.Namespace) -> int:
 
 
 async def _while_read(work: Coroutine[Any, Any, int]) -> int:
-    """What *work* returns.
+    """Return the result of *work*.
 
     Raises BrokenPipeError as soon as the reader of standard output goes away, as with ``ogive tail
     Orders | head``.
@@ -223,7 +220,7 @@ async def _while_read(work: Coroutine[Any, Any, int]) -> int:
 
 
 def _pipe() -> int | None:
-    """The descriptor of standard output, if that is a pipe."""
+    """Return the descriptor of standard output, if that is a pipe."""
     try:
         output = sys.stdout.fileno()
     except (OSError, ValueError):
@@ -235,11 +232,10 @@ def _pipe() -> int | None:
 async def _say_what_tags_do_not_find(options: argparse.Namespace) -> None:
     async with aio.Admin(client=client_config(options)) as admin:
         if await keeps_batches_whole(admin, options.topic):
-            text = (
+            say(
                 f"{options.topic} keeps batches whole: brokers compare --tag with a batch, "
-                "which has none, and pass over its messages"
+                "which has none, and pass over its messages. Leave out --tag to see them."
             )
-            print(f"ogive: {text}. Leave out --tag to see them.", file=sys.stderr)
 
 
 async def _tail(options: argparse.Namespace) -> int:

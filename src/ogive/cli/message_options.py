@@ -1,5 +1,5 @@
-"""The options of the commands about messages: send, tail, message, trace, dead-letter; and of
-bench, which sends and takes many.
+"""Options of the commands about messages: send, tail, message, trace, dead-letter; and of bench,
+which sends and takes many.
 """
 
 from typing import Final

@@ -12,7 +12,9 @@ _Container: TypeAlias = "argparse._ActionsContainer"
 
 
 class _ExampleHelp(argparse.HelpFormatter):
-    """Leaves texts of several lines as they are: an example that is wrapped cannot be copied."""
+    """Help that leaves texts of several lines as they are: an example that is wrapped cannot be
+    copied.
+    """
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return text if "\n" in text else super()._fill_text(text, width, indent)

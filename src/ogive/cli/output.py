@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from ogive.client.admin.records import SettingChange, SettingValue
 from ogive.errors import InvalidOption
-from ogive.model import MessageExt, PropertyName
+from ogive.model import MessageExt, MessageQueue, PropertyName
 from ogive.text import escape, escape_json, escape_lines
 from ogive.wire.codes import SysFlag
 
@@ -19,7 +19,7 @@ from ogive.wire.codes import SysFlag
 def instant(
     option: str, text: str, expected: str = "a time such as 2026-11-01T08:00 is expected"
 ) -> datetime:
-    """A time; one without a zone is local. Raises InvalidOption."""
+    """Return a time; one without a zone is local. Raises InvalidOption."""
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
@@ -27,23 +27,52 @@ def instant(
 
 
 def print_json(record: dict[str, Any]) -> None:
-    """One line, flushed: a reader of the pipe sees it at once."""
+    """Print one line, flushed: a reader of the pipe sees it at once."""
     print(escape_json(json.dumps(record, ensure_ascii=False)), flush=True)
 
 
+def say(text: str) -> None:
+    """Print a line for people on standard error, where it is in no one's way."""
+    print(f"ogive: {text}", file=sys.stderr, flush=True)
+
+
+def say_if_more(shown: int, limit: int) -> None:
+    """Say that a list may be cut off, if as many as its *limit* were shown."""
+    if shown == limit:
+        say(f"there may be more; --limit shows more than {limit}")
+
+
 def print_done(options: argparse.Namespace, text: str, **record: Any) -> None:
-    """What a command did: a sentence, or with --json *record*."""
+    """Print what a command did: a sentence, or with --json *record*."""
     if options.json:
         print_json(record)
     else:
         print(text, flush=True)
 
 
+def print_rows(
+    options: argparse.Namespace,
+    heads: Sequence[str],
+    rows: Sequence[tuple[dict[str, Any], Sequence[object]]],
+) -> None:
+    """Print a list: a table of the cells of *rows*, or with --json the record of each."""
+    if options.json:
+        for record, _ in rows:
+            print_json(record)
+    else:
+        print_table(heads, [cells for _, cells in rows])
+
+
+def queue_record(queue: MessageQueue) -> dict[str, Any]:
+    """Return the keys that name a queue in JSON."""
+    return {"topic": queue.topic, "broker": queue.broker_name, "queue": queue.queue_id}
+
+
 def print_table(
     heads: Sequence[str], rows: Iterable[Sequence[object]], file: TextIO | None = None
 ) -> None:
-    """Columns as wide as their content; numbers right-aligned with thousands separated, fractions
-    to one decimal place.
+    """Print columns as wide as their content; numbers are right-aligned with thousands separated,
+    fractions have one decimal place.
     """
     out = sys.stdout if file is None else file
     cells = [[_cell(value) for value in row] for row in rows]
@@ -72,7 +101,7 @@ def print_table(
 def print_changes(
     changes: Sequence[SettingChange], of: str, *, as_json: bool, dry_run: bool
 ) -> None:
-    """The settings *of* a topic or group that were changed, or would be."""
+    """Print the settings *of* a topic or group that were changed, or would be."""
     if as_json:
         for row in changes:
             print_json(
@@ -104,7 +133,7 @@ def _word(value: SettingValue | None) -> str:
 
 
 def _is_numeric(column: Sequence[object]) -> bool:
-    """Numbers, some of which may be missing."""
+    """Return True for a column of numbers, some of which may be missing."""
     return all(value is None or isinstance(value, int | float) for value in column) and any(
         value is not None for value in column
     )
@@ -139,7 +168,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Around a read of what a user types.
+    """Let Ctrl-C end a read of what a user types.
 
     Inside asyncio.run the first Ctrl-C only cancels the task, which hears of it when the read is
     over: here it ends the command, as elsewhere.
@@ -154,7 +183,7 @@ def interruptible() -> Iterator[None]:
 def print_message(
     message: MessageExt, *, as_json: bool, with_id: bool = False, dead_letter: bool = False
 ) -> None:
-    """One line, but for the ends of lines in the body.
+    """Print a message on one line, but for the ends of lines in the body.
 
     *dead_letter*: with its id, the topic it was sent to, and how often it was tried.
     """
@@ -181,9 +210,7 @@ def print_message(
         return
     print_json(
         {
-            "topic": message.topic,
-            "broker": message.queue.broker_name,
-            "queue": message.queue.queue_id,
+            **queue_record(message.queue),
             "offset": message.queue_offset,
             "id": message.id,
             "tag": message.tag,
@@ -198,7 +225,7 @@ def print_message(
 
 
 def _origin(letter: MessageExt) -> str:
-    """``from Orders after 3 tries ``; empty for a message that a producer sent to the dead
+    """Return ``from Orders after 3 tries ``; empty for a message that a producer sent to the dead
     letters.
     """
     topic, tries = letter.properties.get(PropertyName.RETRY_TOPIC), letter.reconsume_times
@@ -215,7 +242,7 @@ def _origin(letter: MessageExt) -> str:
 
 
 def print_message_whole(message: MessageExt) -> None:
-    """All of it, for people."""
+    """Print all of a message, for people."""
     body = _text(message)
     heads = {
         "id": message.id,
@@ -238,7 +265,7 @@ def print_message_whole(message: MessageExt) -> None:
 
 
 def _batch(message: MessageExt) -> str:
-    """What stands for the body of a batch that its topic keeps as one record."""
+    """Return the text that stands for the body of a batch that its topic keeps as one record."""
     count = message.properties.get("INNER_NUM", "")
     if not (message.sys_flag & SysFlag.NEED_UNWRAP and count.isdecimal()):
         return ""
@@ -251,14 +278,14 @@ def _batch(message: MessageExt) -> str:
 
 
 def _shown(message: MessageExt, body: str | None) -> str:
-    """The body made readable for a terminal; unchanged for a pipe or file."""
+    """Return the body made readable for a terminal; unchanged for a pipe or file."""
     if body is None:
         return repr(message.body)
     return escape_lines(body) if sys.stdout.isatty() else body
 
 
 def _text(message: MessageExt) -> str | None:
-    """None for a body that is no text."""
+    """Return the body as text; None if it is not text."""
     try:
         return message.text
     except UnicodeDecodeError:

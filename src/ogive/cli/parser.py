@@ -1,4 +1,4 @@
-"""The command line's parser.
+"""Parser of the command line, and the table of all commands.
 
 A command's own module is imported only when it runs, so that ``ogive up`` starts at once.
 """
@@ -82,8 +82,8 @@ _OTHER_WORDS: Final = {
 
 
 class Parser(argparse.ArgumentParser):
-    """Says in one line what is wrong, and suggests the nearest command or choice for a misspelt
-    one.
+    """Parser that says in one line what is wrong, and suggests the nearest command or choice for a
+    misspelt one.
     """
 
     def error(self, message: str) -> NoReturn:
@@ -122,7 +122,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """Every command with its options and help; only the one that *arguments* begin with, if they
+    """Return the parser with every command; only with the one that *arguments* begin with, if they
     do: all of them take 20 ms.
     """
     parser = Parser(
@@ -140,9 +140,7 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """As parse_args; but what a command does not know is shown with the nearest option that it
-    has.
-    """
+    """Parse as parse_args does, but show unknown words with the nearest option of the command."""
     if arguments and arguments[0].partition("=")[0] == "--context":
         parser.error(
             "there is no option --context: OGIVE_CONTEXT=NAME before the command, or `ogive "
@@ -167,8 +165,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
 def _take_late_words(
     command: argparse.ArgumentParser, options: argparse.Namespace, words: Sequence[str]
 ) -> bool:
-    """Whether *words* are more of the command's last argument: argparse gives it only those that
-    stand before the first option.
+    """Return True if *words* are more of the command's last argument: argparse gives it only the
+    words before the first option.
     """
     arguments = [action for action in command._actions if not action.option_strings]
     if not arguments or any(word.startswith("-") for word in words):
@@ -184,7 +182,7 @@ def _take_late_words(
     return False
 
 
-def in_usual_order(arguments: Sequence[str]) -> list[str]:
+def normalize_arguments(arguments: Sequence[str]) -> list[str]:
     """Return *arguments* with shared options after the command.
 
     ``help COMMAND`` becomes ``COMMAND --help``. argparse knows the options of a command only after
@@ -224,8 +222,8 @@ def _split_early_options(arguments: Sequence[str]) -> tuple[list[str], list[str]
 
 
 def _nearest(word: str, known: Sequence[str]) -> str:
-    """The options that were perhaps meant: all that end in the same word, else the one that is
-    spelt most alike.
+    """Return the options that were perhaps meant: all that end in the same word, else the one that
+    is spelt most alike.
     """
     if not word.startswith("--"):
         return ""
@@ -241,6 +239,6 @@ def _nearest(word: str, known: Sequence[str]) -> str:
 
 
 def _meant(program: str, word: str) -> str:
-    """What a lone word too many was perhaps meant to be."""
+    """Return the option that a lone word too many was perhaps meant for."""
     command = program.removeprefix("ogive ")
     return f"{_LONE_WORDS[command]} {word}" if command in _LONE_WORDS else ""

@@ -5,14 +5,13 @@ Progress on standard error, the summary on standard output.
 
 import argparse
 import contextlib
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import ogive
-from ogive.cli.connect import Context, client_config, is_there, place, spark_options
-from ogive.cli.output import instant, print_json
+from ogive.cli.connect import ClusterContext, client_config, is_there, place, spark_options
+from ogive.cli.output import instant, print_json, say
 from ogive.client.credential_files import read_credentials, trusting
 from ogive.errors import InvalidOption, NoNameServer, NoRoute
 from ogive.model import AUTO_CREATE_TOPIC, dlq_topic, validate_group
@@ -50,7 +49,7 @@ def archive(options: argparse.Namespace) -> int:
             allow_loss=options.allow_loss,
             dry_run=options.dry_run,
             stop=stop,
-            say=_say,
+            say=say,
         ),
     )
 
@@ -83,7 +82,7 @@ def replay(options: argparse.Namespace) -> int:
             rate=options.rate,
             dry_run=options.dry_run,
             stop=stop,
-            say=_say,
+            say=say,
         ),
     )
 
@@ -105,7 +104,7 @@ def redrive(options: argparse.Namespace) -> int:
             to=options.to,
             dry_run=dry_run,
             stop=stop,
-            say=_say,
+            say=say,
         ),
     )
 
@@ -136,7 +135,7 @@ def mirror(options: argparse.Namespace) -> int:
             allow_loss=options.allow_loss,
             dry_run=options.dry_run,
             stop=stop,
-            say=_say,
+            say=say,
         ),
     )
 
@@ -167,14 +166,14 @@ def trace_report(options: argparse.Namespace) -> int:
             since=since,
             bucket=options.bucket,
             dry_run=options.dry_run,
-            say=_say,
+            say=say,
         ),
         reads_only=True,
     )
 
 
 def reconcile(options: argparse.Namespace) -> int:
-    """3 when the sides differ."""
+    """Compare two sides. Return 3 if they differ."""
     _, other_security = _other(options, "")
     out = None if options.out is None else writable("--out", options.out)
     for side in (options.left, options.right):
@@ -203,14 +202,14 @@ def reconcile(options: argparse.Namespace) -> int:
             where=options.where,
             out=out,
             dry_run=options.dry_run,
-            say=_say,
+            say=say,
         ),
         reads_only=True,
     )
 
 
 def _source(options: argparse.Namespace) -> dict[str, Any]:
-    """The keywords name_server and security.
+    """Return the keywords name_server and security.
 
     Raises InvalidOption, also for files that cannot be used.
     """
@@ -220,7 +219,7 @@ def _source(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _other(options: argparse.Namespace, name_server: str) -> tuple[str, dict[str, str]]:
-    """The name servers and the security of another cluster.
+    """Return the name servers and the security of another cluster.
 
     Raises InvalidOption, also for files that cannot be used.
     """
@@ -229,14 +228,12 @@ def _other(options: argparse.Namespace, name_server: str) -> tuple[str, dict[str
     tls = (options.target_cafile, options.target_certfile, options.target_keyfile)
     if any(tls):
         trusting(*tls)
-    security = spark_options(Context(name_server, options.target_credentials, *tls))
+    security = spark_options(ClusterContext(name_server, options.target_credentials, *tls))
     return security.pop("nameServer"), security
 
 
 def _refuse_others(option: str, checkpoint: Path, topics: Sequence[str]) -> None:
-    """Raises InvalidOption where *checkpoint* is the progress of topics that are not among
-    *topics*.
-    """
+    """Raise InvalidOption if *checkpoint* is the progress of topics that are not among *topics*."""
     others = positions(checkpoint).keys() - set(topics)
     if others:
         raise InvalidOption(
@@ -246,7 +243,7 @@ def _refuse_others(option: str, checkpoint: Path, topics: Sequence[str]) -> None
 
 
 def _topics_of(place: str) -> list[str]:
-    """Raises InvalidOption for an archive that is not there."""
+    """Return the topics that *place* reads. Raises InvalidOption if its archive does not exist."""
     if place.startswith(ARCHIVE):
         archived(place)
         return []
@@ -254,7 +251,8 @@ def _topics_of(place: str) -> list[str]:
 
 
 def _ask(options: argparse.Namespace, topics: Sequence[str]) -> None:
-    """Whether the cluster answers and has *topics*: said at once, not when Spark has started.
+    """Check that the cluster answers and has *topics*: the user hears of it at once, not when Spark
+    has started.
 
     Raises NoNameServer and NoRoute.
     """
@@ -272,7 +270,8 @@ def _ask(options: argparse.Namespace, topics: Sequence[str]) -> None:
 
 
 def _ask_target(name_server: str, security: dict[str, str], topic: str) -> None:
-    """Whether the cluster that gets messages answers; *topic* may be a new one there.
+    """Check that the cluster that gets messages answers; *topic* may be a new one
+    there.
 
     Raises InvalidOption.
     """
@@ -281,7 +280,7 @@ def _ask_target(name_server: str, security: dict[str, str], topic: str) -> None:
 
 
 def _ask_other(option: str, name_server: str, security: dict[str, str], topic: str) -> None:
-    """`_ask` for another cluster, which *option* names.
+    """Check as `_ask` does, for another cluster, which *option* names.
 
     Raises InvalidOption where it does not answer, and NoRoute.
     """
@@ -296,19 +295,15 @@ def _run(options: argparse.Namespace, job: pipelines.Job, *, reads_only: bool = 
     return _show(
         options,
         pipelines.run(
-            job, master=options.master, memory=options.memory, say=_say, reads_only=reads_only
+            job, master=options.master, memory=options.memory, say=say, reads_only=reads_only
         ),
     )
 
 
 def _show(options: argparse.Namespace, summary: pipelines.Summary) -> int:
-    """The exit code."""
+    """Print the summary. Return the exit code."""
     if options.json:
         print_json(summary.as_json())
     else:
         print("\n".join(summary.lines()), flush=True)
     return EXIT_DIFFERENT if summary.figures.get("same") is False else 0
-
-
-def _say(text: str) -> None:
-    print(f"ogive: {text}", file=sys.stderr, flush=True)

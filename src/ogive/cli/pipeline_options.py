@@ -1,5 +1,5 @@
-"""The options of ``ogive pipeline NAME``; nothing here needs Spark, so that ``--help`` answers at
-once.
+"""Options of ``ogive pipeline NAME``. Nothing here needs Spark, so that ``--help``
+answers at once.
 """
 
 import argparse

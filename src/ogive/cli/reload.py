@@ -1,5 +1,5 @@
-"""``ogive run --reload``: runs the listeners in a separate process, which is restarted whenever a
-file of the application is saved.
+"""``ogive run --reload``: run the listeners in a separate process, and restart it whenever a file
+of the application is saved.
 
 A new process, not a new import, so that no old module, thread or connection survives.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ogive.cli.connect import is_there
+from ogive.cli.output import say
 from ogive.errors import InvalidOption
 from ogive.text import pluralize
 
@@ -30,12 +31,12 @@ Snapshot = dict[str, tuple[int, int]]
 
 
 async def serve(options: argparse.Namespace) -> int:
-    """0 after SIGTERM or Ctrl-C."""
+    """Run and restart the listeners. Return 0 after SIGTERM or Ctrl-C."""
     stop, loop, folder = asyncio.Event(), asyncio.get_running_loop(), Path.cwd()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     seen = await asyncio.to_thread(snapshot, folder)
-    _say(
+    say(
         f"watching {pluralize(len(seen), 'Python file')} in {folder}; a save starts the listeners "
         "again, Ctrl-C ends this"
     )
@@ -47,7 +48,7 @@ async def serve(options: argparse.Namespace) -> int:
         await asyncio.wait((change, ended, stopped), return_when=asyncio.FIRST_COMPLETED)
         # such as a syntax error, which is on the screen
         if ended.done() and not stop.is_set():
-            _say(
+            say(
                 f"the listeners ended with exit code {process.returncode}; waiting for the next "
                 "save"
             )
@@ -58,12 +59,12 @@ async def serve(options: argparse.Namespace) -> int:
             change.cancel()
             return 0
         seen, names = change.result()
-        _say(f"{', '.join(names)} changed, starting again")
+        say(f"{', '.join(names)} changed, starting again")
 
 
 async def _end(process: asyncio.subprocess.Process, wait_s: float) -> None:
-    """As SIGTERM ends ``ogive run``: wait for running calls and commit, before anything new
-    starts.
+    """End the process as SIGTERM ends ``ogive run``: wait for running calls and commit, before
+    anything new starts.
     """
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
@@ -72,7 +73,7 @@ async def _end(process: asyncio.subprocess.Process, wait_s: float) -> None:
         async with asyncio.timeout(wait_s + GRACE_S):
             await process.wait()
     except TimeoutError:
-        _say(
+        say(
             "the listeners do not end, perhaps a call hangs: they are killed, and their messages "
             "come again"
         )
@@ -81,7 +82,7 @@ async def _end(process: asyncio.subprocess.Process, wait_s: float) -> None:
 
 
 def command(options: argparse.Namespace) -> list[str]:
-    """The same command without --reload.
+    """Return the same command without --reload.
 
     Bytecode is not written: it could not tell two saves of one second apart.
     """
@@ -112,8 +113,8 @@ def command(options: argparse.Namespace) -> list[str]:
 
 
 async def changed(folder: Path, before: Snapshot) -> tuple[Snapshot, list[str]]:
-    """The files of *folder* when some of them are no longer as *before* and all have come to rest;
-    and the names of those.
+    """Wait until files of *folder* differ from *before* and all have come to rest. Return the new
+    snapshot, and the names of the files that changed.
     """
     now, last = before, before
     while now == before or now != last:
@@ -126,7 +127,9 @@ async def changed(folder: Path, before: Snapshot) -> tuple[Snapshot, list[str]]:
 
 
 def snapshot(folder: Path) -> Snapshot:
-    """Raises InvalidOption for a folder that holds more than an application."""
+    """Return the times and sizes of the Python files below *folder*. Raises InvalidOption for a
+    folder that holds more than an application.
+    """
     found: Snapshot = {}
     for path in _python_files(folder):
         # editors replace files
@@ -150,13 +153,11 @@ def _python_files(folder: Path) -> Iterator[str]:
 
 
 def _is_ours(where: str, name: str) -> bool:
-    """Neither hidden, nor made by a tool, nor a virtual environment."""
+    """Return True for a folder that is neither hidden, nor made by a tool, nor a virtual
+    environment.
+    """
     return (
         not name.startswith(".")
         and name not in _NOT_OURS
         and not is_there(Path(where, name, "pyvenv.cfg"))
     )
-
-
-def _say(text: str) -> None:
-    print(f"ogive: {text}", file=sys.stderr, flush=True)

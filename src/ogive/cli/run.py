@@ -1,20 +1,27 @@
-"""``ogive run``: listeners in this process or on Spark, until a signal comes."""
+"""``ogive run``: find the listeners that ``app:bill`` names, and run them in this process or on
+Spark until a signal comes.
+"""
 
 import argparse
+import importlib
 import logging
+import os
 import sys
-from collections.abc import Coroutine, Sequence
+import traceback
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Final
 
 from ogive.cli import reload
 from ogive.cli.connect import client_config, place, spark_options
+from ogive.cli.output import say
 from ogive.cli.run_options import NOT_ON_SPARK, ON_SPARK
-from ogive.cli.targets import load_listeners
 from ogive.client.consumer.config import ConsumerConfig
+from ogive.client.consumer.push_consumer import found_in
 from ogive.client.consumer.push_consumer import run as serve
-from ogive.client.listener import AnyListener
+from ogive.client.listener import AnyListener, Listener
 from ogive.errors import InvalidOption
 from ogive.text import pluralize
 
@@ -22,7 +29,8 @@ _LEVELS: Final = (logging.WARNING, logging.INFO, logging.DEBUG)
 
 
 def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
-    """Find the listeners, say which, and run them. 0 after SIGTERM or Ctrl-C.
+    """Find the listeners, say which, and run them. Return 0 after SIGTERM or
+    Ctrl-C.
 
     Raises KeyboardInterrupt if it comes again, or while Spark starts.
     """
@@ -62,7 +70,7 @@ def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
 
 
 def run_here(listeners: Sequence[AnyListener], options: argparse.Namespace) -> None:
-    """As members of their groups, on threads and the loop of this process."""
+    """Run the listeners as members of their groups, on threads and the loop of this process."""
     for one in listeners:
         print(f"{one.name}: {one.config.topic} for group {one.config.group}", flush=True)
     folder = None if options.offsets_dir is None else Path(options.offsets_dir)
@@ -75,7 +83,7 @@ def run_here(listeners: Sequence[AnyListener], options: argparse.Namespace) -> N
 
 
 def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) -> None:
-    """As a Spark job whose executors are the members of their groups."""
+    """Run the listeners as a Spark job whose executors are the members of their groups."""
     try:
         from ogive.spark.jobs import serve as serve_on_spark
         from ogive.spark.options import access_of
@@ -101,7 +109,7 @@ def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) 
         py_files=options.py_files,
         once=options.once,
         wait_s=options.wait,
-        say=_say,
+        say=say,
     )
     for group, total in totals.items():
         batches = f"{total.batches:,} {'batch' if total.batches == 1 else 'batches'}"
@@ -112,5 +120,104 @@ def run_on_spark(listeners: Sequence[AnyListener], options: argparse.Namespace) 
         )
 
 
-def _say(text: str) -> None:
-    print(f"ogive: {text}", file=sys.stderr, flush=True)
+def load_listeners(targets: Iterable[str]) -> list[AnyListener]:
+    """Return the listeners that *targets* name, each once, in their order. Modules are found as by
+    ``python -m``, from the working directory too.
+
+    A target is ``module:name``, with dots for what lies deeper, or a module alone: all its
+    listeners. Raises InvalidOption; for a module that fails while it is imported its traceback is
+    on standard error by then.
+    """
+    # as text, the way that sys.path has it
+    if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109
+    found: dict[int, AnyListener] = {}
+    for target in targets:
+        for one in _of_target(target):
+            found.setdefault(id(one), one)
+    return list(found.values())
+
+
+def _of_target(target: str) -> list[AnyListener]:
+    name, _, path = target.partition(":")
+    module = _import(target, name)
+    if ":" not in target:
+        listeners = list(listeners_in(module).values())
+        if not listeners:
+            raise InvalidOption(
+                f"{target}: {name} has no listener; a function becomes one with "
+                "@ogive.listener(topic, group=...)"
+            )
+        return listeners
+    value: Any = module
+    for word in path.split("."):
+        value = getattr(value, word, None)
+    if not isinstance(value, Listener):
+        what = (
+            f"{name} has no {path!r}"
+            if value is None
+            else f"{path!r} is a {type(value).__name__}, not a listener"
+        )
+        raise InvalidOption(f"{target}: {what}. {_advice(name, module)}")
+    return [value]
+
+
+def listeners_in(module: ModuleType) -> dict[str, AnyListener]:
+    """Return the listeners of a module by their names in it, in the order of their definition."""
+    return {name: value for name, value in vars(module).items() if isinstance(value, Listener)}
+
+
+def _advice(name: str, module: ModuleType) -> str:
+    names = ", ".join(f"{name}:{one}" for one in listeners_in(module))
+    return (
+        f"Its listeners are: {names}"
+        if names
+        else "It has none; a function becomes one with @ogive.listener(topic, group=...)"
+    )
+
+
+def _import(target: str, name: str) -> ModuleType:
+    stem = name.removesuffix(".py")
+    if name.endswith(".py") or "/" in name:
+        raise InvalidOption(
+            f"{target}: a module is named as in an import, for example "
+            f"{stem.strip('./').replace('/', '.')}:listener"
+        )
+    if not all(word.isidentifier() for word in name.split(".")):
+        raise InvalidOption(f"{target}: expected module:listener, for example app:bill")
+    try:
+        with found_in(name):
+            return importlib.import_module(name)
+    except ModuleNotFoundError as exc:
+        if exc.name is not None and (name == exc.name or name.startswith(f"{exc.name}.")):
+            parent, _, last = name.rpartition(".")
+            hint = (
+                f"; a listener stands behind a colon: {parent}:{last}"
+                if exc.name == name and parent in sys.modules
+                else ""
+            )
+            where = f"neither here ({os.getcwd()}) nor installed"  # noqa: PTH109
+            raise InvalidOption(
+                f"{target}: there is no module {exc.name!r}, {where}{hint}"
+            ) from None
+        raise _broken(target, name, exc) from None
+    except Exception as exc:  # noqa: BLE001
+        # the user's module: whatever it raises at import is theirs to see, with its place
+        raise _broken(target, name, exc) from None
+
+
+def _broken(target: str, name: str, error: Exception) -> InvalidOption:
+    frames = traceback.extract_tb(error.__traceback__)
+    first = next(
+        (
+            i
+            for i, frame in enumerate(frames)
+            if "importlib" not in frame.filename and frame.filename != __file__
+        ),
+        0,
+    )
+    sys.stderr.write(
+        "".join(["Traceback (most recent call last):\n", *traceback.format_list(frames[first:])])
+    )
+    sys.stderr.write("".join(traceback.format_exception_only(error)))
+    return InvalidOption(f"{target}: {name} cannot be imported: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""The options of ``ogive up``, ``console`` and ``run``."""
+"""Options of ``ogive up``, ``console`` and ``run``."""
 
 from typing import Any, Final
 

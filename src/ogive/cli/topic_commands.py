@@ -1,6 +1,6 @@
 """``ogive topic``: list, create, update, show and delete topics.
 
-``ogive topic update``: says what would change and what that means for senders and groups, then
+``ogive topic update`` says what would change and what that means for senders and groups, then
 changes it.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from ogive import aio
 from ogive.cli.connect import client_config
-from ogive.cli.output import confirm, print_changes, print_done, print_json, print_table
+from ogive.cli.output import confirm, print_changes, print_done, print_json, print_rows, print_table
 from ogive.client.admin import BrokerTopic, Topic, TopicSummary
 from ogive.client.admin.records import topic_kind
 from ogive.errors import InvalidOption, NoRoute, TopicNotExist
@@ -22,27 +22,24 @@ async def list_topics(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         topics = await admin.topics(system=options.all)
         counts = [await _messages(admin, topic) for topic in topics]
-    if options.json:
-        for topic, count in zip(topics, counts, strict=True):
-            print_json(
-                {
-                    "topic": topic.name,
-                    "queues": topic.read_queues,
-                    "messages": count,
-                    "kind": topic.kind,
-                }
-            )
-    else:
-        rows = [
-            (topic.name, topic.read_queues, count, " ".join(topic.brokers))
-            for topic, count in zip(topics, counts, strict=True)
-        ]
-        print_table(("topic", "queues", "messages", "brokers"), rows)
+    rows = [
+        (
+            {
+                "topic": topic.name,
+                "queues": topic.read_queues,
+                "messages": count,
+                "kind": topic.kind,
+            },
+            (topic.name, topic.read_queues, count, " ".join(topic.brokers)),
+        )
+        for topic, count in zip(topics, counts, strict=True)
+    ]
+    print_rows(options, ("topic", "queues", "messages", "brokers"), rows)
     return 0
 
 
 async def _messages(admin: aio.Admin, topic: TopicSummary) -> int:
-    """How many messages the topic holds now; none where it was deleted since it was listed."""
+    """Return the number of messages in the topic now; 0 if it was deleted since it was listed."""
     try:
         return sum(row.max_offset - row.min_offset for row in await admin.offsets(topic.name))
     except (NoRoute, TopicNotExist):
@@ -154,7 +151,7 @@ async def delete_topic(options: argparse.Namespace) -> int:
 
 
 async def update_topic(options: argparse.Namespace) -> int:
-    """Asks before messages are given up that a group has not consumed."""
+    """Change a topic. Ask before messages are given up that a group has not consumed."""
     wanted = settings(options)
     async with aio.Admin(client=client_config(options)) as admin:
         topic = await admin.topic(options.topic)
@@ -179,7 +176,7 @@ async def update_topic(options: argparse.Namespace) -> int:
 
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
-    """The arguments of ``Admin.update_topic``. Raises InvalidOption."""
+    """Return the arguments of ``Admin.update_topic``. Raises InvalidOption."""
     if options.queues is not None and (
         options.read_queues is not None or options.write_queues is not None
     ):
@@ -200,7 +197,7 @@ def settings(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_queues(rows: Sequence[BrokerTopic], reads: int | None, writes: int | None) -> None:
-    """Raises InvalidOption if senders would fill queues that are not read."""
+    """Raise InvalidOption if senders would fill queues that are not read."""
     if reads is None and writes is None:
         return
     for row in rows:
@@ -214,7 +211,7 @@ def check_queues(rows: Sequence[BrokerTopic], reads: int | None, writes: int | N
 
 
 def notes(topic: Topic, reads: int | None, writes: int | None) -> list[str]:
-    """What a user should know about these numbers of queues."""
+    """Return notes for the user about these numbers of queues."""
     said = []
     if writes is not None and any(row.write_queues != writes for row in topic.brokers):
         said.append(
@@ -246,7 +243,7 @@ def notes(topic: Topic, reads: int | None, writes: int | None) -> list[str]:
 
 
 async def _unread(admin: aio.Admin, topic: Topic, reads: int) -> str:
-    """The unread messages in queues from *reads* on, in words; empty if there are none."""
+    """Return the unread messages in queues from *reads* on, in words; empty if there are none."""
     if all(row.read_queues <= reads for row in topic.brokers):
         return ""
     where = f"in the queues from {reads} on"

@@ -5,17 +5,12 @@ import asyncio
 import contextlib
 import errno
 import gc
-import itertools
 import logging
-import operator
-import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,17 +19,16 @@ from ogive.broker.config import BrokerConfig
 from ogive.broker.server import Broker
 from ogive.cli import up_checks, up_name_servers
 from ogive.cli.exits import EXIT_STORE_FAILED, TryLater
-from ogive.cli.logs import last_line, set_up
-from ogive.cli.up_name_servers import Others
+from ogive.cli.logs import last_line, set_up_logging
+from ogive.cli.up_name_servers import OtherNameServers
 from ogive.client.credential_files import read_credentials
 from ogive.errors import ConnectError, InvalidOption, OgiveError, StoreLocked, StoreUnusable
-from ogive.model import DEFAULT_DELAY_LEVELS, MAX_BODY_BYTES
+from ogive.model import DEFAULT_DELAY_LEVELS
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
 from ogive.store.fs import NO_SPACE
 from ogive.store.retention import RetentionConfig
-from ogive.transport.busy_poll import MAX_BUSY_POLL_S
-from ogive.transport.connection import is_loopback, join_address
+from ogive.transport.connection import join_address
 from ogive.transport.event_loop import new_event_loop
 from ogive.transport.monitoring import Make, Page, PageServer
 from ogive.transport.tls import TlsConfig
@@ -55,37 +49,15 @@ OPEN_FILES: Final = 65_536
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until a signal comes.
+    """Serve until a signal comes. Return 0 after a clean stop, 74 if the store failed, or not
+    everything could be saved at the stop.
 
-    0 after a clean stop, 74 when the store failed, or not everything could be saved at the stop.
-
-    Raises TryLater for what may pass by itself.
+    Raises TryLater for a cause that may pass by itself.
     """
-    set_up(options.verbose, options.log_format)
+    set_up_logging(options.verbose, options.log_format)
     for note in options.config_notes:
         log.warning("%s", note)
-    up_checks.check_data(options.data)
-    up_name_servers.check(options)
-    check_host(options)
-    check_ports(options)
-    _check_ports_differ(options)
-    check_numbers(options)
-    if (
-        options.credentials
-        and not options.acl
-        and options.credentials != os.environ.get("OGIVE_CREDENTIALS")
-    ):
-        raise InvalidOption(
-            "--credentials names the first super user of a broker with access control: add --acl, "
-            "or leave it out"
-        )
-    if options.metrics_port is not None:
-        check_metrics_host(
-            options.metrics_host, options.insecure_metrics or options.insecure_listen
-        )
-    up_checks.check_effect(options)
-    up_checks.check_names(options)
-    up_checks.check_place(options)
+    up_checks.check(options)
     # refuses a bad --delete-at before anything starts
     retention(options)
     raise_open_files()
@@ -108,10 +80,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _cannot_listen(exc: ConnectError, options: argparse.Namespace) -> OgiveError:
-    """With the option that asked for the address."""
+    """Return the error with the option that asked for the address."""
     number = exc.__context__.errno if isinstance(exc.__context__, OSError) else None
     kind = TryLater if number in _PASSING else OgiveError
-    places = _places(options).items()
+    places = up_checks.places(options).items()
     option = next(
         (
             option
@@ -147,167 +119,8 @@ def raise_open_files() -> None:
             log.warning("at most %d files and connections can be open: %s", soft, exc)
 
 
-def check_ports(options: argparse.Namespace) -> None:
-    """Raises InvalidOption."""
-    for name in ("name-server", "broker", "metrics", "console"):
-        port = getattr(options, f"{name.replace('-', '_')}_port")
-        if port is not None and not 0 <= port <= 65535:
-            raise InvalidOption(f"--{name}-port {port}: 0 to 65535 is needed")
-
-
-_ABOVE_ZERO: Final = (
-    "keep_hours",
-    "transaction_timeout",
-    "transaction_check_interval",
-    "transaction_check_max",
-    "max_open_transactions",
-    "max_unanswered_checks",
-    "default_queues",
-    "max_message_size",
-    "max_timer_delay",
-    "max_timer_messages",
-)
-
-
-_MOST: Final = {
-    "keep_hours": 1e6,
-    "duplicate_window": 1e9,
-    "max_timer_delay": 1e9,
-    "transaction_timeout": 1e9,
-    "transaction_check_interval": 1e9,
-}
-"""More than a century, and decades in seconds: what is meant to be for ever is one of them."""
-
-
-def check_numbers(options: argparse.Namespace) -> None:
-    """Raises InvalidOption that names the option: what is made of them further in has other names,
-    and partly other units.
-    """
-    for name in _ABOVE_ZERO:
-        _require(options, name, lambda value: value > 0, "more than 0 is needed")
-    for name, most in _MOST.items():
-        _require(options, name, partial(operator.ge, most), f"up to {most:,.0f} is possible")
-    for name in ("delete_above", "delete_young_above"):
-        _require(
-            options,
-            name,
-            lambda value: 0 < value <= 100,
-            "a percentage, more than 0 and up to 100, is needed",
-        )
-    _require(
-        options,
-        "segment_size",
-        lambda value: value >= 4096 and not value % 512,
-        "a multiple of 512, 4096 or more, is needed",
-    )
-    _require(
-        options,
-        "max_message_size",
-        lambda value: value <= MAX_BODY_BYTES,
-        f"up to {MAX_BODY_BYTES} bytes are possible",
-    )
-    most_us = MAX_BUSY_POLL_S * 1e6
-    _require(
-        options,
-        "busy_poll",
-        lambda value: 0 <= value <= most_us,
-        f"0 to {most_us:g} microseconds are possible",
-    )
-    _require(options, "duplicate_window", lambda value: value >= 0, "0 seconds or more are needed")
-
-
-def _require(
-    options: argparse.Namespace, name: str, holds: Callable[[float], bool], needed: str
-) -> None:
-    value = getattr(options, name)
-    if value is not None and not holds(value):
-        shown = value if isinstance(value, int) else f"{value:g}"
-        raise InvalidOption(f"--{name.replace('_', '-')} {shown}: {needed}")
-
-
-def check_metrics_host(host: str, allowed: bool) -> None:
-    """Raises InvalidOption. Credentials do not help, as this port does not require them."""
-    try:
-        loopback = is_loopback(host)
-    except ValueError:
-        raise InvalidOption(
-            f"--metrics-host {host}: an IP address or localhost is expected"
-        ) from None
-    if not loopback and not allowed:
-        raise InvalidOption(
-            f"--metrics-host {host} is not loopback, anyone who can reach it can read the figures; "
-            "add --insecure-metrics if that is meant"
-        )
-
-
-def check_host(options: argparse.Namespace) -> None:
-    """Raises InvalidOption for an address that others reach, unless access control and TLS guard it
-    or it was asked for in so many words; and for a wildcard alone.
-    """
-    host = options.host
-    try:
-        loopback = is_loopback(host)
-    except ValueError:
-        raise InvalidOption(f"--host {host}: an IP address or localhost is expected") from None
-    if not loopback and not options.insecure_listen:
-        _check_open_host(options)
-    if host in ("0.0.0.0", "::") and options.advertised_host is None:
-        raise InvalidOption(
-            f"--host {host} is every address of this machine: say with --advertised-host at which "
-            "clients reach it"
-        )
-
-
-def _check_open_host(options: argparse.Namespace) -> None:
-    enforced = bool(options.tls_cert) and options.tls_mode != "permissive"
-    if options.no_broker:
-        if not (enforced and options.tls_client_ca and options.tls_client_auth == "required"):
-            raise InvalidOption(
-                f"--host {options.host} is not loopback, and everybody who reaches a name server "
-                "alone can register a broker there; "
-                "ask for certificates with --tls-cert, --tls-key and --tls-client-ca, or add "
-                "--insecure-listen if that is meant"
-            )
-    elif not options.acl:
-        raise InvalidOption(
-            f"--host {options.host} is not loopback, and without credentials everybody who reaches "
-            "it can administer the broker; "
-            "switch access control on with --acl, or add --insecure-listen if that is meant"
-        )
-    elif not enforced:
-        raise InvalidOption(
-            f"--host {options.host} is not loopback, and who can read a connection without TLS can "
-            "repeat the signed requests on it, "
-            "an administrator's too; add --tls-cert and --tls-key (--tls-mode enforcing), or "
-            "--insecure-listen if nobody can read along"
-        )
-
-
-def _check_ports_differ(options: argparse.Namespace) -> None:
-    """Raises InvalidOption."""
-    for (one, place), (other, same) in itertools.combinations(_places(options).items(), 2):
-        if place[1] and place == same:
-            raise InvalidOption(
-                f"{one} and {other} are both {place[1]}: each needs a port of its own (0: a free "
-                "one)"
-            )
-
-
-def _places(options: argparse.Namespace) -> dict[str, tuple[str, int | None]]:
-    """Each option of a port, and where it lets listen; without a port nowhere."""
-    return {
-        "--name-server-port": (
-            options.host,
-            None if options.no_name_server else options.name_server_port,
-        ),
-        "--broker-port": (options.host, None if options.no_broker else options.broker_port),
-        "--metrics-port": (options.metrics_host, options.metrics_port),
-        "--console-port": (options.console_host, options.console_port),
-    }
-
-
 async def serve(options: argparse.Namespace) -> int:
-    """Start what is wanted, say so on standard output in one line, wait for a signal or for the
+    """Start what is wanted, print it in one line, and wait for a signal or for the
     store to fail.
     """
     up_checks.check_ports_are_free(options)
@@ -375,8 +188,8 @@ async def serve(options: argparse.Namespace) -> int:
 
 
 def hang_up(stop: asyncio.Event) -> None:
-    """SIGHUP without TLS: the terminal was closed, or somebody asked for certificates to be read
-    again.
+    """Handle SIGHUP without TLS: the terminal was closed, or somebody asked for certificates to be
+    read again.
     """
     if sys.stdin is not None and sys.stdin.isatty():
         stop.set()
@@ -409,11 +222,11 @@ async def _start_name_server(
 def _broker(
     options: argparse.Namespace,
     own: NameServer | None,
-    others: Others,
+    others: OtherNameServers,
     access: AccessTable | None,
     tls: TlsConfig | None,
 ) -> Broker:
-    config = broker_config(options, up_name_servers.of_broker(own, others), tls)
+    config = broker_config(options, up_name_servers.addresses_for_broker(own, others), tls)
     up_name_servers.warn_of_loopback(config.advertised_host or config.host, others)
     internal = None if access is None else access.internal
     return Broker(
@@ -423,7 +236,7 @@ def _broker(
     )
 
 
-def _say_ready(own: NameServer | None, others: Others, broker: Broker | None) -> None:
+def _say_ready(own: NameServer | None, others: OtherNameServers, broker: Broker | None) -> None:
     """Print the addresses. Clients are given that of the name server."""
     at = ";".join(others.addresses) if own is None else own.address
     print(
@@ -466,17 +279,17 @@ async def _serve_pages(
 def _console_config(
     options: argparse.Namespace, access: AccessTable | None, tls: TlsConfig | None
 ) -> "ConsoleConfig | None":
-    """Raises InvalidOption."""
+    """Return the console's settings, None without --console-port. Raises InvalidOption."""
     if options.console_port is None:
         return None
     # only if asked for: without it a broker starts in half the time
-    from ogive.cli.console_command import beside_broker
+    from ogive.cli.console_command import config_beside_broker
 
-    return beside_broker(options, None if access is None else access.internal, tls)
+    return config_beside_broker(options, None if access is None else access.internal, tls)
 
 
 def _start_console(config: "ConsoleConfig", name_server: NameServer) -> "Console":
-    """Raises ConnectError when its address is taken."""
+    """Start the console. Raises ConnectError if its address is taken."""
     from ogive.console.server import Console
 
     console = Console(
@@ -493,7 +306,7 @@ async def _until_stopped(stop: asyncio.Event, failed: "asyncio.Future[OgiveError
 
 
 def open_access(options: argparse.Namespace) -> AccessTable:
-    """The users of this broker. Raises InvalidOption if there is no administrator."""
+    """Return the users of this broker. Raises InvalidOption if there is no administrator."""
     access = AccessTable(Path(options.data) / "config" / "access")
     if not access.has_super_user and not options.credentials and not options.first_user:
         raise InvalidOption(
@@ -505,8 +318,8 @@ def open_access(options: argparse.Namespace) -> AccessTable:
 
 
 async def make_first_user(options: argparse.Namespace, access: AccessTable) -> None:
-    """The user of --credentials, unless there is one of that name: then its password, kind and
-    rules are what they became since.
+    """Create the user of --credentials, unless there is one of that name: then its password, kind
+    and rules are what they became since.
     """
     if options.credentials:
         first = await asyncio.to_thread(read_credentials, options.credentials)
@@ -549,7 +362,7 @@ def retention(options: argparse.Namespace) -> RetentionConfig:
 
 
 def tls_config(options: argparse.Namespace) -> TlsConfig | None:
-    """Raises InvalidOption."""
+    """Return the settings of TLS, None without it. Raises InvalidOption."""
     if not options.tls_cert or not options.tls_key:
         if options.tls_cert or options.tls_key or options.tls_client_ca:
             raise InvalidOption("TLS needs both --tls-cert and --tls-key")
@@ -564,7 +377,9 @@ def tls_config(options: argparse.Namespace) -> TlsConfig | None:
 
 
 def _checked_tls(options: argparse.Namespace) -> TlsConfig | None:
-    """Raises InvalidOption. A certificate that clients would refuse is told."""
+    """Return the settings of TLS, and warn of a certificate that clients would refuse. Raises
+    InvalidOption.
+    """
     tls = tls_config(options)
     if tls is not None:
         up_checks.warn_of_certificate(options, tls)
@@ -594,7 +409,7 @@ async def _reload(
 def broker_config(
     options: argparse.Namespace, at: tuple[str, ...], tls: TlsConfig | None = None
 ) -> BrokerConfig:
-    """The broker's settings as the command line gives them; *at*: its name servers."""
+    """Return the broker's settings as the command line gives them; *at* are its name servers."""
     settings: dict[str, Any] = options.broker_settings
     return BrokerConfig(
         data=Path(options.data),

@@ -1,10 +1,15 @@
-"""What ``ogive up`` looks at before it takes a port or makes a file: settings that cannot be, or
-would be without effect.
+"""Checks of ``ogive up`` before it takes a port or makes a file: for settings that are invalid, or
+would have no effect.
 """
 
 import argparse
+import itertools
 import logging
+import operator
+import os
 import socket
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -13,8 +18,9 @@ from ogive.broker.state.topic_table import MAX_MADE_QUEUES
 from ogive.cli.connect import is_there
 from ogive.cli.parser import build_parser
 from ogive.errors import ConnectError, InvalidOption
-from ogive.model import DEFAULT_DELAY_LEVELS, DelayLevels
+from ogive.model import DEFAULT_DELAY_LEVELS, MAX_BODY_BYTES, DelayLevels
 from ogive.text import is_line
+from ogive.transport.busy_poll import MAX_BUSY_POLL_S
 from ogive.transport.connection import is_loopback, join_address, reason_of
 from ogive.transport.tls import TlsConfig
 
@@ -60,8 +66,214 @@ _OF_A_BROKER: Final = (
 )
 
 
+def check(options: argparse.Namespace) -> None:
+    """Raise InvalidOption for the first setting that cannot be, or would be without effect."""
+    check_data(options.data)
+    _check_name_servers(options)
+    check_host(options)
+    _check_ports(options)
+    check_numbers(options)
+    if (
+        options.credentials
+        and not options.acl
+        and options.credentials != os.environ.get("OGIVE_CREDENTIALS")
+    ):
+        raise InvalidOption(
+            "--credentials names the first super user of a broker with access control: add --acl, "
+            "or leave it out"
+        )
+    if options.metrics_port is not None:
+        _check_metrics_host(
+            options.metrics_host, options.insecure_metrics or options.insecure_listen
+        )
+    check_effect(options)
+    check_names(options)
+    check_place(options)
+
+
+def _check_name_servers(options: argparse.Namespace) -> None:
+    """Raise InvalidOption for options that exclude or need each other."""
+    if options.no_broker and options.no_name_server:
+        raise InvalidOption("--no-broker and --no-name-server together leave nothing to run")
+    if options.no_name_server and not options.name_servers:
+        raise InvalidOption(
+            "--no-name-server: say with --name-servers HOST:PORT,... where the broker registers; "
+            "clients find it there"
+        )
+    if options.no_broker and options.name_servers:
+        raise InvalidOption(
+            "--name-servers says where a broker registers, and --no-broker runs none: leave one of "
+            "them out"
+        )
+    if options.no_broker and options.acl:
+        raise InvalidOption(
+            "--no-broker with --acl: users and rules are kept by a broker, a name server alone has "
+            "none; "
+            "with --tls-cert, --tls-key and --tls-client-ca it serves only who has a certificate"
+        )
+    if options.console_port is not None and (options.no_broker or options.no_name_server):
+        raise InvalidOption(
+            "--console-port needs broker and name server in one process; `ogive console -n "
+            "HOST:PORT` shows any cluster"
+        )
+    for name in ("name_servers_credentials", "name_servers_cafile"):
+        if getattr(options, name) and not options.name_servers:
+            raise InvalidOption(
+                f"--{name.replace('_', '-')} is about the name servers of --name-servers: add "
+                "them, or leave it out"
+            )
+
+
+def check_host(options: argparse.Namespace) -> None:
+    """Raise InvalidOption for an address that others reach, unless access control and TLS guard it
+    or it was asked for in so many words; and for a wildcard alone.
+    """
+    host = options.host
+    try:
+        loopback = is_loopback(host)
+    except ValueError:
+        raise InvalidOption(f"--host {host}: an IP address or localhost is expected") from None
+    if not loopback and not options.insecure_listen:
+        _check_open_host(options)
+    if host in ("0.0.0.0", "::") and options.advertised_host is None:
+        raise InvalidOption(
+            f"--host {host} is every address of this machine: say with --advertised-host at which "
+            "clients reach it"
+        )
+
+
+def _check_open_host(options: argparse.Namespace) -> None:
+    enforced = bool(options.tls_cert) and options.tls_mode != "permissive"
+    if options.no_broker:
+        if not (enforced and options.tls_client_ca and options.tls_client_auth == "required"):
+            raise InvalidOption(
+                f"--host {options.host} is not loopback, and everybody who reaches a name server "
+                "alone can register a broker there; "
+                "ask for certificates with --tls-cert, --tls-key and --tls-client-ca, or add "
+                "--insecure-listen if that is meant"
+            )
+    elif not options.acl:
+        raise InvalidOption(
+            f"--host {options.host} is not loopback, and without credentials everybody who reaches "
+            "it can administer the broker; "
+            "switch access control on with --acl, or add --insecure-listen if that is meant"
+        )
+    elif not enforced:
+        raise InvalidOption(
+            f"--host {options.host} is not loopback, and who can read a connection without TLS can "
+            "repeat the signed requests on it, "
+            "an administrator's too; add --tls-cert and --tls-key (--tls-mode enforcing), or "
+            "--insecure-listen if nobody can read along"
+        )
+
+
+def _check_ports(options: argparse.Namespace) -> None:
+    """Raise InvalidOption for a port out of range, or one that two options name."""
+    for name in ("name-server", "broker", "metrics", "console"):
+        port = getattr(options, f"{name.replace('-', '_')}_port")
+        if port is not None and not 0 <= port <= 65535:
+            raise InvalidOption(f"--{name}-port {port}: 0 to 65535 is needed")
+    for (one, place), (other, same) in itertools.combinations(places(options).items(), 2):
+        if place[1] and place == same:
+            raise InvalidOption(
+                f"{one} and {other} are both {place[1]}: each needs a port of its own (0: a free "
+                "one)"
+            )
+
+
+def places(options: argparse.Namespace) -> dict[str, tuple[str, int | None]]:
+    """Return the host and port of each option that names a port; None for a port
+    that is not used.
+    """
+    return {
+        "--name-server-port": (
+            options.host,
+            None if options.no_name_server else options.name_server_port,
+        ),
+        "--broker-port": (options.host, None if options.no_broker else options.broker_port),
+        "--metrics-port": (options.metrics_host, options.metrics_port),
+        "--console-port": (options.console_host, options.console_port),
+    }
+
+
+_ABOVE_ZERO: Final = (
+    "keep_hours",
+    "transaction_timeout",
+    "transaction_check_interval",
+    "transaction_check_max",
+    "max_open_transactions",
+    "max_unanswered_checks",
+    "default_queues",
+    "max_message_size",
+    "max_timer_delay",
+    "max_timer_messages",
+)
+_MOST: Final = {
+    "keep_hours": 1e6,
+    "duplicate_window": 1e9,
+    "max_timer_delay": 1e9,
+    "transaction_timeout": 1e9,
+    "transaction_check_interval": 1e9,
+}
+"""More than a century, and decades in seconds: what is meant to be for ever is one of them."""
+_MOST_US: Final = MAX_BUSY_POLL_S * 1e6
+_PERCENTAGE: Final = "a percentage, more than 0 and up to 100, is needed"
+_RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = (
+    *((name, lambda value: value > 0, "more than 0 is needed") for name in _ABOVE_ZERO),
+    *(
+        (name, partial(operator.ge, most), f"up to {most:,.0f} is possible")
+        for name, most in _MOST.items()
+    ),
+    ("delete_above", lambda value: 0 < value <= 100, _PERCENTAGE),
+    ("delete_young_above", lambda value: 0 < value <= 100, _PERCENTAGE),
+    (
+        "segment_size",
+        lambda value: value >= 4096 and not value % 512,
+        "a multiple of 512, 4096 or more, is needed",
+    ),
+    (
+        "max_message_size",
+        lambda value: value <= MAX_BODY_BYTES,
+        f"up to {MAX_BODY_BYTES} bytes are possible",
+    ),
+    (
+        "busy_poll",
+        lambda value: 0 <= value <= _MOST_US,
+        f"0 to {_MOST_US:g} microseconds are possible",
+    ),
+    ("duplicate_window", lambda value: value >= 0, "0 seconds or more are needed"),
+)
+"""The numbers that each option takes, and how its error says so."""
+
+
+def check_numbers(options: argparse.Namespace) -> None:
+    """Raise InvalidOption that names the option: the settings further in have other names, and
+    partly other units.
+    """
+    for name, holds, needed in _RANGES:
+        value = getattr(options, name)
+        if value is not None and not holds(value):
+            shown = value if isinstance(value, int) else f"{value:g}"
+            raise InvalidOption(f"{_option(name)} {shown}: {needed}")
+
+
+def _check_metrics_host(host: str, allowed: bool) -> None:
+    """Raise InvalidOption. Credentials do not help, as this port does not require them."""
+    try:
+        loopback = is_loopback(host)
+    except ValueError:
+        raise InvalidOption(
+            f"--metrics-host {host}: an IP address or localhost is expected"
+        ) from None
+    if not loopback and not allowed:
+        raise InvalidOption(
+            f"--metrics-host {host} is not loopback, anyone who can reach it can read the figures; "
+            "add --insecure-metrics if that is meant"
+        )
+
+
 def check_effect(options: argparse.Namespace) -> None:
-    """Raises InvalidOption for an option that would do nothing: a protection that was asked for,
+    """Raise InvalidOption for an option that would do nothing: a protection that was asked for,
     and is not there, must not look well.
     """
     # without what a file says
@@ -87,7 +299,7 @@ def check_effect(options: argparse.Namespace) -> None:
 
 
 def check_names(options: argparse.Namespace) -> None:
-    """Raises InvalidOption that names the option, and the key of broker.conf where that is another
+    """Raise InvalidOption that names the option, and the key of broker.conf where that is another
     word.
     """
     check_name("--broker-name", options.broker_name)
@@ -109,7 +321,7 @@ def check_names(options: argparse.Namespace) -> None:
 
 
 def check_data(name: str) -> None:
-    """Raises InvalidOption for a directory that a line of Apache's broker.conf cannot name."""
+    """Raise InvalidOption for a directory that a line of Apache's broker.conf cannot name."""
     if not name:
         raise InvalidOption("--data is empty: the directory for messages is expected")
     if not is_line(str(Path(name).absolute())):
@@ -120,7 +332,7 @@ def check_data(name: str) -> None:
 
 
 def check_place(options: argparse.Namespace) -> None:
-    """Raises InvalidOption for a new store inside another one, as where a directory of it was named
+    """Raise InvalidOption for a new store inside another one, as where a directory of it was named
     by mistake.
     """
     data = Path(options.data).absolute()
@@ -136,8 +348,8 @@ def check_place(options: argparse.Namespace) -> None:
 
 
 def check_ports_are_free(options: argparse.Namespace) -> None:
-    """Raises ConnectError, before a new store is made: the broker learns it only when it has its
-    store.
+    """Raise ConnectError if a port is taken, before a new store is made: the broker listens only
+    after it has its store.
     """
     if options.no_broker or is_there(Path(options.data) / "commitlog"):
         return
@@ -164,8 +376,8 @@ def _is_name(host: str) -> bool:
 
 
 def warn_of_addresses(options: argparse.Namespace) -> None:
-    """Apache's broker listens on all addresses unless bindAddress says one; ours does on
-    loopback.
+    """Warn if clients are told an address at which nobody listens: Apache's broker listens on all
+    addresses unless bindAddress says one, ours on loopback.
     """
     told = options.advertised_host
     if told is not None and is_loopback(options.host) and (_is_name(told) or not is_loopback(told)):
@@ -178,7 +390,9 @@ def warn_of_addresses(options: argparse.Namespace) -> None:
 
 
 def warn_of_certificate(options: argparse.Namespace, tls: TlsConfig) -> None:
-    """Raises InvalidOption for files that cannot be used."""
+    """Warn of a certificate that clients refuse. Raises InvalidOption for files that cannot be
+    used.
+    """
     told = options.advertised_host or options.host
     told = told if _is_name(told) else ip_of(told)
     if why := tls.doubt(told):
@@ -191,7 +405,7 @@ def warn_of_certificate(options: argparse.Namespace, tls: TlsConfig) -> None:
 
 
 def warn_of_users(options: argparse.Namespace) -> None:
-    """Users and rules protect nothing unless somebody asks for it."""
+    """Warn if users and rules exist and --acl does not ask for them."""
     table = Path(options.data) / "config" / "access" / "access.json"
     if not options.acl and not options.no_broker and is_there(table):
         log.warning(

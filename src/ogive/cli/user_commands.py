@@ -8,7 +8,7 @@ import sys
 
 from ogive import aio
 from ogive.cli.connect import client_config
-from ogive.cli.output import confirm, print_done, print_json, print_table
+from ogive.cli.output import confirm, print_done, print_rows
 from ogive.client.admin import AccessRule
 from ogive.errors import InvalidOption
 
@@ -16,19 +16,18 @@ from ogive.errors import InvalidOption
 async def list_users(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         users = await admin.users()
-    if options.json:
-        for user in users:
-            print_json({"user": user.name, "super": user.super_user, "enabled": user.enabled})
-    else:
-        rows = [
+    rows = [
+        (
+            {"user": user.name, "super": user.super_user, "enabled": user.enabled},
             (
                 user.name,
                 "super" if user.super_user else "normal",
                 "enabled" if user.enabled else "disabled",
-            )
-            for user in users
-        ]
-        print_table(("user", "kind", "status"), rows)
+            ),
+        )
+        for user in users
+    ]
+    print_rows(options, ("user", "kind", "status"), rows)
     return 0
 
 
@@ -85,7 +84,7 @@ async def _check_user(admin: aio.Admin, name: str) -> None:
 
 
 def _password(user: str) -> str:
-    """Asked for at a terminal; else the first line of standard input.
+    """Read the password at a terminal, else from the first line of standard input.
 
     Never an argument: every user of the machine could read those.
     """
@@ -116,42 +115,33 @@ async def list_rules(options: argparse.Namespace) -> int:
         # a name that is misspelt looks like a user who may do nothing
         if options.user is not None and not rules:
             await _check_user(admin, options.user)
-    if options.json:
-        for rule in rules:
-            print_json(
-                {
-                    "user": rule.user,
-                    "resource": rule.resource,
-                    "actions": list(rule.actions),
-                    "allowed": rule.allowed,
-                    "source_ips": list(rule.source_ips),
-                    "default": rule.default,
-                }
-            )
-    else:
-        rows = [
+    rows = [
+        (
+            {
+                "user": rule.user,
+                "resource": rule.resource,
+                "actions": list(rule.actions),
+                "allowed": rule.allowed,
+                "source_ips": list(rule.source_ips),
+                "default": rule.default,
+            },
             (
                 rule.user,
                 "allow" if rule.allowed else "deny",
                 rule.resource,
                 ",".join(rule.actions),
                 ",".join(rule.source_ips) or "anywhere",
-            )
-            for rule in rules
-        ]
-        print_table(("user", "rule", "resource", "actions", "from"), rows)
+            ),
+        )
+        for rule in rules
+    ]
+    print_rows(options, ("user", "rule", "resource", "actions", "from"), rows)
     return 0
 
 
-async def allow(options: argparse.Namespace) -> int:
-    return await _say(options, allowed=True)
-
-
-async def deny(options: argparse.Namespace) -> int:
-    return await _say(options, allowed=False)
-
-
-async def _say(options: argparse.Namespace, *, allowed: bool) -> int:
+async def set_rule(options: argparse.Namespace) -> int:
+    """Carry out ``ogive acl allow`` and ``deny``."""
+    allowed = options.allowed
     async with aio.Admin(client=client_config(options)) as admin:
         kind, colon, name = options.resource.partition(":")
         # brokers take the kind in any case
@@ -185,7 +175,7 @@ async def _say(options: argparse.Namespace, *, allowed: bool) -> int:
 
 
 def _before(old: list[AccessRule]) -> str:
-    """What the new rule took the place of."""
+    """Return in words the rules that the new rule replaced."""
     words = [f"{'' if rule.allowed else 'not '}{','.join(rule.actions)}" for rule in old]
     return f" (before: {'; '.join(words)})" if words else ""
 

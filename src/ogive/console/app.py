@@ -1,4 +1,4 @@
-"""The pages: for each address, what to ask the cluster and which template shows it."""
+"""Pages of the console: for each address, the questions to the cluster and the template."""
 
 import asyncio
 import hashlib
@@ -20,14 +20,14 @@ from starlette.types import ASGIApp
 from ogive import __version__
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig
 from ogive.console import format
-from ogive.console.cluster_pages import Cluster
+from ogive.console.charts import Samples
+from ogive.console.cluster_pages import ClusterQueries
 from ogive.console.config import ConsoleConfig
-from ogive.console.group_pages import Groups
-from ogive.console.guard import Guard
-from ogive.console.message_pages import LIMIT, Messages, body_of
-from ogive.console.queries import Asking, reason
-from ogive.console.samples import Samples
-from ogive.console.topic_pages import Topics
+from ogive.console.group_pages import GroupQueries
+from ogive.console.guard import RequestGuard
+from ogive.console.message_pages import LIMIT, MessageQueries, body_of
+from ogive.console.queries import Queries, reason
+from ogive.console.topic_pages import TopicQueries
 from ogive.errors import (
     BrokerError,
     ConsumerNotOnline,
@@ -68,22 +68,22 @@ View = Callable[[Request], Awaitable[dict[str, Any]]]
 
 
 def console_app(config: ConsoleConfig) -> ASGIApp:
-    """The console as an ASGI application with a lifespan."""
-    return Guard(_Pages(config).app(), name=config.name, credentials=config.credentials)
+    """Return the console as an ASGI application with a lifespan."""
+    return RequestGuard(_Pages(config).app(), name=config.name, credentials=config.credentials)
 
 
 class _Pages:
-    """A view is a coroutine that gathers the values for its template.
+    """Views: coroutines that gather the values for a template.
 
     Among them is the status of the answer, if that is not 200.
     """
 
     def __init__(self, config: ConsoleConfig) -> None:
-        self._asking = Asking(config.client)
-        self._cluster = Cluster(self._asking)
-        self._topics = Topics(self._cluster)
-        self._groups = Groups(self._cluster, self._topics)
-        self._messages = Messages(self._cluster, self._topics)
+        self._queries = Queries(config.client)
+        self._cluster = ClusterQueries(self._queries)
+        self._topics = TopicQueries(self._cluster)
+        self._groups = GroupQueries(self._cluster, self._topics)
+        self._messages = MessageQueries(self._cluster, self._topics)
         self._samples = Samples()
         self._name_server = config.client.name_server
         self._static = {
@@ -132,11 +132,11 @@ class _Pages:
 
     @asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        await self._asking.start()
+        await self._queries.start()
         try:
             yield
         finally:
-            await self._asking.close()
+            await self._queries.close()
 
     def _shown(self, template: str, view: View) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
@@ -177,7 +177,9 @@ class _Pages:
         )
 
     def _command(self, *words: object) -> str:
-        """With the address of the cluster, where it is not the one that commands take anyway."""
+        """Return a command line, with the address of the cluster unless commands
+        take that anyway.
+        """
         there = () if self._name_server == DEFAULT_NAME_SERVER else ("-n", self._name_server)
         return format.command(*words, *there)
 
@@ -374,7 +376,7 @@ class _Pages:
 
 
 def _uptime(figures: dict[str, str], now: datetime) -> float | None:
-    """Seconds, by what the broker says of its start."""
+    """Return the seconds since the broker's start, as it reports that."""
     boot = figures.get("bootTimestamp", "")
     return (
         max(0.0, now.timestamp() - int(boot) / 1000)
@@ -423,7 +425,8 @@ def _page_of(request: Request, names: list[str]) -> tuple[list[str], dict[str, i
 
 
 def _moment(text: str) -> int | None:
-    """Milliseconds; a time without a zone is UTC, as all times of the console.
+    """Return milliseconds; a time without a zone is UTC, as all times of the
+    console.
 
     Raises InvalidOption.
     """
@@ -437,7 +440,7 @@ def _moment(text: str) -> int | None:
 
 
 def _access_options(client: ClientConfig) -> list[str]:
-    """What commands need for this cluster beside its address.
+    """Return the options that commands need for this cluster beside its address.
 
     The files are those of whoever reads the page, so they have no names.
     """

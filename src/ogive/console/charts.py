@@ -1,14 +1,18 @@
-"""Plots as inline SVG.
+"""Plots as inline SVG, and the figures of the last minutes for them.
 
-Colours are CSS classes and variables, so that the page decides about light and dark.
+Colours are CSS classes and variables, so that the page decides about light and dark. Figures are
+collected while somebody looks: nothing is asked just for a plot.
 """
 
 import colorsys
 import itertools
 import math
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Final
 
 # (place on the level axis, value), places rising
 Points = list[tuple[float, float]]
@@ -22,7 +26,7 @@ _CELL_WIDTH, _CELL_HEIGHT, _HEAT_LEFT, _HEAT_TOP = 36, 40, 56, 22
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Curve:
     """A curve; *style* is the CSS class (c0, c1 ...) that holds its colour."""
 
     label: str
@@ -54,7 +58,7 @@ def seconds(at: float) -> str:
 
 def line_chart(
     title: str,
-    lines: Sequence[Line],
+    lines: Sequence[Curve],
     bands: Sequence[Band] = (),
     *,
     width: int = 960,
@@ -63,7 +67,7 @@ def line_chart(
     columns: int = 10,
     place: Callable[[float], str] = seconds,
 ) -> str:
-    """Curves over a level axis from 0 to *end* (None: to the last point) with about *columns*
+    """Draw curves over a level axis from 0 to *end* (None: to the last point) with about *columns*
     ticks, which *place* names.
 
     Lines of one label are pieces of one curve.
@@ -110,7 +114,7 @@ def line_chart(
     return "".join((*parts, "</svg>", legend(lines) if several else ""))
 
 
-def legend(lines: Sequence[Line]) -> str:
+def legend(lines: Sequence[Curve]) -> str:
     styles = {line.label: line.style for line in lines}
     entries = "".join(
         f'<span><i class="{style}"></i>{escape(label)}</span>' for label, style in styles.items()
@@ -128,8 +132,8 @@ def heat_map(
     high: float,
     digits: int,
 ) -> str:
-    """Rows of coloured cells with their numbers; *low* and *high* are the ends of the scale, pale
-    and strong.
+    """Draw rows of coloured cells with their numbers; *low* and *high* are the ends of the scale,
+    pale and strong.
 
     In two halves, which the page puts side by side where it is wide enough.
     """
@@ -177,7 +181,7 @@ def _heat_map(
 
 
 def _cell(left: float, top: float, text: str, hue: int, strength: float) -> str:
-    """A box with a number, pale at *strength* 0 and strong at 1."""
+    """Draw a box with a number, pale at *strength* 0 and strong at 1."""
     size = f'width="{_CELL_WIDTH - 2}" height="{_CELL_HEIGHT - 2}" rx="4"'
     colour = colorsys.hls_to_rgb(hue / 360, 0.95 - 0.58 * strength, 0.62)
     fill = "#" + "".join(f"{round(255 * part):02x}" for part in colour)
@@ -193,7 +197,7 @@ for (WCAG 2, AA).
 
 
 def luminance(colour: tuple[float, float, float]) -> float:
-    """Relative luminance of an sRGB colour whose parts are 0 to 1 (WCAG 2)."""
+    """Return the relative luminance of an sRGB colour whose parts are 0 to 1 (WCAG 2)."""
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour
     )
@@ -212,7 +216,7 @@ def _text(x: float, y: float, text: str, style: str, anchor: str = "middle") -> 
 
 
 def ticks(highest: float, about: int) -> list[float]:
-    """Round numbers from 0 to at least *highest*, about *about* of them."""
+    """Return round numbers from 0 to at least *highest*, about *about* of them."""
     if highest <= 0:
         return [0.0, 1.0]
     rough = highest / about
@@ -222,8 +226,69 @@ def ticks(highest: float, about: int) -> list[float]:
 
 
 def short(value: float) -> str:
-    """1500 as "1.5k"."""
+    """Return 1500 as "1.5k"."""
     for size, unit in ((1_000_000, "M"), (1_000, "k")):
         if value >= size:
             return f"{value / size:g}{unit}"
     return f"{value:g}"
+
+
+WINDOW_S: Final = 600.0
+# two samples of a series are at least so far apart
+STEP_S: Final = 2.0
+# nobody looked: the curve is broken
+GAP_S: Final = 45.0
+MAX_SERIES: Final = 1024
+
+Series = tuple[str, ...]
+
+
+class Samples:
+    """Samples by series.
+
+    Each is bounded by its window and step, and the least recently viewed one is dropped first.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._series: OrderedDict[Series, deque[tuple[float, float]]] = OrderedDict()
+
+    def add(self, series: Series, value: float) -> None:
+        now = self._clock()
+        points = self._series.setdefault(series, deque())
+        self._series.move_to_end(series)
+        if points and now - points[-1][0] < STEP_S:
+            return
+        points.append((now, value))
+        while points[0][0] < now - WINDOW_S:
+            points.popleft()
+        while len(self._series) > MAX_SERIES:
+            self._series.popitem(last=False)
+
+    def curves(self, series: Series) -> list[Points]:
+        """Return stretches without a gap, of (minutes before now, value): the places rise to 0."""
+        return self._stretches(list(self._series.get(series, ())))
+
+    def rates(self, series: Series) -> list[Points]:
+        """Return the same for the growth of a total per second; a total that falls
+        was restarted.
+        """
+        pairs = itertools.pairwise(self._series.get(series, ()))
+        return self._stretches(
+            [
+                (t1, max(0.0, (v1 - v0) / (t1 - t0)))
+                for (t0, v0), (t1, v1) in pairs
+                if t1 - t0 <= GAP_S
+            ]
+        )
+
+    def _stretches(self, points: list[tuple[float, float]]) -> list[Points]:
+        now, found, before = self._clock(), list[Points](), 0.0
+        for at, value in points:
+            if now - at > WINDOW_S:
+                continue
+            if not found or at - before > GAP_S:
+                found.append([])
+            found[-1].append(((at - now) / 60, value))
+            before = at
+        return found

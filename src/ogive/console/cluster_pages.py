@@ -1,4 +1,4 @@
-"""The cluster as a whole: name servers, brokers, the names of topics and groups."""
+"""Pages about the cluster: name servers, brokers, the names of topics and groups."""
 
 import time
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from ogive.client.admin.base import master_addresses
 from ogive.client.admin.records import TopicKind, topic_kind
 from ogive.client.admin.topic_admin import broker_status
 from ogive.client.routes import MASTER_ID
-from ogive.console.queries import Asking, reason, settle
+from ogive.console.queries import Queries, gather_answers, reason
 from ogive.errors import OgiveError
 from ogive.model import is_system_group, reply_topic
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
@@ -24,16 +24,14 @@ MAX_GONE: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class NameServer:
+class NameServerRow:
     address: str
     trouble: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupAtBrokers:
-    """A group as each broker holds it, by broker name, in JSON: of ten thousand groups a page shows
-    fifty.
-    """
+    """A group's tables by broker name, in JSON: of ten thousand groups a page shows fifty."""
 
     name: str
     tables: dict[str, dict[str, Any]]
@@ -45,7 +43,7 @@ class GroupAtBrokers:
 @dataclass(frozen=True, slots=True)
 class KnownGroups:
     """All groups in order of their names, *system* ones apart; *troubles*: brokers that did not
-    tell theirs, and why.
+    answer, and why.
     """
 
     names: tuple[str, ...]
@@ -54,21 +52,21 @@ class KnownGroups:
     troubles: dict[str, str]
 
 
-class Cluster:
-    """Answers of a moment ago count as of now, see ``Asking.once``."""
+class ClusterQueries:
+    """The cluster as pages see it. Answers are shared for a moment, see ``Queries.once``."""
 
-    def __init__(self, asking: Asking) -> None:
-        self.asking = asking
+    def __init__(self, queries: Queries) -> None:
+        self.queries = queries
         # with the time of the last look
         self._seen: dict[tuple[str, int], tuple[BrokerStatus, float]] = {}
 
     async def info(self) -> ClusterInfo:
-        return await self.asking.once(
-            "cluster", lambda: self.asking.name_server(rpc.get_cluster_info)
+        return await self.queries.once(
+            "cluster", lambda: self.queries.name_server(rpc.get_cluster_info)
         )
 
     async def masters(self) -> dict[str, str]:
-        """Broker name to address."""
+        """Return the addresses of the masters by broker name."""
         brokers = (await self.info()).brokers
         return {
             name: broker.addresses[MASTER_ID]
@@ -76,25 +74,25 @@ class Cluster:
             if MASTER_ID in broker.addresses
         }
 
-    async def name_servers(self) -> list[NameServer]:
+    async def name_servers(self) -> list[NameServerRow]:
         async def ask(address: str) -> str | None:
             try:
-                await self.asking.server(address, rpc.get_cluster_info)
+                await self.queries.server(address, rpc.get_cluster_info)
             except OgiveError as exc:
                 return reason(exc)
             return None
 
-        async def ask_all() -> list[NameServer]:
-            told, _ = await settle(self.asking.name_servers, ask)
-            return [NameServer(address, trouble) for address, trouble in told.items()]
+        async def ask_all() -> list[NameServerRow]:
+            told, _ = await gather_answers(self.queries.name_servers, ask)
+            return [NameServerRow(address, trouble) for address, trouble in told.items()]
 
-        return await self.asking.once("name servers", ask_all)
+        return await self.queries.once("name servers", ask_all)
 
     async def brokers(self) -> list[BrokerStatus]:
-        """Those that the name servers know, and those that they have forgotten within the last
-        hour, as down.
+        """Return the brokers that the name servers know, and as down the ones that they have
+        forgotten within the last hour.
         """
-        rows = await self.asking.once("brokers", self._brokers)
+        rows = await self.queries.once("brokers", self._brokers)
         now = time.time()
         self._seen = {key: row for key, row in self._seen.items() if now - row[1] < GONE_S} | {
             (r.name, r.broker_id): (r, now) for r in rows
@@ -114,9 +112,9 @@ class Cluster:
         }
 
         async def figures(place: tuple[str, str, int]) -> dict[str, str]:
-            return await self.asking.server(places[place], rpc.broker_runtime_info)
+            return await self.queries.server(places[place], rpc.broker_runtime_info)
 
-        told, troubles = await settle(places, figures)
+        told, troubles = await gather_answers(places, figures)
         return [
             broker_status(name, cluster, number, address, told[cluster, name, number])
             if (cluster, name, number) in told
@@ -125,35 +123,35 @@ class Cluster:
         ]
 
     async def topics(self) -> dict[str, TopicKind]:
-        """Every topic that the name server knows, in order of their names."""
-        return await self.asking.once("topics", self._topics)
+        """Return every topic that the name server knows, in order of their names."""
+        return await self.queries.once("topics", self._topics)
 
     async def _topics(self) -> dict[str, TopicKind]:
-        names, info = await self.asking.name_server(rpc.topic_list), await self.info()
+        names, info = await self.queries.name_server(rpc.topic_list), await self.info()
         # Apache's brokers register these as topics
         own = {*info.brokers, *info.clusters, *map(reply_topic, info.clusters)}
         return {name: "system" if name in own else topic_kind(name) for name in sorted(names)}
 
     async def route(self, topic: str) -> TopicRouteData:
-        """Raises TopicNotExist."""
-        return await self.asking.once(
-            ("route", topic), lambda: self.asking.name_server(rpc.get_route, topic)
+        """Return the route of a topic. Raises TopicNotExist."""
+        return await self.queries.once(
+            ("route", topic), lambda: self.queries.name_server(rpc.get_route, topic)
         )
 
     async def topic_masters(self, topic: str) -> dict[str, str]:
-        """Broker name to address. Raises TopicNotExist."""
+        """Return the addresses of a topic's masters by broker name. Raises TopicNotExist."""
         return master_addresses(await self.route(topic))
 
     async def groups(self) -> KnownGroups:
-        return await self.asking.once("groups", self._groups, TABLES_S)
+        return await self.queries.once("groups", self._groups, TABLES_S)
 
     async def _groups(self) -> KnownGroups:
         masters = await self.masters()
 
         async def table(broker: str) -> dict[str, dict[str, Any]]:
-            return await self.asking.server(masters[broker], rpc.group_configs)
+            return await self.queries.server(masters[broker], rpc.group_configs)
 
-        tables, troubles = await settle(masters, table)
+        tables, troubles = await gather_answers(masters, table)
         known: dict[str, GroupAtBrokers] = {}
         for broker, rows in tables.items():
             for name, config in rows.items():

@@ -1,4 +1,4 @@
-"""The settings of the console."""
+"""Settings of the console."""
 
 import importlib.util
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ _EXTRA: Final = ("jinja2", "starlette", "uvicorn")
 
 
 def require_extra() -> None:
-    """Raises InvalidOption that says what to install."""
+    """Raise InvalidOption that says what to install, if something is missing."""
     missing = [name for name in _EXTRA if importlib.util.find_spec(name) is None]
     if missing:
         raise InvalidOption(
@@ -25,7 +25,7 @@ def require_extra() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleConfig:
-    """*client*: the cluster, and as whom it is asked.
+    """Settings of a console. *client* reaches the cluster.
 
     *credentials*: what a browser is asked for, as HTTP basic; None: nothing.
 

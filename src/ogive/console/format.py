@@ -1,4 +1,4 @@
-"""Formats figures, times, addresses and commands for pages."""
+"""Formats of figures, times, addresses and commands on pages."""
 
 import shlex
 from datetime import UTC, datetime
@@ -7,8 +7,7 @@ from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from ogive.console.charts import Line, Points, line_chart
-from ogive.console.samples import WINDOW_S
+from ogive.console.charts import WINDOW_S, Curve, Points, line_chart
 
 # minutes that a plot may show
 _SPANS: Final = (1.0, 2.0, 5.0, WINDOW_S / 60)
@@ -34,7 +33,7 @@ def size(count: int) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """The two largest units: ``3 d 4 h``."""
+    """Return the two largest units: ``3 d 4 h``."""
     if seconds is None:
         return _NOTHING
     left, words = int(seconds), list[str]()
@@ -48,7 +47,7 @@ def duration(seconds: float | None) -> str:
 
 
 def at(ms: int | None) -> Markup:
-    """A moment in UTC. Brokers send times that no calendar has."""
+    """Return a moment in UTC. Brokers send times that no calendar has."""
     try:
         moment = None if not ms else datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None)
     except (OverflowError, OSError, ValueError):
@@ -62,7 +61,7 @@ def at(ms: int | None) -> Markup:
 
 
 def moment(ms: int) -> str:
-    """As a field of a form holds it, in UTC."""
+    """Return a moment in UTC as a field of a form holds it."""
     return (
         datetime.fromtimestamp(ms / 1000, UTC)
         .replace(tzinfo=None)
@@ -71,27 +70,27 @@ def moment(ms: int) -> str:
 
 
 def path(*parts: str, **query: object) -> str:
-    """An address inside the console: any name is one part of it."""
+    """Return an address inside the console: any name is one part of it."""
     place = "/" + "/".join(quote(part, safe="", errors="replace") for part in parts)
     given = {name: value for name, value in query.items() if value not in (None, "", False)}
     return f"{place}?{urlencode(given, errors='replace')}" if given else place
 
 
 def command(*words: object) -> str:
-    """A command line that a shell reads as these words."""
+    """Return a command line that a shell reads as these words."""
     return shlex.join(["ogive", *map(str, words)])
 
 
 def plot(title: str, curves: list[tuple[str, list[Points]]]) -> Markup:
-    """Curves of the last minutes, as many as there are samples of; '' while nothing was seen
-    yet.
+    """Draw curves of the last minutes, as many as there are samples of; '' if there
+    are none yet.
     """
     seen = [place for _, pieces in curves for piece in pieces for place, _ in piece]
     if not seen:
         return Markup()
     span = next((span for span in _SPANS if span >= -min(seen)), _SPANS[-1])
     lines = [
-        Line(label, f"c{index}", [(max(0.0, span + place), value) for place, value in piece])
+        Curve(label, f"c{index}", [(max(0.0, span + place), value) for place, value in piece])
         for index, (label, pieces) in enumerate(curves)
         for piece in pieces
     ]

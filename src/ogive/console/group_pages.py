@@ -1,5 +1,5 @@
-"""The pages of consumer groups: the list, the ones furthest behind, and a single one with members
-and queues.
+"""Pages of consumer groups: the list, the ones furthest behind, and a single one with members and
+queues.
 """
 
 import time
@@ -10,9 +10,9 @@ from typing import Final
 from ogive.client import rpc
 from ogive.client.admin import Member, QueueLag
 from ogive.client.admin.records import how_consumed
-from ogive.console.cluster_pages import Cluster, GroupAtBrokers
-from ogive.console.queries import reason, settle
-from ogive.console.topic_pages import Topics
+from ogive.console.cluster_pages import ClusterQueries, GroupAtBrokers
+from ogive.console.queries import gather_answers, reason
+from ogive.console.topic_pages import TopicQueries
 from ogive.errors import ConsumerNotOnline, GroupNotExist, OgiveError, ResponseCode, TopicNotExist
 from ogive.model import RETRY_PREFIX, MessageQueue, dlq_topic
 from ogive.wire.bodies.clients import ConsumerConnection
@@ -31,9 +31,10 @@ BROADCASTING: Final = "BROADCASTING"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRow:
-    """*lag* is None where brokers cannot know it: none answered, or the members broadcast.
+    """A group in a list.
 
-    *behind_s*: how old the progress is.
+    *lag* is None if brokers cannot know it: none answered, or the members broadcast. *behind_s* is
+    the age of the oldest progress.
     """
 
     name: str
@@ -49,7 +50,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class HeldMember:
-    """A member with what it holds; *trouble*: why it does not tell."""
+    """A member with its queues; *trouble*: why it does not report them."""
 
     member: Member
     queues: tuple[MessageQueue, ...]
@@ -69,8 +70,8 @@ class TopicLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupPage:
-    """*how* its members consume; *consumed*: the sum of all positions, which grows as it does;
-    *dead* is None if it is unknown.
+    """A group's page. *how* its members consume; *consumed*: the sum of all positions, which grows
+    as it does; *dead* is None if it is unknown.
     """
 
     row: GroupRow
@@ -95,9 +96,9 @@ class _Progress:
     troubles: dict[str, str]
 
 
-class Groups:
+class GroupQueries:
     def __init__(
-        self, cluster: Cluster, topics: Topics, clock: Callable[[], float] = time.time
+        self, cluster: ClusterQueries, topics: TopicQueries, clock: Callable[[], float] = time.time
     ) -> None:
         self._cluster, self._topics, self._clock = cluster, topics, clock
         # as last seen, the least recently viewed first
@@ -105,7 +106,7 @@ class Groups:
 
     async def rows(self, names: Sequence[str]) -> list[GroupRow]:
         known = (await self._cluster.groups()).known
-        told, _ = await settle(
+        told, _ = await gather_answers(
             (name for name in names if name in known), lambda name: self.row(known[name])
         )
         return [told[name] for name in names if name in told]
@@ -115,7 +116,8 @@ class Groups:
         return self._row(group, progress)
 
     async def worst(self) -> tuple[list[GroupRow], int]:
-        """The groups furthest behind, and of how many that is known.
+        """Return the groups furthest behind, and the number of groups whose lag is
+        known.
 
         A look asks for LOOKS groups: those that were the worst, and those whose turn it is, so that
         all are known after some looks.
@@ -136,7 +138,7 @@ class Groups:
         return sorted(behind, key=lambda row: (-(row.lag or 0), row.name))[:WORST]
 
     async def page(self, name: str) -> GroupPage:
-        """Raises GroupNotExist."""
+        """Return the page of a group. Raises GroupNotExist."""
         groups = await self._cluster.groups()
         group = groups.known.get(name)
         if group is None:
@@ -182,10 +184,10 @@ class Groups:
             troubles=groups.troubles | progress.troubles,
         )
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- queries of the cluster ------------------------------------------------------------------
 
     async def _progress(self, group: GroupAtBrokers) -> _Progress:
-        return await self._cluster.asking.once(
+        return await self._cluster.queries.once(
             ("progress", group.name), lambda: self._ask_progress(group)
         )
 
@@ -195,23 +197,23 @@ class Groups:
             for broker, address in (await self._cluster.masters()).items()
             if broker in group.tables
         }
-        asking, name = self._cluster.asking, group.name
+        queries, name = self._cluster.queries, group.name
 
         async def stats(broker: str) -> tuple[dict[MessageQueue, OffsetWrapper], float]:
             try:
-                return await asking.server(masters[broker], rpc.consume_stats_and_rate, name)
+                return await queries.server(masters[broker], rpc.consume_stats_and_rate, name)
             except (GroupNotExist, TopicNotExist, ConsumerNotOnline):
                 # Apache's ways to say that the group has consumed nothing from this broker
                 return {}, 0.0
 
         async def online(broker: str) -> ConsumerConnection | None:
             try:
-                return await asking.server(masters[broker], rpc.consumer_connections, name)
+                return await queries.server(masters[broker], rpc.consumer_connections, name)
             except ConsumerNotOnline:
                 return None
 
-        told, troubles = await settle(masters, stats)
-        connected, more = await settle(masters, online)
+        told, troubles = await gather_answers(masters, stats)
+        connected, more = await gather_answers(masters, online)
         return _Progress(
             rows={queue: row for table, _ in told.values() for queue, row in sorted(table.items())},
             per_s=sum(rate for _, rate in told.values()),
@@ -220,7 +222,7 @@ class Groups:
         )
 
     async def _members(self, group: GroupAtBrokers, progress: _Progress) -> tuple[HeldMember, ...]:
-        """Each with the queues that it says it holds."""
+        """Return each member with the queues that it reports."""
         members = {
             connection.client_id: connection
             for one in progress.online
@@ -230,12 +232,12 @@ class Groups:
         brokers = [masters[broker] for broker in group.tables if broker in masters]
 
         async def ask(client_id: str) -> ConsumerRunningInfo:
-            return await self._cluster.asking.once(
+            return await self._cluster.queries.once(
                 ("member", group.name, client_id),
                 lambda: self._running(brokers, group.name, client_id),
             )
 
-        told, troubles = await settle(sorted(members)[:MAX_ASKED], ask)
+        told, troubles = await gather_answers(sorted(members)[:MAX_ASKED], ask)
 
         def held(client_id: str) -> HeldMember:
             connection, info, trouble = (
@@ -269,13 +271,13 @@ class Groups:
     async def _running(
         self, brokers: Iterable[str], group: str, client_id: str
     ) -> ConsumerRunningInfo:
-        """By way of the first broker that knows the member."""
+        """Ask the member by way of the first broker that knows it."""
         error: OgiveError = ConsumerNotOnline(
             ResponseCode.CONSUMER_NOT_ONLINE, "it is not online any more"
         )
         for address in brokers:
             try:
-                return await self._cluster.asking.server(
+                return await self._cluster.queries.server(
                     address, rpc.consumer_running_info, group, client_id, judged=False
                 )
             except OgiveError as exc:
@@ -283,7 +285,7 @@ class Groups:
         raise error
 
     async def _dead(self, group: str) -> int | None:
-        """Dead letters that are held."""
+        """Return the number of dead letters that are held."""
         try:
             return (await self._topics.row(dlq_topic(group))).held
         except TopicNotExist:
@@ -342,8 +344,8 @@ class Groups:
         )
 
     def _behind_s(self, rows: Iterable[OffsetWrapper]) -> float | None:
-        """How long ago the newest consumed message of the slowest queue was stored; 0 if nothing
-        waits, None if unknown.
+        """Return the age of the newest consumed message of the slowest queue; 0 if nothing waits,
+        None if unknown.
         """
         late = [row.last_timestamp for row in rows if _lag(row)]
         if not late:

@@ -28,8 +28,8 @@ MAX_VISITS: Final = 64
 PATIENCE_S: Final = 60.0
 
 
-class Visit(H11Protocol):
-    """One connection.
+class BrowserConnection(H11Protocol):
+    """A connection of a browser.
 
     uvicorn's own limit refuses requests and counts connections that never send one, so that some
     silent ones keep everybody out for as long as they like. Here a new connection takes the place
@@ -47,7 +47,9 @@ class Visit(H11Protocol):
         super().connection_made(transport)
         self._begin()
         others = [
-            visit for visit in self.connections if isinstance(visit, Visit) and visit is not self
+            visit
+            for visit in self.connections
+            if isinstance(visit, BrowserConnection) and visit is not self
         ]
         if len(others) >= MAX_VISITS:
             min(others, key=lambda visit: (visit.waits, visit.since)).end()
@@ -63,7 +65,7 @@ class Visit(H11Protocol):
 
     @property
     def waits(self) -> bool:
-        """For a page, or for its own reading of one."""
+        """Return True while the browser waits for a page, or reads one."""
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is not None and not cycle.response_complete
 
@@ -89,8 +91,8 @@ HEADERS: Final = {
 }
 
 
-class Guard:
-    """An ASGI application in front of *app*."""
+class RequestGuard:
+    """ASGI application in front of *app*, which checks each request."""
 
     def __init__(
         self, app: ASGIApp, *, name: str | None = None, credentials: Credentials | None = None

@@ -1,8 +1,6 @@
 """Pages of messages: a topic by time or key, one message, and what became of it.
 
-In lists bodies are cut on arrival.
-
-A message's body as text, JSON or hex, of a bounded size.
+In lists bodies are cut on arrival; a single body is text, JSON or hex of a bounded size.
 """
 
 import json
@@ -14,9 +12,9 @@ from ogive.client import rpc
 from ogive.client.admin.base import master_of
 from ogive.client.admin.message_admin import FOR_EVER_MS, check_period, check_place
 from ogive.client.routes import subscribe_queues
-from ogive.console.cluster_pages import Cluster
-from ogive.console.queries import reason, settle
-from ogive.console.topic_pages import Topics
+from ogive.console.cluster_pages import ClusterQueries
+from ogive.console.queries import gather_answers, reason
+from ogive.console.topic_pages import TopicQueries
 from ogive.errors import (
     InvalidOption,
     NoRoute,
@@ -60,8 +58,10 @@ class MessageRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """*more*: there are others beyond LIMIT; *troubles*: places that could not be read, and why."""
+class FoundMessages:
+    """Messages of a list. *more*: there are others beyond LIMIT; *troubles*: places that could not
+    be read, and why.
+    """
 
     rows: tuple[MessageRow, ...]
     more: bool = False
@@ -81,20 +81,22 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """What became of a message: who has consumed it, and what clients wrote about it."""
+class MessageHistory:
+    """Consumers of a message, and its traces."""
 
     readers: tuple[Reader, ...]
     trace: tuple[TraceRecord, ...]
     troubles: tuple[str, ...] = ()
 
 
-class Messages:
-    def __init__(self, cluster: Cluster, topics: Topics) -> None:
+class MessageQueries:
+    def __init__(self, cluster: ClusterQueries, topics: TopicQueries) -> None:
         self._cluster, self._topics = cluster, topics
 
-    async def newest(self, topic: str, limit: int = LIMIT) -> Found:
-        """The newest first. Raises TopicNotExist, NoNameServer."""
+    async def newest(self, topic: str, limit: int = LIMIT) -> FoundMessages:
+        """Return the newest messages of a topic, the newest first. Raises TopicNotExist,
+        NoNameServer.
+        """
         masters = await self._cluster.topic_masters(topic)
         offsets, silent = await self._topics.offsets(topic)
         filled = [(queue, row) for queue, row in offsets.items() if row.max_offset > row.min_offset]
@@ -109,7 +111,7 @@ class Messages:
             # mostly once: a batch that is kept whole comes whole, and may leave none of the count
             # for what follows
             while offset < end:
-                result = await self._cluster.asking.server(
+                result = await self._cluster.queries.server(
                     address, rpc.read_messages, queue, offset, each
                 )
                 rows += [_row(message) for message in result.messages]
@@ -118,15 +120,17 @@ class Messages:
                 offset = result.next_offset
             return rows
 
-        told, troubles = await settle(chosen, read)
+        told, troubles = await gather_answers(chosen, read)
         rows = sorted((row for rows in told.values() for row in rows), key=_by_time, reverse=True)
         held = sum(row.max_offset - row.min_offset for row in offsets.values())
-        return Found(tuple(rows[:limit]), held > limit, _troubles(troubles, silent))
+        return FoundMessages(tuple(rows[:limit]), held > limit, _troubles(troubles, silent))
 
-    async def between(self, topic: str, begin_ms: int | None, end_ms: int | None) -> Found:
-        """Stored then, the oldest first. Raises TopicNotExist, NoNameServer, InvalidOption."""
-        asking, begin, end = (
-            self._cluster.asking,
+    async def between(self, topic: str, begin_ms: int | None, end_ms: int | None) -> FoundMessages:
+        """Return messages that were stored between two times, the oldest first. Raises
+        TopicNotExist, NoNameServer, InvalidOption.
+        """
+        queries, begin, end = (
+            self._cluster.queries,
             begin_ms or 0,
             FOR_EVER_MS if end_ms is None else end_ms,
         )
@@ -136,11 +140,11 @@ class Messages:
 
         async def read(queue: MessageQueue) -> list[MessageRow]:
             address = master_of(queue, masters)
-            offset = await asking.server(address, rpc.search_offset, queue, begin)
+            offset = await queries.server(address, rpc.search_offset, queue, begin)
             rows: list[MessageRow] = []
             # one more than is shown tells whether there are others
             while len(rows) <= LIMIT:
-                result = await asking.server(address, rpc.read_messages, queue, offset, PULL)
+                result = await queries.server(address, rpc.read_messages, queue, offset, PULL)
                 rows += [
                     _row(message)
                     for message in result.messages
@@ -152,21 +156,21 @@ class Messages:
                 offset = result.next_offset
             return rows
 
-        told, troubles = await settle(queues[:MAX_QUEUES], read)
+        told, troubles = await gather_answers(queues[:MAX_QUEUES], read)
         left = (
             (f"only {MAX_QUEUES} of {len(queues)} queues were read",)
             if len(queues) > MAX_QUEUES
             else ()
         )
         rows = sorted((row for rows in told.values() for row in rows), key=_by_time)
-        return Found(tuple(rows[:LIMIT]), len(rows) > LIMIT, _troubles(troubles) + left)
+        return FoundMessages(tuple(rows[:LIMIT]), len(rows) > LIMIT, _troubles(troubles) + left)
 
-    async def with_key(self, topic: str, key: str) -> Found:
-        """By the brokers' index. Raises TopicNotExist, NoNameServer."""
+    async def with_key(self, topic: str, key: str) -> FoundMessages:
+        """Return messages with a key, by the brokers' index. Raises TopicNotExist, NoNameServer."""
         masters = await self._cluster.topic_masters(topic)
 
         async def ask(broker: str) -> list[MessageRow]:
-            found = await self._cluster.asking.server(
+            found = await self._cluster.queries.server(
                 masters[broker],
                 rpc.query_messages,
                 topic,
@@ -178,25 +182,29 @@ class Messages:
             )
             return [_row(message) for message in found if key in message.keys or message.id == key]
 
-        told, troubles = await settle(masters, ask)
+        told, troubles = await gather_answers(masters, ask)
         rows = sorted((row for rows in told.values() for row in rows), key=_by_time)
-        return Found(tuple(rows[:LIMIT]), len(rows) > LIMIT, _troubles(troubles))
+        return FoundMessages(tuple(rows[:LIMIT]), len(rows) > LIMIT, _troubles(troubles))
 
-    async def dead_letters(self, group: str) -> Found:
+    async def dead_letters(self, group: str) -> FoundMessages:
         try:
             return await self.newest(dlq_topic(group))
         except TopicNotExist:
-            return Found(())
+            return FoundMessages(())
 
     async def by_id(self, message_id: str, topic: str | None) -> MessageExt:
-        """Raises QueryNotFound, NoRoute, NotSupported, what brokers answer."""
-        return await self._cluster.asking.admin.message(message_id, topic=topic)
+        """Return the message with an id. Raises QueryNotFound, NoRoute,
+        NotSupported, BrokerError.
+        """
+        return await self._cluster.queries.admin.message(message_id, topic=topic)
 
     async def at(self, queue: MessageQueue, offset: int) -> MessageExt:
-        """Raises QueryNotFound, TopicNotExist, NoRoute, InvalidOption."""
+        """Return the message at an offset. Raises QueryNotFound, TopicNotExist, NoRoute,
+        InvalidOption.
+        """
         check_place(queue, offset)
         address = master_of(queue, await self._cluster.topic_masters(queue.topic))
-        result = await self._cluster.asking.server(address, rpc.read_messages, queue, offset, 1)
+        result = await self._cluster.queries.server(address, rpc.read_messages, queue, offset, 1)
         if not result.messages or result.messages[0].queue_offset != offset:
             held = f"it has {result.min_offset} up to, not including, {result.max_offset}"
             raise QueryNotFound(
@@ -204,17 +212,17 @@ class Messages:
             )
         return result.messages[0]
 
-    async def life(self, message: MessageExt) -> Life:
+    async def life(self, message: MessageExt) -> MessageHistory:
         readers, troubles = await self._readers(message.queue, message.queue_offset)
         try:
-            trace = await self._cluster.asking.admin.trace(message.id)
+            trace = await self._cluster.queries.admin.trace(message.id)
         except (NoRoute, NotSupported):
             # tracing is off, or the broker keeps no index
             trace = []
         except OgiveError as exc:
             trace = []
             troubles += (f"trace: {reason(exc)}",)
-        return Life(readers, tuple(trace[:LIMIT]), troubles)
+        return MessageHistory(readers, tuple(trace[:LIMIT]), troubles)
 
     async def _readers(
         self, queue: MessageQueue, offset: int
@@ -226,11 +234,11 @@ class Messages:
         groups = (await self._topics.groups(queue.topic))[:MAX_READERS]
 
         async def position(group: str) -> int | None:
-            return await self._cluster.asking.server(
+            return await self._cluster.queries.server(
                 address, rpc.query_consumer_offset, group, queue, zero_if_young=False
             )
 
-        told, troubles = await settle(groups, position)
+        told, troubles = await gather_answers(groups, position)
         readers = tuple(
             Reader(group, at, at is not None and at > offset) for group, at in told.items()
         )
@@ -262,7 +270,7 @@ def _troubles(
     by_place: Mapping[MessageQueue, OgiveError] | Mapping[str, OgiveError],
     silent: Mapping[str, str] | None = None,
 ) -> tuple[str, ...]:
-    """One line per broker, as an unreachable one may have many queues."""
+    """Return one line per broker, as an unreachable one may have many queues."""
     found = dict(silent or {})
     for place, error in by_place.items():
         found[place.broker_name if isinstance(place, MessageQueue) else place] = reason(error)
@@ -280,7 +288,7 @@ _HEX_ROW: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """*shown*: as *form*; *cut*: not all of the *size* bytes.
+    """A body as *form*. *cut*: not all of its *size* bytes are shown.
 
     *forms*: what else it can be read as.
     """
@@ -315,7 +323,7 @@ def body_of(raw: bytes, wanted: str = "") -> Body:
 
 
 def preview(raw: bytes) -> str:
-    """One line."""
+    """Return the begin of a body on one line."""
     head = raw[:PREVIEW_BYTES]
     text = _text(head, whole=len(head) == len(raw))
     line = (
@@ -327,7 +335,7 @@ def preview(raw: bytes) -> str:
 
 
 def hex_rows(raw: bytes) -> str:
-    """``00000010  7b 22 6e ...  {"n...``"""
+    """Return lines such as ``00000010  7b 22 6e ...  {"n...``."""
     rows = []
     for at in range(0, len(raw), _HEX_ROW):
         row = raw[at : at + _HEX_ROW]
@@ -337,7 +345,9 @@ def hex_rows(raw: bytes) -> str:
 
 
 def _text(head: bytes, *, whole: bool) -> str | None:
-    """None for what is no UTF-8; a character that the cut went through is left out."""
+    """Return the text; None if it is not UTF-8. A character that the cut went
+    through is left out.
+    """
     try:
         return head.decode()
     except UnicodeDecodeError as exc:
@@ -347,7 +357,7 @@ def _text(head: bytes, *, whole: bool) -> str | None:
 
 
 def _pretty(raw: bytes) -> str | None:
-    """None for what is no JSON object or list."""
+    """Return indented JSON; None for anything but an object or list."""
     if raw.lstrip()[:1] not in (b"{", b"["):
         return None
     try:

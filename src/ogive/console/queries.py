@@ -1,4 +1,4 @@
-"""Asks the cluster for what pages show: with a time limit, a bounded number of calls at once, and
+"""Queries of the cluster for pages: with a time limit, a bounded number of calls at once, and
 answers cached for a moment.
 """
 
@@ -26,8 +26,8 @@ K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
 
 
-class Asking:
-    """Used on one event loop; ``start`` and ``close``."""
+class Queries:
+    """Queries on one event loop. Call ``start`` first and ``close`` at the end."""
 
     def __init__(
         self, config: ClientConfig, *, clock: Callable[[], float] = time.monotonic
@@ -57,7 +57,7 @@ class Asking:
         return tuple(self.admin.client.name_servers.addresses)
 
     async def name_server(self, rpc: Callable[..., Awaitable[T]], *arguments: object) -> T:
-        """What any name server answers. Raises NoNameServer."""
+        """Return the answer of any name server. Raises NoNameServer."""
         async with self._room:
             self._check("")
             try:
@@ -74,7 +74,8 @@ class Asking:
         judged: bool = True,
         **options: Any,
     ) -> T:
-        """What the broker or name server at *address* answers to a coroutine of ``api``.
+        """Return the answer of the broker or name server at *address* to a
+        coroutine of ``rpc``.
 
         Raises OgiveError.
 
@@ -105,8 +106,8 @@ class Asking:
     async def once(
         self, key: Hashable, ask: Callable[[], Awaitable[T]], keep_s: float | None = None
     ) -> T:
-        """The answer of *ask*, or what it answered for the same *key* a moment ago; pages that wait
-        for it share one call.
+        """Return the answer of *ask*, or its answer for the same *key* a moment ago; pages that
+        wait for it share one call.
         """
         task, until = self._kept.get(key, (None, 0.0))
         if task is None or (task.done() and self._clock() >= until):
@@ -129,10 +130,10 @@ async def _awaited(ask: Callable[[], Awaitable[T]]) -> T:
     return await ask()
 
 
-async def settle(
+async def gather_answers(
     items: Iterable[K], ask: Callable[[K], Awaitable[R]]
 ) -> tuple[dict[K, R], dict[K, OgiveError]]:
-    """What was answered for each item, and why the others have no answer: one that fails takes
+    """Return the answer for each item, and the error for each other one: one that fails takes
     nothing from the rest.
     """
     keys = list(items)
@@ -150,7 +151,7 @@ async def settle(
 
 
 def reason(error: OgiveError) -> str:
-    """For a page that names the broker already."""
+    """Return the reason of *error*, for a page that names the broker already."""
     if not isinstance(error, BrokerError) or not error.remark:
         return str(error)
     return f"{error.remark} (code {error.code})" if error.address else error.remark

@@ -1,10 +1,8 @@
-"""The console in a thread and event loop of its own.
+"""Server of the console, in a thread and event loop of its own, so that a page does not wait for a
+broker in the same process, nor it for a page.
 
-The console in a thread and event loop of its own, so that a page does not wait for a broker in
-the same process, nor it for a page.
-
-TLS between the console and the broker of its own process, which is recognised by its
-certificate, whatever names that has.
+TLS between the console and the broker of its own process recognises the broker by its certificate,
+whatever names that has.
 """
 
 import asyncio
@@ -20,7 +18,7 @@ import uvicorn
 
 from ogive.console.app import console_app
 from ogive.console.config import ConsoleConfig
-from ogive.console.guard import MAX_VISITS, Visit
+from ogive.console.guard import MAX_VISITS, BrowserConnection
 from ogive.errors import ConnectError
 from ogive.transport.connection import join_address
 from ogive.transport.event_loop import new_event_loop
@@ -28,7 +26,9 @@ from ogive.transport.tls import first_certificate
 
 
 def only_trusting(certificate: Path) -> ssl.SSLContext:
-    """Only the first of a chain: its authorities vouch for others, too. Raises InvalidOption."""
+    """Return a context that trusts only the first certificate of a chain: its authorities vouch for
+    others, too. Raises InvalidOption.
+    """
     context = ssl.create_default_context(cadata=first_certificate(certificate))
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -36,7 +36,7 @@ def only_trusting(certificate: Path) -> ssl.SSLContext:
 
 
 def trust_also(context: ssl.SSLContext, certificate: Path) -> None:
-    """The broker has a new one. Raises InvalidOption."""
+    """Trust the broker's new certificate, too. Raises InvalidOption."""
     context.load_verify_locations(cadata=first_certificate(certificate))
 
 
@@ -52,7 +52,7 @@ STOP_S: Final = 10.0
 
 
 class Console:
-    """``start`` and ``stop``, from any thread but its own."""
+    """A console. Call ``start`` and ``stop`` from any thread but its own."""
 
     def __init__(self, config: ConsoleConfig) -> None:
         self._config = config
@@ -66,14 +66,14 @@ class Console:
         return f"{self._config.scheme}://{self.address}/"
 
     def start(self) -> None:
-        """Raises ConnectError when the address is taken, InvalidOption for certificates that cannot
-        be used. Asks the cluster nothing.
+        """Listen, and ask the cluster nothing. Raises ConnectError if the address is taken,
+        InvalidOption for certificates that cannot be used.
         """
         config = self._config
         self._tls = None if config.tls is None else config.tls.context()
         settings = uvicorn.Config(
             console_app(config),
-            http=Visit,
+            http=BrowserConnection,
             ws="none",
             lifespan="on",
             log_config=None,
@@ -97,7 +97,7 @@ class Console:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when no page is under way any more. Harmless when repeated."""
+        """Stop, and return when no page is under way any more. May be repeated."""
         if self._server is None or self._thread is None:
             return
         self._server.should_exit = True
@@ -107,7 +107,8 @@ class Console:
         self._server = self._thread = None
 
     def reload_certificates(self) -> None:
-        """The files hold a new certificate, which the broker beside it shows, too.
+        """Read the files again: they hold a new certificate, which the broker
+        beside it shows, too.
 
         Raises InvalidOption, and then the old one stays.
         """

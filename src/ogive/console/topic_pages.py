@@ -1,4 +1,4 @@
-"""The pages of topics: the list, and a single one with its queues."""
+"""Pages of topics: the list, and a single one with its queues."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ from typing import Final
 from ogive.client import rpc
 from ogive.client.admin.records import TopicKind, topic_kind
 from ogive.client.admin.topic_admin import MESSAGE_TYPE, permission
-from ogive.console.cluster_pages import Cluster
-from ogive.console.queries import reason, settle
+from ogive.console.cluster_pages import ClusterQueries
+from ogive.console.queries import gather_answers, reason
 from ogive.errors import NotSupported
 from ogive.model import BATCHES, QUEUE_TYPE, MessageQueue
 from ogive.wire.bodies.stats import TopicOffset
@@ -19,7 +19,8 @@ MAX_QUEUES: Final = 512
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """*held*: messages in all queues; *stored*: ever, by their last offsets.
+    """A topic in a list. *held*: messages in all queues; *stored*: ever, by their
+    last offsets.
 
     *trouble*: why figures are missing, or are not whole.
     """
@@ -36,7 +37,7 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtBroker:
-    """One broker's part of a topic, as its route tells it.
+    """One broker's part of a topic, as its route shows it.
 
     *message_type* and *whole_batches* only where the broker shows them (5.x).
     """
@@ -53,7 +54,7 @@ class AtBroker:
 
 @dataclass(frozen=True, slots=True)
 class TopicPage:
-    """*queues*: at most MAX_QUEUES of them."""
+    """A topic's page with at most MAX_QUEUES *queues*."""
 
     row: TopicRow
     brokers: tuple[AtBroker, ...]
@@ -71,14 +72,14 @@ class TopicPage:
         return any(at.whole_batches for at in self.brokers)
 
 
-class Topics:
-    def __init__(self, cluster: Cluster) -> None:
+class TopicQueries:
+    def __init__(self, cluster: ClusterQueries) -> None:
         self._cluster = cluster
 
     async def rows(self, names: Sequence[str]) -> list[TopicRow]:
-        """For topics that are listed; one that was deleted since says so."""
+        """Return rows for topics of a list; one that was deleted since says so."""
         kinds = await self._cluster.topics()
-        told, troubles = await settle(names, self.row)
+        told, troubles = await gather_answers(names, self.row)
         empty = {
             name: TopicRow(name, kinds.get(name, "application"), trouble=reason(error))
             for name, error in troubles.items()
@@ -86,8 +87,8 @@ class Topics:
         return [told.get(name) or empty[name] for name in names]
 
     async def row(self, name: str) -> TopicRow:
-        """Raises TopicNotExist, NoNameServer."""
-        return await self._cluster.asking.once(("topic", name), lambda: self._row(name))
+        """Return the row of a topic. Raises TopicNotExist, NoNameServer."""
+        return await self._cluster.queries.once(("topic", name), lambda: self._row(name))
 
     async def _row(self, name: str) -> TopicRow:
         route = await self._cluster.route(name)
@@ -109,42 +110,43 @@ class Topics:
         )
 
     async def offsets(self, name: str) -> tuple[dict[MessageQueue, TopicOffset], dict[str, str]]:
-        """What each queue holds, and why brokers do not tell.
+        """Return the offsets of each queue, and the reason for each broker that
+        does not answer.
 
         Raises TopicNotExist, NoNameServer.
         """
-        return await self._cluster.asking.once(("offsets", name), lambda: self._offsets(name))
+        return await self._cluster.queries.once(("offsets", name), lambda: self._offsets(name))
 
     async def _offsets(self, name: str) -> tuple[dict[MessageQueue, TopicOffset], dict[str, str]]:
         masters = await self._cluster.topic_masters(name)
 
         async def stats(broker: str) -> dict[MessageQueue, TopicOffset]:
-            return await self._cluster.asking.server(masters[broker], rpc.topic_stats, name)
+            return await self._cluster.queries.server(masters[broker], rpc.topic_stats, name)
 
-        told, troubles = await settle(masters, stats)
+        told, troubles = await gather_answers(masters, stats)
         found = {queue: row for table in told.values() for queue, row in table.items()}
         return dict(sorted(found.items())), {
             broker: reason(error) for broker, error in troubles.items()
         }
 
     async def groups(self, name: str) -> tuple[str, ...]:
-        """The groups that consume the topic, or have; those at brokers that do not answer are
-        missing. Raises TopicNotExist, NoNameServer.
+        """Return the groups that consume the topic, or have; the ones at brokers that do not answer
+        are missing. Raises TopicNotExist, NoNameServer.
         """
         masters = await self._cluster.topic_masters(name)
 
         async def readers(broker: str) -> list[str]:
-            return await self._cluster.asking.server(masters[broker], rpc.topic_groups, name)
+            return await self._cluster.queries.server(masters[broker], rpc.topic_groups, name)
 
-        told, _ = await settle(masters, readers)
+        told, _ = await gather_answers(masters, readers)
         return tuple(sorted({group for groups in told.values() for group in groups}))
 
     async def page(self, name: str) -> TopicPage:
-        """Raises TopicNotExist, NoNameServer."""
+        """Return the page of a topic. Raises TopicNotExist, NoNameServer."""
         row = await self.row(name)
         offsets, troubles = await self.offsets(name)
         route, masters = await self._cluster.route(name), await self._cluster.topic_masters(name)
-        attributes, _ = await settle(
+        attributes, _ = await gather_answers(
             masters, lambda broker: self._attributes(masters[broker], name)
         )
         brokers = tuple(
@@ -165,7 +167,7 @@ class Topics:
 
     async def _attributes(self, address: str, name: str) -> Mapping[str, str]:
         try:
-            config = await self._cluster.asking.server(address, rpc.topic_config, name)
+            config = await self._cluster.queries.server(address, rpc.topic_config, name)
         except NotSupported:
             # 4.x knows none
             return {}

@@ -1,4 +1,4 @@
-"""The name server: which broker holds which topic, kept in memory from what brokers register."""
+"""The name server: routes of topics to brokers, kept in memory from what brokers register."""
 
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer

@@ -1,4 +1,4 @@
-"""The settings of a name server."""
+"""Settings of a name server."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +11,7 @@ from ogive.transport.tls import TlsConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameServerConfig:
-    """Times are in seconds.
+    """Settings of a name server. Times are in seconds.
 
     The comment of each setting has its name in Apache's namesrv.conf, and its default there if that
     differs.

@@ -51,13 +51,14 @@ Differs from Java
 
 import json
 import logging
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ogive.errors import ConnectError, InvalidOption, Refused
-from ogive.namesrv.context import Call, Context, success
-from ogive.namesrv.kv_config import ORDER_TOPIC_CONFIG
-from ogive.namesrv.route_table import BrokerIdentity, Registration, can_be_routed
+from ogive.namesrv.config import NameServerConfig
+from ogive.namesrv.kv_config import ORDER_TOPIC_CONFIG, KvConfig
+from ogive.namesrv.route_table import BrokerIdentity, BrokerRegistration, RouteTable, can_be_routed
 from ogive.transport.connection import split_listed_address
 from ogive.wire.bodies.configs import DataVersion
 from ogive.wire.bodies.json_fields import dumps, loads_object
@@ -66,6 +67,7 @@ from ogive.wire.bodies.stats import kv_table_dumps
 from ogive.wire.checksum import crc32
 from ogive.wire.codes import ResponseCode
 from ogive.wire.command import RemotingCommand
+from ogive.wire.headers.codec import Header, encode_header
 from ogive.wire.headers.name_server import (
     AddWritePermRequest,
     AddWritePermResponse,
@@ -104,13 +106,41 @@ log = logging.getLogger(__name__)
 MAX_SHOWN: Final = 2000
 
 
-def register(ctx: Context, call: Call, header: RegisterBrokerRequest) -> RemotingCommand:
+@dataclass(slots=True, kw_only=True)
+class NameServerState:
+    """The tables of a name server, for its handlers."""
+
+    # another one after UPDATE_NAMESRV_CONFIG
+    config: NameServerConfig
+    routes: RouteTable
+    kv: KvConfig
+    now: Callable[[], float]  # seconds, monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request beside its header: the connection, the release of its client, and the body."""
+
+    # the connection's number, see route_table
+    owner: int
+    version: int
+    body: bytes
+
+
+def success(header: Header | None = None, body: bytes = b"") -> RemotingCommand:
+    """Return an answer with SUCCESS; dispatch adds opaque and flag."""
+    return RemotingCommand(
+        ResponseCode.SUCCESS, {} if header is None else encode_header(header), body
+    )
+
+
+def register(ctx: NameServerState, call: Call, header: RegisterBrokerRequest) -> RemotingCommand:
     if header.body_crc32 and crc32(call.body) & 0x7FFFFFFF != header.body_crc32:
         raise Refused(ResponseCode.SYSTEM_ERROR, "crc32 not match")
     body = (
         RegisterBrokerBody.decode(call.body, compressed=header.compressed) if call.body else _EMPTY
     )
-    registration = Registration(
+    registration = BrokerRegistration(
         broker=_identity(header),
         data_version=body.data_version,
         topics=body.topics,
@@ -159,14 +189,16 @@ def register(ctx: Context, call: Call, header: RegisterBrokerRequest) -> Remotin
 _EMPTY = RegisterBrokerBody(data_version=DataVersion(), topics={})
 
 
-def unregister(ctx: Context, call: Call, header: UnregisterBrokerRequest) -> RemotingCommand:
+def unregister(
+    ctx: NameServerState, call: Call, header: UnregisterBrokerRequest
+) -> RemotingCommand:
     if ctx.routes.unregister(_identity(header), owner=call.owner):
         log.info("broker %s at %s unregistered", header.broker_name, header.broker_addr)
     return success()
 
 
 def query_data_version(
-    ctx: Context, call: Call, header: QueryDataVersionRequest
+    ctx: NameServerState, call: Call, header: QueryDataVersionRequest
 ) -> RemotingCommand:
     broker = _identity(header)
     stored = ctx.routes.data_version(broker)
@@ -178,22 +210,30 @@ def query_data_version(
     )
 
 
-def heartbeat(ctx: Context, call: Call, header: BrokerHeartbeatRequest) -> RemotingCommand:
+def heartbeat(ctx: NameServerState, call: Call, header: BrokerHeartbeatRequest) -> RemotingCommand:
     ctx.routes.heartbeat(header.cluster_name, header.broker_addr, now=ctx.now(), owner=call.owner)
     return success()
 
 
-def register_topic(ctx: Context, call: Call, header: RegisterTopicRequest) -> RemotingCommand:
+def register_topic(
+    ctx: NameServerState, call: Call, header: RegisterTopicRequest
+) -> RemotingCommand:
     ctx.routes.add_topic(header.topic, TopicRouteData.from_json(loads_object(call.body)).queues)
     return success()
 
 
-def cluster_info(ctx: Context, call: Call, header: GetBrokerClusterInfoRequest) -> RemotingCommand:
+def cluster_info(
+    ctx: NameServerState, call: Call, header: GetBrokerClusterInfoRequest
+) -> RemotingCommand:
     return success(body=ctx.routes.cluster_info().encode())
 
 
-def member_group(ctx: Context, call: Call, header: GetBrokerMemberGroupRequest) -> RemotingCommand:
-    """The broker ids are bare keys, as Java writes them."""
+def member_group(
+    ctx: NameServerState, call: Call, header: GetBrokerMemberGroupRequest
+) -> RemotingCommand:
+    """Return the addresses under one broker name; the broker ids are bare keys, as Java writes
+    them.
+    """
     group = ctx.routes.member_group(header.cluster_name, header.broker_name)
     addresses = ",".join(
         f"{i}:{json.dumps(address)}" for i, address in sorted(group.addresses.items())
@@ -205,13 +245,15 @@ def member_group(ctx: Context, call: Call, header: GetBrokerMemberGroupRequest) 
 
 
 def wipe_write_permission(
-    ctx: Context, call: Call, header: WipeWritePermRequest
+    ctx: NameServerState, call: Call, header: WipeWritePermRequest
 ) -> RemotingCommand:
     count = ctx.routes.set_writable(header.broker_name, False)
     return success(WipeWritePermResponse(wipe_topic_count=count))
 
 
-def add_write_permission(ctx: Context, call: Call, header: AddWritePermRequest) -> RemotingCommand:
+def add_write_permission(
+    ctx: NameServerState, call: Call, header: AddWritePermRequest
+) -> RemotingCommand:
     count = ctx.routes.set_writable(header.broker_name, True)
     return success(AddWritePermResponse(add_topic_count=count))
 
@@ -231,7 +273,7 @@ def _identity(
     )
 
 
-async def put(ctx: Context, call: Call, header: PutKvConfigRequest) -> RemotingCommand:
+async def put(ctx: NameServerState, call: Call, header: PutKvConfigRequest) -> RemotingCommand:
     try:
         await ctx.kv.put(header.namespace, header.key, header.value)
     except InvalidOption as exc:
@@ -239,12 +281,14 @@ async def put(ctx: Context, call: Call, header: PutKvConfigRequest) -> RemotingC
     return success()
 
 
-async def delete(ctx: Context, call: Call, header: DeleteKvConfigRequest) -> RemotingCommand:
+async def delete(
+    ctx: NameServerState, call: Call, header: DeleteKvConfigRequest
+) -> RemotingCommand:
     await ctx.kv.delete(header.namespace, header.key)
     return success()
 
 
-def get(ctx: Context, call: Call, header: GetKvConfigRequest) -> RemotingCommand:
+def get(ctx: NameServerState, call: Call, header: GetKvConfigRequest) -> RemotingCommand:
     value = ctx.kv.get(header.namespace, header.key)
     if value is None:
         raise Refused(
@@ -254,7 +298,7 @@ def get(ctx: Context, call: Call, header: GetKvConfigRequest) -> RemotingCommand
     return success(KvConfigResponse(value=value))
 
 
-def get_namespace(ctx: Context, call: Call, header: GetKvListRequest) -> RemotingCommand:
+def get_namespace(ctx: NameServerState, call: Call, header: GetKvListRequest) -> RemotingCommand:
     entries = ctx.kv.namespace(header.namespace)
     if not entries:
         raise Refused(
@@ -264,7 +308,7 @@ def get_namespace(ctx: Context, call: Call, header: GetKvListRequest) -> Remotin
 
 
 def update_config(
-    ctx: Context, call: Call, header: UpdateNameServerConfigRequest
+    ctx: NameServerState, call: Call, header: UpdateNameServerConfigRequest
 ) -> RemotingCommand:
     try:
         asked = {name: value.strip().lower() for name, value in parse_properties(call.body).items()}
@@ -287,7 +331,9 @@ def update_config(
     return success()
 
 
-def get_config(ctx: Context, call: Call, header: GetNameServerConfigRequest) -> RemotingCommand:
+def get_config(
+    ctx: NameServerState, call: Call, header: GetNameServerConfigRequest
+) -> RemotingCommand:
     config = ctx.config
     settings: dict[str, object] = {
         "bindAddress": config.host,
@@ -305,7 +351,7 @@ STANDARD_JSON_SINCE = 401
 UNIT, UNIT_SUB = 1, 2
 
 
-def route(ctx: Context, call: Call, header: GetRouteInfoRequest) -> RemotingCommand:
+def route(ctx: NameServerState, call: Call, header: GetRouteInfoRequest) -> RemotingCommand:
     found = ctx.routes.route(header.topic)
     if found is None:
         raise Refused(
@@ -318,38 +364,42 @@ def route(ctx: Context, call: Call, header: GetRouteInfoRequest) -> RemotingComm
     return success(body=found.encode(standard=standard))
 
 
-def all_topics(ctx: Context, call: Call, header: GetAllTopicListRequest) -> RemotingCommand:
+def all_topics(ctx: NameServerState, call: Call, header: GetAllTopicListRequest) -> RemotingCommand:
     return success(body=topic_list_dumps(ctx.routes.topics()))
 
 
 def topics_of_cluster(
-    ctx: Context, call: Call, header: GetTopicsByClusterRequest
+    ctx: NameServerState, call: Call, header: GetTopicsByClusterRequest
 ) -> RemotingCommand:
     return success(body=topic_list_dumps(ctx.routes.topics_of_cluster(header.cluster)))
 
 
-def system_topics(ctx: Context, call: Call, header: GetSystemTopicListRequest) -> RemotingCommand:
+def system_topics(
+    ctx: NameServerState, call: Call, header: GetSystemTopicListRequest
+) -> RemotingCommand:
     return success(body=topic_list_dumps(ctx.routes.system_topics(), ctx.routes.any_address()))
 
 
-def unit_topics(ctx: Context, call: Call, header: GetUnitTopicListRequest) -> RemotingCommand:
+def unit_topics(
+    ctx: NameServerState, call: Call, header: GetUnitTopicListRequest
+) -> RemotingCommand:
     return success(body=topic_list_dumps(ctx.routes.topics_by_sys_flag(on=UNIT)))
 
 
 def unit_sub_topics(
-    ctx: Context, call: Call, header: GetUnitSubTopicListRequest
+    ctx: NameServerState, call: Call, header: GetUnitSubTopicListRequest
 ) -> RemotingCommand:
     return success(body=topic_list_dumps(ctx.routes.topics_by_sys_flag(on=UNIT_SUB)))
 
 
 def unit_sub_ununit_topics(
-    ctx: Context, call: Call, header: GetUnitSubUnunitTopicListRequest
+    ctx: NameServerState, call: Call, header: GetUnitSubUnunitTopicListRequest
 ) -> RemotingCommand:
     return success(body=topic_list_dumps(ctx.routes.topics_by_sys_flag(on=UNIT_SUB, off=UNIT)))
 
 
 def delete_topic(
-    ctx: Context, call: Call, header: DeleteTopicInNameServerRequest
+    ctx: NameServerState, call: Call, header: DeleteTopicInNameServerRequest
 ) -> RemotingCommand:
     ctx.routes.delete_topic(header.topic, header.cluster_name)
     return success()

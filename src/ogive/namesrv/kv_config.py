@@ -19,7 +19,7 @@ MAX_CHARACTERS: Final = 2 * 1024 * 1024
 
 
 class KvConfig:
-    """In memory, and in a file (Apache's kvConfig.json) where a path is given."""
+    """KV settings in memory, and in a file (Apache's kvConfig.json) if a path is given."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class KvConfig:
         max_entries: int = 10_000,
         max_characters: int = MAX_CHARACTERS,
     ) -> None:
-        """Loads the file (blocking). Raises StoreUnusable."""
+        """Load the file (blocking). Raises StoreUnusable."""
         self._table = (
             None if path is None else JsonTable(fs or OsFs(), path, valid=_holds_namespaces)
         )
@@ -64,11 +64,11 @@ class KvConfig:
         return self._spaces.get(namespace, {}).get(key)
 
     def namespace(self, namespace: str) -> Mapping[str, str]:
-        """Empty where there is nothing."""
+        """Return the settings of a namespace; empty if there are none."""
         return self._spaces.get(namespace, {})
 
     async def put(self, namespace: str, key: str, value: str) -> None:
-        """Set, and return when it is on stable storage.
+        """Set a value, and return when it is on stable storage.
 
         Raises InvalidOption; StoreError, and then it counts until the restart.
         """
@@ -96,7 +96,7 @@ class KvConfig:
         await self._save()
 
     async def delete(self, namespace: str, key: str) -> None:
-        """Deleting what is not there is no error. Raises StoreError."""
+        """Delete a value; do nothing if it does not exist. Raises StoreError."""
         entries = self._spaces.get(namespace, {})
         value = entries.pop(key, None)
         if value is None:

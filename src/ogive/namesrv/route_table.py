@@ -1,4 +1,4 @@
-"""Who holds which topic.
+"""Table of the brokers that hold each topic.
 
 No clock and no network: the caller says what time it is and which connection speaks.
 
@@ -27,7 +27,7 @@ class RegistrationRefused(OgiveError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerIdentity:
-    """Which broker speaks. *address* is where clients reach it."""
+    """The broker that speaks. Clients reach it at *address*."""
 
     cluster: str
     name: str
@@ -36,8 +36,8 @@ class BrokerIdentity:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
-    """What a broker registers.
+class BrokerRegistration:
+    """A broker's registration.
 
     *acting_master* is None for a broker that does not know the option (4.9).
     """
@@ -52,7 +52,7 @@ class Registration:
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """What a slave needs to know."""
+    """Addresses of a master, for its slaves."""
 
     address: str
     ha_address: str
@@ -77,23 +77,15 @@ def _check_length(what: str, text: str) -> None:
         )
 
 
-def _broker_data(broker: BrokerIdentity) -> BrokerData:
-    return BrokerData(
-        cluster=broker.cluster,
-        broker_name=broker.name,
-        addresses={broker.broker_id: broker.address},
-    )
-
-
 def can_be_routed(config: TopicConfig) -> bool:
-    """Apache's mqadmin makes topics of -1 queues, too, which stay in a broker's table: clients can
-    do nothing with their routes.
+    """Return True if clients can use routes of the topic: Apache's mqadmin makes topics of -1
+    queues, too, which stay in a broker's table.
     """
     return 0 <= config.read_queues <= MAX_QUEUES and 0 <= config.write_queues <= MAX_QUEUES
 
 
 class RouteTable:
-    """All tables of a name server. Times are seconds of one clock that the caller chooses."""
+    """Tables of a name server. Times are seconds of one clock that the caller chooses."""
 
     def __init__(
         self, *, expiry_s: float = 120.0, max_brokers: int = 1_000, max_topics: int = 100_000
@@ -118,8 +110,11 @@ class RouteTable:
 
     # --- brokers come -----------------------------------------------------------------------------
 
-    def register(self, registration: Registration, *, now: float, owner: int) -> Master | None:
-        """Take a broker and its topics in; its master, if it is a slave and the master is known.
+    def register(
+        self, registration: BrokerRegistration, *, now: float, owner: int
+    ) -> Master | None:
+        """Take in a broker and its topics. Return its master, if it is a slave and the master is
+        known.
 
         Raises RegistrationRefused.
         """
@@ -162,7 +157,7 @@ class RouteTable:
         )
         return self._master(broker)
 
-    def _check(self, registration: Registration) -> None:
+    def _check(self, registration: BrokerRegistration) -> None:
         broker = registration.broker
         for what, name in (
             ("cluster name", broker.cluster),
@@ -199,12 +194,12 @@ class RouteTable:
             _check_length("topic name", topic)
 
     def _is_newer(self, cluster: str, address: str, version: DataVersion) -> bool:
-        """Whether the broker at *address* was elected after the one that has *version*."""
+        """Return True if the broker at *address* was elected after the one that has *version*."""
         live = self._live.get((cluster, address))
         return live is not None and live.data_version.state_version > version.state_version
 
-    def _take_topics(self, registration: Registration, first: bool) -> None:
-        """Topics come from the master, or from the slave with the lowest id where a slave may act
+    def _take_topics(self, registration: BrokerRegistration, first: bool) -> None:
+        """Take in topics from the master, or from the slave with the lowest id if a slave may act
         for it.
         """
         broker = registration.broker
@@ -244,7 +239,7 @@ class RouteTable:
         )
 
     def heartbeat(self, cluster: str, address: str, *, now: float, owner: int) -> None:
-        """A sign of life; of a broker that is not known it changes nothing."""
+        """Record a sign of life; do nothing for an unknown broker."""
         live = self._live.get((cluster, address))
         if live is not None:
             live.seen = now
@@ -271,7 +266,7 @@ class RouteTable:
     # --- brokers go -------------------------------------------------------------------------------
 
     def unregister(self, broker: BrokerIdentity, *, owner: int) -> bool:
-        """Whether the broker was removed: not if it has registered on a later connection since."""
+        """Remove a broker. Return False if it has registered on a later connection since."""
         live = self._live.get((broker.cluster, broker.address))
         if live is None or owner < live.owner:
             return False
@@ -279,11 +274,11 @@ class RouteTable:
         return True
 
     def disconnected(self, owner: int) -> list[BrokerIdentity]:
-        """The brokers that went because their connection did."""
+        """Remove the brokers of a connection that closed, and return them."""
         return self._remove_all([live for live in self._live.values() if live.owner == owner])
 
     def expire(self, now: float) -> list[BrokerIdentity]:
-        """The brokers that went because they gave no sign for too long."""
+        """Remove the brokers that gave no sign of life for too long, and return them."""
         self._lost = {
             name: live for name, live in self._lost.items() if live.seen + LOST_KEPT_S >= now
         }
@@ -295,14 +290,11 @@ class RouteTable:
         for live in gone:
             self._remove(live)
             if live.broker.name not in self._addresses:
-                self._remember_lost(live)
+                # for cluster_info()
+                if len(self._lost) >= self._max_brokers:
+                    del self._lost[next(iter(self._lost))]
+                self._lost[live.broker.name] = live
         return [live.broker for live in gone]
-
-    def _remember_lost(self, live: _Live) -> None:
-        """Keep the broker for cluster_info(). If there are too many, forget the first one."""
-        if len(self._lost) >= self._max_brokers:
-            del self._lost[next(iter(self._lost))]
-        self._lost[live.broker.name] = live
 
     def _remove(self, live: _Live) -> None:
         broker = live.broker
@@ -310,15 +302,12 @@ class RouteTable:
         addresses = self._addresses.get(broker.name, {})
         for broker_id in [i for i, address in addresses.items() if address == broker.address]:
             del addresses[broker_id]
-        if not addresses:
-            self._forget_broker(broker.name)
-
-    def _forget_broker(self, name: str) -> None:
-        self._addresses.pop(name, None)
-        self._cluster_of.pop(name, None)
-        self._wiped.pop(name, None)
-        for topic in self._topics_of.pop(name, ()):
-            self._drop_queues(topic, name)
+        if addresses:
+            return
+        for table in (self._addresses, self._cluster_of, self._wiped):
+            table.pop(broker.name, None)
+        for topic in self._topics_of.pop(broker.name, ()):
+            self._drop_queues(topic, broker.name)
 
     def _drop_queues(self, topic: str, broker_name: str) -> None:
         queues = self._queues[topic]
@@ -339,12 +328,12 @@ class RouteTable:
                 self._drop_queues(topic, broker_name)
 
     def closed(self, broker_name: str) -> int:
-        """How many topics of a broker are closed for writing."""
+        """Return the number of topics of a broker that are closed for writing."""
         return len(self._wiped.get(broker_name, ()))
 
     def set_writable(self, broker_name: str, writable: bool) -> int:
         """Open or close all topics of a broker for writing, each until another configuration of it
-        is registered; how many there are.
+        is registered. Return their number.
         """
         topics = self._topics_of.get(broker_name, ())
         if writable:
@@ -355,18 +344,16 @@ class RouteTable:
             queue = self._queues[topic][broker_name]
             if not writable and queue.perm & PERM_WRITE:
                 self._wiped.setdefault(broker_name, {})[topic] = queue
-            changed = made.get(queue)
-            if changed is None:
-                changed = made[queue] = replace(
-                    queue, perm=PERM_READ | PERM_WRITE if writable else queue.perm & ~PERM_WRITE
-                )
-            self._queues[topic][broker_name] = changed
+            perm = PERM_READ | PERM_WRITE if writable else queue.perm & ~PERM_WRITE
+            if queue not in made:
+                made[queue] = replace(queue, perm=perm)
+            self._queues[topic][broker_name] = made[queue]
         return len(topics)
 
     # --- questions --------------------------------------------------------------------------------
 
     def data_version(self, broker: BrokerIdentity) -> DataVersion | None:
-        """The version of the topic table that the broker registered last."""
+        """Return the version of the topic table that the broker registered last."""
         live = self._live.get((broker.cluster, broker.address))
         return None if live is None else live.data_version
 
@@ -378,7 +365,7 @@ class RouteTable:
         return TopicRouteData(queues=tuple(queues.values()), brokers=brokers)
 
     def member_group(self, cluster: str, broker_name: str) -> BrokerData:
-        """The addresses under one broker name; none if it is not known in the cluster."""
+        """Return the addresses under one broker name; none if it is not known in the cluster."""
         known = self._cluster_of.get(broker_name) == cluster
         return BrokerData(
             cluster=cluster,
@@ -390,7 +377,14 @@ class RouteTable:
         brokers = {
             name: self.member_group(cluster, name) for name, cluster in self._cluster_of.items()
         }
-        lost = {name: _broker_data(live.broker) for name, live in self._lost.items()}
+        lost = {
+            name: BrokerData(
+                cluster=live.broker.cluster,
+                broker_name=name,
+                addresses={live.broker.broker_id: live.broker.address},
+            )
+            for name, live in self._lost.items()
+        }
         return ClusterInfo(
             brokers=brokers,
             clusters={name: tuple(members) for name, members in self._clusters().items()},
@@ -398,7 +392,7 @@ class RouteTable:
         )
 
     def _clusters(self) -> dict[str, list[str]]:
-        """Cluster to its broker names."""
+        """Return the broker names of each cluster."""
         members: dict[str, list[str]] = {}
         for broker_name, cluster in self._cluster_of.items():
             members.setdefault(cluster, []).append(broker_name)
@@ -412,19 +406,15 @@ class RouteTable:
         return [topic for topic, queues in self._queues.items() if not members.isdisjoint(queues)]
 
     def topics_by_sys_flag(self, *, on: int, off: int = 0) -> list[str]:
-        """Topics whose topicSysFlag has all bits of *on* and none of *off*."""
-
-        def matches(flag: int) -> bool:
-            return flag & on == on and not flag & off
-
+        """Return topics whose topicSysFlag has all bits of *on* and none of *off*."""
         return [
             topic
             for topic, queues in self._queues.items()
-            if matches(next(iter(queues.values())).topic_sys_flag)
+            if next(iter(queues.values())).topic_sys_flag & (on | off) == on
         ]
 
     def system_topics(self) -> list[str]:
-        """Each cluster and each broker has a topic of its name."""
+        """Return the names of all clusters and brokers: each has a topic of its name."""
         return [
             name for cluster, members in self._clusters().items() for name in (cluster, *members)
         ]

@@ -1,8 +1,7 @@
 """Request codes of the name server, and the changes that its log reports.
 
-What access/audit.py reports is listed here; what brokers say of themselves is no change.
-
-What brokers say of themselves is none.
+The log reports each request in CHANGES, see access/audit.py. A registration of a broker is no
+change.
 """
 
 from collections.abc import Callable, Coroutine
@@ -11,7 +10,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from ogive.access.audit import About, Change, Secret, State, named
 from ogive.namesrv import handlers
-from ogive.namesrv.context import Call, Context
+from ogive.namesrv.handlers import Call, NameServerState
 from ogive.wire.codes import RequestCode as C
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import Header
@@ -45,58 +44,60 @@ H = TypeVar("H", bound=Header)
 
 
 @dataclass(frozen=True, slots=True)
-class Route(Generic[H]):
-    """*handle* is a plain function where it can be, a coroutine where it must wait."""
+class RequestHandler(Generic[H]):
+    """Handler of a request: a plain function if possible, a coroutine if it must wait."""
 
     header: type[H]
-    handle: Callable[[Context, Call, H], RemotingCommand | Coroutine[Any, Any, RemotingCommand]]
+    handle: Callable[
+        [NameServerState, Call, H], RemotingCommand | Coroutine[Any, Any, RemotingCommand]
+    ]
     max_body_bytes: int = 64 * 1024
 
 
 ANY_FRAME: Final = 16 * 1024 * 1024
 
-ROUTES: Final[dict[int, Route[Any]]] = {
+ROUTES: Final[dict[int, RequestHandler[Any]]] = {
     route.header.code: route
     for route in (
-        Route(PutKvConfigRequest, handlers.put),
-        Route(GetKvConfigRequest, handlers.get),
-        Route(DeleteKvConfigRequest, handlers.delete),
-        Route(RegisterBrokerRequest, handlers.register, ANY_FRAME),
-        Route(UnregisterBrokerRequest, handlers.unregister),
-        Route(GetRouteInfoRequest, handlers.route),
-        Route(GetBrokerClusterInfoRequest, handlers.cluster_info),
-        Route(WipeWritePermRequest, handlers.wipe_write_permission),
-        Route(GetAllTopicListRequest, handlers.all_topics),
-        Route(DeleteTopicInNameServerRequest, handlers.delete_topic),
-        Route(RegisterTopicRequest, handlers.register_topic),
-        Route(GetKvListRequest, handlers.get_namespace),
-        Route(GetTopicsByClusterRequest, handlers.topics_of_cluster),
-        Route(GetSystemTopicListRequest, handlers.system_topics),
-        Route(GetUnitTopicListRequest, handlers.unit_topics),
-        Route(GetUnitSubTopicListRequest, handlers.unit_sub_topics),
-        Route(GetUnitSubUnunitTopicListRequest, handlers.unit_sub_ununit_topics),
-        Route(UpdateNameServerConfigRequest, handlers.update_config),
-        Route(GetNameServerConfigRequest, handlers.get_config),
-        Route(QueryDataVersionRequest, handlers.query_data_version),
-        Route(AddWritePermRequest, handlers.add_write_permission),
-        Route(GetBrokerMemberGroupRequest, handlers.member_group),
-        Route(BrokerHeartbeatRequest, handlers.heartbeat),
+        RequestHandler(PutKvConfigRequest, handlers.put),
+        RequestHandler(GetKvConfigRequest, handlers.get),
+        RequestHandler(DeleteKvConfigRequest, handlers.delete),
+        RequestHandler(RegisterBrokerRequest, handlers.register, ANY_FRAME),
+        RequestHandler(UnregisterBrokerRequest, handlers.unregister),
+        RequestHandler(GetRouteInfoRequest, handlers.route),
+        RequestHandler(GetBrokerClusterInfoRequest, handlers.cluster_info),
+        RequestHandler(WipeWritePermRequest, handlers.wipe_write_permission),
+        RequestHandler(GetAllTopicListRequest, handlers.all_topics),
+        RequestHandler(DeleteTopicInNameServerRequest, handlers.delete_topic),
+        RequestHandler(RegisterTopicRequest, handlers.register_topic),
+        RequestHandler(GetKvListRequest, handlers.get_namespace),
+        RequestHandler(GetTopicsByClusterRequest, handlers.topics_of_cluster),
+        RequestHandler(GetSystemTopicListRequest, handlers.system_topics),
+        RequestHandler(GetUnitTopicListRequest, handlers.unit_topics),
+        RequestHandler(GetUnitSubTopicListRequest, handlers.unit_sub_topics),
+        RequestHandler(GetUnitSubUnunitTopicListRequest, handlers.unit_sub_ununit_topics),
+        RequestHandler(UpdateNameServerConfigRequest, handlers.update_config),
+        RequestHandler(GetNameServerConfigRequest, handlers.get_config),
+        RequestHandler(QueryDataVersionRequest, handlers.query_data_version),
+        RequestHandler(AddWritePermRequest, handlers.add_write_permission),
+        RequestHandler(GetBrokerMemberGroupRequest, handlers.member_group),
+        RequestHandler(BrokerHeartbeatRequest, handlers.heartbeat),
     )
 }
 
 
-def _setting(ctx: Context, about: About) -> State:
-    """Its value may be anything, so it is not told."""
+def _setting(ctx: NameServerState, about: About) -> State:
+    """Return the setting, its value as a secret: it may be anything."""
     (namespace,), (key,) = about.get("namespace", ("",)), about.get("key", ("",))
     value = ctx.kv.get(namespace, key)
     return {} if value is None else {"value": Secret(value)}
 
 
-def _closed(ctx: Context, about: About) -> State:
+def _closed(ctx: NameServerState, about: About) -> State:
     return {"topics closed for writing": ctx.routes.closed(*about.get("broker", ("",)))}
 
 
-def _brokers(ctx: Context, about: About) -> State:
+def _brokers(ctx: NameServerState, about: About) -> State:
     route = ctx.routes.route(*about.get("topic", ("",)))
     return (
         {}
@@ -105,13 +106,13 @@ def _brokers(ctx: Context, about: About) -> State:
     )
 
 
-def _configuration(ctx: Context, about: About) -> State:
+def _configuration(ctx: NameServerState, about: About) -> State:
     return {"orderMessageEnable": str(ctx.config.order_messages).lower()}
 
 
 _SETTING: Final = named(namespace="namespace", key="key")
 
-CHANGES: Final[dict[int, Change[Context]]] = {
+CHANGES: Final[dict[int, Change[NameServerState]]] = {
     C.PUT_KV_CONFIG: Change("set", _SETTING, _setting),
     C.DELETE_KV_CONFIG: Change("delete", _SETTING, _setting),
     C.WIPE_WRITE_PERM_OF_BROKER: Change(

@@ -1,4 +1,4 @@
-"""The name server's life, its connections, and dispatch.
+"""Name server: start and stop, connections, and dispatch.
 
 Source: NamesrvController.java, DefaultRequestProcessor.java, 5.3.
 """
@@ -16,7 +16,7 @@ from ogive.access.guard import Guard
 from ogive.access.user_table import AccessTable
 from ogive.errors import OgiveError, ProtocolError, Refused
 from ogive.namesrv.config import NameServerConfig
-from ogive.namesrv.context import Call, Context
+from ogive.namesrv.handlers import Call, NameServerState
 from ogive.namesrv.kv_config import KvConfig
 from ogive.namesrv.route_table import BrokerIdentity, RegistrationRefused, RouteTable
 from ogive.namesrv.routes import CHANGES, ROUTES
@@ -36,7 +36,9 @@ _LOOPBACK_OF: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class NameServer:
-    """``await start()``, give ``address`` to brokers and clients, ``await stop()``."""
+    """A name server: ``await start()``, give ``address`` to brokers and clients,
+    ``await stop()``.
+    """
 
     def __init__(
         self, config: NameServerConfig | None = None, *, access: AccessTable | None = None
@@ -55,7 +57,7 @@ class NameServer:
             on_open=self._opened,
             guarded=access is not None,
         )
-        self._context: Context | None = None
+        self._context: NameServerState | None = None
         self._numbers = itertools.count(1)
         # open connections, numbered as they come
         self._owners: dict[Connection, int] = {}
@@ -66,16 +68,16 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """Where brokers and clients reach it."""
+        """Address at which brokers and clients reach it."""
         return join_address(self.config.advertised_host or self.config.host, self._server.port)
 
     @property
     def local_address(self) -> str:
-        """Where this machine reaches it: behind NAT not at ``address``."""
+        """Address at which this machine reaches it: behind NAT not ``address``."""
         return join_address(_LOOPBACK_OF.get(self.config.host, self.config.host), self._server.port)
 
     async def start(self) -> None:
-        """Ready when this returns. Raises ConnectError when the address is taken."""
+        """Listen; ready when this returns. Raises ConnectError if the address is taken."""
         config = self.config
         table = RouteTable(
             expiry_s=config.broker_expiry_s,
@@ -84,7 +86,7 @@ class NameServer:
         )
         kv = KvConfig(config.kv_path, max_entries=config.max_kv_entries)
         loop = asyncio.get_running_loop()
-        self._context = Context(config=config, routes=table, kv=kv, now=loop.time)
+        self._context = NameServerState(config=config, routes=table, kv=kv, now=loop.time)
         await self._server.start()
         self._context = dataclasses.replace(
             self._context, config=dataclasses.replace(config, port=self._server.port)
@@ -97,7 +99,7 @@ class NameServer:
         log.info("name server listens on %s", self.address)
 
     async def stop(self) -> None:
-        """Answer what was asked, close every connection. Harmless when not started."""
+        """Answer what was asked, and close every connection. Does nothing before a start."""
         if self._scan is not None:
             await cancel_all([self._scan])
             self._scan = None
@@ -128,7 +130,7 @@ class NameServer:
             self._guard.table.refusals.tell()
 
     @property
-    def _running(self) -> Context:
+    def _running(self) -> NameServerState:
         assert self._context is not None, "connections exist only while the name server runs"
         return self._context
 
@@ -136,7 +138,7 @@ class NameServer:
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
         route = ROUTES.get(command.code)
-        entry: Entry[Context] | None = None
+        entry: Entry[NameServerState] | None = None
         try:
             # before the guard, which reads it
             if route is not None and len(command.body) > route.max_body_bytes:
@@ -159,10 +161,8 @@ class NameServer:
             answer = route.handle(self._running, call, header)
         except (Refused, RegistrationRefused, ProtocolError) as exc:
             answer = _refusal(exc)
-        if entry is not None and isinstance(answer, RemotingCommand):
-            entry.tell(answer.code)
         if isinstance(answer, RemotingCommand):
-            _reply(connection, command, answer)
+            _reply(connection, command, answer, entry)
         else:
             task = asyncio.create_task(
                 self._answer_later(connection, command, answer, entry),
@@ -176,7 +176,7 @@ class NameServer:
         connection: Connection,
         command: RemotingCommand,
         pending: Coroutine[Any, Any, RemotingCommand],
-        entry: Entry[Context] | None,
+        entry: Entry[NameServerState] | None,
     ) -> None:
         try:
             await self._slices.mine()
@@ -192,12 +192,14 @@ class NameServer:
             raise
         finally:
             pending.close()
-        if entry is not None:
-            entry.tell(answer.code)
-        _reply(connection, command, answer)
+        _reply(connection, command, answer, entry)
 
-    def _entry(self, connection: Connection, command: RemotingCommand) -> Entry[Context] | None:
-        """For a request that administers the name server: what the log tells of it."""
+    def _entry(
+        self, connection: Connection, command: RemotingCommand
+    ) -> Entry[NameServerState] | None:
+        """Return the log entry of a request that administers the name server, None
+        for another one.
+        """
         change = CHANGES.get(command.code)
         if change is None:
             return None
@@ -211,13 +213,21 @@ def _refusal(exc: OgiveError) -> RemotingCommand:
     return RemotingCommand(ResponseCode.SYSTEM_ERROR, remark=str(exc))
 
 
-def _reply(connection: Connection, command: RemotingCommand, answer: RemotingCommand) -> None:
+def _reply(
+    connection: Connection,
+    command: RemotingCommand,
+    answer: RemotingCommand,
+    entry: Entry[NameServerState] | None,
+) -> None:
+    """Write *answer*, and what the log tells of it."""
+    if entry is not None:
+        entry.tell(answer.code)
     if not command.is_oneway:
         connection.reply(_frame(command, answer))
 
 
 def _frame(command: RemotingCommand, answer: RemotingCommand) -> bytes:
-    """The answer to *command*.
+    """Return the answer to *command* as a frame.
 
     One that the protocol cannot carry (a list too long, say) becomes an error.
     """

@@ -1,4 +1,5 @@
-"""Topics to Parquet, by topic, date and hour of their storage (UTC), each message once.
+"""Archive of topics in Parquet, by topic, date and hour of storage (UTC), each
+message once.
 
 Layout: ``TO/topic=T/date=D/hour=H/part=P/*.parquet``. A batch writes parts of its own name, so that
 a batch which Spark repeats replaces what its first attempt wrote. When the stream has ended, the
@@ -25,11 +26,11 @@ from ogive.pipelines.job import (
     Say,
     Security,
     Summary,
+    count_remaining,
     lag,
     last_batch,
     positions,
     read_all,
-    waiting,
     writable,
 )
 from ogive.spark.compat import limit_of_available_now
@@ -90,7 +91,7 @@ def archive(
             "another folder"
         )
     if dry_run:
-        left = waiting(name_server, security, topics, positions(checkpoint))
+        left = count_remaining(name_server, security, topics, positions(checkpoint))
         summary.notes = [f"{topic}: {count:,} messages" for topic, count in left.items()]
         summary.read = summary.written = sum(left.values())
         return summary
@@ -150,7 +151,9 @@ def archive(
 
 
 def compact(spark: SparkSession, to: Path, now: datetime) -> int:
-    """Make one file of each hour that is over or has many files. How many hours were changed."""
+    """Make one file of each hour that is over or has many files. Return the number of hours
+    changed.
+    """
     # a batch may still bring messages of the last minute
     count, current = 0, now - timedelta(minutes=1)
     for hour in sorted(to.glob("topic=*/date=*/hour=*")):
@@ -197,7 +200,7 @@ def recover(to: Path) -> None:
 
 
 def _state(to: Path) -> int:
-    """The batch up to which every part was whole when a run ended."""
+    """Return the batch up to which every part was whole when a run ended."""
     file = to / "_archive.json"
     return int(json.loads(file.read_text("utf-8"))["through"]) if file.exists() else -1
 

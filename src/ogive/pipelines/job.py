@@ -3,12 +3,10 @@
 A clean stop ends the batch that is being written and begins no other, so that the next run neither
 repeats nor misses a message.
 
-Which messages cannot be sent again, and why: the pipelines that send pass over them, and count
-them.
+Any client can store messages that cannot be sent again. The pipelines that send pass over them and
+count them, each with its reason: none may stop a pipeline.
 
-Any client can bring such into a store, and none of them may stop a pipeline.
-
-Folders that a pipeline writes to, on file systems of this machine: it renames and syncs.
+Folders that a pipeline writes to are on file systems of this machine: it renames and syncs.
 """
 
 import json
@@ -40,7 +38,7 @@ from ogive.wire.message import MAX_PROPERTIES_BYTES
 
 @dataclass(slots=True)
 class Summary:
-    """Counts are messages.
+    """Result of a pipeline. Counts are messages.
 
     *skipped* says why, *notes* what else is worth knowing; with *dry_run* nothing was written.
     """
@@ -69,7 +67,7 @@ class Summary:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the summary as lines for people."""
         head = (
             f"{self.pipeline}: {self.read:,} read, {self.written:,} "
             f"{'would be written' if self.dry_run else 'written'}"
@@ -98,7 +96,7 @@ Report = Callable[[int, Mapping[str, Any]], None]
 
 
 def run(job: Job, *, master: str, memory: str, say: Say, reads_only: bool = False) -> Summary:
-    """*job* in a Spark session of its own, ended cleanly by Ctrl-C.
+    """Run *job* in a Spark session of its own, ended cleanly by Ctrl-C.
 
     Raises OgiveError, also for what Spark failed with.
 
@@ -151,8 +149,8 @@ def read_all(
 def watch(
     spark: SparkSession, query: StreamingQuery, stop: Stop, report: Report, *, at_once: bool = False
 ) -> tuple[int, Counter[str]]:
-    """Wait until *query* ends or *stop* is asked; the rows that its batches read, and what they
-    observed of them, each number by its name.
+    """Wait until *query* ends or *stop* is asked. Return the rows that its batches read, and the
+    sums of what they observed, by name.
 
     *report* gets rows so far and Spark's latest progress.
 
@@ -200,20 +198,20 @@ def _observed(progress: Mapping[str, Any]) -> Counter[str]:
 
 
 def lag(progress: Mapping[str, Any]) -> str:
-    """How far a query over one source is behind the end of its topics, to stand at the end of a
-    line; nothing where Spark does not know it yet: of a batch that an earlier run had begun.
+    """Return the lag of a query over one source, to stand at the end of a line; empty while Spark
+    does not know it, as for a batch that an earlier run had begun.
     """
     queues = reported_lag(progress["sources"][0])
     return f", {sum(queues.values()):,} behind" if queues else ""
 
 
 def last_batch(checkpoint: Path) -> int:
-    """The last batch that is finished by Spark's commit log, -1 for none."""
+    """Return the last batch that is finished by Spark's commit log, -1 for none."""
     return max((int(file.name) for file in (checkpoint / "commits").glob("[0-9]*")), default=-1)
 
 
 def positions(checkpoint: Path) -> Offsets:
-    """Where a query with *checkpoint* goes on; empty for a new one."""
+    """Return the offsets where a query with *checkpoint* goes on; empty for a new one."""
     batch = last_batch(checkpoint)
     if batch < 0:
         return {}
@@ -223,18 +221,20 @@ def positions(checkpoint: Path) -> Offsets:
     return offset
 
 
-def reach(name_server: str, security: Security) -> Cluster:
-    """The cluster, to ask it for offsets."""
+def connected_cluster(name_server: str, security: Security) -> Cluster:
+    """Return the cluster, to ask it for offsets."""
     return cluster(access_of({**security, "nameServer": name_server}))
 
 
-def waiting(
+def count_remaining(
     name_server: str, security: Security, topics: Sequence[str], done: Offsets
 ) -> dict[str, int]:
-    """Messages of each topic behind *done*: what a run would read now."""
+    """Count the messages of each topic behind *done*: a run would read them now."""
     namespace = access_of(security).namespace
     left = dict.fromkeys(topics, 0)
-    for queue, span in reach(name_server, security).spans(map(namespace.wrap, topics)).items():
+    for queue, span in (
+        connected_cluster(name_server, security).spans(map(namespace.wrap, topics)).items()
+    ):
         first = done.get(queue.topic, {}).get(queue.broker_name, {}).get(str(queue.queue_id), 0)
         left[namespace.strip(queue.topic)] += max(0, span.max_offset - max(first, span.min_offset))
     return left
@@ -257,7 +257,9 @@ broker, the next broker's own.
 
 
 def why_not() -> Column:
-    """One of REASONS, null for a message that can be sent, by its columns body and properties."""
+    """Return one of REASONS, null for a message that can be sent, by its columns body and
+    properties.
+    """
     names, values = f.map_keys("properties"), f.map_values("properties")
     properties = f.octet_length(f.concat_ws("", names, values)) + 2 * f.size("properties")
     return (

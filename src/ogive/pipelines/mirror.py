@@ -1,5 +1,5 @@
-"""Topics of one cluster copied to another, and kept up to date: keys, tags, properties, sharding
-keys and order stay.
+"""Copy of topics in another cluster, kept up to date: keys, tags, properties, sharding keys and
+order stay.
 
 Messages of one source queue go to one queue of the target, in their order; those with a sharding
 key to the queue of that key. What was copied is in the checkpoint under *state*: a stop and a
@@ -23,10 +23,10 @@ from ogive.pipelines.job import (
     Say,
     Security,
     Summary,
+    count_remaining,
     lag,
     positions,
     read_all,
-    waiting,
     watch,
     why_not,
     writable,
@@ -79,7 +79,7 @@ def mirror(
     for topic in topics:
         SinkOptions.parse({**target_security, "nameServer": target, "topic": prefix + topic})
     if dry_run:
-        left = waiting(source, security, topics, positions(state))
+        left = count_remaining(source, security, topics, positions(state))
         summary.notes = [
             f"{topic} to {prefix}{topic}: {count:,} messages" for topic, count in left.items()
         ]
@@ -147,14 +147,14 @@ def mirror(
         )
     summary.written = summary.read - summary.skipped.total()
     summary.stopped = stop.asked and not follow
-    behind = sum(waiting(source, security, topics, positions(state)).values())
+    behind = sum(count_remaining(source, security, topics, positions(state)).values())
     summary.figures["lag"] = behind
     summary.notes.append(f"{behind:,} behind the source")
     return summary
 
 
 def refuse_itself(source: str, target: str, prefix: str) -> None:
-    """Raises InvalidOption where a topic would be copied into itself."""
+    """Raise InvalidOption if a topic would be copied into itself."""
     if source == target and not prefix:
         raise InvalidOption(
             "source and target are one cluster: give the copies other names with --prefix"

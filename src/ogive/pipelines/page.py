@@ -1,4 +1,4 @@
-"""The report of traces as one HTML file: tables with bars, and a curve over time.
+"""Report of traces as one HTML file: tables with bars, and a curve over time.
 
 No script, nothing from elsewhere.
 """
@@ -84,7 +84,7 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _bar(quantiles: Sequence[float], most: float) -> str:
-    """The longest first, so that the shorter ones stand on it."""
+    """Draw a bar, the longest first, so that the shorter ones stand on it."""
     bars = "".join(
         f'<rect class="{name}" width="{max(1.0, 160 * value / most):.1f}" height="14" '
         f'rx="2"><title>{name} {value:,.0f} ms</title></rect>'
@@ -136,7 +136,7 @@ def _curves(series: Mapping[str, Sequence[tuple[int, float]]]) -> str:
 
 
 def _round(value: float) -> float:
-    """The next number whose quarters are easy to read."""
+    """Return the next number whose quarters are easy to read."""
     step = 10.0 ** math.floor(math.log10(value))
     return next(step * factor for factor in (1, 2, 4, 8, 10) if step * factor >= value)
 

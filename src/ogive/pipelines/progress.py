@@ -1,4 +1,4 @@
-"""How far a replay is, in a file under its state folder that is replaced as a whole."""
+"""Progress of a replay, in a file under its state folder that is replaced as a whole."""
 
 import json
 from datetime import UTC, datetime
@@ -10,8 +10,8 @@ from ogive.errors import InvalidOption
 _FILE: Final = "replay.json"
 
 
-def noted(state: Path, **plan: Any) -> dict[str, Any]:
-    """What an earlier run of the same plan noted.
+def load(state: Path, **plan: Any) -> dict[str, Any]:
+    """Return the progress of an earlier run of the same plan.
 
     The first run fixes the end of the time. Raises InvalidOption for another plan.
     """

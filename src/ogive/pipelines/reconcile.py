@@ -1,4 +1,5 @@
-"""Two topics, or a topic and an archive, compared by key: what is missing, extra or different.
+"""Comparison of two topics, or of a topic and an archive, by key: what is missing, extra or
+different.
 
 A key may stand in many messages: then their bodies are compared as a bag:
 order does not matter, how often a body came does.
@@ -26,8 +27,8 @@ def messages(
     security: Security = OPEN,
     other_security: Security = OPEN,
 ) -> DataFrame:
-    """*place* is ``archive:FOLDER``, ``archive:FOLDER#TOPIC``, ``TOPIC``, or ``TOPIC@HOST:PORT`` of
-    another cluster, which is reached with *other_security*.
+    """Read *place*: ``archive:FOLDER``, ``archive:FOLDER#TOPIC``, ``TOPIC``, or ``TOPIC@HOST:PORT``
+    of another cluster, which is reached with *other_security*.
     """
     if place.startswith(ARCHIVE):
         folder, topic = archived(place)
@@ -43,7 +44,7 @@ def messages(
 
 
 def archived(place: str) -> tuple[str, str]:
-    """Folder and topic ("" for all) of ``archive:FOLDER#TOPIC``.
+    """Return the folder and topic ("" for all) of ``archive:FOLDER#TOPIC``.
 
     Raises InvalidOption where that is not.
     """
@@ -60,7 +61,7 @@ def archived(place: str) -> tuple[str, str]:
 
 
 def is_archive(place: str) -> bool:
-    """Whether a folder of that name holds an archive: ``archive:`` is easily forgotten."""
+    """Return True if a folder of that name holds an archive: ``archive:`` is easily forgotten."""
     return next(Path(place).glob("topic=*"), None) is not None
 
 

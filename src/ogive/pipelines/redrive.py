@@ -1,4 +1,4 @@
-"""Dead letters back to the topic that they came from, as new messages with their keys, tags,
+"""Redrive of dead letters to the topic that they came from, as new messages with their keys, tags,
 properties and order of a sharding key.
 
 All groups of that topic get them; to give them to the one group that failed, use ``ogive
@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 from ogive.errors import NoRoute
 from ogive.model import MAX_TOPIC_LENGTH, NAME_CHARACTER, PropertyName, dlq_topic, validate_group
-from ogive.pipelines.job import OPEN, Say, Security, Summary, reach, why_not, writable
+from ogive.pipelines.job import OPEN, Say, Security, Summary, connected_cluster, why_not, writable
 from ogive.spark.options import access_of
 from ogive.spark.stopping import Stop
 
@@ -47,7 +47,7 @@ def redrive(
     state = writable("state", state)
     topic = dlq_topic(validate_group(group))
     try:
-        reach(name_server, security).spans([access_of(security).namespace.wrap(topic)])
+        connected_cluster(name_server, security).spans([access_of(security).namespace.wrap(topic)])
     except NoRoute:
         return no_letters(group, dry_run=dry_run)
     options = {**security, "nameServer": name_server}

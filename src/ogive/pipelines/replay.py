@@ -1,5 +1,5 @@
-"""An archive, or a time range of a topic, sent into a topic again: with the original keys, tags and
-properties, and at a given rate.
+"""Replay of an archive, or of a time range of a topic, into a topic: with the original keys, tags
+and properties, and at a given rate.
 
 Hour by hour, within an hour by time of storage. Messages of one sharding key (without one: of one
 queue) keep their order. Progress is kept under *state* after every chunk, for each queue: a stop
@@ -19,7 +19,7 @@ from pyspark.sql import functions as f
 from ogive.errors import InvalidOption
 from ogive.model import PropertyName
 from ogive.pipelines.job import OPEN, REASONS, Say, Security, Summary, why_not, writable
-from ogive.pipelines.progress import noted, save
+from ogive.pipelines.progress import load, save
 from ogive.pipelines.reconcile import ARCHIVE, messages
 from ogive.spark.options import SinkOptions
 from ogive.spark.stopping import Stop
@@ -51,15 +51,15 @@ def replay(
     rate: int | None = None,
     dry_run: bool = False,
 ) -> Summary:
-    """*source* is a topic of *name_server* or ``archive:FOLDER``; *target* the name server to send
-    to; *to* the topic (None: its own).
+    """Send *source*, a topic of *name_server* or ``archive:FOLDER``, to the name server *target*,
+    into the topic *to* (None: its own).
 
     *rate* is messages a second. *since* (with) and *until* (without) bound the time of storage.
     """
     summary = Summary("replay", dry_run=dry_run)
     state = writable("state", state)
     SinkOptions.parse({**target_security, "nameServer": target} | ({"topic": to} if to else {}))
-    done = noted(state, source=source, target=target, to=to, where=where, since=since, until=until)
+    done = load(state, source=source, target=target, to=to, where=where, since=since, until=until)
     refuse_itself(source, to, name_server, target)
     since_at, until_at = (
         datetime.fromisoformat(done[name]) if done[name] else None for name in ("since", "until")
@@ -92,7 +92,7 @@ def replay(
             row["queue"]
             for row in rows.select(f.concat_ws("\n", *QUEUE).alias("queue")).distinct().collect()
         )
-    for row in unseen(sendable, done):
+    for row in unseen_queues(sendable, done):
         summary.skipped["sent by an earlier run"] -= row["count"]
         summary.skipped[UNSEEN] += row["count"]
         summary.notes.append(
@@ -110,7 +110,7 @@ def replay(
             done |= {"hour": name, "queues": {}}
         # not the slot: of an archive, Spark passes over files of other times
         stored = f.col("storeTimestamp")
-        ready = numbered(
+        ready = number_messages(
             sendable.where((stored >= f.lit(start)) & (stored < f.lit(start + timedelta(hours=1)))),
             done["queues"],
         ).persist()
@@ -143,16 +143,16 @@ def replay(
 
 
 def refuse_itself(source: str, to: str | None, name_server: str, target: str) -> None:
-    """Raises InvalidOption where a topic would be sent into itself by mistake: who wants that names
-    it.
+    """Raise InvalidOption if a topic would be sent into itself by mistake: a user who wants that
+    names it.
     """
     if to is None and not source.startswith(ARCHIVE) and name_server == target:
         raise InvalidOption("a topic would be replayed into itself; name another one with --to")
 
 
-def unseen(rows: DataFrame, done: dict[str, Any]) -> list[Row]:
-    """queue and count of the queues that the first run did not see, and that have messages of hours
-    which are passed.
+def unseen_queues(rows: DataFrame, done: dict[str, Any]) -> list[Row]:
+    """Return queue and count of the queues that the first run did not see, and that have messages
+    of hours which are passed.
     """
     if done["hour"] is None or "known" not in done:
         return []
@@ -173,8 +173,9 @@ def since_epoch(hours: int) -> datetime:
     return datetime.fromtimestamp(hours * 3600, UTC)
 
 
-def numbered(rows: DataFrame, done: dict[str, int]) -> DataFrame:
-    """What of an hour is to be sent, numbered in that order.
+def number_messages(rows: DataFrame, done: dict[str, int]) -> DataFrame:
+    """Number the messages of an hour in the order in which they are sent, without those that were
+    sent.
 
     Within a queue it is the order of offsets, whatever a clock did.
     """

@@ -1,5 +1,5 @@
-"""The message trace topic as latencies: of sends by topic, of deliveries and of listeners by group,
-topic and queue.
+"""Latencies from the message trace topic: of sends by topic, of deliveries and of listeners by
+group, topic and queue.
 
 The records are taken apart by Spark's own functions; their fields are those of Apache's
 TraceDataEncoder. A trace does not name the queue of a message, so the topics themselves are joined
@@ -97,7 +97,8 @@ def trace_report(
 
 
 def parse(stored: DataFrame) -> DataFrame:
-    """A row for each record: step, at, group, topic, id, request, cost, retries, success.
+    """Return a row for each record: step, at, group, topic, id, request, cost,
+    retries, success.
 
     Times are in milliseconds, and null where nobody could show them.
     """
@@ -130,7 +131,7 @@ def parse(stored: DataFrame) -> DataFrame:
 def places(
     spark: SparkSession, records: DataFrame, options: Mapping[str, str], summary: Summary
 ) -> DataFrame:
-    """id -> queue, for the topics that were sent to and can be read."""
+    """Map ids to queues, for the topics that were sent to and can be read."""
     found = spark.createDataFrame([], "id STRING, queue STRING")
     for row in (
         records.where("step = 'Pub' and topic is not null").select("topic").distinct().collect()
@@ -150,8 +151,8 @@ def places(
 
 
 def delivered(records: DataFrame, queues: DataFrame) -> DataFrame:
-    """A row for each delivery: group, topic, queue, at, late (first delivery after the send), cost
-    and success of its listener.
+    """Return a row for each delivery: group, topic, queue, at, late (first delivery after the
+    send), cost and success of its listener.
     """
     sent = (
         records.where("step = 'Pub'")
@@ -184,7 +185,7 @@ def quantiles(value: Column) -> list[Column]:
 def rows(
     records: DataFrame, by: list[str], value: Column, *, failed: str
 ) -> list[Mapping[str, Any]]:
-    """By group: name, count, failed, quantiles (LEVELS) and the largest, in milliseconds."""
+    """Return by group: name, count, failed, quantiles (LEVELS) and the largest, in milliseconds."""
     grouped = records.groupBy(f.concat_ws(" · ", *by).alias("name")).agg(
         *quantiles(value), f.count_if(f.expr(failed)).alias("failed")
     )

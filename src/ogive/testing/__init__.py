@@ -1,4 +1,4 @@
-"""For tests: a real broker with its name server (``Broker``, ``RocketMQ``), a scripted one
+"""Helpers for tests: a real broker with its name server (``Broker``, ``RocketMQ``), a scripted one
 (``FakeBroker``), and received messages.
 
 Each name is loaded on first use: pytest imports this package in every run, for the fixture.

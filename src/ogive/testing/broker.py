@@ -1,4 +1,4 @@
-"""``ogive up`` as a context manager, in a separate process."""
+"""``ogive up`` in a separate process, as a context manager."""
 
 import contextlib
 import queue
@@ -24,14 +24,14 @@ _LINE: Final = re.compile(r"ready name-server=(\S+) broker=(\S+)\s*")
 
 
 class Ready(NamedTuple):
-    """Addresses, ``host:port`` each."""
+    """Addresses of a broker that runs, ``host:port`` each."""
 
     name_server: str
     broker: str
 
     @classmethod
     def parse(cls, line: str) -> "Ready | None":
-        """None for any other line, and for none at all."""
+        """Return the addresses of the ready line; None for any other line."""
         found = _LINE.fullmatch(line)
         return cls(found[1], found[2]) if found else None
 
@@ -46,7 +46,7 @@ _LINE_CHARS: Final = 2000
 class Broker:
     """A durable broker with its name server: ``with Broker() as broker``.
 
-    Without *data* in a temporary folder, removed at the end.
+    Without *data* the store is in a temporary folder, removed at the end.
 
     After ``kill`` (kill -9) ``start`` recovers from the same folder on the same ports. Raises
     IllegalStateError, with the last lines of the process's standard error, if it does not become
@@ -77,7 +77,7 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """The id of the process. Raises IllegalStateError before ``start`` and after ``stop``."""
+        """Id of the process. Raises IllegalStateError before ``start`` and after ``stop``."""
         if self._process is None:
             raise IllegalStateError(
                 "this broker does not run: start it, or use it in a `with` block"
@@ -134,8 +134,8 @@ class Broker:
         return self
 
     def _hold_port(self) -> int:
-        """A port that no other process is given, also while the broker is away: bound here for
-        good, and never listened on.
+        """Return a port that no other process is given, also while the broker is away: bound here
+        for good, and never listened on.
 
         Linux lets the broker's process bind it as well, as both ask for SO_REUSEADDR.
         """
@@ -173,7 +173,7 @@ class Broker:
         self._end(signal.SIGKILL)
 
     def _end(self, number: signal.Signals) -> str | None:
-        """End the process; what was wrong with its end, if anything was."""
+        """End the process. Return what was wrong with its end, if anything was."""
         process, self._process = self._process, None
         if process is None:
             return None
@@ -226,8 +226,8 @@ class Broker:
 
 
 class _LastLines:
-    """Reads a pipe to its end, so that the process never waits for a reader, and keeps the last
-    lines.
+    """Reader of a pipe to its end, so that the process never waits for one; keeps
+    the last lines.
     """
 
     def __init__(self, pipe: IO[str]) -> None:
@@ -242,7 +242,7 @@ class _LastLines:
         )
 
     def close(self) -> None:
-        """To be called when the process has ended."""
+        """Close the pipe; call it when the process has ended."""
         self._thread.join()
         self._pipe.close()
 

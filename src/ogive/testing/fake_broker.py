@@ -1,7 +1,5 @@
-"""A scripted name server and broker in one, and messages for tests of listeners.
-
-A fake name server and broker in one, on a free loopback port, that behaves well until a test
-scripts something else.
+"""A scripted name server and broker in one, on a free loopback port, that behaves well until a test
+scripts something else; and messages for tests of listeners.
 
 It keeps messages, progress and members in memory, and speaks the remoting protocol. Access control,
 transactions, delays and filtering are not faked: use ``Broker`` for those.
@@ -70,7 +68,8 @@ def message(
     queue_offset: int = 0,
     reconsume_times: int = 0,
 ) -> MessageExt:
-    """A received message to call a listener with: ``bill(message("Orders", b"4711", tag="paid"))``.
+    """Return a received message to call a listener with: ``bill(message("Orders", b"4711",
+    tag="paid"))``.
 
     Its times are now.
     """
@@ -244,7 +243,7 @@ class FakeBroker:
 
     @property
     def connections(self) -> int:
-        """How many clients are connected now."""
+        """Number of clients that are connected now."""
         return len(self._server.connections) if self._server is not None else 0
 
     async def __aenter__(self) -> Self:
@@ -256,7 +255,7 @@ class FakeBroker:
 
     @property
     def address(self) -> str:
-        """``host:port`` of broker and name server, once it is started."""
+        """Address ``host:port`` of broker and name server, once it is started."""
         return f"127.0.0.1:{self.port}"
 
     # --- what tests say and ask -------------------------------------------------------------------
@@ -279,11 +278,11 @@ class FakeBroker:
             self._answer(connection, request)
 
     def of(self, code: int) -> list[RemotingCommand]:
-        """The requests with *code* so far."""
+        """Return the requests with *code* so far."""
         return [request for request in self.requests if request.code == code]
 
     def times(self, code: int) -> list[float]:
-        """When the requests with *code* came, by the loop's clock."""
+        """Return the times of the requests with *code*, by the loop's clock."""
         return [
             at
             for at, request in zip(self._times, self.requests, strict=True)
@@ -333,7 +332,7 @@ class FakeBroker:
         return message
 
     def bodies(self, topic: str) -> dict[int, list[bytes]]:
-        """The bodies in each queue of the topic."""
+        """Return the bodies in each queue of the topic."""
         return {
             queue_id: [m.body for m in rows]
             for (name, queue_id), rows in sorted(self.stored.items())

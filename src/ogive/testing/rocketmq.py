@@ -1,4 +1,4 @@
-"""A broker with what a test does to it: send, look at what a topic holds, wait until a group has
+"""A broker with helpers for tests: send, look at a topic's messages, wait until a group has
 consumed.
 """
 
@@ -51,7 +51,7 @@ class RocketMQ:
 
     @property
     def name_server(self) -> str:
-        """Its address ``host:port``, for the code under test."""
+        """Address ``host:port`` of the name server, for the code under test."""
         return self.broker.name_server
 
     @property
@@ -81,7 +81,7 @@ class RocketMQ:
         )
 
     def messages(self, topic: str) -> list[MessageExt]:
-        """Every message of the topic, in order of time; empty if there is no such topic.
+        """Return every message of the topic, in order of time; empty if there is no such topic.
         ``%DLQ%billing`` is a topic, too.
         """
         found: list[MessageExt] = []
@@ -121,7 +121,7 @@ class RocketMQ:
             time.sleep(LOOK_S)
 
     def _behind(self, group: str, topic: str | None) -> str:
-        """What is left to do, in words; empty when nothing is."""
+        """Return what is left to do, in words; empty if nothing is."""
         try:
             # before and behind: a retry must not slip from one to the other between two looks
             waiting = self._waiting(group)
@@ -154,7 +154,7 @@ class RocketMQ:
         return ", ".join(left)
 
     def _waiting(self, group: str) -> int:
-        """Retries of the group that wait in the topic of delayed messages."""
+        """Count the retries of the group that wait in the topic of delayed messages."""
         topic = retry_topic(group)
         copies = [
             message

@@ -86,7 +86,7 @@ def test_who_asks_is_named_only_where_that_was_checked() -> None:
 
 def test_a_line_of_json_carries_the_fields(told: pytest.LogCaptureFixture) -> None:
     entry({"perm": 6}, {"perm": 4}, topic="T").tell(ResponseCode.SUCCESS)
-    line = json.loads(logs.JsonLines().format(told.records[0]))
+    line = json.loads(logs.JsonFormatter().format(told.records[0]))
     assert (
         line.items()
         >= {
@@ -118,7 +118,7 @@ def test_values_in_json_are_json(told: pytest.LogCaptureFixture) -> None:
         "limit": 1,
     }
     entry(before, after, topic="T: \n\x9b", user="ann").tell(ResponseCode.SUCCESS)
-    text = logs.JsonLines().format(told.records[0])
+    text = logs.JsonFormatter().format(told.records[0])
     assert json.loads(text)["changes"] == {
         "enabled": [True, False],
         "rate": [0.5, 2],

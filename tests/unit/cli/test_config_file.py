@@ -13,7 +13,8 @@ from ogive.broker import BrokerConfig, runtime_info
 from ogive.cli import config_file
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser
-from ogive.cli.up import broker_config, check_numbers
+from ogive.cli.up import broker_config
+from ogive.cli.up_checks import check_numbers
 from ogive.cli.up_name_servers import others
 from ogive.errors import InvalidOption
 from ogive.store.retention import RetentionConfig
@@ -215,10 +216,10 @@ def test_a_field_that_has_no_option_is_found_in_the_file() -> None:
     options = up()
     options.config, options.in_file = "b.conf", {"broker_settings": {"max_pull_bytes": -1}}
     assert (
-        config_file.blamed("max_pull_bytes=-1: more than 0 is needed", options)
+        config_file.place_in_file("max_pull_bytes=-1: more than 0 is needed", options)
         == "maxTransferBytesOnMessageInMemory in b.conf says so."
     )
-    assert config_file.blamed("max_pull_messages=0: more than 0 is needed", options) == ""
+    assert config_file.place_in_file("max_pull_messages=0: more than 0 is needed", options) == ""
 
 
 BROKER_CONF = """

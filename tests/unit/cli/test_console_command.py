@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ogive.cli.console_command import beside_broker, of_cluster
+from ogive.cli.console_command import config_beside_broker, config_for_cluster
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser
 from ogive.errors import InvalidOption
@@ -39,7 +39,7 @@ def _nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_a_console_goes_to_the_cluster_that_commands_go_to(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = of_cluster(options("console"))
+    plain = config_for_cluster(options("console"))
     assert (plain.client.name_server, plain.host, plain.port, plain.credentials) == (
         "127.0.0.1:9876",
         "127.0.0.1",
@@ -61,16 +61,16 @@ def test_a_console_goes_to_the_cluster_that_commands_go_to(
         )
         == 0
     )
-    prod = of_cluster(options("console", "--port", "0"))
+    prod = config_for_cluster(options("console", "--port", "0"))
     assert (prod.client.name_server, prod.client.credentials) == ("10.0.0.1:9876", ROOT)
     # who may ask the cluster may look
     assert prod.credentials == ROOT
-    assert of_cluster(options("console", "-n", "10.0.0.2:9876")).credentials is None
+    assert config_for_cluster(options("console", "-n", "10.0.0.2:9876")).credentials is None
 
 
 def test_browsers_can_be_asked_for_something_else(root: str, tmp_path: Path) -> None:
     (tmp_path / "viewers.yml").write_text("accessKey: viewer\nsecretKey: other\n")
-    found = of_cluster(
+    found = config_for_cluster(
         options(
             "console", "--credentials", root, "--console-credentials", str(tmp_path / "viewers.yml")
         )
@@ -81,13 +81,16 @@ def test_browsers_can_be_asked_for_something_else(root: str, tmp_path: Path) -> 
 
 def test_beside_a_broker_its_own_credentials_are_asked_for_where_it_asks(root: str) -> None:
     internal = Credentials(access_key="*internal", secret_key="x")
-    beside = beside_broker(
+    beside = config_beside_broker(
         options("up", "--acl", "--credentials", root, "--console-port", "8090"), internal, None
     )
     assert (beside.client.credentials, beside.credentials) == (internal, ROOT)
     with pytest.raises(InvalidOption, match="--console-credentials FILE"):
-        beside_broker(options("up", "--acl", "--console-port", "8090"), internal, None)
-    assert beside_broker(options("up", "--console-port", "8090"), None, None).credentials is None
+        config_beside_broker(options("up", "--acl", "--console-port", "8090"), internal, None)
+    assert (
+        config_beside_broker(options("up", "--console-port", "8090"), None, None).credentials
+        is None
+    )
 
 
 def test_a_broker_that_wants_certificates_cannot_have_a_console_beside_it(tmp_path: Path) -> None:
@@ -95,7 +98,7 @@ def test_a_broker_that_wants_certificates_cannot_have_a_console_beside_it(tmp_pa
         cert=tmp_path / "c", key=tmp_path / "k", client_ca=tmp_path / "ca", client_auth="required"
     )
     with pytest.raises(InvalidOption, match="--tls-client-auth optional"):
-        beside_broker(options("up", "--console-port", "0"), None, tls)
+        config_beside_broker(options("up", "--console-port", "0"), None, tls)
 
 
 def up_at(root: Path) -> list[str]:

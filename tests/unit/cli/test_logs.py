@@ -11,12 +11,12 @@ from ogive.cli.logs import (
     LINES_A_SECOND,
     MAX_LINES_KNOWN,
     SAME_AFTER_S,
-    Bounded,
-    JsonLines,
-    Lines,
-    Once,
-    say_once,
-    set_up,
+    JsonFormatter,
+    RateFilter,
+    RepeatFilter,
+    TextFormatter,
+    filter_repeated_warnings,
+    set_up_logging,
 )
 
 
@@ -26,7 +26,7 @@ def record(message: str, line: int = 1, exc: BaseException | None = None) -> log
 
 
 def test_a_line_of_json_holds_everything() -> None:
-    line = json.loads(JsonLines().format(record("from %s\n", exc=ValueError("no"))))
+    line = json.loads(JsonFormatter().format(record("from %s\n", exc=ValueError("no"))))
     assert line["time"].endswith("+00:00")
     assert (line["level"], line["logger"], line["message"]) == ("WARNING", "ogive.x", "from y\n")
     assert "ValueError: no" in line["exception"]
@@ -44,17 +44,17 @@ def test_a_line_of_text_is_one_line_whoever_wrote_into_it() -> None:
         None,
     )
     assert (
-        Lines("%(message)s").format(told)
+        TextFormatter("%(message)s").format(told)
         == "c1\\x0a2026 ERROR broker: \\x1b[2Jall is lost\\u202e joins"
     )
-    assert Lines("%(message)s").format(record("from %s", exc=ValueError("no"))).splitlines()[
-        :2
-    ] == ["from y", "ValueError: no"]
+    assert TextFormatter("%(message)s").format(
+        record("from %s", exc=ValueError("no"))
+    ).splitlines()[:2] == ["from y", "ValueError: no"]
 
 
 def test_of_one_kind_so_many_lines_a_second_pass_and_the_others_are_counted() -> None:
     clock = [0.0]
-    bounded = Bounded(lambda: clock[0])
+    bounded = RateFilter(lambda: clock[0])
     assert sum(bounded.filter(record("a %s")) for _ in range(1000)) == LINES_A_SECOND
     assert bounded.filter(record("b %s", line=2))
     clock[0] = 1.5
@@ -67,7 +67,7 @@ def test_of_one_kind_so_many_lines_a_second_pass_and_the_others_are_counted() ->
 
 
 def test_no_administrative_change_is_held_back() -> None:
-    bounded = Bounded(lambda: 0.0)
+    bounded = RateFilter(lambda: 0.0)
     changed = logging.LogRecord(
         logs.CHANGES, logging.INFO, "audit.py", 1, "root deletes topic %s", ("T",), None
     )
@@ -76,7 +76,7 @@ def test_no_administrative_change_is_held_back() -> None:
 
 def test_a_line_that_was_just_shown_is_not_shown_again() -> None:
     clock = [0.0]
-    once = Once(lambda: clock[0])
+    once = RepeatFilter(lambda: clock[0])
     assert [once.filter(record(text)) for text in ("a %s", "a %s", "b %s", "a %s")] == [
         True,
         False,
@@ -85,7 +85,7 @@ def test_a_line_that_was_just_shown_is_not_shown_again() -> None:
     ]
     clock[0] = SAME_AFTER_S
     assert once.filter(record("a %s"))
-    never_again = Once(lambda: clock[0], math.inf)
+    never_again = RepeatFilter(lambda: clock[0], math.inf)
     assert never_again.filter(record("a %s"))
     clock[0] += 1e6
     assert not never_again.filter(record("a %s"))
@@ -98,7 +98,7 @@ def test_what_a_connection_says_of_its_end_is_left_to_the_command() -> None:
     """The error that the command ends with says it again."""
     ended = record("it speaks %s")
     ended.name = "ogive.transport.connection"
-    assert not Once().filter(ended)
+    assert not RepeatFilter().filter(ended)
 
 
 def test_a_command_without_a_log_says_things_once() -> None:
@@ -106,8 +106,10 @@ def test_a_command_without_a_log_says_things_once() -> None:
     before = list(logging.lastResort.filters)
     try:
         for _ in range(2):
-            say_once()
-        assert len([one for one in logging.lastResort.filters if isinstance(one, Once)]) == 1
+            filter_repeated_warnings()
+        assert (
+            len([one for one in logging.lastResort.filters if isinstance(one, RepeatFilter)]) == 1
+        )
     finally:
         logging.lastResort.filters[:] = before
 
@@ -119,7 +121,7 @@ def test_what_a_start_found_after_a_crash_is_always_said(verbose: int, level: in
     logger = logging.getLogger("ogive.store.recovery")
     before = logger.level
     try:
-        set_up(verbose, "text")
+        set_up_logging(verbose, "text")
         assert logger.getEffectiveLevel() == level
     finally:
         logger.setLevel(before)

@@ -33,11 +33,11 @@ from ogive.cli.up import (
     OPEN_FILES,
     _reload,
     broker_config,
-    check_host,
     make_first_user,
     raise_open_files,
 )
 from ogive.cli.up_checks import (
+    check_host,
     check_place,
     warn_of_addresses,
     warn_of_certificate,

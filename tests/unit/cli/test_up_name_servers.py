@@ -9,10 +9,16 @@ from pathlib import Path
 import pytest
 import trustme
 
-from ogive.cli import up_name_servers
+from ogive.cli import up_checks
 from ogive.cli.main import main
 from ogive.cli.parser import build_parser
-from ogive.cli.up_name_servers import Others, dial, of_broker, others, warn_of_loopback
+from ogive.cli.up_name_servers import (
+    OtherNameServers,
+    addresses_for_broker,
+    dial,
+    others,
+    warn_of_loopback,
+)
 from ogive.errors import ConnectError, InvalidOption
 from ogive.namesrv.config import NameServerConfig
 from ogive.namesrv.server import NameServer
@@ -83,17 +89,22 @@ def test_what_cannot_be_is_one_sentence_with_the_way_out(
     ["10.0.0.1:9876,ns.example:9877", "10.0.0.1:9876;ns.example:9877", "10.0.0.1, ns.example:9877"],
 )
 def test_a_list_is_divided_by_commas_or_as_namesrvaddr_is(text: str) -> None:
-    assert others(up("--name-servers", text)).addresses == ("10.0.0.1:9876", "ns.example:9877")
+    assert others(up("--name-servers", text)).addresses == (
+        "10.0.0.1:9876",
+        "ns.example:9877",
+    )
 
 
 async def test_the_own_name_server_comes_first_and_is_not_asked_twice(own: NameServer) -> None:
     port = own.local_address.rpartition(":")[2]
-    named = Others(
+    named = OtherNameServers(
         addresses=("10.0.0.1:9876", f"127.0.0.1:{port}", f"localhost:{port}", "10.0.0.1:9876")
     )
-    assert of_broker(own, named) == (own.local_address, "10.0.0.1:9876")
-    assert of_broker(own, Others()) == (own.local_address,)
-    assert of_broker(None, Others(addresses=("10.0.0.1:9876",))) == ("10.0.0.1:9876",)
+    assert addresses_for_broker(own, named) == (own.local_address, "10.0.0.1:9876")
+    assert addresses_for_broker(own, OtherNameServers()) == (own.local_address,)
+    assert addresses_for_broker(None, OtherNameServers(addresses=("10.0.0.1:9876",))) == (
+        "10.0.0.1:9876",
+    )
 
 
 @pytest.mark.parametrize(
@@ -110,7 +121,7 @@ def test_an_address_that_only_this_machine_reaches_is_no_use_elsewhere(
     broker: str, at: str, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    warn_of_loopback(broker, Others(addresses=(at,)))
+    warn_of_loopback(broker, OtherNameServers(addresses=(at,)))
     assert ["--advertised-host" in record.getMessage() for record in caplog.records] == [
         True
     ] * warned
@@ -139,7 +150,7 @@ async def test_another_name_server_that_asks_for_certificates_is_shown_the_broke
         answer = await connection.call(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO), 5.0)
         assert answer.code == ResponseCode.SUCCESS
         connection.close()
-        untrusted = Others(addresses=named.addresses, ssl=ssl.create_default_context())
+        untrusted = OtherNameServers(addresses=named.addresses, ssl=ssl.create_default_context())
         with pytest.raises(ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             await dial(None, None, untrusted, tls, 5.0)(server.address)
     finally:
@@ -147,7 +158,7 @@ async def test_another_name_server_that_asks_for_certificates_is_shown_the_broke
 
 
 def test_options_without_others_are_not_looked_at() -> None:
-    up_name_servers.check(up())
-    assert others(up()) == Others()
+    up_checks.check(up())
+    assert others(up()) == OtherNameServers()
     with pytest.raises(InvalidOption):
-        up_name_servers.check(up("--no-name-server"))
+        up_checks.check(up("--no-name-server"))

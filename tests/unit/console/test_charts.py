@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ogive.console import charts
-from ogive.console.charts import HeatRow, Line
+from ogive.console.charts import Curve, HeatRow
 
 
 @pytest.mark.parametrize(("hue", "low", "high"), [(18, 0, 60), (205, 20, 100)])
@@ -49,7 +49,7 @@ def test_ticks_are_round_and_reach_the_highest_value(highest: float, expected: l
 
 
 def test_a_chart_without_points_is_still_a_chart() -> None:
-    assert "</svg>" in charts.line_chart("nothing yet", [Line("empty", "c0", [])])
+    assert "</svg>" in charts.line_chart("nothing yet", [Curve("empty", "c0", [])])
 
 
 def test_a_heat_map_leaves_out_cells_without_a_value() -> None:
@@ -68,9 +68,9 @@ def test_a_heat_map_leaves_out_cells_without_a_value() -> None:
 
 def test_pieces_of_a_curve_have_one_entry_in_the_legend_and_a_point_is_a_dot() -> None:
     pieces = [
-        Line("lag", "c0", [(0, 1), (1, 2)]),
-        Line("lag", "c0", [(3, 1)]),
-        Line("in", "c1", []),
+        Curve("lag", "c0", [(0, 1), (1, 2)]),
+        Curve("lag", "c0", [(3, 1)]),
+        Curve("in", "c1", []),
     ]
     drawn = charts.line_chart("t", pieces, end=4, place=lambda at: f"{at:g} min")
     assert drawn.count("<polyline") == 3
@@ -82,5 +82,5 @@ def test_pieces_of_a_curve_have_one_entry_in_the_legend_and_a_point_is_a_dot() -
 
 def test_a_curve_alone_needs_no_legend() -> None:
     assert "legend" not in charts.line_chart(
-        "t", [Line("lag", "c0", [(0, 1)]), Line("lag", "c0", [(3, 1)])]
+        "t", [Curve("lag", "c0", [(0, 1)]), Curve("lag", "c0", [(3, 1)])]
     )

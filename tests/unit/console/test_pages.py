@@ -414,12 +414,12 @@ async def test_a_fault_of_the_console_is_a_page_and_a_line_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from ogive.console.cluster_pages import Cluster
+    from ogive.console.cluster_pages import ClusterQueries
 
-    def fail(self: Cluster) -> None:
+    def fail(self: ClusterQueries) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(Cluster, "topics", fail)
+    monkeypatch.setattr(ClusterQueries, "topics", fail)
     answer = await look(page, "/topics")
     assert answer.status == 500
     assert "The console has a fault ZeroDivisionError" in answer.words

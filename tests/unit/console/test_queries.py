@@ -8,7 +8,7 @@ import pytest
 from ogive.client import rpc
 from ogive.client.config import ClientConfig
 from ogive.console import queries as module
-from ogive.console.queries import AVOID_S, KEEP_S, Asking, reason, settle
+from ogive.console.queries import AVOID_S, KEEP_S, Queries, gather_answers, reason
 from ogive.errors import (
     BrokerError,
     ConnectError,
@@ -34,15 +34,15 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def asking(fake: FakeBroker, clock: Clock) -> AsyncIterator[Asking]:
-    asking = Asking(ClientConfig(name_server=fake.address), clock=clock)
+async def asking(fake: FakeBroker, clock: Clock) -> AsyncIterator[Queries]:
+    asking = Queries(ClientConfig(name_server=fake.address), clock=clock)
     await asking.start()
     yield asking
     await asking.close()
 
 
 async def test_pages_share_an_answer_for_a_moment(
-    asking: Asking, fake: FakeBroker, clock: Clock
+    asking: Queries, fake: FakeBroker, clock: Clock
 ) -> None:
     async def topics() -> list[str]:
         return await asking.once("topics", lambda: asking.name_server(rpc.topic_list))
@@ -57,7 +57,7 @@ async def test_pages_share_an_answer_for_a_moment(
 
 
 async def test_a_reader_who_goes_away_takes_the_answer_from_nobody(
-    asking: Asking, fake: FakeBroker
+    asking: Queries, fake: FakeBroker
 ) -> None:
     fake.hold(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
     first, second = (
@@ -70,7 +70,7 @@ async def test_a_reader_who_goes_away_takes_the_answer_from_nobody(
     assert await second == ["Orders"]
 
 
-async def test_a_failure_is_kept_no_longer_than_an_answer(asking: Asking, clock: Clock) -> None:
+async def test_a_failure_is_kept_no_longer_than_an_answer(asking: Queries, clock: Clock) -> None:
     tries: list[int] = []
 
     async def fail() -> None:
@@ -88,7 +88,7 @@ async def test_a_failure_is_kept_no_longer_than_an_answer(asking: Asking, clock:
 
 
 async def test_who_does_not_answer_is_not_asked_again_at_once(
-    asking: Asking, fake: FakeBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    asking: Queries, fake: FakeBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CALL_S", 0.05)
     fake.mute = True
@@ -103,7 +103,7 @@ async def test_who_does_not_answer_is_not_asked_again_at_once(
 
 
 async def test_the_silence_of_a_client_is_not_its_brokers(
-    asking: Asking, fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    asking: Queries, fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CALL_S", 0.05)
     fake.hold(RequestCode.GET_CONSUMER_RUNNING_INFO)
@@ -115,7 +115,7 @@ async def test_the_silence_of_a_client_is_not_its_brokers(
 
 
 async def test_no_more_than_a_bounded_number_is_on_its_way(
-    asking: Asking, fake: FakeBroker
+    asking: Queries, fake: FakeBroker
 ) -> None:
     fake.hold(RequestCode.GET_BROKER_RUNTIME_INFO)
     asked = [
@@ -135,7 +135,7 @@ async def test_name_servers_that_are_away_are_asked_once(
     fake: FakeBroker, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "CALL_S", 0.05)
-    asking = Asking(ClientConfig(name_server=fake.address), clock=clock)
+    asking = Queries(ClientConfig(name_server=fake.address), clock=clock)
     await asking.start()
     fake.mute = True
     for _ in range(3):
@@ -145,7 +145,7 @@ async def test_name_servers_that_are_away_are_asked_once(
     await asking.close()
 
 
-async def test_what_is_kept_is_bounded(asking: Asking, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_kept_is_bounded(asking: Queries, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_KEPT", 10)
 
     async def answer() -> int:
@@ -162,7 +162,7 @@ async def test_one_failure_takes_nothing_from_the_rest() -> None:
             raise ConnectError("refused", "x")
         return number * 10
 
-    told, troubles = await settle([1, 2, 3], ask)
+    told, troubles = await gather_answers([1, 2, 3], ask)
     assert (told, {key: str(error) for key, error in troubles.items()}) == (
         {1: 10, 3: 30},
         {2: "refused"},
@@ -174,7 +174,7 @@ async def test_a_bug_is_no_trouble_of_the_cluster() -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await settle([1], ask)
+        await gather_answers([1], ask)
 
 
 def test_a_reason_is_what_the_broker_said() -> None:

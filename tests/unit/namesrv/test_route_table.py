@@ -9,8 +9,8 @@ import pytest
 from ogive.namesrv.route_table import (
     LOST_KEPT_S,
     BrokerIdentity,
+    BrokerRegistration,
     Master,
-    Registration,
     RegistrationRefused,
     RouteTable,
 )
@@ -38,8 +38,8 @@ def registration(
     broker: BrokerIdentity = A,
     version: DataVersion = V1,
     table: dict[str, TopicConfig] | None = None,
-) -> Registration:
-    return Registration(
+) -> BrokerRegistration:
+    return BrokerRegistration(
         broker=broker, data_version=version, topics=topics("T", "U") if table is None else table
     )
 
@@ -166,7 +166,7 @@ def test_the_first_slave_may_bring_the_topics_without_the_right_to_write(
         registration(table=topics("", "T")),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(refused: Registration) -> None:
+def test_what_makes_no_sense_is_refused_and_changes_nothing(refused: BrokerRegistration) -> None:
     table = a_table(A)
     with pytest.raises(RegistrationRefused):
         table.register(replace(refused, data_version=V2), now=1.0, owner=1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ogive.cli.main import main
-from ogive.cli.targets import load_listeners
+from ogive.cli.run import load_listeners
 from ogive.errors import InvalidOption
 
 SHOP = """

@@ -5,7 +5,7 @@ import argparse
 import pytest
 
 from ogive.access.guard import NO_CREDENTIALS, NOBODY_KNOWN
-from ogive.cli.connect import way_out
+from ogive.cli.connect import advice_for
 from ogive.errors import (
     BrokerError,
     NoNameServer,
@@ -62,11 +62,11 @@ def test_an_error_comes_with_the_options_that_can_mend_it(
         name_server="h:1", credentials=None, cafile=None, certfile=None, keyfile=None
     )
     vars(options).update(files)
-    assert way_out(error, options) == advice
+    assert advice_for(error, options) == advice
 
 
 def test_a_command_that_goes_to_no_cluster_has_no_such_options() -> None:
-    assert way_out(NoNameServer("none"), argparse.Namespace()) == ""
+    assert advice_for(NoNameServer("none"), argparse.Namespace()) == ""
 
 
 def test_an_address_of_the_environment_is_named_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,8 +75,8 @@ def test_an_address_of_the_environment_is_named_as_such(monkeypatch: pytest.Monk
     options = argparse.Namespace(
         name_server=None, credentials=None, cafile=None, certfile=None, keyfile=None
     )
-    assert "-n HOST:PORT (this address is from NAMESRV_ADDR)" in way_out(
+    assert "-n HOST:PORT (this address is from NAMESRV_ADDR)" in advice_for(
         NoNameServer("none"), options
     )
     options.name_server = "h:1"
-    assert "NAMESRV_ADDR" not in way_out(NoNameServer("none"), options)
+    assert "NAMESRV_ADDR" not in advice_for(NoNameServer("none"), options)
