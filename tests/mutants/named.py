@@ -36,7 +36,7 @@ from ogive.errors import ConnectionLost
 from ogive.store.log_scan import LogScan
 from ogive.store.message_store import MessageStore
 from ogive.store.record import read_record
-from ogive.store.recovery import _Recovery
+from ogive.store.replay import Replay
 from ogive.store.tables import replace_file, write_synced
 from ogive.store.writer import GroupWriter
 from ogive.transport.connection import Connection
@@ -103,7 +103,7 @@ group.entries.clear()
         to="crc32(view[body_at : body_at + body_size]) & 0x7FFFFFFF == body_crc",
     ),
     "consume queue not rebuilt": Fault(
-        at=_Recovery,
+        at=Replay,
         change="lost.append(state)",
         to="pass",
     ),

@@ -46,8 +46,8 @@ from ogive.model import SCHEDULE_TOPIC, WAITING_TOPICS, PropertyName
 from ogive.store.clock import now_ms
 from ogive.store.fs import Fs, OsFs, reason
 from ogive.store.message_store import MessageStore
-from ogive.store.missing_log import refuse_emptied
 from ogive.store.queue_rebuild import LevelTables
+from ogive.store.recovery import refuse_emptied
 from ogive.store.repair import completed, places_of_waiting, topic_table
 from ogive.store.tables import JsonTable, read_file, replace_file
 from ogive.store.types import APACHE_CONF, StoreConfig

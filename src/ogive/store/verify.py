@@ -33,10 +33,9 @@ from ogive.store.directory import was_ours
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.index_file import index_names, restored
 from ogive.store.log_scan import LogEnd, LogScan
-from ogive.store.missing_log import refuse_emptied, traces
 from ogive.store.queue_types import UNIT, UNIT_BYTES, QueueKind, QueueKinds, messages_in
 from ogive.store.record import Record, tag_hash
-from ogive.store.recovery import end_is_lost, recover, too_far, usable
+from ogive.store.recovery import end_is_lost, recover, refuse_emptied, traces, usable
 from ogive.store.repair import (
     TABLE,
     completed,
@@ -48,6 +47,7 @@ from ogive.store.repair import (
     topic_table,
     waiting_place,
 )
+from ogive.store.replay import too_far
 from ogive.store.segments import Handles, find_segments, segment_names, segment_path
 from ogive.store.tables import JsonTable, peek, read_file
 from ogive.store.types import QueueKey, StoreConfig

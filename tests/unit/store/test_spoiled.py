@@ -4,11 +4,13 @@ nobody else gets it.
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from ogive.store.recovery import _Recovery
+from ogive.store import checkpoint as checkpoints
+from ogive.store import recovery
 from ogive.store.verify import verify
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import decode_stored, encode_batch
@@ -232,13 +234,13 @@ def test_a_start_that_is_killed_does_not_forget_the_offset(
     class KilledError(BaseException):
         pass
 
-    def killed(*_: object) -> None:
+    def killed_after(step: Callable[..., object], *given: object) -> None:
+        step(*given)
         raise KilledError
 
-    for step in ("_clear", "_save_checkpoint"):
-        run = getattr(_Recovery, step)
+    for module, name in ((recovery, "zero_tail"), (checkpoints, "save")):
         with monkeypatch.context() as patch:
-            patch.setattr(_Recovery, step, lambda self, *given, run=run: killed(run(self, *given)))
+            patch.setattr(module, name, partial(killed_after, getattr(module, name)))
             with pytest.raises(KilledError):
                 Driver(small(tmp_path))
     with Driver(small(tmp_path)) as driver:

@@ -1,0 +1,380 @@
+"""Make queues and index again from the records of a log.
+
+Behaviour
+- The offset of a damaged record whose lengths fit, and which was its queue's next, is not given out
+  again; also at the end of the log.
+- A stored time ahead of the machine's clock, in a record without a checksum over the whole, moves
+  the store's clock only as far as the record before agrees; one before 1970 counts as 0.
+- Which topics are topics of batches is read first, see queue_types.py. A record that holds a batch
+  whole and is of none of them, because its topic was deleted, gets no entry.
+- A delayed message whose queue entry is made again is due by the delay levels with which it was
+  sent, see queue_rebuild.py.
+- The files of a queue that is made again are written over, and what they hold beyond it is removed
+  at the end.
+"""
+
+import logging
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from ogive.store import checkpoint as checkpoints
+from ogive.store.checkpoint import Checkpoint, QueueState
+from ogive.store.consumequeue import ConsumeQueue, QueueFiles, names_a_directory
+from ogive.store.fs import Fs
+from ogive.store.index_file import IndexFiles, Sizes, index_names
+from ogive.store.index_file import found_sizes as found_index_sizes
+from ogive.store.index_file import restored as restored_index
+from ogive.store.key_index import KeyIndex
+from ogive.store.log_scan import Scanned
+from ogive.store.queue_rebuild import DueTimes, check_queue, end_of_files, restored
+from ogive.store.queue_types import QueueKinds, messages_in
+from ogive.store.record import MAX_CRC_PROPERTIES, delay_level, tag_hash
+from ogive.store.segments import Handles
+from ogive.store.types import QueueKey, StoreConfig
+from ogive.wire.bodies.routes import MAX_QUEUES
+from ogive.wire.codes import SysFlag
+
+log = logging.getLogger(__name__)
+
+FLUSH_ENTRIES: Final = 16 * 1024
+# ahead of this machine's clock
+_TOO_FAR_MS: Final = 100 * 86_400_000
+
+
+class Replay:
+    """Makes queues and index of the records of a log, and writes their files."""
+
+    def __init__(
+        self,
+        fs: Fs,
+        config: StoreConfig,
+        now_ms: int,
+        kinds: QueueKinds,
+        deleted: dict[str, int],
+        log_start: int,
+    ) -> None:
+        self._fs, self._config, self._now_ms, self._kinds = fs, config, now_ms, kinds
+        self._deleted, self._log_start = deleted, log_start
+        self._batched = {topic.encode() for topic in kinds.batched}
+        self._files = QueueFiles(fs, config.max_open_files, keep=True)
+        # the names of the files that it had
+        self._written_over: dict[ConsumeQueue, list[str]] = {}
+        self._due_times = DueTimes(fs, config.root, config.delay_levels)
+        self.queues: dict[tuple[bytes, int], ConsumeQueue] = {}
+        self._index_directory = config.root / "index"
+        self.index = KeyIndex(self._index_directory, config.index_sizes)
+        self._index_files = IndexFiles(fs)
+        # commit-log offset from which on keys are missing
+        self.index_from = 0
+        # entries added since the last flush
+        self._unwritten = 0
+        self.store_timestamp_ms = 0
+        self._unsure_ms = 0
+        # by damaged records: end of their queue, commit-log offset
+        self.claimed: dict[tuple[bytes, int], tuple[int, int]] = {}
+        # records that belong to nothing
+        self.skipped = 0
+        # after the last record seen without a checksum of its own
+        self.plain_end = 0
+
+    def close(self) -> None:
+        self._files.close()
+        self._index_files.close()
+        self._due_times.close()
+
+    def remove_strays(self) -> None:
+        """Remove queues that are in the other kind's place."""
+        for directory in list(self._kinds.strays(self._fs)):
+            log.warning(
+                "the queue in %s is removed: its topic keeps its queues elsewhere", directory
+            )
+            self._files.remove(directory)
+
+    def restore_queues(self, checkpoint: Checkpoint | None, *, rebuild: bool) -> list[QueueState]:
+        """Take over the queues whose files are as they should be; return the others."""
+        if checkpoint is None:
+            return []
+        self.store_timestamp_ms = checkpoint.store_timestamp_ms
+        if rebuild:
+            return list(checkpoint.queues)
+        handles = Handles(self._fs, 1)
+        lost: list[QueueState] = []
+        for state in checkpoint.queues:
+            kind = self._kinds.of(state.key[0])
+            # else the table of topics says something else now
+            of_its_kind = (state.indexes is not None) == (kind is self._kinds.batches)
+            if of_its_kind and check_queue(self._fs, handles, kind, state):
+                queue = restored(state, kind)
+                self.queues[queue.topic_bytes, state.key[1]] = queue
+            else:
+                lost.append(state)
+        handles.close()
+        return lost
+
+    def restore_index(self, checkpoint: Checkpoint | None, *, rebuild: bool) -> bool:
+        """Take over the index files that are as they should be, and remove the others.
+
+        Returns True if keys that the checkpoint counted on are missing.
+        """
+        fs, directory = self._fs, self._index_directory
+        states = checkpoint.index if checkpoint is not None and not rebuild else None
+        files = restored_index(fs, directory, states or ())
+        sizes = (
+            Sizes(states[-1].slots, states[-1].items)
+            if states
+            else found_index_sizes(fs, directory) or self._config.index_sizes
+        )
+        self.index = KeyIndex(directory, sizes, files)
+        if states is None:
+            self.index_from = self._log_start
+        else:
+            assert checkpoint is not None
+            self.index_from = (
+                states[len(files)].begin_offset if len(files) < len(states) else checkpoint.position
+            )
+        kept = {file.name for file in files}
+        for name in index_names(fs, directory):
+            if name not in kept:
+                self._index_files.remove(directory / name)
+        return checkpoint is not None and self.index_from < checkpoint.position
+
+    def add(self, scanned: Scanned, only: Collection[tuple[bytes, int]] | None = None) -> None:
+        """Add a record to the index and to its queue; *only* to these queues, if given."""
+        (
+            offset,
+            (size, topic, queue_id, queue_offset, sys_flag, stored_ms, properties_at, plain),
+            buffer,
+            at,
+        ) = scanned
+        if plain:
+            self.plain_end = offset + size
+        own_ms = stored_ms
+        if not 0 <= stored_ms <= self._now_ms and (
+            plain or at + size - properties_at > MAX_CRC_PROPERTIES
+        ):
+            stored_ms = self._believed(stored_ms)
+        if stored_ms > self.store_timestamp_ms:
+            self.store_timestamp_ms = stored_ms
+        kind = sys_flag & SysFlag.TRANSACTION_MASK
+        if offset >= self.index_from and kind != SysFlag.TRANSACTION_ROLLBACK:
+            self.index.add(((topic, buffer[properties_at : at + size], offset, stored_ms),))
+            self._unwritten += 1
+        if (kind != 0 and kind != SysFlag.TRANSACTION_COMMIT) or (
+            sys_flag & SysFlag.INNER_BATCH and topic not in self._batched
+        ):
+            return
+        key = (topic, queue_id)
+        if only is not None and key not in only:
+            return
+        properties = buffer[properties_at : at + size]
+        count = messages_in(sys_flag, properties) if sys_flag & SysFlag.INNER_BATCH else 1
+        if count == 0:
+            self.skipped += 1
+            return
+        if self.claimed:
+            # where this one stands counts for more
+            self.claimed.pop(key, None)
+        queue = self.queues.get(key)
+        if queue is None or queue.max_offset != queue_offset:
+            queue = self._place(queue, topic, queue_id, queue_offset, offset)
+            if queue is None:
+                return
+        level = delay_level(properties) if queue.scheduled else 0
+        code = (
+            self._due_ms(queue, offset, size, level, own_ms, stored_ms)
+            if level > 0
+            else tag_hash(properties)
+        )
+        queue.append(queue.entry(offset, size, code, stored_ms, queue_offset, count), count)
+        self._unwritten += 1
+        if self._unwritten >= 2 * FLUSH_ENTRIES:
+            self._flush()
+
+    def _believed(self, stored_ms: int) -> int:
+        """When a record was stored that says, without a checksum over the whole, that it is from
+        the future or from before 1970.
+
+        The future counts as far as the one before says so, too: a single damaged bit makes it the
+        year 5000, which would become the store's own time.
+        """
+        before, self._unsure_ms = self._unsure_ms, stored_ms
+        return min(max(0, stored_ms), max(before, self.store_timestamp_ms))
+
+    def _due_ms(
+        self, queue: ConsumeQueue, offset: int, size: int, level: int, own_ms: int, believed_ms: int
+    ) -> int:
+        """Rather late than early: by the record's own time, unless that is further ahead than any
+        clock would be.
+        """
+        return self._due_times.of(
+            queue,
+            offset,
+            size,
+            level,
+            own_ms if 0 <= own_ms < self._now_ms + _TOO_FAR_MS else believed_ms,
+        )
+
+    def claim(self, scanned: Scanned) -> None:
+        """A damaged record may have been acknowledged and seen: where it says that it was its
+        queue's next, its offset is taken.
+
+        Groups are past that offset. A message that were given it again would be one that they never
+        get.
+        """
+        offset, record, buffer, at = scanned
+        key = (record.topic, record.queue_id)
+        if record.sys_flag & SysFlag.INNER_BATCH:
+            count = (
+                messages_in(record.sys_flag, buffer[record.properties_at : at + record.size])
+                if record.topic in self._batched
+                else 0
+            )
+        else:
+            count = int(
+                record.sys_flag & SysFlag.TRANSACTION_MASK in (0, SysFlag.TRANSACTION_COMMIT)
+            )
+        queue = self.queues.get(key)
+        following = max(
+            queue.max_offset if queue is not None else 0, self.claimed.get(key, (0, 0))[0]
+        )
+        if (
+            count
+            and record.queue_offset == following
+            and (queue is not None or self._may_be_a_queue(*key))
+        ):
+            self.claimed[key] = following + count, offset
+
+    def keep_claims(self) -> None:
+        """At the end of the log: damaged records keep their places where no sound record of their
+        queue followed.
+        """
+        skipped = self.skipped
+        for key, (until, offset) in self.claimed.items():
+            known = self.queues.get(key)
+            if known is None or known.max_offset < until:
+                queue = self._place(
+                    known, *key, known.max_offset if known is not None else 0, offset
+                )
+                if queue is not None:
+                    self._unwritten += queue.pad(until)
+        # they are counted as damage already
+        self.skipped = skipped
+
+    def _may_be_a_queue(self, topic: bytes, queue_id: int) -> bool:
+        name = topic.decode("utf-8", "replace")
+        return (
+            0 <= queue_id < MAX_QUEUES
+            and name.encode() == topic
+            and self._kinds.is_known(self._fs, name)
+        )
+
+    def _place(
+        self,
+        queue: ConsumeQueue | None,
+        topic: bytes,
+        queue_id: int,
+        queue_offset: int,
+        offset: int,
+    ) -> ConsumeQueue | None:
+        """The queue, ready to take *queue_offset* next; None for a record that belongs to
+        nothing.
+        """
+        name = topic.decode("utf-8", "replace")
+        if name.encode() != topic or not names_a_directory(name):
+            self.skipped += 1
+            return None
+        if offset < self._deleted.get(name, 0):
+            return None
+        if queue is None:
+            return self._new_queue((name, queue_id), queue_offset)
+        # the topic was deleted and made again
+        if queue_offset < queue.max_offset:
+            return self._new_queue(queue.key, queue_offset)
+        if too_far(queue_offset - queue.max_offset, offset - self._log_start, queue.log_bytes):
+            self.skipped += 1
+            return None
+        self._unwritten += queue.pad(queue_offset)
+        return queue
+
+    def _new_queue(self, key: QueueKey, first: int) -> ConsumeQueue:
+        before = self.queues.get((key[0].encode(), key[1]))
+        if before is not None:
+            self._written_over.pop(before, None)
+        queue = self.queues[key[0].encode(), key[1]] = self._kinds.of(key[0]).new(key, first)
+        names = self._fs.list(queue.directory)
+        if names:
+            self._written_over[queue] = names
+        return queue
+
+    def keep_given_out(self, states: Iterable[QueueState], log_bytes: int) -> None:
+        """Offsets that were given out are never given out again, even if their records are gone."""
+        for state in states:
+            queue = self.queues.get((state.key[0].encode(), state.key[1]))
+            if queue is None or too_far(
+                state.max_offset - queue.max_offset, log_bytes, queue.log_bytes
+            ):
+                # too far where it was one of batches, and is an ordinary one now
+                queue = self._new_queue(state.key, state.max_offset)
+            self._unwritten += queue.pad(state.max_offset)
+
+    def keep_offsets_in_files(self) -> None:
+        """Queues without messages in the log continue where their files end: an offset that was
+        given out is never given out again.
+        """
+        for kind in self._kinds:
+            for key in list(kind.found(self._fs)):
+                if (key[0].encode(), key[1]) not in self.queues and (
+                    end := end_of_files(self._fs, kind, key)
+                ):
+                    self._unwritten += self._new_queue(key, end).pad(end)
+
+    def _flush(self) -> None:
+        """Write what is not in files yet, and forget all but the newest entries."""
+        if not self._unwritten:
+            return
+        for queue in self.queues.values():
+            write = queue.take_write()
+            if write is not None:
+                self._files.write([write])
+                queue.written = queue.handed
+                queue.drop_written(FLUSH_ENTRIES)
+        keys = self.index.collect(checkpoint=False)
+        self._index_files.write(keys)
+        self.index.written(keys)
+        self._unwritten = 0
+
+    def finish_files(self) -> None:
+        """Write all that is left, and remove what the files hold beyond it."""
+        self._flush()
+        for queue, names in self._written_over.items():
+            self._files.leave_only(queue, names)
+
+    def cut_files(self) -> None:
+        """Leave nothing behind the ends of the queues that were not written over."""
+        for queue in self.queues.values():
+            if queue not in self._written_over:
+                self._files.cut(queue)
+
+    def save_checkpoint(self, end: int, crc_from: int) -> None:
+        writes = self.index.collect(checkpoint=True)
+        self._index_files.write(writes)
+        self.index.written(writes)
+        state = checkpoints.take(
+            end,
+            self.store_timestamp_ms,
+            self.queues.values(),
+            self._deleted,
+            crc_from,
+            self.index.states(),
+            self._log_start,
+        )
+        checkpoints.save(self._fs, self._config.root, state)
+
+
+def too_far(gap: int, log_bytes: int, each_bytes: int) -> bool:
+    """Whether no log held so many messages before this one: its queue offset is no true one, and
+    fillers for the gap would fill memory.
+
+    *each_bytes*: what each takes of the log, at least.
+    """
+    return gap * each_bytes > log_bytes
