@@ -48,8 +48,7 @@ static void take_properties(const uint8_t *properties, Py_ssize_t size, int with
         size -= CRC_BYTES;
     part->properties = properties;
     part->properties_size = size;
-    part->separator =
-        with_crc && size && size < MAX_PROPERTIES_BYTES && properties[size - 1] != 2;
+    part->separator = with_crc && size && size < MAX_PROPERTIES_BYTES && properties[size - 1] != 2;
     part->with_crc = with_crc && size + part->separator <= MAX_CRC_PROPERTIES;
 }
 
@@ -113,7 +112,8 @@ static void put_record(uint8_t *record, const Part *part, const uint8_t *head, s
     at += part->body_size;
     memcpy(at, PyBytes_AS_STRING(field), (size_t)PyBytes_GET_SIZE(field));
     at += PyBytes_GET_SIZE(field);
-    put16(at, (uint16_t)(part->properties_size + part->separator + (part->with_crc ? CRC_BYTES : 0)));
+    put16(
+        at, (uint16_t)(part->properties_size + part->separator + (part->with_crc ? CRC_BYTES : 0)));
     memcpy(at + 2, part->properties, (size_t)part->properties_size);
     at += 2 + part->properties_size;
     if (part->separator)
@@ -261,8 +261,7 @@ static Queue *queue_of(PyObject *message, const Records *records)
         || !is_number(PyTuple_GET_ITEM(message, QUEUE_ID), INT64_MIN, INT64_MAX, &id))
         return NULL;
     for (Queue *queue = records->queues; queue < records->queues + records->queue_count; queue++) {
-        if (queue->id == id
-            && (queue->name == topic || PyUnicode_Compare(queue->name, topic) == 0))
+        if (queue->id == id && (queue->name == topic || PyUnicode_Compare(queue->name, topic) == 0))
             return queue;
     }
     return NULL;
@@ -320,8 +319,7 @@ static int next_record(Records *records)
 
 /* Counts records, their bytes, those that the index needs, and the entries of each queue; 0 with an
  * error */
-static int count_records(
-    Records records, Py_ssize_t *number, Py_ssize_t *keyed, Py_ssize_t *total)
+static int count_records(Records records, Py_ssize_t *number, Py_ssize_t *keyed, Py_ssize_t *total)
 {
     int found;
     *number = *keyed = *total = 0;
