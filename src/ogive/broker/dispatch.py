@@ -1,24 +1,21 @@
 """Takes each request to its handler, and turns the handler's errors into answers."""
 
-import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Generator, Mapping
-from contextlib import AsyncExitStack, nullcontext
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
 
 from ogive.access.audit import Entry, requester
-from ogive.broker import large_replies
+from ogive.broker.large_replies import InPieces, LargeReply
 from ogive.broker.off_loop_reads import MAX_TRIES
-from ogive.broker.pulls.long_polling import LOOK_AGAIN_S
 from ogive.broker.replies import Rejected, code_and_remark, refuse, reply
 from ogive.broker.routes import CHANGES, NOT_SUPPORTED, ROUTES, Direct, Route
 from ogive.broker.sends.send_answer import fields_of_refusal, refuse_send
 from ogive.broker.services import Context
-from ogive.errors import ConnectError, OgiveError, ResponseCode, StoreError
-from ogive.store.file_reader import Cold, Pieces, in_memory
+from ogive.errors import OgiveError, ResponseCode, StoreError
+from ogive.store.file_reader import Cold
 from ogive.transport.connection import Connection
-from ogive.transport.event_loop import SLICE_S
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import decode_header
 
@@ -50,8 +47,8 @@ def dispatch(
 
 def _carry_out(
     ctx: Context, connection: Connection, command: RemotingCommand, *, in_turn: bool = False
-) -> Pieces[RemotingCommand] | None:
-    """What is left to do of a listing that is made in pieces.
+) -> InPieces[Any] | None:
+    """Carry out the request. Return what is left to do of a large reply that has its turn.
 
     Raises OgiveError for a request that is refused, and Cold.
     """
@@ -104,129 +101,23 @@ _REASONS: Final[Mapping[int, str]] = {int(code): reason for code, reason in NOT_
 
 
 async def _in_turn(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
-    """One listing after the other, none for a client that is gone or does not take its answers.
-
-    See Listings.
-    """
-    async with ctx.listings.of(connection):
-        done = False
-        while not done:
-            try:
-                await connection.drain()
-            except ConnectError:
-                return
-            if ctx.slow_readers.must_wait(connection):
-                # until the answers before it have reached the socket's buffer
-                await asyncio.sleep(LOOK_AGAIN_S)
-            else:
-                done = await _make(ctx, connection, command)
-
-
-async def _make(ctx: Context, connection: Connection, command: RemotingCommand) -> bool:
-    """Whether the listing is answered, or nobody waits for it any more.
-
-    It is not where its client has stopped to take answers: it begins anew then, so that others do
-    not wait for that client.
-    """
-    tries = 0
-    listing = _listing(ctx, connection, command)
-    async with AsyncExitStack() as until_answered:
-        while True:
-            async with ctx.listings.of_host(connection), ctx.listings.turn:
-                if connection.closed:
-                    return True
-                if not connection.is_writable or ctx.slow_readers.must_wait(connection):
-                    return False
-                cold = await _go_on(ctx, connection, command, listing, tries)
-                if cold is None:
-                    return True
-            if not tries:
-                if ctx.listings.cold.locked():
-                    # they may be large: only those of one that is being brought in are held
-                    cold, listing = None, _listing(ctx, connection, command)
-                await until_answered.enter_async_context(ctx.listings.cold)
-                until_answered.callback(ctx.store.keep_nothing)
-            tries += 1
-            if cold is not None and not await _bring_in(
-                ctx, connection, command, cold, keeping=tries > large_replies.KEEP_AFTER
-            ):
-                return True
-
-
-def _listing(ctx: Context, connection: Connection, command: RemotingCommand) -> Pieces[None]:
-    """Makes and answers a listing. Raises OgiveError for one that is refused."""
-    in_pieces = yield from in_memory(partial(_carry_out, ctx, connection, command, in_turn=True))
-    if in_pieces is not None:
-        reply(connection, command, (yield from in_pieces))
-
-
-async def _go_on(
-    ctx: Context,
-    connection: Connection,
-    command: RemotingCommand,
-    listing: Pieces[None],
-    tries: int,
-) -> Cold | None:
-    """Go on with a listing whose turn it is, in slices: after each, the loop belongs to everybody
-    else for as long as that one took. What it needs from the disk; None where it is answered, or
-    nobody waits for it any more.
-    """
-    more, cold = True, None
-    while more and cold is None and not connection.closed:
-        started = ctx.loop.time()
-        try:
-            more = _slice(ctx, connection, command, listing, tries)
-        except Cold as exc:
-            cold = exc.with_traceback(None)
-        if not more:
-            # the answer is written at the end of the turn, and that counts, too
-            await asyncio.sleep(0)
-        await asyncio.sleep(ctx.loop.time() - started)
-    return cold
-
-
-def _slice(
-    ctx: Context,
-    connection: Connection,
-    command: RemotingCommand,
-    listing: Pieces[None],
-    tries: int,
-) -> bool:
-    """Whether there is more to do. Raises Cold."""
-    until = ctx.loop.time() + SLICE_S
     try:
-        with (
-            ctx.store.without_waiting(),
-            ctx.store.waiting() if tries >= large_replies.MAX_TRIES else nullcontext(),
-        ):
-            for cold in listing:
-                if cold is not None:
-                    raise cold
-                if ctx.loop.time() >= until:
-                    return True
-    except OgiveError as exc:
-        refuse(connection, command, exc)
-    except Cold:
-        raise
+        await ctx.large_replies.make(connection, partial(_listing, ctx, connection, command))
     except BaseException:
         _end_without_answer(connection, command)
         raise
-    return False
 
 
-async def _bring_in(
-    ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold, *, keeping: bool
-) -> bool:
-    """Whether the listing can go on; else it is refused, or nobody waits for it any more."""
+async def _listing(
+    ctx: Context, connection: Connection, command: RemotingCommand, large: LargeReply
+) -> None:
+    """Make and send a large reply that has its turn, or refuse the request."""
     try:
-        for place in (cold.place, *cold.others):
-            if connection.closed:
-                return False
-            await ctx.cold_reads.bring_in_place(place, ctx.store.keep if keeping else None)
-    except StoreError as exc:
+        pieces = await large.read(partial(_carry_out, ctx, connection, command, in_turn=True))
+        if pieces is not None:
+            reply(connection, command, pieces.finish(await large.each(pieces.reads)))
+    except OgiveError as exc:
         refuse(connection, command, exc)
-        return False
-    return True
 
 
 async def _again(
@@ -260,7 +151,7 @@ def _end_without_answer(connection: Connection, command: RemotingCommand) -> Non
 
 def _serve(
     ctx: Context, connection: Connection, command: RemotingCommand, route: Route[Any]
-) -> Pieces[RemotingCommand] | None:
+) -> InPieces[Any] | None:
     header = decode_header(route.header, command.ext_fields)
     with ctx.store.without_waiting():
         entry = _entry(ctx, connection, command)
@@ -277,7 +168,7 @@ def _serve(
         if entry is not None:
             entry.tell(answer.code)
         reply(connection, command, answer)
-    elif isinstance(answer, Generator):
+    elif isinstance(answer, InPieces):
         return answer
     else:
         assert inspect.iscoroutine(answer)

@@ -1,45 +1,221 @@
-"""Whose turn it is to have a listing made: an answer that grows with what the broker holds."""
+"""Fair scheduling of large replies: answers that grow with what the broker holds.
+
+One is made at a time, in slices between which the loop serves everybody else. What it needs from
+the disk is read on another thread, and meanwhile others are made.
+"""
 
 import asyncio
-from typing import Final
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from ogive.broker.off_loop_reads import ColdReads
+from ogive.broker.pulls.long_polling import LOOK_AGAIN_S, SlowReaders
+from ogive.errors import ConnectError
+from ogive.store.file_reader import Cold, all_of
+from ogive.store.message_store import MessageStore
 from ogive.transport.connection import Connection
+from ogive.transport.event_loop import SLICE_S
+from ogive.wire.command import RemotingCommand
 
-# tries; beyond them, what is read for a listing is kept in memory: the system seems to forget it at
+# tries; beyond them, what is read for a reply is kept in memory: the system seems to forget it at
 # once
 KEEP_AFTER: Final = 4
-# of one listing; beyond them, it waits for what is missing then
+# of one reply; beyond them, its reads wait for the disk
 MAX_TRIES: Final = 64
 
+T = TypeVar("T")
 
-class Listings:
-    """One listing is made at a time.
 
-    Hosts take turns, and so do the connections of a host; the listings of one connection are made
-    in order. Of each host only one waits for a turn, and of each connection only the first for that
-    of its host.
+@dataclass(frozen=True, slots=True)
+class InPieces(Generic[T]):
+    """Answer of a handler that takes many reads. *finish* makes it from their results."""
+
+    reads: Sequence[Callable[[], T]]
+    finish: Callable[[list[T]], RemotingCommand]
+
+
+class _ClientGone(Exception):
+    """Nobody waits for the reply any more."""
+
+
+class _ClientStalled(Exception):
+    """The client does not take its answers. The reply is made anew when it does."""
+
+
+class _DiskTaken(Exception):
+    """Another reply is read from the disk. This one is made anew after it."""
+
+
+class LargeReplies:
+    """Turns of large replies.
+
+    Hosts take turns, and so do the connections of a host; the replies of one connection are made in
+    order. Of each host only one waits for a turn, and of each connection only the first for that of
+    its host.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        store: MessageStore,
+        reads: ColdReads,
+        slow_readers: SlowReaders,
+        now: Callable[[], float],
+    ) -> None:
+        self.store, self.slow_readers, self.now = store, slow_readers, now
+        self._reads = reads
         self.turn = asyncio.Lock()
-        """Held while a listing is made.
+        """Held while a reply is made.
 
         First come, first served: that is the round of the hosts.
         """
-        self.cold = asyncio.Lock()
-        """Held by the one listing whose bytes are brought in from the disk: it may need some of
-        each queue. Meanwhile others are made.
+        self.disk = asyncio.Lock()
+        """Held by the one reply whose bytes are read from the disk: it may need some of each queue.
         """
-        self._of: WeakKeyDictionary[Connection, asyncio.Lock] = WeakKeyDictionary()
-        self._of_host: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._by_connection: WeakKeyDictionary[Connection, asyncio.Lock] = WeakKeyDictionary()
+        self._by_host: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    def of(self, connection: Connection) -> asyncio.Lock:
-        """Held by the first listing of *connection*."""
-        return self._of.setdefault(connection, asyncio.Lock())
+    def __len__(self) -> int:
+        """Return the number of connections that have asked for one."""
+        return len(self._by_connection)
 
     def of_host(self, connection: Connection) -> asyncio.Lock:
-        """Held while *connection*, among those of its host, waits for a turn and has it."""
-        return self._of_host.setdefault(
+        """Lock held while *connection*, among those of its host, waits for a turn and has it."""
+        return self._by_host.setdefault(
             connection.remote_address.rpartition(":")[0], asyncio.Lock()
         )
+
+    async def make(
+        self, connection: Connection, work: Callable[["LargeReply"], Awaitable[None]]
+    ) -> None:
+        """Call *work*, which makes and sends one reply, when it is its turn.
+
+        It may be called again from the beginning. Nothing is made for a client that is gone or does
+        not take its answers.
+        """
+        async with self._by_connection.setdefault(connection, asyncio.Lock()):
+            while True:
+                try:
+                    await connection.drain()
+                    if self.slow_readers.must_wait(connection):
+                        # until the answers before it have reached the socket's buffer
+                        await asyncio.sleep(LOOK_AGAIN_S)
+                    else:
+                        return await LargeReply(self, connection).make(work)
+                except _ClientStalled:
+                    pass
+                except (ConnectError, _ClientGone):
+                    return None
+
+    async def bring_in(self, connection: Connection, cold: Cold, *, keeping: bool) -> None:
+        """Read from the disk what one reply needs. Raises StoreError."""
+        for place in (cold.place, *cold.others):
+            if connection.closed:
+                raise _ClientGone
+            await self._reads.bring_in_place(place, self.store.keep if keeping else None)
+
+
+class LargeReply:
+    """One large reply while it is made. It has the turn but while it waits for the disk."""
+
+    def __init__(self, replies: LargeReplies, connection: Connection) -> None:
+        self._replies, self._connection = replies, connection
+        self._turn, self._until_sent = AsyncExitStack(), AsyncExitStack()
+        self._started = 0.0
+        # reads from the disk
+        self._tries = 0
+
+    async def make(self, work: Callable[["LargeReply"], Awaitable[None]]) -> None:
+        """Call *work* with the turn, and again once the disk is free if another reply had it."""
+        async with self._until_sent, self._turn:
+            await self._take_turn()
+            while not await self._is_made(work):
+                await self._turn.aclose()
+                await self._take_disk()
+                await self._take_turn()
+
+    async def _is_made(self, work: Callable[["LargeReply"], Awaitable[None]]) -> bool:
+        """Call *work*. Return False, and hold nothing of it, if another reply has the disk."""
+        try:
+            await work(self)
+        except _DiskTaken:
+            return False
+        # the answer is written at the end of the turn, and that counts, too
+        await asyncio.sleep(0)
+        await self._pause()
+        return True
+
+    async def read(self, read: Callable[[], T]) -> T:
+        """Return the result of *read*, see each()."""
+        return (await self.each([read]))[0]
+
+    async def each(self, reads: Sequence[Callable[[], T]]) -> list[T]:
+        """Return the results of many reads. Others run between two of them.
+
+        Those that need the disk are done again after it has been read. Raises what they raise.
+        """
+        found: dict[int, T] = {}
+        left: Sequence[int] = range(len(reads))
+        while left:
+            missing: list[Cold] = []
+            again: list[int] = []
+            for number in left:
+                if self._connection.closed:
+                    raise _ClientGone
+                try:
+                    found[number] = self._read_now(reads[number])
+                except Cold as cold:
+                    # it would keep the frames of as many calls
+                    missing.append(cold.with_traceback(None))
+                    again.append(number)
+                if self._replies.now() >= self._started + SLICE_S:
+                    await self._pause()
+            if (together := all_of(missing)) is not None:
+                # while the disk is read, its places are enough
+                del missing
+                await self._bring_in(together)
+            left = again
+        return [found[number] for number in range(len(reads))]
+
+    def _read_now(self, read: Callable[[], T]) -> T:
+        """Raises Cold, but after MAX_TRIES wait for the disk."""
+        store = self._replies.store
+        waiting = store.waiting() if self._tries >= MAX_TRIES else nullcontext()
+        with store.without_waiting(), waiting:
+            return read()
+
+    async def _pause(self) -> None:
+        """Leave the loop to everybody else for as long as the slice took, and begin another."""
+        await asyncio.sleep(self._replies.now() - self._started)
+        self._started = self._replies.now()
+
+    async def _take_turn(self) -> None:
+        replies, connection = self._replies, self._connection
+        await self._turn.enter_async_context(replies.of_host(connection))
+        await self._turn.enter_async_context(replies.turn)
+        if connection.closed:
+            raise _ClientGone
+        if not connection.is_writable or replies.slow_readers.must_wait(connection):
+            raise _ClientStalled
+        self._started = replies.now()
+
+    async def _take_disk(self) -> None:
+        """Hold the disk until the reply is sent."""
+        await self._until_sent.enter_async_context(self._replies.disk)
+        self._until_sent.callback(self._replies.store.keep_nothing)
+        self._tries = 1
+
+    async def _bring_in(self, cold: Cold) -> None:
+        """Give up the turn, read from the disk, and take the turn again."""
+        if not self._tries and self._replies.disk.locked():
+            # results may be large: only those of the one that has the disk are held
+            raise _DiskTaken
+        await self._turn.aclose()
+        if self._tries:
+            self._tries += 1
+        else:
+            await self._take_disk()
+        await self._replies.bring_in(self._connection, cold, keeping=self._tries > KEEP_AFTER)
+        await self._take_turn()

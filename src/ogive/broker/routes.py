@@ -14,10 +14,10 @@ from ogive.access.audit import About, Change, Secret, State, named
 from ogive.access.user_table import user_of
 from ogive.broker.config import CHANGEABLE, setting_text
 from ogive.broker.handlers import admin, ask_clients, clients, groups, topics, users
+from ogive.broker.large_replies import InPieces
 from ogive.broker.pulls import lookup, pull
 from ogive.broker.sends import reply_messages, send, send_back, transaction
 from ogive.broker.services import Context
-from ogive.store.file_reader import Pieces
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.acls import USER_SUBJECT
 from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
@@ -238,7 +238,7 @@ class Route(Generic[H]):
     header: type[H]
     handle: Callable[
         [Context, Connection, H, bytes],
-        RemotingCommand | Awaitable[RemotingCommand] | Pieces[RemotingCommand],
+        RemotingCommand | Awaitable[RemotingCommand] | InPieces[Any],
     ]
     listing: bool = False
     max_body_bytes: int = SHORT_BODY

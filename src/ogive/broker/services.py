@@ -9,7 +9,7 @@ from typing import Any, Final
 from ogive.access.guard import Guard
 from ogive.broker.config import BrokerConfig, RemoteSettings
 from ogive.broker.deferred.timers import Timers
-from ogive.broker.large_replies import Listings
+from ogive.broker.large_replies import LargeReplies
 from ogive.broker.maintenance import Retention
 from ogive.broker.off_loop_reads import ColdReads
 from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
@@ -73,6 +73,7 @@ class Context:
     """None unless messages that are sent twice are to be stored once."""
     traffic: Traffic
     cold_reads: ColdReads
+    large_replies: LargeReplies
     retention: Retention
     guard: Guard | None
     """None: nobody is asked for credentials."""
@@ -87,7 +88,6 @@ class Context:
     born_hosts: dict[Connection, bytes] = field(default_factory=dict)
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SEARCHES))
     """Limit of the searches by key under way."""
-    listings: Listings = field(default_factory=Listings)
     slices: Slices = field(default_factory=Slices)
     """For requests that take more than one step: each begins in a slice, as requests of one step
     are carried out in slices.

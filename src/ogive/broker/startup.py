@@ -25,6 +25,7 @@ from ogive.broker.config import LOOPBACK, BrokerConfig, RemoteSettings, ip_of, i
 from ogive.broker.deferred.delay_levels import Schedule, is_level
 from ogive.broker.deferred.timer_queue import TimerProgressFile
 from ogive.broker.deferred.timers import Timers
+from ogive.broker.large_replies import LargeReplies
 from ogive.broker.maintenance import Retention, disk_used
 from ogive.broker.off_loop_reads import ColdReads
 from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
@@ -301,6 +302,7 @@ async def build_context(
     address = join_address(config.advertised_host or config.host, server.port)
     store_host = encode_host(await _record_host(config), server.port)
     cold_reads = ColdReads(opened.store.bring_in, loop)
+    slow_readers = SlowReaders(config.server.max_write_buffer_bytes, server.unread)
     ctx = Context(
         config=config,
         remote_settings=opened.remote_settings,
@@ -324,7 +326,7 @@ async def build_context(
         ),
         locks=_locks(config, opened, loop),
         holds=PullHolds(config.max_held_pulls, config.max_held_pulls_per_connection),
-        slow_readers=SlowReaders(config.server.max_write_buffer_bytes, server.unread),
+        slow_readers=slow_readers,
         registration=Registration(
             opened.topics,
             name_servers=config.name_servers,
@@ -342,6 +344,7 @@ async def build_context(
         duplicates=None,
         retention=_retention(config, opened, cold_reads),
         cold_reads=cold_reads,
+        large_replies=LargeReplies(opened.store, cold_reads, slow_readers, loop.time),
         traffic=Traffic(
             puts=lambda: opened.store.stats().puts,
             is_system=opened.topics.is_system,

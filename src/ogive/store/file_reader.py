@@ -178,31 +178,6 @@ def each_or_cold(reads: Iterable[Callable[[], T]]) -> list[T]:
     return found
 
 
-def each_in_pieces(reads: Sequence[Callable[[], T]]) -> Pieces[list[T]]:
-    """each_or_cold() for so many that others should run between two reads.
-
-    Only those that need the disk are done again.
-    """
-    found: dict[int, T] = {}
-    left: Sequence[int] = range(len(reads))
-    while left:
-        missing: list[Cold] = []
-        again: list[int] = []
-        for number in left:
-            try:
-                found[number] = reads[number]()
-            except Cold as cold:
-                missing.append(cold.with_traceback(None))
-                again.append(number)
-            yield None
-        if (together := all_of(missing)) is not None:
-            # while the disk is read, its places are enough
-            del missing
-            yield together
-        left = again
-    return [found[number] for number in range(len(reads))]
-
-
 def in_memory(read: Callable[[], T]) -> Generator[Cold, None, T]:
     """What *read* returns, once everything that it needs has been brought in."""
     while True:

@@ -75,7 +75,7 @@ async def test_listings_that_wait_hold_no_more_than_they_may(
 ) -> None:
     """Sixty of them with 16 MB each took a gigabyte."""
     monkeypatch.setattr(server.context.request_quota, "per_connection", 100_000)
-    async with server.context.listings.turn:
+    async with server.context.large_replies.turn:
         waiting = [client.start(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000)) for _ in range(2)]
         refused = await client.call(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000))
         other = another.start(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(40_000))

@@ -134,7 +134,7 @@ async def test_nothing_is_listed_for_a_client_that_is_gone(
 ) -> None:
     made: list[int] = []
     listed(lambda: made.append(1))
-    async with server.context.listings.turn:
+    async with server.context.large_replies.turn:
         for _ in range(3):
             another.oneway(RequestCode.GET_ALL_TOPIC_CONFIG)
         another.start(RequestCode.GET_ALL_TOPIC_CONFIG).add_done_callback(

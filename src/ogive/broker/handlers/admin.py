@@ -65,6 +65,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
+from ogive.broker.large_replies import InPieces
 from ogive.broker.replies import MAX_QUEUES_SHOWN, Rejected, success
 from ogive.broker.runtime_info import runtime_info, settings
 from ogive.broker.services import Context
@@ -72,7 +73,7 @@ from ogive.broker.state.client_table import Client
 from ogive.broker.windowed_counters import Counts, Passed
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
-from ogive.store.file_reader import Pieces, each_in_pieces, each_or_cold
+from ogive.store.file_reader import each_or_cold
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.clients import Connection as ConnectionInfo
 from ogive.wire.bodies.clients import ConsumerConnection, producer_connections_dumps
@@ -192,7 +193,7 @@ def _info(client: Client) -> ConnectionInfo:
 
 def consume_stats(
     ctx: Context, connection: Connection, header: GetConsumeStatsRequest, body: bytes
-) -> Pieces[RemotingCommand]:
+) -> InPieces[Positions]:
     group = header.consumer_group
     topics = [
         config
@@ -200,11 +201,14 @@ def consume_stats(
         if config is not None
     ]
     check_shown(sum([config.read_queues for config in topics]), "name fewer topics")
-    places = yield from each_in_pieces([positions_later(ctx, group, config) for config in topics])
-    table = {queue: place for of_topic in places for queue, place in of_topic.items()}
-    return success(
-        body=consume_stats_dumps(table, ctx.traffic.group_rate(group, header.topic or None))
-    )
+
+    def finish(places: list[Positions]) -> RemotingCommand:
+        table = {queue: place for of_topic in places for queue, place in of_topic.items()}
+        return success(
+            body=consume_stats_dumps(table, ctx.traffic.group_rate(group, header.topic or None))
+        )
+
+    return InPieces([positions_later(ctx, group, config) for config in topics], finish)
 
 
 def check_shown(queues: int, instead: str) -> None:
@@ -349,7 +353,7 @@ def _item(total: int, passed: Passed) -> StatsItem:
 
 def consume_stats_of_all(
     ctx: Context, connection: Connection, header: GetBrokerConsumeStatsRequest, body: bytes
-) -> Pieces[RemotingCommand]:
+) -> InPieces[StatsOfGroup | None]:
     groups: dict[str, list[TopicConfig]] = {name: [] for name in ctx.groups.all()}
     for topic, group in ctx.offsets.pairs():
         config = ctx.topics.get(topic)
@@ -360,14 +364,17 @@ def consume_stats_of_all(
         "ask for one group after the other (208)",
     )
     pairs = [(group, config) for group, topics in groups.items() for config in topics]
-    stats: dict[str, list[StatsOfGroup]] = {group: [] for group in groups}
-    each = yield from each_in_pieces(
-        [partial(_stats, ctx, *pair, positions_later(ctx, *pair)) for pair in pairs]
+
+    def finish(each: list[StatsOfGroup | None]) -> RemotingCommand:
+        stats: dict[str, list[StatsOfGroup]] = {group: [] for group in groups}
+        for (group, _), of_topic in zip(pairs, each, strict=True):
+            if of_topic is not None:
+                stats[group].append(of_topic)
+        return success(body=broker_consume_stats_dumps(ctx.address, stats))
+
+    return InPieces(
+        [partial(_stats, ctx, *pair, positions_later(ctx, *pair)) for pair in pairs], finish
     )
-    for (group, _), of_topic in zip(pairs, each, strict=True):
-        if of_topic is not None:
-            stats[group].append(of_topic)
-    return success(body=broker_consume_stats_dumps(ctx.address, stats))
 
 
 def _stats(

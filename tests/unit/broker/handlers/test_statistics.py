@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ogive.broker import Broker, dispatch
+from ogive.broker import Broker
 from ogive.errors import ResponseCode, StoreError
 from ogive.store.file_reader import Place
 from ogive.wire import java_json
@@ -191,13 +191,13 @@ async def test_what_many_queues_have_on_disk_only_is_asked_for_together(
         disk.fetch(place, then)
         disk.bring_in()
 
-    async def counted(*arguments: Any, **others: Any) -> bool:
+    async def counted(*arguments: Any, **others: Any) -> None:
         tries.append(1)
-        return await bring_in(*arguments, **others)
+        await bring_in(*arguments, **others)
 
-    bring_in = dispatch._bring_in
+    bring_in = ctx.large_replies.bring_in
     monkeypatch.setattr(ctx.cold_reads, "fetch", fetch)
-    monkeypatch.setattr(dispatch, "_bring_in", counted)
+    monkeypatch.setattr(ctx.large_replies, "bring_in", counted)
     monkeypatch.setattr(ctx.store, "waiting", None)
     disk.forget()
     assert (

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from ogive.broker import Broker, dispatch, large_replies
+from ogive.broker import Broker, large_replies
 from ogive.broker.routes import ROUTES, Route
 from ogive.errors import StoreError
 from ogive.store import file_reader
-from ogive.store.file_reader import Cold, Pieces, Place, each_in_pieces, each_or_cold
+from ogive.store.file_reader import Cold, Place, each_or_cold
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.stats import consume_stats_loads
 from ogive.wire.codes import RequestCode
@@ -96,7 +96,7 @@ async def test_connections_take_turns_and_each_has_its_listings_in_order(
     monkeypatch.setitem(
         ROUTES, RequestCode.GET_ALL_TOPIC_CONFIG, dataclasses.replace(route, handle=handle)
     )
-    async with server.context.listings.turn:
+    async with server.context.large_replies.turn:
         many = [client.start(RequestCode.GET_ALL_TOPIC_CONFIG, bytes(n)) for n in range(20)]
         while len(server.context._tasks) < 20:
             await asyncio.sleep(0)
@@ -109,15 +109,18 @@ async def test_connections_take_turns_and_each_has_its_listings_in_order(
 
 
 async def test_hosts_take_turns_however_many_connections_they_have(server: Broker) -> None:
-    made: list[int] = []
+    made, replies = list[int](), server.context.large_replies
 
     async def make(number: int, host: str) -> None:
         connection = Connection()
         connection.remote_address = f"{host}:{number}"
-        async with server.context.listings.of_host(connection), server.context.listings.turn:
+        async with (
+            server.context.large_replies.of_host(connection),
+            server.context.large_replies.turn,
+        ):
             made.append(number)
 
-    async with server.context.listings.turn:
+    async with replies.turn:
         waiting = [
             asyncio.create_task(make(number, "10.0.0.1" if number < 10 else "10.0.0.2"))
             for number in range(12)
@@ -125,15 +128,15 @@ async def test_hosts_take_turns_however_many_connections_they_have(server: Broke
         await asyncio.sleep(0)
     await asyncio.gather(*waiting)
     assert made[:5] == [0, 10, 1, 11, 2]
-    assert not server.context.listings._of_host
+    assert not replies._by_host
 
 
 async def test_a_connection_that_is_gone_is_forgotten(server: Broker, client: RawClient) -> None:
     async with await RawClient.open(server.address) as another:
         await another.ok(RequestCode.GET_ALL_TOPIC_CONFIG)
         await client.ok(RequestCode.GET_ALL_TOPIC_CONFIG)
-        assert len(server.context.listings._of) == 2
-    while len(server.context.listings._of) > 1:
+        assert len(server.context.large_replies) == 2
+    while len(server.context.large_replies) > 1:
         await client.ok(RequestCode.GET_ALL_TOPIC_CONFIG)
 
 
@@ -152,7 +155,7 @@ async def progress(server: Broker, client: RawClient, monkeypatch: pytest.Monkey
 
     A slice of the loop has room for one topic.
     """
-    monkeypatch.setattr(dispatch, "SLICE_S", 0.0)
+    monkeypatch.setattr(large_replies, "SLICE_S", 0.0)
     await client.ok(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, b'{"groupName":"G"}')
     for topic in TOPICS:
         await client.ok(
@@ -278,8 +281,11 @@ async def test_a_listing_ends_with_the_connection_of_its_client(
     assert looks == ["T0", "T0"]
 
 
-def test_of_many_reads_only_those_that_need_the_disk_are_done_again() -> None:
+async def test_of_many_reads_only_those_that_need_the_disk_are_done_again(
+    server: Broker, client: RawClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tries: list[int] = []
+    brought_in: list[int] = []
 
     def read(number: int) -> int:
         tries.append(number)
@@ -287,16 +293,18 @@ def test_of_many_reads_only_those_that_need_the_disk_are_done_again() -> None:
             raise Cold(Path("log"), number, 1)
         return number
 
-    def made() -> Pieces[None]:
-        found.extend((yield from each_in_pieces([partial(read, number) for number in range(4)])))
+    def fetch(place: Place, then: Callable[[StoreError | None], None]) -> None:
+        brought_in.append(place.offset)
+        then(None)
+
+    async def work(large: large_replies.LargeReply) -> None:
+        found.extend(await large.each([partial(read, number) for number in range(4)]))
 
     found: list[int] = []
-    yielded = list(made())
-    assert found == [0, 1, 2, 3]
-    assert [step is None for step in yielded] == [True] * 4 + [False] + [True] * 2
-    cold = yielded[4]
-    assert cold is not None
-    assert [place.offset for place in (cold.place, *cold.others)] == [1, 3]
+    monkeypatch.setattr(server.context.cold_reads, "fetch", fetch)
+    (connection,) = server.context.born_hosts
+    await server.context.large_replies.make(connection, work)
+    assert (found, brought_in) == ([0, 1, 2, 3], [1, 3])
     assert tries == [0, 1, 2, 3, 1, 3]
 
 
