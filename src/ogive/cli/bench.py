@@ -25,13 +25,9 @@ POLL: Final = 1000  # messages
 
 def seconds(text: str) -> float:
     """Return the seconds of ``30s``, ``500ms``, ``2m`` or a plain number. Raises InvalidOption."""
-    number, unit = text, "s"
-    for suffix in ("ms", "s", "m", "h"):
-        if text.endswith(suffix):
-            number, unit = text.removesuffix(suffix), suffix
-            break
+    unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
     try:
-        value = float(number) * _UNITS[unit]
+        value = float(text.removesuffix(unit)) * _UNITS.get(unit, 1.0)
     except ValueError:
         value = -1.0
     if not 0 < value < 1e9:
@@ -137,12 +133,12 @@ async def produce(options: argparse.Namespace) -> int:
                 if not first:
                     first.append(exc)
                 if measured.whole.messages == 0:
-                    # nothing works: do not try for the whole time
+                    # if nothing works, do not try for the whole time
                     return
             else:
                 measured.done(len(body), time.perf_counter() - began)
 
-    # a body of zeros would arrive as nothing
+    # compressed, a body of zeros would be almost empty
     plain = ProducerConfig(compress_over_bytes=None)
     async with aio.Producer(client=client_config(options), config=plain) as producer:
         reports = asyncio.create_task(_report(measured, "sent", as_json=options.json))

@@ -12,7 +12,7 @@ from ogive.errors import InvalidOption, OgiveError
 from ogive.text import escape_lines
 
 Run = Callable[[argparse.Namespace], int | Coroutine[Any, Any, int]]
-"""What carries a command out, and says its exit code."""
+"""A function that carries out a command and returns its exit code."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -34,14 +34,14 @@ def run(arguments: Sequence[str]) -> int:
         code = carry_out(options)
         if isinstance(code, int):
             return code
-        # here, because it takes longer to load than the help takes to print
+        # imported here: it takes longer to load than the help takes to print
         import asyncio
 
         return asyncio.run(code)
     except OgiveError as exc:
         from ogive.cli.connect import advice_for
 
-        # a server may have had a word in it
+        # a server may have written a part of the text
         text, advice = escape_lines(str(exc)), advice_for(exc, options)
         _complain(
             f"{text.rstrip('.')}{'' if text.endswith('?') else '.'} {advice}" if advice else text,
@@ -84,7 +84,7 @@ def _check_names(options: argparse.Namespace) -> None:
 
 
 def _complain(text: str, options: argparse.Namespace) -> None:
-    # a log of JSON has no other lines
+    # a JSON log must hold JSON lines only
     if getattr(options, "log_format", "text") == "json":
         from ogive.cli.logs import last_line
 

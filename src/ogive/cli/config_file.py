@@ -302,7 +302,7 @@ _PLACES: Final[Mapping[str, str]] = {
     "storeCheckpoint": "checkpoint",
     "abortFile": "abort",
 }
-"""What Apache's broker can keep elsewhere, and its place here, below storePathRootDir."""
+"""Parts that Apache's broker can keep elsewhere, and their places here, below storePathRootDir."""
 
 _SECRET: Final = {
     "initAuthenticationUser": '{"username":"NAME","password":"SECRET"}',
@@ -327,7 +327,7 @@ def _from_broker_conf(path: str, found: Mapping[str, str], *, is_ascii: bool) ->
             elif name in _ONLY:
                 _ONLY[name](text.strip())
         except (ValueError, KeyError, TypeError, InvalidOption) as exc:
-            # never a password
+            # never show a password
             shown = "what stands there" if name in _SECRET else repr(text[:80])
             why = (
                 f": {exc}"

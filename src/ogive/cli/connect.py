@@ -11,7 +11,7 @@ import argparse
 import json
 import os
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -44,7 +44,7 @@ def advice_for(error: OgiveError, options: argparse.Namespace) -> str:
     if isinstance(error, InvalidOption) and getattr(options, "in_file", None):
         return place_in_file(str(error), options)
     if not hasattr(options, "name_server"):
-        # a command that goes to no cluster
+        # the command does not connect to a cluster
         return ""
     if isinstance(error, NotANameServer):
         return "Name it with -n HOST:PORT."
@@ -170,7 +170,7 @@ def add_context(options: argparse.Namespace) -> int:
             "needed"
         )
     if not options.name_server.startswith(("http://", "https://")):
-        # raises InvalidOption now, and not at each command
+        # report a bad address now, not at each command
         parse_name_servers(options.name_server)
     contexts = load()
     files = (options.credentials, options.cafile, options.certfile, options.keyfile)
@@ -180,7 +180,7 @@ def add_context(options: argparse.Namespace) -> int:
         contexts.current = options.context
     _save(contexts)
     for path in absolute:
-        # it may come later: contexts are made on new machines, too
+        # the file may come later: contexts are also added on new machines
         if path is not None and not is_there(Path(path)):
             say(
                 f"there is no file {path} yet: commands that use this context will fail until "
@@ -250,8 +250,7 @@ def place(options: argparse.Namespace) -> ClusterContext:
         raise InvalidOption(
             "-n is empty: HOST:PORT is expected; without it, the usual address is taken"
         )
-    chosen = _chosen(options)
-    context = chosen[1] if chosen else ClusterContext(_given(options) or DEFAULT_NAME_SERVER)
+    _, context = _applying(options)
     return ClusterContext(
         context.name_server,
         options.credentials or os.environ.get("OGIVE_CREDENTIALS") or context.credentials,
@@ -260,27 +259,28 @@ def place(options: argparse.Namespace) -> ClusterContext:
     )
 
 
-def _given(options: argparse.Namespace) -> str | None:
-    return options.name_server or os.environ.get("NAMESRV_ADDR")
+def _applying(options: argparse.Namespace) -> tuple[str, ClusterContext]:
+    """Return the context that applies, with its name; "" and an address alone if none does.
 
-
-def _chosen(options: argparse.Namespace) -> tuple[str, ClusterContext] | None:
-    """Return the context that applies.
-
-    An address that is given is another cluster: neither the secrets nor the authorities of one are
-    for it.
+    An address that is given is another cluster: neither the secrets nor the authorities of a
+    context are for it.
     """
-    return None if _given(options) else chosen()
+    given = options.name_server or os.environ.get("NAMESRV_ADDR")
+    if given:
+        return "", ClusterContext(given)
+    return chosen() or ("", ClusterContext(DEFAULT_NAME_SERVER))
 
 
 def source(options: argparse.Namespace) -> str:
     """Return, in brackets, where the address is from if no option gives it: a forgotten setting is
     the usual reason why a command goes elsewhere.
     """
-    if _given(options):
-        return "" if options.name_server else " (this address is from NAMESRV_ADDR)"
-    chosen = _chosen(options)
-    return f" (this address is from context {chosen[0]})" if chosen else ""
+    if options.name_server:
+        return ""
+    if os.environ.get("NAMESRV_ADDR"):
+        return " (this address is from NAMESRV_ADDR)"
+    name, _ = _applying(options)
+    return f" (this address is from context {name})" if name else ""
 
 
 def _certificate(
@@ -337,15 +337,7 @@ def client_config(options: argparse.Namespace) -> ClientConfig:
 
 
 def _of_context(options: argparse.Namespace, text: str) -> str:
-    chosen = _chosen(options)
-    if chosen is None:
-        return ""
-    name, context = chosen
-    said = (
-        context.name_server,
-        context.credentials,
-        context.cafile,
-        context.certfile,
-        context.keyfile,
-    )
-    return f" (of context {name})" if any(word and word in text for word in said) else ""
+    """Return the name of the context that holds a word of *text*, in brackets."""
+    name, context = _applying(options)
+    holds = any(word and word in text for word in astuple(context))
+    return f" (of context {name})" if name and holds else ""

@@ -22,7 +22,7 @@ async def run(options: argparse.Namespace) -> int:
     if not 0 <= options.console_port <= 65535:
         raise InvalidOption(f"--port {options.console_port}: 0 to 65535 is needed")
     config = await asyncio.to_thread(config_for_cluster, options)
-    # only after the check that its libraries are installed
+    # imported after the check that its libraries are installed
     from ogive.console.server import Console
 
     stop = asyncio.Event()

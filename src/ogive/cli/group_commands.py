@@ -215,7 +215,7 @@ async def _move(
             agreed = await _ask(admin, options, await move(True))
         plan = await move(options.dry_run)
     except GroupNotExist:
-        # raises the same with the names that are similar
+        # raises the same error with similar names
         await refuse_unknown(admin, options.group)
         raise
     if options.json:

@@ -11,9 +11,9 @@ from typing import Final, Literal
 
 from ogive.text import escape, escape_json
 
-# of one place in the code; more are counted
+# limit for one place in the code; further lines are only counted
 LINES_A_SECOND: Final = 10
-# more than the tries of one request take
+# longer than the retries of one request
 SAME_AFTER_S: Final = 10.0
 MAX_LINES_KNOWN: Final = 1_000
 CHANGES: Final = "ogive.access.audit"
@@ -113,7 +113,7 @@ def filter_repeated_warnings(*, again: bool = True) -> None:
     however long that takes.
     """
     if logging.lastResort is not None:
-        # a second time changes nothing
+        # adding the same filter again has no effect
         logging.lastResort.addFilter(_ONCE if again else _NEVER_AGAIN)
 
 
@@ -128,7 +128,7 @@ class RateFilter(logging.Filter):
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
         self._now = now
-        # start of the second, passed, held back
+        # start of the second, lines passed, lines held back
         self._kinds: dict[tuple[str, int], tuple[float, int, int]] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:

@@ -25,12 +25,12 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
         return code
     except KeyboardInterrupt:
         if sys.stderr.isatty():
-            # ends the line on which the terminal shows ^C
+            # end the line on which the terminal shows ^C
             print(file=sys.stderr)
         # EXIT_INTERRUPTED, which may not be loaded
         return 130
     except BrokenPipeError:
-        # the reader of a pipe went away: nothing is left to say
+        # the reader of the pipe is gone
         return 0
     except OSError as exc:
         if exc.filename is not None or exc.errno not in (

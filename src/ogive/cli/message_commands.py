@@ -50,41 +50,25 @@ async def send(options: argparse.Namespace) -> int:
             try:
                 _tell(sent, options, delay_ms)
             except BrokenPipeError:
-                # as with ``| head -2``: what was not sent is no success
+                # as with ``| head -2``: messages that are not sent are no success
                 heard = False
     return 0
 
 
 def _tell(sent: SendResult, options: argparse.Namespace, delay_ms: int | None) -> None:
-    if options.json and options.delay is not None:
-        place = {
-            "topic": sent.queue.topic,
-            "broker": sent.queue.broker_name,
-            "delay_s": options.delay,
-        }
+    if options.json:
+        place = _place(sent, options, delay_ms)
         print_json({"id": sent.id, "status": sent.status.name, **place})
-    elif options.json:
-        print_json(
-            {
-                "id": sent.id,
-                "status": sent.status.name,
-                **_place(sent, options.delay_level, delay_ms),
-            }
-        )
-    elif options.delay is not None:
-        print(
-            f"{sent.queue.topic} on {sent.queue.broker_name} in {options.delay:g} s id {sent.id}",
-            flush=True,
-        )
+        return
+    where = f"{sent.queue.topic} on {sent.queue.broker_name}"
+    if options.delay is not None:
+        where += f" in {options.delay:g} s"
     elif options.delay_level:
         when = "later" if delay_ms is None else f"in {_duration(delay_ms)}"
-        print(
-            f"{sent.queue.topic} on {sent.queue.broker_name} {when} (delay level "
-            f"{options.delay_level}) id {sent.id}",
-            flush=True,
-        )
+        where += f" {when} (delay level {options.delay_level})"
     else:
-        print(f"{sent.queue} offset {sent.queue_offset} id {sent.id}", flush=True)
+        where = f"{sent.queue} offset {sent.queue_offset}"
+    print(f"{where} id {sent.id}", flush=True)
 
 
 async def _delay_ms(options: argparse.Namespace) -> int | None:
@@ -104,7 +88,7 @@ async def _delay_ms(options: argparse.Namespace) -> int | None:
         try:
             levels = await admin.delay_levels(options.topic)
         except (BrokerError, ProtocolError):
-            # settings may be secret; the message can be sent without them
+            # the settings may be secret; sending does not need them
             return None
     if options.delay_level > (count := len(levels.delays_ms)):
         table = ", ".join(map(_duration, levels.delays_ms))
@@ -115,18 +99,18 @@ async def _delay_ms(options: argparse.Namespace) -> int | None:
     return levels.delay_ms(options.delay_level)
 
 
-def _place(sent: SendResult, delay_level: int, delay_ms: int | None) -> dict[str, Any]:
+def _place(sent: SendResult, options: argparse.Namespace, delay_ms: int | None) -> dict[str, Any]:
     """Return the JSON keys for the place where a message is stored.
 
     A delayed one has its place only when it is due: the broker's answer is a place among those that
     wait.
     """
     where = {"topic": sent.queue.topic, "broker": sent.queue.broker_name}
-    if delay_level:
-        return where | {
-            "delay_level": delay_level,
-            "delay_s": None if delay_ms is None else delay_ms / 1000,
-        }
+    if options.delay is not None:
+        return where | {"delay_s": options.delay}
+    if options.delay_level:
+        delay_s = None if delay_ms is None else delay_ms / 1000
+        return where | {"delay_level": options.delay_level, "delay_s": delay_s}
     return where | {"queue": sent.queue.queue_id, "offset": sent.queue_offset}
 
 
@@ -144,7 +128,7 @@ def _bodies(options: argparse.Namespace) -> Iterator[bytes]:
     asked for.
     """
     if options.body is not None:
-        # as it was typed, also what is no text
+        # the bytes as they were typed, which may not be text
         yield os.fsencode(options.body)
         return
     if sys.stdin is None:
@@ -206,7 +190,7 @@ async def _while_read(work: Coroutine[Any, Any, int]) -> int:
 
     output = _pipe()
     if output is not None:
-        # nothing is ever read there: it is the error that wakes the loop
+        # the loop wakes up on the error; there is never anything to read
         asyncio.get_running_loop().add_reader(output, leave)
     try:
         return await task
@@ -224,7 +208,7 @@ def _pipe() -> int | None:
     try:
         output = sys.stdout.fileno()
     except (OSError, ValueError):
-        # replaced by something that is no file
+        # standard output was replaced by an object without a descriptor
         return None
     return output if stat.S_ISFIFO(os.fstat(output).st_mode) else None
 

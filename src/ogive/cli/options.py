@@ -124,7 +124,7 @@ def either(*options: Option) -> OptionGroup:
 
 def host(text: str) -> str:
     """Read an option whose value is a host without a port. An IPv6 address may have brackets."""
-    # not needed by most commands, and slow to import
+    # slow to import, and most commands do not need it
     from ogive.transport.connection import without_brackets
 
     return without_brackets(text)

@@ -155,7 +155,7 @@ def confirm(question: str, *, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise InvalidOption(f"{question} There is nobody to ask here: add --yes")
     try:
-        # not input's own prompt, which goes into standard output where that is a file or a pipe
+        # input() would write its prompt to standard output, which may be a file or a pipe
         print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
         with interruptible():
             answer = input()

@@ -93,7 +93,7 @@ class Parser(argparse.ArgumentParser):
             "what there is\n",
         )
 
-    # private, and the only place where argparse reads values
+    # private, but the only place where argparse reads values
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:
             return super()._get_value(action, arg_string)
@@ -105,7 +105,7 @@ class Parser(argparse.ArgumentParser):
                 None, f"{action.option_strings[-1]} {arg_string}: {expected} is expected"
             ) from None
 
-    # private, and the only place where argparse looks at choices
+    # private, but the only place where argparse checks choices
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         choices = list(map(str, action.choices or ()))
         if "tail" in choices and value in _OTHER_WORDS:

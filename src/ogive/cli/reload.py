@@ -20,9 +20,9 @@ from ogive.errors import InvalidOption
 from ogive.text import pluralize
 
 POLL_S: Final = 0.5
-# for closing connections and the interpreter, after the running calls were waited for
+# time for closing connections and the interpreter, after the wait for running calls
 GRACE_S: Final = 10.0
-# looked at every POLL_S
+# files that are checked every POLL_S
 MAX_FILES: Final = 10_000
 _NOT_OURS: Final = frozenset({"__pycache__", "node_modules"})
 
@@ -46,7 +46,7 @@ async def serve(options: argparse.Namespace) -> int:
         ended = asyncio.ensure_future(process.wait())
         stopped = asyncio.ensure_future(stop.wait())
         await asyncio.wait((change, ended, stopped), return_when=asyncio.FIRST_COMPLETED)
-        # such as a syntax error, which is on the screen
+        # the reason, such as a syntax error, is on the screen
         if ended.done() and not stop.is_set():
             say(
                 f"the listeners ended with exit code {process.returncode}; waiting for the next "
@@ -132,7 +132,7 @@ def snapshot(folder: Path) -> Snapshot:
     """
     found: Snapshot = {}
     for path in _python_files(folder):
-        # editors replace files
+        # the file is gone for a moment: editors replace files
         with contextlib.suppress(FileNotFoundError):
             status = os.stat(path)  # noqa: PTH116  thousands of times a minute
             found[os.path.relpath(path, folder)] = (status.st_mtime_ns, status.st_size)

@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
             )
         return reload.serve(options)
     listeners = load_listeners(options.targets)
-    # behind the import: an application that sets up logging of its own keeps it
+    # after the import: an application that sets up its own logging keeps it
     logging.basicConfig(
         level=_LEVELS[min(options.verbose, 2)],
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -128,7 +128,7 @@ def load_listeners(targets: Iterable[str]) -> list[AnyListener]:
     listeners. Raises InvalidOption; for a module that fails while it is imported its traceback is
     on standard error by then.
     """
-    # as text, the way that sys.path has it
+    # as text, because sys.path holds text
     if os.getcwd() not in sys.path and "" not in sys.path:  # noqa: PTH109
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     found: dict[int, AnyListener] = {}
@@ -202,7 +202,7 @@ def _import(target: str, name: str) -> ModuleType:
             ) from None
         raise _broken(target, name, exc) from None
     except Exception as exc:  # noqa: BLE001
-        # the user's module: whatever it raises at import is theirs to see, with its place
+        # the user's module may raise anything at import; show it with its place
         raise _broken(target, name, exc) from None
 
 

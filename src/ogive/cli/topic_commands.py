@@ -138,10 +138,10 @@ async def show_topic(options: argparse.Namespace) -> int:
 async def delete_topic(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         try:
-            # brokers delete what is not there without a word: a misspelt name would look done
+            # brokers accept the deletion of an unknown topic: a misspelt name would look deleted
             topic = await admin.topic(options.topic)
         except NoRoute as exc:
-            # nobody who wants it gone is to create it
+            # without the advice to create the topic
             raise NoRoute(exc.fact) from None
         consumed = f", consumed by {', '.join(topic.groups)}" if topic.groups else ""
         confirm(f"delete topic {options.topic} with all its messages{consumed}?", yes=options.yes)

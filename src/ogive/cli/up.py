@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# until another process ends, or the network is up
+# errors that pass when another process ends, or the network is up
 _PASSING: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL)
-# of the others: --host
+# the option of the host for each option of a port; --host for all others
 _HOSTS: Final = {"--metrics-port": "--metrics-host", "--console-port": "--console-host"}
-# more than the connections and files that name server, broker and store hold at most
+# more than the name server, broker and store ever open
 OPEN_FILES: Final = 65_536
 
 
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     for note in options.config_notes:
         log.warning("%s", note)
     up_checks.check(options)
-    # refuses a bad --delete-at before anything starts
+    # refuse a bad --delete-at before anything starts
     retention(options)
     raise_open_files()
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -135,7 +135,7 @@ async def serve(options: argparse.Namespace) -> int:
     tls = await asyncio.to_thread(_checked_tls, options)
     others = await asyncio.to_thread(up_name_servers.others, options)
     console_config = await asyncio.to_thread(_console_config, options, access, tls)
-    # kept alive here
+    # references keep the tasks alive
     reloads: set[asyncio.Future[None]] = set()
     broker: Broker | None = None
     console: Console | None = None
@@ -171,7 +171,7 @@ async def serve(options: argparse.Namespace) -> int:
             _say_where(options)
         gc.collect()
         gc.freeze()
-        # what lives on is in tables that rarely change; messages come and go by reference count
+        # long-lived tables rarely change, and messages are freed by reference count
         gc.set_threshold(50_000, 20, 100)
         await _until_stopped(stop, loop.create_future() if broker is None else broker.failed)
     if broker is None or not (broker.failed.done() or broker.unsaved):
@@ -245,7 +245,7 @@ def _say_ready(own: NameServer | None, others: OtherNameServers, broker: Broker 
 
 
 def _say_where(options: argparse.Namespace) -> None:
-    # a program that has read the lines before may have closed the pipe
+    # a program may close the pipe after it has read the lines before
     with contextlib.suppress(OSError):
         print(
             "messages are kept in "
@@ -282,7 +282,7 @@ def _console_config(
     """Return the console's settings, None without --console-port. Raises InvalidOption."""
     if options.console_port is None:
         return None
-    # only if asked for: without it a broker starts in half the time
+    # imported on demand: without the console a broker starts in half the time
     from ogive.cli.console_command import config_beside_broker
 
     return config_beside_broker(options, None if access is None else access.internal, tls)

@@ -276,7 +276,7 @@ def check_effect(options: argparse.Namespace) -> None:
     """Raise InvalidOption for an option that would do nothing: a protection that was asked for,
     and is not there, must not look well.
     """
-    # without what a file says
+    # the defaults, without the settings of a file
     unset = build_parser(["up"]).parse_args(["up"])
     for name, other, asked in _ABOUT:
         if getattr(options, name) != getattr(unset, name) and getattr(options, other) is None:

@@ -31,7 +31,7 @@ async def list_users(options: argparse.Namespace) -> int:
     return 0
 
 
-# no coroutine: Ctrl-C ends the question for the password at once
+# not a coroutine: Ctrl-C must end the question for the password at once
 def create_user(options: argparse.Namespace) -> int:
     return asyncio.run(_create_user(options, _password(options.user)))
 
@@ -112,7 +112,7 @@ def _password(user: str) -> str:
 async def list_rules(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         rules = [rule for rule in await admin.access_rules() if options.user in (None, rule.user)]
-        # a name that is misspelt looks like a user who may do nothing
+        # a misspelt name would look like a user without rights
         if options.user is not None and not rules:
             await _check_user(admin, options.user)
     rows = [
@@ -144,7 +144,7 @@ async def set_rule(options: argparse.Namespace) -> int:
     allowed = options.allowed
     async with aio.Admin(client=client_config(options)) as admin:
         kind, colon, name = options.resource.partition(":")
-        # brokers take the kind in any case
+        # brokers accept the kind in upper and lower case
         resource = f"{kind.capitalize()}{colon}{name}"
         old = [
             rule

@@ -45,9 +45,9 @@ from ogive.text import escape_lines
 
 log = logging.getLogger(__name__)
 
-# for all that a page asks
+# limit for all questions of a page
 PAGE_S: Final = 10.0
-# of a page of a list
+# rows on a page of a list
 ROWS: Final = 50
 # characters of a field of a form
 MAX_QUERY: Final = 1024
@@ -154,7 +154,7 @@ class _Pages:
                     "The cluster does not answer", f"not everything came within {PAGE_S:.0f} s", 504
                 )
             except Exception as exc:
-                # whatever a page fails with, the other pages must work
+                # whatever fails in one page, the others must work
                 log.exception("the page %s failed", request.url.path)
                 return self._error(
                     "The console has a fault", f"{type(exc).__name__}; its log says more", 500
@@ -335,7 +335,7 @@ class _Pages:
             else:
                 values["found"] = await self._messages.newest(given["topic"])
         except OgiveError as exc:
-            # beside the form, in which it can be mended
+            # shown beside the form, so that the input can be corrected
             values |= {"trouble": reason(exc), "status": _status_of(exc)[0]}
         return values
 

@@ -18,9 +18,9 @@ from typing import Final
 Points = list[tuple[float, float]]
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 16, 14, 42
-# between two numbers of the upright axis
+# pixels between two numbers of the vertical axis
 _TICK_ROOM = 46
-# of a phase's name where the page is narrow
+# pixels for a letter of a phase's name on a narrow page
 _LETTER_ROOM = 12
 _CELL_WIDTH, _CELL_HEIGHT, _HEAT_LEFT, _HEAT_TOP = 36, 40, 56, 22
 
@@ -109,7 +109,7 @@ def line_chart(
             f'<polyline class="curve {line.style}" '
             f'points="{path}"><title>{escape(line.label)}</title></polyline>'
         )
-    # one alone is what the title says
+    # the title already names a single curve
     several = len({line.label for line in lines}) > 1
     return "".join((*parts, "</svg>", legend(lines) if several else ""))
 
@@ -234,9 +234,9 @@ def short(value: float) -> str:
 
 
 WINDOW_S: Final = 600.0
-# two samples of a series are at least so far apart
+# shortest time between two samples of a series
 STEP_S: Final = 2.0
-# nobody looked: the curve is broken
+# a longer pause breaks the curve: nobody looked
 GAP_S: Final = 45.0
 MAX_SERIES: Final = 1024
 

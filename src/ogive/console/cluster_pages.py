@@ -16,9 +16,9 @@ from ogive.model import is_system_group, reply_topic
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.routes import ClusterInfo, TopicRouteData
 
-# a broker's table of groups is long: it is read again only so often
+# a broker's table of groups is long, so it is reused for longer
 TABLES_S: Final = 5.0
-# a broker that left the name servers is shown for so long
+# time for which a broker that left the name servers is shown
 GONE_S: Final = 3600.0
 MAX_GONE: Final = 256
 
@@ -57,7 +57,7 @@ class ClusterQueries:
 
     def __init__(self, queries: Queries) -> None:
         self.queries = queries
-        # with the time of the last look
+        # each with the time when it was last seen
         self._seen: dict[tuple[str, int], tuple[BrokerStatus, float]] = {}
 
     async def info(self) -> ClusterInfo:

@@ -20,7 +20,7 @@ from ogive.wire.bodies.running_info import ConsumerRunningInfo
 from ogive.wire.bodies.stats import OffsetWrapper
 from ogive.wire.codes import version_name
 
-# groups whose lag one look at the overview asks for
+# groups whose lag is asked for in one view of the overview
 LOOKS: Final = 100
 WORST: Final = 10
 # members that are asked which queues they hold

@@ -24,7 +24,7 @@ from ogive.transport.monitoring import LOCAL_NAMES, names_this_server
 from ogive.wire.signing import Credentials
 
 MAX_VISITS: Final = 64
-# from one answer to the next, or to the end
+# time from one answer to the next, or to the end of the connection
 PATIENCE_S: Final = 60.0
 
 
@@ -39,10 +39,10 @@ class BrowserConnection(H11Protocol):
     """
 
     _patience: asyncio.TimerHandle
-    # the last answer, or its coming
+    # time of the last answer, or of the connect
     since = 0.0
 
-    # as uvicorn has it
+    # the signature is uvicorn's
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._begin()
@@ -71,7 +71,7 @@ class BrowserConnection(H11Protocol):
 
     def end(self) -> None:
         self._patience.cancel()
-        # at once: it is lost in a later turn of the loop only
+        # now: connection_lost comes in a later iteration of the loop
         self.connections.discard(self)
         self.transport.abort()
 

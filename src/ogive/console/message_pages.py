@@ -28,12 +28,12 @@ from ogive.model import DLQ_PREFIX, MessageExt, MessageQueue, PropertyName, dlq_
 from ogive.text import escape_lines
 from ogive.wire.trace import TraceRecord
 
-# messages of one list
+# messages in a list
 LIMIT: Final = 50
-# of a topic that are read for one list: those with the newest messages
+# queues of a topic that are read for a list: the ones with the newest messages
 MAX_QUEUES: Final = 64
 PULL: Final = 32
-# groups that are asked how far they are
+# groups whose position is asked for
 MAX_READERS: Final = 50
 
 
@@ -228,7 +228,7 @@ class MessageQueries:
         self, queue: MessageQueue, offset: int
     ) -> tuple[tuple[Reader, ...], tuple[str, ...]]:
         if queue.topic.startswith(DLQ_PREFIX):
-            # where nobody reads in turn
+            # nobody consumes a dead-letter topic in order
             return (), ()
         address = master_of(queue, await self._cluster.topic_masters(queue.topic))
         groups = (await self._topics.groups(queue.topic))[:MAX_READERS]
@@ -280,7 +280,7 @@ def _troubles(
 Form = Literal["text", "json", "hex"]
 
 MAX_SHOWN_BYTES: Final = 64 * 1024
-# indents may make much of little
+# indents can make a short text long
 MAX_PRETTY_CHARS: Final = 4 * MAX_SHOWN_BYTES
 PREVIEW_BYTES: Final = 160
 _HEX_ROW: Final = 16

@@ -14,9 +14,9 @@ from ogive.client.config import ClientConfig
 from ogive.errors import BrokerError, NoNameServer, OgiveError, TransportError
 
 CALL_S: Final = 2.0
-# an answer is given again for so long
+# time for which an answer is reused
 KEEP_S: Final = 2.0
-# who did not answer is not asked again for so long
+# time for which a server that did not answer is not asked again
 AVOID_S: Final = 5.0
 AT_ONCE: Final = 32
 MAX_KEPT: Final = 4096
@@ -37,9 +37,9 @@ class Queries:
         )
         self._clock = clock
         self._room = asyncio.Semaphore(AT_ONCE)
-        # with the end of its time
+        # the answers, each with the time until which it is reused
         self._kept: OrderedDict[Hashable, tuple[asyncio.Task[Any], float]] = OrderedDict()
-        # who did not answer, until when that counts, and why
+        # servers that did not answer: until when to avoid them, and the error
         self._away: dict[str, tuple[float, OgiveError]] = {}
 
     async def start(self) -> None:
@@ -112,7 +112,7 @@ class Queries:
         task, until = self._kept.get(key, (None, 0.0))
         if task is None or (task.done() and self._clock() >= until):
             task = asyncio.create_task(_awaited(ask))
-            # perhaps nobody waits for it any more
+            # perhaps nobody awaits the task any more
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
             self._kept[key] = (task, self._clock() + (KEEP_S if keep_s is None else keep_s))
             self._kept.move_to_end(key)

@@ -42,11 +42,11 @@ def trust_also(context: ssl.SSLContext, certificate: Path) -> None:
 
 log = logging.getLogger(__name__)
 
-# under way: a page goes on for a while when its reader has left
+# pages in progress; a page goes on for a while after its reader has left
 MAX_PAGES: Final = 2 * MAX_VISITS
 MAX_HEAD_BYTES: Final = 16 * 1024
 KEEP_ALIVE_S: Final = 15
-# for pages under way at the end
+# time for pages in progress at the end
 GRACE_S: Final = 2
 STOP_S: Final = 10.0
 

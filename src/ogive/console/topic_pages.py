@@ -13,7 +13,7 @@ from ogive.errors import NotSupported
 from ogive.model import BATCHES, QUEUE_TYPE, MessageQueue
 from ogive.wire.bodies.stats import TopicOffset
 
-# of one topic on its page
+# queues that the page of a topic shows
 MAX_QUEUES: Final = 512
 
 

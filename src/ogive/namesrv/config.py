@@ -21,13 +21,13 @@ class NameServerConfig:
     port: int = 9876
     """listenPort; 0 takes a free one."""
     advertised_host: str | None = None
-    """What `address` shows, needed when host is a wildcard."""
+    """Host that `address` shows; required if host is a wildcard."""
     cluster: str = "DefaultCluster"
     """rocketmqClusterName has no use there; here what access control calls its own cluster."""
     kv_path: Path | None = None
     """kvConfigPath; None keeps KV settings in memory only."""
     broker_expiry_s: float = 120.0
-    """How long a broker that gives no heartbeatTimeoutMillis lives without a sign."""
+    """Life of a broker without a sign, unless it gives heartbeatTimeoutMillis."""
     scan_s: float = 5.0  # scanNotActiveBrokerInterval
     order_messages: bool = False
     """orderMessageEnable: routes carry ORDER_TOPIC_CONFIG."""

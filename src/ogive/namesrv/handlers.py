@@ -110,7 +110,7 @@ MAX_SHOWN: Final = 2000
 class NameServerState:
     """The tables of a name server, for its handlers."""
 
-    # another one after UPDATE_NAMESRV_CONFIG
+    # UPDATE_NAMESRV_CONFIG replaces it
     config: NameServerConfig
     routes: RouteTable
     kv: KvConfig

@@ -43,7 +43,7 @@ class KvConfig:
             for space, entries in stored.get("configTable", {}).items()
         }
         self._entries = sum(map(len, self._spaces.values()))
-        # of all settings, each with its namespace
+        # length of all settings, each with its namespace
         self._characters = sum(
             len(space) + len(key) + len(value)
             for space, entries in self._spaces.items()

@@ -136,7 +136,7 @@ class RouteTable:
             )
         known = self._live.get((broker.cluster, broker.address))
         if known is not None and known.broker.name != broker.name:
-            # the process at this address goes by a new name
+            # the process at this address has a new name
             self._remove(known)
         first = holder is None
         self._lost.pop(broker.name, None)
@@ -223,7 +223,7 @@ class RouteTable:
                 )
                 wiped = self._wiped.get(broker.name, {})
                 if wiped.get(topic) == queue:
-                    # this topic is not what has changed
+                    # the configuration of this topic has not changed
                     continue
                 wiped.pop(topic, None)
                 self._queues.setdefault(topic, {})[broker.name] = queue

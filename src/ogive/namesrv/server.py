@@ -140,7 +140,7 @@ class NameServer:
         route = ROUTES.get(command.code)
         entry: Entry[NameServerState] | None = None
         try:
-            # before the guard, which reads it
+            # checked before the guard reads the body
             if route is not None and len(command.body) > route.max_body_bytes:
                 remark = f"a body of {len(command.body)} bytes, {route.max_body_bytes} are allowed"
                 raise Refused(ResponseCode.INVALID_PARAMETER, remark)
@@ -155,7 +155,7 @@ class NameServer:
             call = Call(self._owners[connection], command.version, command.body)
             header = decode_header(route.header, command.ext_fields)
             entry = self._entry(connection, command)
-            # else it begins in its turn, see _answer_later()
+            # a coroutine begins in its turn, see _answer_later()
             if entry is not None and not inspect.iscoroutinefunction(route.handle):
                 entry.begin()
             answer = route.handle(self._running, call, header)

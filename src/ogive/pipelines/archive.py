@@ -47,7 +47,7 @@ STORED: Final = (
 SCHEMA: Final = f"{STORED}, topic STRING, date STRING, hour STRING, part STRING"
 """For reading: without it Spark would take the topic "2013" for a number."""
 
-# so many parts, and an hour is compacted before its end
+# an hour with so many parts is compacted before its end
 MANY_FILES: Final = 16
 
 

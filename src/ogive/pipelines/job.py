@@ -51,7 +51,7 @@ class Summary:
     dry_run: bool = False
     # stopped on request: the next run continues from here
     stopped: bool = False
-    # what only this pipeline tells
+    # figures that only this pipeline has
     figures: dict[str, Any] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def mirror(
         stop.check()
         rows.write.format("rocketmq").options(**there).mode("append").save()
 
-    # a job of a user's may run this in any thread
+    # a user's job may run this in any thread
     activate(spark)
     writer = copies.writeStream.option("checkpointLocation", str(state))
     writer = (

@@ -63,7 +63,7 @@ def redrive(
         else spark.createDataFrame([], _LEDGER)
     )
     sent = sent.select(f.struct(*PLACE).alias("sent"), f.col("msgId").alias("sent_id")).distinct()
-    # a ledger of before has no ids
+    # a ledger of an earlier release has no ids
     same = (f.struct(*PLACE) == f.col("sent")) & (f.coalesce("sent_id", "msgId") == f.col("msgId"))
     plan = marked.join(sent, same, "left").withColumn(
         "why",

@@ -67,10 +67,10 @@ def replay(
     rows = messages(spark, source, name_server=name_server, security=security).where(where)
     rows = rows.where(f.col("storeTimestamp") >= f.lit(since_at)) if since_at else rows
     rows = rows.where(f.col("storeTimestamp") < f.lit(until_at))
-    # no local time: it has an hour twice in autumn
+    # UTC: local time has one hour twice in autumn
     rows = rows.withColumn("slot", f.expr("unix_seconds(storeTimestamp) div 3600"))
     if not source.startswith(ARCHIVE):
-        # read once, not for every hour
+        # read the topic once, not for every hour
         rows = rows.persist(StorageLevel.DISK_ONLY)
     counts = [f.count_if(f.col("why") == why).alias(why) for why in REASONS]
     counts += [f.count("*").alias("read"), f.count_if(f.col("why").isNull()).alias("count")]

@@ -110,7 +110,7 @@ class Broker:
             str(broker_port),
             *self._options,
         ]
-        # our own command, in a list
+        # the command is ours, and a list
         self._process = subprocess.Popen(  # noqa: S603
             command,
             stdout=subprocess.PIPE,

@@ -102,7 +102,7 @@ def message(
     )
 
 
-# how long a test waits for what it expects
+# limit of a wait for an expected request
 WAIT_S: Final = 5.0
 
 
@@ -181,7 +181,7 @@ class FakeBroker:
         # group -> the connection of its last heartbeat
         self.producers: dict[str, Connection] = {}
         self._ssl = ssl
-        # of the requests, by the loop's clock
+        # times of the requests, by the loop's clock
         self._times: list[float] = []
         self._scripts: dict[int, deque[Script]] = defaultdict(deque)
         self._always: dict[int, Script] = {}
