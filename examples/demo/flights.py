@@ -1,4 +1,5 @@
-"""The departures of 2013 from New York's airports as a stream of events, in event order.
+"""Departures of 2013 from New York's airports as a stream of events, in event
+order.
 
 Every flight is *scheduled*; then it either *departed* and mostly *arrived*, or was *cancelled*.
 When each of these happened, in UTC:
@@ -46,7 +47,7 @@ _KIND_MASK: Final = (1 << _KIND_BITS) - 1
 
 
 class Event(NamedTuple):
-    """What is sent: *kind* becomes the tag, *flight* the key, *tail* the sharding key."""
+    """An event to send: *kind* becomes the tag, *flight* the key, *tail* the sharding key."""
 
     kind: str
     # date/carrier/number/origin/scheduled time, unique, without blanks
@@ -71,7 +72,7 @@ class _Flight(NamedTuple):
     arrival_delay: int | None
 
     def moments(self) -> Iterator[tuple[int, int]]:
-        """(kind, minute) of each of its events."""
+        """Yield (kind, minute) of each of its events."""
         yield _SCHEDULED, self.scheduled - _ON_BOARD_BEFORE_MIN
         if self.departed is None:
             yield _CANCELLED, self.scheduled
@@ -181,12 +182,12 @@ def _flight(
 
 @cache
 def _epoch_min(time_hour: str) -> int:
-    """Cached: 336,776 lines have about 7,000 different texts."""
+    """Return minutes since the epoch. Cached: 336,776 lines have about 7,000 different texts."""
     return int(datetime.fromisoformat(time_hour).timestamp()) // 60
 
 
 def _arrival(departed: int, hhmm: str, zone: Zone) -> int:
-    """The first minute after *departed* at which the clock of *zone* shows *hhmm* (2400 is
+    """Return the first minute after *departed* at which the clock of *zone* shows *hhmm* (2400 is
     midnight).
     """
     clock = int(hhmm) // 100 * 60 + int(hhmm) % 100

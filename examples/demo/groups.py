@@ -1,4 +1,5 @@
-"""The two consumer groups, in a process of their own: ``python -m examples.demo.groups HOST:PORT``.
+"""Two consumer groups, in a process of their own: ``python -m examples.demo.groups
+HOST:PORT``.
 
 Reports its totals as a line of JSON four times a second, and a last time after the end of its
 standard input, which asks it to leave.
@@ -21,7 +22,7 @@ _REPORT_PERIOD_S = 0.25
 
 
 def listeners(order: OrderCheck, desk: CancellationDesk) -> tuple[AnyListener, AnyListener]:
-    """What each group does with its messages."""
+    """Return the listener of each group."""
 
     @ogive.listener(
         names.FLIGHTS, group=names.ORDER_GROUP, orderly=True, batch=256, start="earliest"

@@ -1,4 +1,4 @@
-"""What the two groups make of an event; their bookkeeping apart from any broker."""
+"""Bookkeeping of the two groups, apart from any broker."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from examples.demo.figures import Cancellations, InOrder
 
 
 class OrderCheck:
-    """Sees every event; knows of each aircraft which number comes next."""
+    """Check that the events of each aircraft come in order."""
 
     def __init__(self) -> None:
         self.seen = InOrder()
@@ -35,8 +35,8 @@ class OrderCheck:
             self._scheduled[tail] = event["scheduled"]
 
     def _is_repeated(self, event: dict[str, Any]) -> bool:
-        """A number that was seen before, or one that comes after its successors: that one was
-        counted when they came too early.
+        """Return True for a number that was seen before, or that comes after its successors: that
+        one was counted when they came too early.
         """
         if (tail := event["tail"]) is not None:
             return bool(event["sequence"] <= self._last.get(tail, 0))
@@ -48,13 +48,13 @@ class OrderCheck:
 
 
 class CancellationDesk:
-    """Takes cancellations; refuses those of unknown aircraft, every time."""
+    """Accept cancellations; refuse the ones of unknown aircraft, every time."""
 
     def __init__(self) -> None:
         self.seen = Cancellations()
 
     def take(self, event: dict[str, Any], reconsume_times: int) -> bool:
-        """True if the cancellation is dealt with."""
+        """Return True if the cancellation is dealt with."""
         self.seen.deliveries += 1
         if event["tail"] is not None:
             self.seen.processed += 1

@@ -1,5 +1,5 @@
-"""Topics, groups and counters of the run, and the few settings that several of its processes must
-agree on.
+"""Topics, groups and counters of the run, and the settings that several of its processes must agree
+on.
 """
 
 from typing import Final

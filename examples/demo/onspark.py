@@ -1,4 +1,5 @@
-"""The Spark job, in a process of its own: ``python -m examples.demo.onspark HOST:PORT FOLDER``.
+"""Spark job, in a process of its own: ``python -m examples.demo.onspark HOST:PORT
+FOLDER``.
 
 Streams the events, keeps on-time figures per airport and hour of event time, and after each batch
 writes the hours that changed to a topic and to Parquet, with the batch's number. The newest version
@@ -65,7 +66,7 @@ def say(**report: Any) -> None:
 
 
 class Job:
-    """The queries; *folder* takes the Parquet files, the checkpoint and the results."""
+    """Queries of the job; *folder* takes the Parquet files, the checkpoint and the results."""
 
     def __init__(self, spark: SparkSession, name_server: str, folder: Path) -> None:
         self._spark = spark
@@ -74,7 +75,7 @@ class Job:
         self.parquet = folder / "on-time"
 
     def stream(self) -> int:
-        """Read all events once, in bounded batches. Returns how many."""
+        """Read all events once, in bounded batches. Return their number."""
         events = (
             self._spark.readStream.format("rocketmq")
             .option("nameServer", self._name_server)
@@ -107,7 +108,7 @@ class Job:
         return sum(rows.values())
 
     def write(self, hours: DataFrame, batch: int) -> None:
-        """Both sinks of a batch."""
+        """Write both sinks of a batch."""
         versions = hours.withColumn("batch", f.lit(batch)).persist()
         versions.drop("batch").write.mode("overwrite").parquet(str(self.parquet / f"batch={batch}"))
         messages = versions.select(
@@ -125,14 +126,14 @@ class Job:
         return parsed(self._table(names.ON_TIME), _HOUR)
 
     def newest(self, versions: DataFrame) -> DataFrame:
-        """Of each hour the version of its last batch."""
+        """Return for each hour the version of its last batch."""
         latest = versions.groupBy("airport", "hour").agg(
             f.max_by(f.struct(*_FIGURES), "batch").alias("newest")
         )
         return latest.select("airport", "hour", "newest.*")
 
     def dead_letters(self) -> DeadLetters:
-        """The dead-letter topic of the cancellations, as a table."""
+        """Return the dead-letter topic of the cancellations, as a table."""
         letters = parsed(self._table(dlq_topic(names.CANCELLATION_GROUP)), _EVENT)
         by_airport = letters.groupBy("origin").agg(
             f.count("*").alias("rows"),
@@ -148,7 +149,8 @@ class Job:
         )
 
     def save(self, hours: DataFrame, name: str) -> str:
-        """The hours as lines of JSON lists [airport, hour in epoch ms, figures ...] in a file.
+        """Write the hours as lines of JSON lists [airport, hour in epoch ms, figures ...] to a
+        file.
 
         Returns its path.
         """
@@ -171,21 +173,23 @@ class Job:
 
 
 def _step(batches: int, *, reading: bool) -> str:
-    """What a stream that has ended so many batches does; its rows count when their batch ends."""
+    """Return what a stream does that has ended so many batches; its rows count when their batch
+    ends.
+    """
     if reading:
         return f"reading and computing batch {batches + 1}, at most {_EVENTS_A_BATCH:,} events"
     return "between two batches" if batches else "starting the stream"
 
 
 def parsed(messages: DataFrame, schema: str) -> DataFrame:
-    """The JSON bodies as columns. A body that does not parse stops the job."""
+    """Return the JSON bodies as columns. A body that does not parse stops the job."""
     return messages.select(
         f.from_json(f.col("body").cast("string"), schema, {"mode": "FAILFAST"}).alias("it")
     ).select("it.*")
 
 
 def on_time(events: DataFrame) -> DataFrame:
-    """Figures per airport and hour of event time; the hour is its beginning in epoch ms."""
+    """Return figures per airport and hour of event time; the hour is its beginning in epoch ms."""
     departed, arrived = f.col("type") == "departed", f.col("type") == "arrived"
 
     def total(condition: Column) -> Column:

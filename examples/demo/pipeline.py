@@ -1,5 +1,5 @@
-"""The run itself: a broker, the two groups and Spark as processes beside this one, which sends the
-events and keeps the counts.
+"""Run of the pipeline: a broker, the two groups and Spark as processes beside this one, which sends
+the events and keeps the counts.
 """
 
 import asyncio
@@ -42,7 +42,8 @@ class Stalled(OgiveError):
 
 @asynccontextmanager
 async def pipeline(folder: Path, show: Progress) -> AsyncIterator["Pipeline"]:
-    """A pipeline with its data in *folder*; at the end all of its processes are gone.
+    """Yield a pipeline with its data in *folder*; at the end all of its processes
+    are gone.
 
     Raises ChildFailed when one ends before that.
     """
@@ -96,9 +97,7 @@ class Pipeline:
         self._failed: BaseException | None = None
 
     async def start(self, loading: Awaitable[EventStream]) -> EventStream:
-        """The broker with its topics, the two groups waiting for messages, and the events, which
-        are loaded meanwhile.
-        """
+        """Start the broker with its topics and the two groups, and load the events meanwhile."""
         with self._phase("start"):
             await self._start_broker()
             await _create_topics(self._name_server)
@@ -106,8 +105,8 @@ class Pipeline:
             return await loading
 
     async def send(self, events: EventStream) -> None:
-        """All events in order, many in flight, while the groups consume; returns when the last is
-        acknowledged.
+        """Send all events in order, many in flight, while the groups consume; return when the last
+        is acknowledged.
         """
         for name in (names.SENT, names.IN_ORDER):
             self._show.expect(name, len(events))
@@ -119,7 +118,7 @@ class Pipeline:
             await self._send(events)
 
     async def consume(self) -> None:
-        """Until both groups have all there is for them, retries included; then they leave."""
+        """Wait until both groups have all there is for them, retries included; then they leave."""
         with self._phase("retries"):
             await self._until("the groups have all messages", self._consumed)
             assert self._groups is not None
@@ -127,7 +126,7 @@ class Pipeline:
         self._sampling.cancel()
 
     async def compute(self) -> None:
-        """Spark."""
+        """Run the Spark job."""
         self._show.expect(names.SPARK, self._sent.total())
         self._show.say("Spark reads the topic as a stream")
         self._show.doing(names.SPARK, "starting Java and the session")
@@ -273,7 +272,7 @@ class Pipeline:
         )
 
     async def _until(self, what: str, done: Callable[[], bool]) -> None:
-        """Wait for *done*. Raises Stalled when nothing moves for a minute."""
+        """Wait for *done*. Raises Stalled if nothing moves for a minute."""
         before, moved_at = "", time.monotonic()
         while not done():
             state = f"{self.observed.in_order} {self.observed.cancellations}"
@@ -327,7 +326,7 @@ async def _create_topics(name_server: str) -> None:
 
 
 async def _lags(name_server: str) -> dict[str, int]:
-    """How far the broker sees each group behind; a group that it does not know is left out."""
+    """Return the lag of each group as the broker sees it, without groups that it does not know."""
     async with aio.Admin(name_server) as admin:
         rows: dict[str, list[QueueLag]] = {}
         for group in names.UNFILTERED_GROUPS:

@@ -1,5 +1,5 @@
-"""What the terminal shows during the run: bars with rates (rich, on a terminal), else a plain line
-every few seconds.
+"""Progress on the terminal: bars with rates (rich, on a terminal), else a plain line every few
+seconds.
 """
 
 import sys
@@ -35,7 +35,9 @@ class Progress(Protocol):
     def update(self, name: str, count: int) -> None: ...
 
     def doing(self, name: str, what: str) -> None:
-        """What the work on a total is busy with, until the next; empty when it has ended."""
+        """Say what the work on a total is busy with, until the next call; empty
+        when it has ended.
+        """
 
     def tick(self) -> None:
         """To be called while nothing may move: what is being done is shown again from time to
@@ -44,7 +46,7 @@ class Progress(Protocol):
 
 
 def progress(out: TextIO = sys.stdout) -> Progress:
-    """The best that *out* and the environment allow."""
+    """Return the best progress that *out* and the environment allow."""
     if out.isatty():
         try:
             return RichProgress()
@@ -62,8 +64,8 @@ class _Count:
 
 
 class PlainProgress:
-    """One line for all bars, every five seconds, of what moved or is said to be doing something; a
-    change of that is shown at once.
+    """One line for all bars, every five seconds, with what moved or is busy; a change of that is
+    shown at once.
     """
 
     def __init__(self, out: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
@@ -132,7 +134,7 @@ def _plain(name: str, state: _Count, elapsed_s: float) -> str:
 
 
 class RichProgress:
-    """Bars. Raises ImportError where rich is not installed."""
+    """Bars. Raises ImportError if rich is not installed."""
 
     def __init__(self) -> None:
         from rich.progress import (

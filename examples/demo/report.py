@@ -1,4 +1,4 @@
-"""The report of a run: one self-contained page, without network, scripts or other files."""
+"""Report of a run: one self-contained page, without network, scripts or other files."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """All that the page shows."""
+    """Values of the page."""
 
     facts: Sequence[Fact]
     phases: Sequence[Band]
@@ -39,7 +39,7 @@ class Run:
 
 
 def render(run: Run) -> str:
-    """The page as HTML."""
+    """Return the page as HTML."""
     failed = sum(not check.ok for check in run.checks)
     verdict = (
         "every figure is right" if not failed else f"{failed} of {len(run.checks)} figures differ"
@@ -62,7 +62,8 @@ def render(run: Run) -> str:
 
 
 def _departures(hours: Hours) -> str:
-    """What was read: a run may stop long before the year ends.
+    """Return the part of the year that was read: a run may stop long before the
+    year ends.
 
     The days are those of events "scheduled", on New York's calendar.
     """
@@ -138,7 +139,7 @@ def _heat(hours: Hours) -> str:
 
 
 def _clock(hour_ms: int) -> datetime:
-    """What New York's clocks and calendars show."""
+    """Return a moment as New York's clocks and calendars show it."""
     minute = hour_ms // 60_000
     return _EPOCH + timedelta(minutes=minute + NEW_YORK.offset_min(minute))
 
@@ -154,7 +155,7 @@ def _describe(airport: str, hour: int, figures: Figures) -> str:
 
 
 def table(checks: Sequence[Check]) -> str:
-    """The comparison, a body of rows per section; differing rows are marked."""
+    """Return the comparison, a body of rows per section; differing rows are marked."""
     bodies = []
     for section, rows in groupby(checks, key=lambda check: check.section):
         cells = "".join(

@@ -62,9 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check_prerequisites(folder: Path, report: Path) -> None:
-    """Raises OgiveError, which says what is missing and how to get it, before anything is
-    started.
-    """
+    """Raise OgiveError that says what is missing and how to get it, before anything is started."""
     if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
         raise OgiveError("Spark is missing: install it with `pip install 'ogive[spark]'`")
     check_java()
@@ -77,7 +75,8 @@ def _check_prerequisites(folder: Path, report: Path) -> None:
 
 
 def check_report(report: Path) -> None:
-    """Raises InvalidOption where *report* cannot be written: better now than after minutes of work.
+    """Raise InvalidOption if *report* cannot be written: better now than after
+    minutes of work.
 
     Leaves no new file, changes none.
     """
@@ -94,7 +93,7 @@ def check_report(report: Path) -> None:
 
 
 async def _until_stopped(dataset: Dataset, limit: int | None, folder: Path, report: Path) -> int:
-    """The run; Ctrl-C and its like end it in order, and once is enough."""
+    """Run to the end; Ctrl-C and other signals end it in order, and once is enough."""
     work = asyncio.ensure_future(_run(dataset, limit, folder, report))
     interrupted = False
 
@@ -145,7 +144,7 @@ async def _send(run: Pipeline, dataset: Dataset, limit: int | None) -> None:
 
 
 def conclude(checks: Sequence[Check], run: Pipeline, elapsed_s: float, report: Path) -> int:
-    """Print the comparison, write the page; the exit code."""
+    """Print the comparison and write the page. Return the exit code."""
     print_checks(checks)
     facts = _facts(run, elapsed_s)
     page = Run(
@@ -186,7 +185,7 @@ def _facts(run: Pipeline, elapsed_s: float) -> list[Fact]:
 
 
 def print_checks(checks: Sequence[Check]) -> None:
-    """The comparison as a table, a block per section."""
+    """Print the comparison as a table, a block per section."""
     width = max(len(check.name) for check in checks)
     print(f"\n{'':{width + 2}}{'from the files':>16}{'from the run':>16}")
     for section, rows in groupby(checks, key=lambda check: check.section):

@@ -1,4 +1,4 @@
-"""What was counted when: the raw material of progress bars and plots."""
+"""Counts over time, for progress bars and plots."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -20,8 +20,8 @@ class Timeline:
         self._totals[name].append((at_s, total))
 
     def total_at(self, name: str, at_s: float) -> float:
-        """The total at a moment, on the straight line between the two samples around it; 0 before
-        the first.
+        """Return the total at a moment, on the straight line between the two samples around it; 0
+        before the first.
         """
         points = self._totals.get(name, [])
         after = bisect_right(points, (at_s, float("inf")))
@@ -34,12 +34,12 @@ class Timeline:
         return v0 + (v1 - v0) * (at_s - t0) / (t1 - t0)
 
     def span(self, name: str) -> tuple[float, float] | None:
-        """First and last sample of *name*."""
+        """Return the first and last sample of *name*."""
         points = self._totals.get(name)
         return (points[0][0], points[-1][0]) if points else None
 
     def rates(self, name: str, step_s: float = 1.0) -> Points:
-        """Per second, over steps of *step_s*, each at the middle of its step."""
+        """Return rates per second, over steps of *step_s*, each at the middle of its step."""
         return [
             (
                 start + step_s / 2,
@@ -49,8 +49,8 @@ class Timeline:
         ]
 
     def lag(self, produced: str, consumed: str, step_s: float = 0.5) -> Points:
-        """How far *consumed* is behind *produced*, from the first of either to the last of
-        *consumed*.
+        """Return the difference of *produced* and *consumed* over time, from the first of either to
+        the last of *consumed*.
         """
         spans = [span for span in (self.span(produced), self.span(consumed)) if span]
         if len(spans) < 2:

@@ -1,4 +1,4 @@
-"""What must come out, computed straight from the table's lines: no event, no message and no code of
+"""Expected figures, computed straight from the table's lines: no event, no message and no code of
 the pipeline takes part.
 
 The times are derived in another way than in ``flights``: from the local clock columns and calendar
@@ -72,14 +72,14 @@ class Truth:
         return add_up(self.hours)
 
     def deliveries(self, max_retries: int) -> int:
-        """How often the group that takes cancellations is called: once each, and *max_retries*
-        times more where the tail is missing.
+        """Return the number of calls of the group that takes cancellations: once each, and
+        *max_retries* times more if the tail is missing.
         """
         return self.kinds["cancelled"] + max_retries * self.unidentified.total()
 
 
 def add_up(hours: Mapping[tuple[str, int], Figures]) -> dict[str, Figures]:
-    """Airport to the sum of its hours."""
+    """Return the sum of the hours of each airport."""
     sums: dict[str, Figures] = {}
     for (airport, _), figures in sorted(hours.items()):
         sums.setdefault(airport, Figures()).add(figures)
@@ -87,7 +87,7 @@ def add_up(hours: Mapping[tuple[str, int], Figures]) -> dict[str, Figures]:
 
 
 class _Event(NamedTuple):
-    """Sorts into event order: by time, kind and line, which no two events share."""
+    """An event that sorts into event order: by time, kind and line, which no two events share."""
 
     at: datetime
     rank: int
@@ -101,7 +101,7 @@ class _Event(NamedTuple):
 
 
 def compute(dataset: Dataset, limit: int | None = None) -> Truth:
-    """The figures of the first *limit* events in event order, of all without a limit."""
+    """Return the figures of the first *limit* events in event order, of all without a limit."""
     events = _events(dataset)
     truth = Truth()
     departures: defaultdict[str | None, list[_Event]] = defaultdict(list)
@@ -138,7 +138,7 @@ def _count(truth: Truth, event: _Event) -> None:
 
 
 def _events(dataset: Dataset) -> Iterator[_Event]:
-    """Those of each line of the table, line by line."""
+    """Yield the events of each line of the table, line by line."""
     zones = dataset.zones()
     with dataset.open_flights() as table:
         for line, row in enumerate(csv.DictReader(table)):
@@ -163,7 +163,7 @@ def _delay(minutes: str) -> int:
 
 
 def _moments(row: dict[str, str], zones: dict[str, Zone]) -> dict[str, datetime]:
-    """When the events of a line happened, UTC."""
+    """Return the moments of a line's events, UTC."""
     midnight = _day(row["year"], row["month"], row["day"])
     offset = midnight + timedelta(hours=int(row["hour"])) - datetime.fromisoformat(row["time_hour"])
     planned = midnight + _clock(row["sched_dep_time"])
@@ -183,8 +183,8 @@ def _moments(row: dict[str, str], zones: dict[str, Zone]) -> dict[str, datetime]
 
 
 def _arrival(departed: datetime, local: datetime, zone: Zone) -> datetime:
-    """*local* is the wall clock at the destination, of a day near the departure: the first such
-    moment after it.
+    """Return the first moment after the departure at which the wall clock at the destination shows
+    *local*.
     """
     wall = local - _DAY
     while (arrived := wall - _offset(wall, zone)) < departed:
@@ -199,11 +199,11 @@ def _offset(wall: datetime, zone: Zone) -> timedelta:
 
 @cache
 def _day(year: str, month: str, day: str) -> datetime:
-    """Midnight of a local day, written as if it were UTC."""
+    """Return midnight of a local day, written as if it were UTC."""
     return datetime(int(year), int(month), int(day), tzinfo=UTC)
 
 
 @cache
 def _clock(hhmm: str) -> timedelta:
-    """Time of day; 2400 is the end of the day."""
+    """Return the time of day; 2400 is the end of the day."""
     return timedelta(hours=int(hhmm) // 100, minutes=int(hhmm) % 100)
