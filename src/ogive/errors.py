@@ -210,9 +210,7 @@ _TIMER_TOO_LONG: Final = re.compile(r"should not be bigger than the max delay (\
 
 
 def _way_out(remark: str) -> str:
-    """What to do about a remark of Apache's broker, or ours, that does not say it; empty for any
-    other.
-    """
+    """Return the advice for a remark of a broker that has none; empty for any other remark."""
     if found := _GROUP_DISABLED.search(remark):
         return f" (the group is disabled: `ogive group update {found[1]} --enable`)"
     if found := _TIMER_TOO_LONG.search(remark):

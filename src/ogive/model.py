@@ -1,4 +1,4 @@
-"""What applications work with: messages, queues and results, all immutable."""
+"""Messages, queues and results: immutable values for applications."""
 
 import enum
 import functools
@@ -95,7 +95,7 @@ _NAME: Final = re.compile(f"{NAME_CHARACTER}+")
 
 
 def is_system_group(name: str) -> bool:
-    """Whether it is a broker's or a tool's own, and no application's."""
+    """Return True for a group of a broker or a tool."""
     return name in _SYSTEM_GROUPS or name.startswith(_SYSTEM_GROUP_PREFIXES)
 
 
@@ -170,7 +170,7 @@ def dlq_topic(group: str) -> str:
 
 
 def reply_topic(cluster: str) -> str:
-    """Where replies to requests go in that cluster. Source: MixAll.java getReplyTopic, 5.3."""
+    """Return the topic of replies in that cluster. Source: MixAll.java getReplyTopic, 5.3."""
     return f"{cluster}_REPLY_TOPIC"
 
 
@@ -377,7 +377,7 @@ class Message:
 
     @property
     def is_delayed(self) -> bool:
-        """Whether it is delivered later than at once."""
+        """Return True if the message is not delivered at once."""
         return self.delay_level > 0 or self.deliver_at is not None or self.delay_s is not None
 
 
@@ -457,10 +457,9 @@ class MessageExt:
 
     @property
     def is_compressed(self) -> bool:
-        """Whether the body is still compressed: it is damaged, or in a format that cannot be read
-        here.
+        """Return True if the body is still compressed: it is damaged, or in an unsupported format.
 
-        Listeners never see such a message, it goes to the dead-letter topic; a pull consumer gets
+        Listeners never get such a message, it goes to the dead-letter topic; a pull consumer gets
         it as it is.
         """
         return bool(self.sys_flag & 1)  # MessageSysFlag.COMPRESSED_FLAG
@@ -492,7 +491,7 @@ class MessageExt:
 
 
 class SendStatus(enum.Enum):
-    """How safely a message is stored; all four mean that it *is* stored.
+    """Safety of a stored message; all four values mean that it *is* stored.
 
     Source: SendStatus.java.
     """
@@ -505,7 +504,7 @@ class SendStatus(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """Where a message was stored.
+    """Place of a stored message.
 
     *recall_handle* cancels one that is to be delivered later, see ``Producer.recall``.
 

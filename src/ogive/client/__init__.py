@@ -1,4 +1,4 @@
-"""What applications use: producers, consumers, admin.
+"""The client: producers, consumers, admin.
 
 Written once in asyncio; ``ogive.client.sync`` is the blocking facade.
 """

@@ -88,7 +88,7 @@ class ReplyTable:
         return future
 
     def forget(self, correlation_id: str) -> None:
-        """What comes from now on is late."""
+        """Treat replies that arrive from now on as late."""
         self._waiting.pop(correlation_id, None)
 
     def take(self, command: RemotingCommand) -> RemotingCommand:

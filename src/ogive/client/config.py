@@ -117,7 +117,7 @@ def address_source(text: str) -> str | None:
 @explains
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientConfig:
-    """How to reach a cluster.
+    """Address and settings of a cluster.
 
     *name_server* is ``host:port``, or several separated by ``;``; the default port is 9876. It may
     also be the URL of such a list, as in ``http://config.example:8080/rocketmq/nsaddr``, which is
@@ -171,7 +171,7 @@ class ClientConfig:
 
     @property
     def request_fields(self) -> dict[str, str]:
-        """What every request carries in its header. Source: NamespaceRpcHook.java, 5.3."""
+        """Return the fields in every request's header. Source: NamespaceRpcHook.java, 5.3."""
         return {} if self.namespace_v2 is None else {"ns": self.namespace_v2, "nsd": "true"}
 
     @property
@@ -220,7 +220,7 @@ class ProducerConfig:
     batches.
     """
     max_batch_bytes: int = 1024 * 1024
-    """Of one request; brokers take 4 MiB (maxMessageSize)."""
+    """Size limit of one request; brokers take 4 MiB (maxMessageSize)."""
     whole_batches: bool = False
     """send_batch for topics of batches, which brokers from 5.0 on have: gives each batch a key of
     its own, as.
@@ -235,7 +235,7 @@ class ProducerConfig:
     max_checks_waiting: int = 2000
     """checkRequestHoldMax; beyond it questions are dropped, and the broker asks again."""
     busy_poll_s: float = 200e-6
-    """How long a blocking send looks for its answer before it sleeps; 0: it sleeps at once."""
+    """Time that a blocking send polls for its answer before it sleeps; 0: no polling."""
     hooks: tuple[SendHook, ...] = ()
     """sendMessageHookList; the first is the outermost."""
     trace: bool = False

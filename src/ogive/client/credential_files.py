@@ -23,8 +23,8 @@ _SCALAR: Final = {
     ":": re.compile(rf"(?:{_QUOTED})(?:\s+#.*)?|(?P<plain>(?![\"']).*?)(?:(?:^|\s+)#.*)?"),
     "=": re.compile(rf"{_QUOTED}|(?P<plain>(?![\"']).*)"),
 }
-"""What stands behind the sign: as in YAML, where quotes are no part of a value and a comment may
-follow it; or to the end of the line.
+"""Text behind the sign: as in YAML, where quotes are no part of a value and a comment may follow
+it; or to the end of the line.
 """
 _NAMES: Final = {
     "accesskey": "access_key",

@@ -123,8 +123,9 @@ def _pieces(groups: Iterable[T], size: Callable[[T], int]) -> list[tuple[T, ...]
 
 
 def fingerprint(data: HeartbeatData) -> int:
-    """Of everything but who says it and when it was subscribed: alike for all members that run the
-    same program. 0 without consumers.
+    """Return a hash of everything except the sender and the time of subscription.
+
+    It is the same for all members that run the same program. 0 without consumers.
     """
     if not data.consumers:
         return 0

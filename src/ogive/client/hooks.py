@@ -134,12 +134,13 @@ def _driven(work: Any, context: contextvars.Context) -> Generator[Any, Any, Any]
 
 
 def must_pass(error: BaseException, task: asyncio.Task[Any] | None) -> bool:
-    """Whether what came out of code of the application's that *task* awaited, or called, is not of
-    its making.
+    """Return True if *error* must propagate because ogive or the interpreter raised it, not the
+    user's code.
 
-    So are our own cancellation, the end of a coroutine that its loop left behind, and Ctrl-C, which
-    Python gives to the main thread. All else is a failure of that code, and no reason to end who
-    calls it: also ``sys.exit()``, and what is raised past ``Exception``.
+    These are our own cancellation, the end of a coroutine whose loop is gone, and Ctrl-C, which
+    Python raises in the main thread. Everything else is a failure of the code that *task* awaited
+    or called, and must not end the caller: also ``sys.exit()``, and other exceptions outside
+    ``Exception``.
     """
     if isinstance(error, asyncio.CancelledError):
         return task is not None and task.cancelling() > 0
@@ -160,7 +161,7 @@ def running_task() -> asyncio.Task[Any] | None:
 
 
 def on_a_loop() -> bool:
-    """Whether this runs in some event loop's thread, called by that."""
+    """Return True in a thread whose event loop is running this call."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

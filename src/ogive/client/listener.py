@@ -1,7 +1,7 @@
-"""What a listener is, and what it may return.
+"""Listeners and their results.
 
-Returning None is success, raising means "again, later"; the values of this module say anything
-finer. Any other value counts as a failure and is logged: a listener that returns something by
+Returning None is success, raising means "again, later"; the values of this module are more
+specific. Any other value counts as a failure and is logged: a listener that returns something by
 mistake must not pass for one that succeeded.
 """
 
@@ -38,7 +38,7 @@ UNLIMITED_RETRIES: Final = 0x7FFFFFFF
 MIN_SUSPEND_S, MAX_SUSPEND_S = 0.01, 30.0
 
 Start = Literal["latest", "earliest"] | datetime
-"""Where a group begins in a queue without a committed offset."""
+"""Start of a group in a queue without a committed offset."""
 
 
 def validate_start(start: Start, argument: str = "start") -> None:
@@ -137,7 +137,7 @@ class OrderlyEnd(enum.Enum):
 
 
 ConsumeResult = Later | Suspend | Reply | OrderlyEnd | None
-"""What a listener may return."""
+"""Result of a listener."""
 
 LATER: Final = Later()
 DEAD_LETTER: Final = Later(-1)
@@ -239,7 +239,7 @@ class ListenerConfig:
 
     @property
     def retries(self) -> int:
-        """How often a message is delivered again before it goes to the dead-letter topic."""
+        """Return the number of further deliveries before the dead-letter topic."""
         if self.max_retries is not None:
             return self.max_retries
         return UNLIMITED_RETRIES if self.orderly else DEFAULT_MAX_RETRIES
@@ -293,7 +293,7 @@ def decoded(listener: AnyListener) -> AnyListener:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine."""
+    """Return True if a call returns a coroutine."""
     while isinstance(function, functools.partial):
         function = function.func
     # the method, not whether there is one

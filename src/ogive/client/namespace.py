@@ -56,7 +56,7 @@ class Namespace:
         return kind + bare.removeprefix(self.name + SEPARATOR) if self.name else name
 
     def holds(self, name: str) -> bool:
-        """Whether a name on the wire is of this namespace."""
+        """Return True if a name on the wire belongs to this namespace."""
         return not self.name or _split(name)[1].startswith(self.name + SEPARATOR)
 
     def wrap_queue(self, queue: MessageQueue) -> MessageQueue:

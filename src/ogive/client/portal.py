@@ -28,7 +28,7 @@ class Closable(Protocol):
 
 
 class Waiter(Protocol):
-    """What somebody waits for: an ``Outcome``, or a future."""
+    """Something to wait for: an ``Outcome``, or a future."""
 
     def done(self) -> bool: ...
     def set_exception(self, exception: BaseException, /) -> None: ...
@@ -238,9 +238,9 @@ def _stop_at_exit() -> None:
 
 
 class Outcome(Generic[T]):
-    """What one thread waits for.
+    """Result that one thread waits for.
 
-    A future, which many may wait for and hang callbacks on, costs 20 µs more.
+    A future, for which many may wait and which runs callbacks, costs 20 µs more.
 
     The loop sets it once. A thread that asks its broker itself may have an answer in the moment in
     which the loop ends its message with an error: then the error counts.

@@ -168,7 +168,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
 
     @property
     def in_flight(self) -> int:
-        """How many messages are accepted and have no outcome yet."""
+        """Return the number of accepted messages without an outcome."""
         return self._publisher.in_flight if self._publisher is not None else 0
 
     @property
@@ -434,8 +434,8 @@ class Producer(OnlyAsyncWith, Generic[B]):
         result: SendResult | None,
         error: BaseException | None,
     ) -> None:
-        """What became of *messages*, which went together; the hooks' view of them, empty where
-        there is no hook.
+        """Report the outcome of *messages*, which were sent together: the hooks' view of them,
+        empty without hooks.
         """
         results = None if result is None else _results_of(result)
         if self._tracer is not None and results is not None:
@@ -445,7 +445,7 @@ class Producer(OnlyAsyncWith, Generic[B]):
 
 
 def broker_of_handle(handle: str) -> str:
-    """Which broker gave a recall handle.
+    """Return the name of the broker that issued a recall handle.
 
     Raises InvalidOption. Source: RecallMessageHandle.java, 5.5.
     """

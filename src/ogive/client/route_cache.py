@@ -69,7 +69,7 @@ class RouteTable:
     # --- routes -----------------------------------------------------------------------------------
 
     async def find(self, topic: str, *, timeout_s: float | None = None) -> TopicRouteData:
-        """Where *topic* lives, from the table if it is known. Raises NoRoute, NoNameServer."""
+        """Return the route of *topic*, known or queried. Raises NoRoute, NoNameServer."""
         return self._routes.get(topic) or await self.refresh(topic, timeout_s=timeout_s)
 
     def known(self, topic: str) -> TopicRouteData | None:

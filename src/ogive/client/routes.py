@@ -1,4 +1,4 @@
-"""What a route means to producers and consumers: pure functions.
+"""Meaning of a route for producers and consumers: pure functions.
 
 Source: MQClientInstance.java topicRouteData2TopicPublishInfo, 5.3.
 """

@@ -308,8 +308,8 @@ def _dataclass_reader(kind: type, known: dict[type, Read]) -> Read:
 
 
 def takes_message(function: Callable[..., Any]) -> bool:
-    """Whether a listener wants the message beside the value: it has a second parameter that must,
-    or may, be given by place.
+    """Return True if a listener takes the message beside the value: it has a second positional
+    parameter.
     """
     places = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(one.kind in places for one in inspect.signature(function).parameters.values()) > 1

@@ -28,7 +28,7 @@ class MessageKind(enum.IntEnum):
 
 
 class CallEnd(enum.IntEnum):
-    """How a listener's call ended. Source: ConsumeReturnType.java; its ordinals."""
+    """Result of a listener's call. Source: ConsumeReturnType.java; its ordinals."""
 
     SUCCESS = 0
     TIME_OUT = 1

@@ -57,8 +57,8 @@ log = logging.getLogger(__name__)
 MAX_CHECKED_BYTES: Final = 64 * 1024 * 1024
 
 Check = Callable[[MessageExt], bool | None] | Callable[[MessageExt], Awaitable[bool | None]]
-"""Whether the local transaction behind a message committed: True, False, or None while that is not
-known.
+"""Function that decides the local transaction behind a message: True if it committed, False if not,
+None while that is unknown.
 """
 
 _NOBODY_GETS_IT: Final = (
@@ -98,7 +98,7 @@ class Transaction(OnlyAsyncWith):
 
     @property
     def confirmed(self) -> bool:
-        """Whether the broker confirmed the decision. If not, it will ask the check."""
+        """Return True if the broker confirmed the decision. Otherwise it will ask the check."""
         return self._confirmed
 
     def rollback(self) -> None:

@@ -1,4 +1,4 @@
-"""What ``with`` says to objects of ``ogive.aio``, and ``async with`` to those that block.
+"""Errors of ``with`` on objects of ``ogive.aio``, and of ``async with`` on blocking ones.
 
 Type checkers refuse both by themselves.
 """

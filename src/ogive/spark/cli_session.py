@@ -79,8 +79,8 @@ class Launch:
         return process
 
     def _is_held(self) -> bool:
-        """Whether PySpark knows it: then it serves the next session, and ends when this process
-        does.
+        """Return True if PySpark knows it: then it serves the next session, and ends with this
+        process.
         """
         return (
             self._process is not None

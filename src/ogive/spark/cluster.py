@@ -94,9 +94,7 @@ _SAMPLE: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """What the broker sends of a queue: an expression of tags, which it compares by hash code, or
-    of SQL92.
-    """
+    """Broker-side filter of a queue: an expression of tags, compared by hash code, or of SQL92."""
 
     expression: str = "*"
     kind: Literal["TAG", "SQL92"] = "TAG"
@@ -190,8 +188,8 @@ class Cluster:
         )
 
     def end_of(self, queue: MessageQueue) -> int:
-        """Where *queue* ends, also of one that its topic does not have any more, as far as its
-        broker still knows.
+        """Return the end of *queue*, also if its topic no longer has it but its broker still knows
+        it.
         """
 
         async def ask(queue: MessageQueue, address: str) -> int:
@@ -217,8 +215,8 @@ class Cluster:
         return {queue: stored_ms for queue, stored_ms in found.items() if stored_ms is not None}
 
     def record_bytes(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, float]:
-        """How long stored messages are from there on, by a few of each queue; nothing for a queue
-        that has none there.
+        """Estimate the size of stored messages from there on, by a few of each queue; empty for a
+        queue without any.
         """
 
         async def look(queue: MessageQueue, address: str) -> float | None:

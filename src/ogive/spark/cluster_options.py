@@ -1,4 +1,4 @@
-"""How a Spark job reaches a cluster: options that source and sink share.
+"""Connection options of a Spark job, shared by source and sink.
 
 Hashable, and pickled to executors; connections live in cluster.py.
 """
@@ -87,7 +87,9 @@ class Access:
 
     @classmethod
     def of(cls, client: ClientConfig) -> "Access":
-        """That of *client*. Raises InvalidOption for what cannot be sent to other processes."""
+        """Return the options of *client*. Raises InvalidOption for what cannot be sent to other
+        processes.
+        """
         if client.name_server_source is not None:
             raise InvalidOption(
                 f"{client.name_server}: Spark's processes fetch no list of name servers, give it "
@@ -110,7 +112,7 @@ class Access:
         )
 
     def options(self) -> dict[str, str]:
-        """What ``parse`` makes this of.
+        """Return the options from which ``parse`` makes this object.
 
         A secret that was not in a file is in them, under names that Spark hides in its texts.
         """

@@ -237,7 +237,8 @@ def _of_queue(queue: MessageQueue, count: int) -> _Columns:
 
 
 def queue_offsets(records: bytes, covered: range = EVERYWHERE) -> "array[int]":
-    """Of all messages in *records*, back to back, as RecordDecoder.batches takes them.
+    """Return the queue offset of each message in *records*, back to back, as RecordDecoder.batches
+    takes them.
 
     Raises ProtocolError.
     """
@@ -284,11 +285,11 @@ def _in_plain_form(
 
 
 def _positions(records: bytes) -> "array[int] | None":
-    """Where each record's fixed part, body, topic and properties begin, and at last the end; None
-    if a record is not in the plain form.
+    """Return the beginnings of each record's fixed part, body, topic and properties, and at last
+    the end.
 
-    Python takes one step a record, from its start to the next one; all else is found by kernels
-    over those starts.
+    Return None if a record is not in the plain form. Python takes one step a record, from its start
+    to the next one; everything else is found by kernels over those starts.
     """
     starts = _starts(records)
     count = len(starts) - 1
@@ -330,7 +331,7 @@ def _positions(records: bytes) -> "array[int] | None":
 
 
 def _starts(records: bytes) -> "array[int]":
-    """Where each record begins, and at last the end."""
+    """Return the beginning of each record, and at last the end."""
     starts: list[int] = []
     begin, unpack = starts.append, _SIZE.unpack_from
     at, end = 0, len(records)
@@ -563,7 +564,7 @@ def _ints(values: Any) -> "array[int]":
 
 
 def _text_ends(texts: Any) -> Any:
-    """Where each text ends in _data(texts), after a leading 0."""
+    """Return the end of each text in _data(texts), after a leading 0."""
     return pa.Array.from_buffers(pa.int32(), len(texts) + 1, [None, texts.buffers()[1]])
 
 

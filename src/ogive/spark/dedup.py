@@ -71,8 +71,9 @@ class Unsent:
                 self._stored.setdefault(key[:HEAD_DIGITS], []).append(key[HEAD_DIGITS:])
 
     def of(self, rows: Sequence[Row]) -> list[Row]:
-        """Those of *rows* that are to be sent, in their order; a task's rows must all come by here
-        once.
+        """Return those of *rows* that must be sent, in their order.
+
+        Call it once with all rows of a task.
         """
         if not self._stored:
             return list(rows)
@@ -133,8 +134,9 @@ class BatchLog:
         return max(self._cluster.marks(self.group, MARK_TOPIC).values(), default=0)
 
     def is_first_run(self, run_id: str) -> bool:
-        """Whether no run before *run_id* has begun the query's first batch; the brokers note the
-        first that asks.
+        """Return True if no run before *run_id* has begun the query's first batch.
+
+        The brokers note the first run that asks.
         """
         mine = zlib.crc32(run_id.encode())
         begun = set(self._cluster.marks(self.group, RUN_TOPIC).values())
@@ -154,9 +156,9 @@ class BatchLog:
     def begin(
         self, topic: str, *, batch_id: int = 0, repeated: bool = False, patience: Patience = USUAL
     ) -> Positions:
-        """Where the messages of the unfinished batch begin in *topic*.
+        """Return the first positions of the unfinished batch's messages in *topic*.
 
-        If that is unknown: now or, if an earlier attempt may have written, as far back as its
+        If they are unknown: now or, if an earlier attempt may have written, as far back as its
         messages can be.
         """
         # first: what another task writes after it has noted its own must not count as before
@@ -172,9 +174,9 @@ class BatchLog:
 
 
 def ends(cluster: Cluster, topic: str, patience: Patience = USUAL) -> dict[MessageQueue, int]:
-    """Where the queues of *topic* end; nothing for one that its first message will create.
+    """Return the ends of the queues of *topic*; empty for one that its first message will create.
 
-    Raises BrokerAway where that cannot be told, and TopicInDoubt after a wait with *patience* for
+    Raises BrokerAway if they cannot be read, and TopicInDoubt after a wait with *patience* for
     doubtful ones.
     """
     return {queue: span.max_offset for queue, span in _spans(cluster, topic, patience).items()}
@@ -222,7 +224,7 @@ def stored_keys(
 
 
 class FirstBatches:
-    """Which batches of its queries this process saw first.
+    """First batch that this process saw of each query.
 
     Owned by the process's one task thread.
     """
@@ -231,8 +233,8 @@ class FirstBatches:
         self._seen: OrderedDict[str, tuple[str, int]] = OrderedDict()
 
     def may_repeat(self, query_id: str, run_id: str, batch_id: int) -> bool:
-        """Whether an earlier run may have begun *batch_id*: only the first batch of a run can be a
-        repeated one.
+        """Return True if an earlier run may have begun *batch_id*: only the first batch of a run
+        can be a repeated one.
         """
         run, first = self._seen.get(query_id, ("", 0))
         if run != run_id:

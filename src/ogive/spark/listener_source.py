@@ -77,9 +77,9 @@ _LONGEST_IDLE_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What executors need.
+    """Description of the work, for executors.
 
-    *client* says nothing of how to reach the cluster. *partitions* bounds the tasks of a batch.
+    *client* does not say how to reach the cluster. *partitions* bounds the tasks of a batch.
     """
 
     client: ClientConfig
@@ -101,7 +101,9 @@ class Work:
 
     @property
     def threads(self) -> int:
-        """How many calls the tasks of a batch make at once, where its queues allow that."""
+        """Return the number of calls that the tasks of a batch make at once, if its queues allow
+        that.
+        """
         return self.partitions * max(one.config.threads for one in self.listeners)
 
     @property
@@ -160,7 +162,7 @@ class ListenerSource(DataSource):
 
 
 class Ranges(InputPartition):
-    """What one task consumes."""
+    """Ranges that one task consumes."""
 
     def __init__(self, value: tuple[QueueRange, ...]) -> None:
         super().__init__(value)
@@ -271,7 +273,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._starts(spans) | self._committed(spans)
 
     def _committed(self, spans: Spans) -> dict[MessageQueue, int]:
-        """Where the group stands, as far as the queues go."""
+        """Return the group's offsets, limited to the queues' bounds."""
         committed = self._cluster.committed(self._work.group, spans)
         return {
             queue: min(max(offset, spans[queue].min_offset), spans[queue].max_offset)
@@ -279,7 +281,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def _starts(self, spans: Spans) -> dict[MessageQueue, int]:
-        """Where the listeners say that a group begins that has no offset."""
+        """Return the listeners' starts for queues in which the group has no offset."""
         starts = {
             self._work.namespace.wrap(one.config.topic): one.config.start
             for one in self._work.listeners
@@ -299,8 +301,8 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return first
 
     def _taken_up(self, begin: Positions, ends: Positions) -> dict[MessageQueue, int]:
-        """Where to go on in queues that are new since *begin*, or shorter than it says; nothing of
-        them is consumed before that.
+        """Return the starts in queues that are new since *begin*, or shorter than it says; nothing
+        before them is consumed.
         """
         fresh = [queue for queue in ends if queue not in begin]
         shorter = [queue for queue, end in ends.items() if end < begin.get(queue, 0)]
@@ -453,8 +455,8 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def next_size(size: int, count: int, took_s: float, least: int) -> int:
-    """How many messages the next batch may have, after one of *count* (at most *size*) took so
-    long.
+    """Return the size of the next batch after one of *count* messages (at most *size*) that took
+    *took_s*.
 
     Fewer than *least* would leave threads idle, and then take as long.
     """

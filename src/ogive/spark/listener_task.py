@@ -376,7 +376,7 @@ class Consuming:
             self._services.get(topic, fallback).submit(process_queue, messages)
 
     def _reject(self, process_queue: ProcessQueue, message: MessageExt) -> None:
-        """What this installation cannot inflate would fail here for ever."""
+        """Reject a message that cannot be decompressed here: it would fail for ever."""
         log.error(
             "%s/%d cannot be inflated and goes to the dead letters",
             message.queue,

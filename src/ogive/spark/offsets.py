@@ -211,7 +211,7 @@ Spans = Mapping[MessageQueue, TopicOffset]
 
 
 def fingerprint(selection: str, subscription: str) -> str:
-    """What a checkpoint belongs to.
+    """Return the identity of a checkpoint.
 
     With other topics or another filter its offsets would silently mean something else.
     """

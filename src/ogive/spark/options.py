@@ -242,13 +242,13 @@ Queues = dict[str, dict[str, frozenset[int]]]
 Delivery = Literal["atLeastOnce", "idempotent", "transactional"]
 
 InvalidRows = Literal["fail", "drop", "deadLetter"]
-"""What happens to a row that no broker would take."""
+"""Handling of a row that no broker would take."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Which queues a read covers: those of *topics*, of every topic that matches *pattern*, or the
-    *assigned* ones; of them *queue_ids*.
+    """Queues of a read: those of *topics*, of every topic that matches *pattern*, or the *assigned*
+    ones; of them *queue_ids*.
     """
 
     topics: tuple[str, ...] = ()
@@ -258,7 +258,7 @@ class Selection:
 
     @property
     def identity(self) -> str:
-        """What a checkpoint belongs to, apart from the filter."""
+        """Return the identity of a checkpoint, without the filter."""
         parts = ["\0".join(self.topics)]
         if self.pattern is not None:
             parts.append(f"pattern {self.pattern}")
@@ -282,7 +282,7 @@ class SourceOptions:
     starting: Bound | None = None
     """None: earliest for a batch, latest for a stream."""
     starting_strategy: Literal["error", "latest"] = "latest"
-    """Where a queue has no message since the starting time."""
+    """Start in a queue without a message since the starting time."""
     ending: Bound | None = None
     """None: latest for a batch, none for a stream."""
     max_offsets_per_trigger: int = DEFAULT_MAX_OFFSETS_PER_TRIGGER
@@ -354,7 +354,7 @@ class SourceOptions:
         return parsed
 
     def _check(self, given: "_Given") -> None:
-        """What no option alone shows. Raises InvalidOption."""
+        """Check the options together. Raises InvalidOption."""
         if self.starting == "group" and self.consumer_group is None:
             raise InvalidOption("startingOffsets=group needs the option consumerGroup")
         if self.ending in ("earliest", "group"):
@@ -419,7 +419,7 @@ class SinkOptions:
     invalid_rows: InvalidRows = "fail"
     dead_letter_topic: str | None = None
     checkpoint: Path | None = None
-    """Of the streaming query, on this machine's file systems."""
+    """Checkpoint of the streaming query, on this machine's file systems."""
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SinkOptions":
@@ -452,7 +452,7 @@ class SinkOptions:
 
 
 def access_of(options: Mapping[str, str]) -> Access:
-    """Of the options of source and sink only those that say how to reach a cluster.
+    """Return the connection options among those of source and sink.
 
     Raises InvalidOption.
     """

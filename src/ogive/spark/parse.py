@@ -134,7 +134,7 @@ def parse_json(
 def _gaps(
     kind: DataType, nullable: bool = True
 ) -> Iterator[tuple[str, Callable[[Column], Column]]]:
-    """What a value of *kind* may lack: the path to it, and whether a value does."""
+    """Yield the parts that a value of *kind* may lack: their path, and a test for each."""
     if not nullable:
         yield "", lambda value: value.isNull()
     if isinstance(kind, StructType):

@@ -185,7 +185,7 @@ class Reading:
 
 
 def record_count(body: bytes) -> int:
-    """How many stored messages *body* holds."""
+    """Return the number of stored messages in *body*."""
     at = count = 0
     while at < len(body):
         at += max(1, int.from_bytes(body[at : at + 4]))

@@ -1,4 +1,4 @@
-"""Which offsets to read, and how they become Spark partitions. Pure."""
+"""Offsets to read, and their Spark partitions. Pure."""
 
 import heapq
 from collections import deque

@@ -78,14 +78,14 @@ _LONGEST_IDLE_S: Final = 0.25
 
 
 class Ranges(InputPartition):
-    """What one task reads."""
+    """Ranges that one task reads."""
 
     def __init__(self, value: tuple[QueueRange, ...]) -> None:
         super().__init__(value)
 
 
 class _Reading:
-    """What batch and stream readers share: planning on the driver, reading on executors."""
+    """Base of batch and stream readers: planning on the driver, reading on executors."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -111,7 +111,7 @@ class _Reading:
     def _resolve(
         self, side: str, bound: Bound, spans: Spans, *, beyond: bool = False
     ) -> dict[MessageQueue, int]:
-        """What *bound*, the start or the end as *side* says, means in every queue."""
+        """Return the offset of *bound* in every queue; *side* is the start or the end."""
         name = side + (
             "OffsetsByTimestamp"
             if isinstance(bound, AtTimes)
@@ -389,8 +389,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return positions
 
     def _taken_up(self, begin: Positions, end: Positions) -> dict[MessageQueue, int]:
-        """Where the group stands in queues that are new since *begin*: their broker was away when
-        the query began.
+        """Return the group's offsets in queues that are new since *begin*: their broker was away
+        when the query began.
 
         Others are read from their first message: the topic got them since.
         """
@@ -446,8 +446,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         return {**{queue: self._ends.first.get(queue, 0) for queue in end}, **begin}
 
     def _holds_back(self, begin: Positions, end: Positions) -> bool:
-        """Whether to wait for minOffsetsPerTrigger; trigger(availableNow=True) would never end
-        so.
+        """Return True if the batch must wait for minOffsetsPerTrigger; trigger(availableNow=True)
+        would never end.
         """
         least = self._options.min_offsets_per_trigger
         if (
@@ -550,7 +550,9 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._missing = set(missing)
 
     def _bounded(self, begin: Positions, spans: Spans) -> Positions:
-        """Where the queues end, or the query is to end in them. What was read stays read."""
+        """Return the ends of the queues, or the query's ends in them. Offsets that were read stay
+        read.
+        """
         bound = self._options.ending
         if bound is None:
             return self._ends.latest

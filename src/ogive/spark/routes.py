@@ -32,7 +32,7 @@ T = TypeVar("T")
 ROUTE_AGE_S: Final = 30.0
 CALL_TIMEOUT_S: Final = 5.0
 RETRY_WINDOW_S: Final = DEFAULT_POLL_TIMEOUT_S
-"""How long one call is tried again while its broker is away.
+"""Time for which one call is tried again while its broker is away.
 
 Longer outages end the task; Spark then tries the task again.
 """
@@ -46,13 +46,13 @@ Taken to be there: else a topic that does not exist would be waited for.
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How a call is repeated while its broker is away: for *window_s*, or at most *retries* times,
-    with pauses of *pause_s* or growing.
+    """Rule for repeating a call while its broker is away: for *window_s*, or at most *retries*
+    times, with pauses of *pause_s* or growing.
 
     *settled*: the name servers have answered before, perhaps another process, so that their silence
-    passes too; else the address is likely wrong, which is said at once. For all calls of a process:
-    `Routes.settle`. *doubtful*: a topic without route may be one whose broker is away, although the
-    name servers know others.
+    is temporary; otherwise the address is probably wrong, which is reported at once. For all calls
+    of a process: `Routes.settle`. *doubtful*: the broker of a topic without route may be away,
+    although the name servers know others.
     """
 
     window_s: float = RETRY_WINDOW_S
@@ -72,8 +72,8 @@ DOUBTFUL: Final = Patience(doubtful=True)
 
 
 class BrokerAway(NoRoute):
-    """What is missing may come back with its broker: a route without the broker of a queue, or name
-    servers that know no broker at all.
+    """Error for something that may come back with its broker: a route without the broker of a
+    queue, or name servers that know no broker at all.
     """
 
 
@@ -100,7 +100,7 @@ class Routes:
         self._settled = True
 
     async def address(self, queue: MessageQueue) -> str:
-        """Where to read *queue*. Raises BrokerAway."""
+        """Return the address from which to read *queue*. Raises BrokerAway."""
         addresses = broker_addresses((await self.route(queue.topic),)).get(queue.broker_name)
         if addresses is None:
             self.expire(queue.topic)
@@ -132,8 +132,8 @@ class Routes:
             self._known[topic] = (known[0], -ROUTE_AGE_S)
 
     async def _ask_name_servers(self, topic: str) -> TopicRouteData:
-        """Of several name servers all are asked before a topic counts as missing: one that restarts
-        learns of its brokers again in 30 s.
+        """Ask all name servers before a topic counts as missing: one that restarts learns of its
+        brokers again in 30 s.
         """
 
         async def ask(address: str) -> TopicRouteData | Set[str]:

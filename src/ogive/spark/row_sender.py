@@ -1,5 +1,5 @@
-"""How the rows of one task reach the brokers: in batches, many requests on their way at once, every
-acknowledgement awaited.
+"""Send the rows of one task: in batches, with many requests in flight, and every acknowledgement
+awaited.
 
 Behaviour
 - Rows with a sharding key or a queue keep their order: one request of a queue at a time. Others go

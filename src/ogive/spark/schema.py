@@ -48,8 +48,8 @@ METADATA_COLUMNS: Final = StructType(
         StructField("bodyCRC", IntegerType()),
     ]
 )
-"""What else a stored message says: with includeMetadata, or where a schema names it. `msgId` is the
-client's key, else `offsetMsgId`.
+"""Further columns of a stored message: with includeMetadata, or if a schema names them. `msgId` is
+the client's key, else `offsetMsgId`.
 """
 
 
@@ -61,7 +61,7 @@ def source_schema(*, include_properties: bool, include_metadata: bool = False) -
 
 
 def only(schema: StructType, *names: str) -> StructType:
-    """Those columns of *schema*."""
+    """Return the named columns of *schema*."""
     return StructType([column for column in schema if column.name in names])
 
 
@@ -150,5 +150,5 @@ def check_sink_schema(
 
 
 def _same(one: DataType, other: DataType) -> bool:
-    """Whether they are equal except for nullability."""
+    """Return True if the types are equal except for nullability."""
     return one.simpleString() == other.simpleString()

@@ -54,7 +54,7 @@ _ARROW_BATCHES: Final = 4
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What a task reports: all of its rows are stored, those of a transaction as *halves*."""
+    """Report of a task: all of its rows are stored, those of a transaction as *halves*."""
 
     rows: int
     topics: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Sent(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Which try of which task writes."""
+    """Identity of a task's attempt."""
 
     partition: int = 0
     number: int = 0
@@ -94,10 +94,10 @@ class Attempt:
 
 
 class _Memory:
-    """What a task knows of earlier attempts at its rows.
+    """Knowledge of a task about earlier attempts at its rows.
 
-    *begin* says where the messages of the write begin in a topic, *patience* whether a topic
-    without route may be one whose broker is away.
+    *begin* is the first position of the write's messages in a topic; *patience* says whether the
+    broker of a topic without route may be away.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ async def _recall(cluster: Cluster, begins: Mapping[str, Positions]) -> set[str]
 
 
 class _Sink:
-    """What batch and stream sinks share. Pickled to the executors: holds options only."""
+    """Base of batch and stream sinks. Pickled to the executors: holds options only."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options

@@ -20,12 +20,12 @@ class Stopped(Exception):
 
 
 class Stop:
-    """Whether a job shall end.
+    """Request to end a job.
 
-    As a context, Ctrl-C and SIGTERM ask for it; a second Ctrl-C ends the process at once.
+    As a context manager it handles Ctrl-C and SIGTERM; a second Ctrl-C ends the process at once.
 
     Enter it after the Spark session was made, or call `handle_signals` then: PySpark sets a handler
-    of its own, which would cancel what runs.
+    of its own, which would cancel running jobs.
     """
 
     def __init__(self, *, ends_session: bool = False) -> None:
@@ -49,7 +49,7 @@ class Stop:
             raise Stopped
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether a stop was asked for within *timeout_s*."""
+        """Return True if a stop was requested within *timeout_s*."""
         return self._asked.wait(timeout_s)
 
     @contextmanager

@@ -134,7 +134,7 @@ class Expectation:
         return False
 
     def came(self) -> None:
-        """What is expected is there."""
+        """Report that the expected event arrived."""
         if self._until:
             self._until = 0.0
             self._needed = SOON
@@ -155,7 +155,7 @@ class Expectation:
         self._soon = 0
 
     def _is_wanted(self, now: float) -> bool:
-        """Whether the processor is, by others."""
+        """Return True if others need the processor."""
         if not self._waits:
             self._taken_before = self._taken_away()
             self._held_up = 0

@@ -345,7 +345,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_writable(self) -> bool:
-        """Whether the socket's buffer is below its limit."""
+        """Return True if the socket's buffer is below its limit."""
         return self._writable is None
 
     async def drain(self) -> None:
@@ -709,7 +709,7 @@ def without_brackets(host: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches *host*.
+    """Return True if only this machine reaches *host*.
 
     Raises ValueError unless it is an IP address or localhost.
     """

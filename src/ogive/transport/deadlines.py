@@ -7,7 +7,7 @@ import heapq
 from collections.abc import Callable
 
 TICK_S = 0.02
-"""How late a timeout may fire.
+"""Largest delay of a timeout.
 
 A call that is answered leaves its number behind until its deadline: eight bytes.
 """

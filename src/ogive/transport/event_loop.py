@@ -41,8 +41,8 @@ class Turn:
         self._jobs.append(job)
 
     def hold(self) -> bool:
-        """Whether the caller is the first to bring anything; it then has to call run() when it is
-        through.
+        """Return True if the caller is the first in this iteration; it must then call run() at its
+        end.
         """
         if self._jobs or self._held:
             return False

@@ -62,7 +62,9 @@ class ServerLimits:
     max_unsent_bytes: int = 64 * 1024 * 1024
     """Over it at once."""
     max_unread_bytes: int = 256 * 1024 * 1024
-    """What waits for all of them to read; over it the slowest go, see write_backpressure.py."""
+    """Unread bytes of all connections together; over it the slowest are closed, see
+    write_backpressure.py.
+    """
     linger_s: float = 10.0
     """For a peer to take its last answers once its connection is closed here."""
 
@@ -101,10 +103,10 @@ A store keeps some dozens open, and tables are saved through new ones.
 """
 
 open_sockets: Final[weakref.WeakSet[object]] = weakref.WeakSet()
-"""What of all servers of this process holds a descriptor: each adds and discards its own."""
+"""Everything of this process's servers that holds a descriptor: each adds and discards its own."""
 
 
 def has_descriptors_for(more: int = 0) -> bool:
-    """Whether those that are open, and *more*, leave enough for files."""
+    """Return True if the open descriptors, and *more*, leave enough for files."""
     limit = _limit()
     return limit is None or len(open_sockets) + more <= limit - min(FOR_FILES, limit // 2)

@@ -44,11 +44,11 @@ class Page:
 
 
 Make = Callable[[], Page | Awaitable[Page]]
-"""What makes a page, on the loop."""
+"""Function that makes a page, on the loop."""
 
 
 def names_this_server(host: str, names: Collection[str] = LOCAL_NAMES) -> bool:
-    """Whether a Host header is an address, or one of *names*, in any case."""
+    """Return True if a Host header is an address, or one of *names*, in any case."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
         if name in names:
@@ -155,8 +155,8 @@ Rows = Iterable[tuple[Labels, float]]
 
 
 class Histogram(NamedTuple):
-    """How many values were at most each of *bounds*, so each count is in the next one, too; how
-    many there were, and their sum.
+    """Histogram of values: for each of *bounds* the number of values up to it (so each value counts
+    in the following ones as well), their number, and their sum.
     """
 
     bounds: Sequence[float]

@@ -33,7 +33,7 @@ SWEEP_S = 1.0
 
 
 class _Mark(NamedTuple):
-    """How far something had come at a time of the loop's clock."""
+    """Progress of something at a time of the loop's clock."""
 
     at: float
     bytes: int
@@ -94,7 +94,7 @@ class ServerConnection(Connection):
 
     @property
     def counted_bytes(self) -> int:
-        """Of the frame that is arriving, as its server counts them."""
+        """Bytes of the arriving frame, as its server counts them."""
         return self._counted_bytes
 
     def trust(self) -> None:
@@ -147,10 +147,9 @@ class ServerConnection(Connection):
 
     @property
     def taken_bytes(self) -> int:
-        """What its peer has taken.
+        """Return the bytes that the peer has read.
 
-        What only the system's buffer has does not count: that holds megabytes, and moves in large
-        steps.
+        Bytes in the system's buffer do not count: it holds megabytes, and moves in large steps.
         """
         return self._written_bytes - self._buffered_writes() - waiting_in_system(self._transport)
 
@@ -290,7 +289,7 @@ class Server:
         return connection
 
     def _admits(self, host: str, waiting_from_it: int, waiting: int) -> bool:
-        """Whether a connection that has not said anything yet may wait."""
+        """Return True if a connection that has not sent anything yet may wait."""
         in_all, from_it = len(self._connections) + waiting, self._per_host[host] + waiting_from_it
         fits = (
             in_all < self.limits.max_connections
@@ -437,7 +436,7 @@ class Server:
                 self._cut_oldest_frame([one for one in self._connections if one.counted_bytes])
 
     def _trusted(self, connection: ServerConnection) -> None:
-        """What *connection* holds is no stranger's any more."""
+        """Stop counting *connection* among the untrusted ones."""
         self._stranger_bytes -= connection.counted_bytes
 
     @staticmethod

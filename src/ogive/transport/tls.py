@@ -116,7 +116,7 @@ class TlsConfig:
 
 
 def first_certificate(path: Path) -> str:
-    """That of a chain's owner, as PEM. Raises InvalidOption."""
+    """Return the first certificate of a chain, its owner's, as PEM. Raises InvalidOption."""
     try:
         first, end, _ = path.read_text("ascii", "ignore").partition(_END)
     except OSError as exc:
@@ -127,9 +127,7 @@ def first_certificate(path: Path) -> str:
 
 
 def fault_of(cert: Path, key: Path, exc: Exception) -> str:
-    """What is wrong with the files of a certificate and its key, of which OpenSSL says only
-    *exc*.
-    """
+    """Return the fault of a certificate and key for which OpenSSL raised only *exc*."""
     in_cert = cert.read_bytes()
     if b"CERTIFICATE-----" not in in_cert:
         return (

@@ -1,8 +1,9 @@
-"""What waits to be read by all connections of a server together, within one limit.
+"""Unread answers of all connections of a server, within one limit.
 
-Above half the limit pulls of who has much unread already wait sooner, near it all of them do
-(broker/pulls/long_polling.py), and then the one goes that would need longest to take what it holds.
-Who takes its answers, however slow its network is, is not cut because others do not.
+Above half the limit, pulls of clients with much unread data wait sooner; near it all pulls wait
+(broker/pulls/long_polling.py), and then the connection that would need longest to read its answers
+is closed. A client that reads its answers, however slow its network is, is not closed because
+others do not.
 """
 
 import asyncio
@@ -51,7 +52,7 @@ class Holder(Protocol):
 
     @property
     def taken_bytes(self) -> int:
-        """What its peer has taken since the connection was opened."""
+        """Return the bytes that the peer has read since the connection was opened."""
 
     def abort(self, reason: str) -> None: ...
 
@@ -75,7 +76,7 @@ class _Held:
 
     @property
     def lasts_s(self) -> float:
-        """How long the peer needs to take what it holds."""
+        """Return the seconds that the peer needs to read what it holds."""
         return self.size / max(self.rate, 1.0)
 
     def rank(self, slow_s: float, now: float, taken: int) -> tuple[int, float, float]:
@@ -105,7 +106,7 @@ class Unread:
 
     @property
     def is_tight(self) -> bool:
-        """Who has much unread gets nothing more for now."""
+        """Return True if clients with much unread data get nothing more for now."""
         return self.total > self._limit // 2
 
     @property

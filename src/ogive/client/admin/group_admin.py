@@ -432,7 +432,7 @@ class GroupCalls(AdminBase):
         return online
 
     async def _holders(self, group: str) -> dict[MessageQueue, str]:
-        """Which member holds which queue, as they report.
+        """Return the member that holds each queue, as the members report it.
 
         Members of a broadcasting group hold all queues, so none is named.
         """

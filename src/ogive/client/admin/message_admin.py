@@ -360,7 +360,7 @@ class MessageCalls(AdminBase):
     async def _by_key(
         self, topic: str, key: str, begin_ms: int, end_ms: int, limit: int
     ) -> list[MessageExt]:
-        """What the index of each of the topic's brokers has under the hash of *key*."""
+        """Return the messages of the topic's brokers under the index hash of *key*."""
         masters = master_addresses(await self._known_route(topic))
 
         async def ask(master: tuple[str, str]) -> list[MessageExt]:

@@ -241,13 +241,12 @@ class OffsetCalls(AdminBase):
     async def _way(
         self, address: str, group: str, to: ResetTarget
     ) -> Literal["offsets", "broker", "members"]:
-        """Who moves the group at this broker: the broker, we (nobody is online there), or the
+        """Return who moves the group at this broker: the broker, we (nobody is online), or the
         members.
 
-        A broker that can does it also where nobody is online: it keeps it for members that are not
-        back yet, and from a reset that they have not heard of until then it takes no progress that
-        is written. Where it does not say to this user whether it can, and nobody is online, we do
-        it.
+        A broker that can reset does so even if nobody is online: it keeps the reset for members
+        that are not back yet, and accepts no commit from a reset that they have not heard of. If it
+        does not tell this user whether it can, and nobody is online, we set the offsets.
         """
         settings, refused = dict[str, str](), None
         try:

@@ -1,4 +1,4 @@
-"""What Admin returns.
+"""Results of Admin.
 
 Offsets number the messages of a queue; times end in ``_ms`` and count from 1970.
 """
@@ -51,9 +51,7 @@ _TYPES: Final = {
 
 
 def how_consumed(message_model: str, consume_type: str) -> str:
-    """What the members of a group say of themselves, in words that need no knowledge of Java's
-    names.
-    """
+    """Describe how the members of a group consume, without Java's names."""
     words = (_MODELS.get(message_model, message_model), _TYPES.get(consume_type, consume_type))
     return ", ".join(word for word in words if word)
 
@@ -98,7 +96,7 @@ class Topic:
 
     @property
     def whole_batches(self) -> bool:
-        """Whether it is a topic of batches: each is one record (queue.type=BatchCQ)."""
+        """Return True for a topic of batches: each is one record (queue.type=BatchCQ)."""
         return any(row.attributes.get(QUEUE_TYPE) == BATCHES for row in self.brokers)
 
 
@@ -117,12 +115,12 @@ class QueueOffsets:
 
 @dataclass(frozen=True, slots=True)
 class QueueLag:
-    """How far a group is behind in one queue.
+    """Lag of a group in one queue.
 
     *last_consumed_ms*: when the newest consumed message was stored, or None.
 
     *member*: the client id of the queue's holder; None if nobody holds it, or the holder does not
-    tell.
+    report it.
     """
 
     queue: MessageQueue
@@ -257,7 +255,7 @@ class AccessRule:
 def setting_changes(
     broker: str, known: Mapping[str, SettingValue | None], wanted: Mapping[str, SettingValue]
 ) -> list[SettingChange]:
-    """What *wanted* changes at a broker whose settings are *known*."""
+    """Return the changes that *wanted* makes at a broker whose settings are *known*."""
     return [
         SettingChange(broker, name, known[name], value)
         for name, value in wanted.items()

@@ -137,7 +137,7 @@ def _ring_point(text: str) -> int:
 
 
 def _queue_text(queue: MessageQueue) -> str:
-    """What Java's toString makes of a queue."""
+    """Return a queue's text as Java's toString formats it."""
     return (
         f"MessageQueue [topic={queue.topic}, brokerName={queue.broker_name}, "
         f"queueId={queue.queue_id}]"

@@ -38,8 +38,8 @@ REPORT_EVERY_S: Final = 60.0
 
 
 class Readings:
-    """What the last readings of one queue's damaged message had in common, and how much the next
-    pull may ask for.
+    """Common result of the last reads of one queue's damaged message, and the size of the next
+    pull.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class Readings:
         self._last: tuple[int, ...] = ()
 
     def limit(self, max_messages: int) -> int:
-        """Of how many messages the next pull is."""
+        """Return the number of messages for the next pull."""
         return max_messages if self._most is None else min(self._most, max_messages)
 
     def only(self, intact: int) -> None:
@@ -90,8 +90,8 @@ class Readings:
 
 
 class Stuck:
-    """Where one queue waits in front of bytes that are no message, for how long, and when the log
-    hears of it.
+    """State of one queue that waits at bytes that are no message: the place, the pause, the next
+    log line.
     """
 
     def __init__(self, retry_s: float) -> None:
@@ -117,7 +117,7 @@ class Stuck:
 
 
 def no_way_on(queue: MessageQueue, at: int, group: Group) -> str:
-    """What an operator is told."""
+    """Return the text for operators."""
     if group.name == TOOLS_GROUP:
         way = f"seek to {at + 1}, or further on"
     elif group.broadcast:
@@ -137,7 +137,7 @@ def no_way_on(queue: MessageQueue, at: int, group: Group) -> str:
 
 
 def passed_over(queue: MessageQueue, asked: int, damaged: DamagedMessage, group: str) -> str:
-    """What an operator is told."""
+    """Return the text for operators."""
     place = damaged.queue_offset if asked <= damaged.queue_offset < damaged.next_offset else asked
     return (
         f"{queue}/{place} is damaged in its broker's store, and {group} goes on without it: "

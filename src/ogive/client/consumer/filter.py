@@ -61,7 +61,7 @@ def subscription(topic: str, tags: str, sql: str | None, version: int) -> Subscr
 
 
 def select(messages: Sequence[MessageExt], subscription: SubscriptionData) -> Sequence[MessageExt]:
-    """What the subscription really wants, under the topic that the application knows."""
+    """Return the messages that match the subscription, under the application's topic name."""
     if subscription.tags:
         wanted = frozenset(subscription.tags)
         messages = [message for message in messages if message.tag in wanted]

@@ -268,7 +268,7 @@ class GroupCalls:
         )
 
     async def start_offset(self, queue: MessageQueue, start: Start) -> int:
-        """Where a group begins that has no offset in *queue*."""
+        """Return the first offset in *queue* of a group that has none."""
         if start == "latest":
             return await self.max_offset(queue)
         if start == "earliest":

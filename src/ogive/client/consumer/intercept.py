@@ -27,7 +27,7 @@ from ogive.model import MessageExt, MessageQueue
 
 
 class Outcome(enum.Enum):
-    """How a call ended.
+    """Outcome of a call.
 
     FAILED: it returned a failure. TIMED_OUT: it took longer than consume_timeout_s, whatever it
     returned.

@@ -443,9 +443,7 @@ class Member:
             self._deliver_retries(process_queue, messages)
 
     def _reject(self, process_queue: ProcessQueue, messages: Sequence[MessageExt]) -> None:
-        """What cannot be read would fail at every member and for ever: it goes to the dead letters,
-        as it is.
-        """
+        """Send an unreadable message to the dead letters: it would fail at every member."""
         for message in messages:
             why = "it cannot be read"
             try:
@@ -479,7 +477,7 @@ class Member:
 
 
 def check_one_group(settings: Sequence[ListenerConfig]) -> None:
-    """Whether listeners may be one member of one group. Raises InvalidOption."""
+    """Raise InvalidOption unless the listeners can be one member of one group."""
     group, topics = settings[0].group, [one.topic for one in settings]
     if len(set(topics)) < len(topics):
         raise InvalidOption(

@@ -53,7 +53,7 @@ class OffsetStore(Protocol):
         ...
 
     def read(self, queue: MessageQueue) -> int | None:
-        """What is known here."""
+        """Return the offset known here."""
         ...
 
     def highest(self, queue: MessageQueue) -> int | None:
@@ -75,7 +75,7 @@ class OffsetStore(Protocol):
         ...
 
     def thaw(self, queue: MessageQueue) -> None:
-        """What comes from now on is consumed from the repaired offset on."""
+        """Consume again from the repaired offset on."""
         ...
 
     def forget(self, queue: MessageQueue) -> None:
@@ -144,7 +144,7 @@ class Offsets:
 
 
 class OffsetCalls(Protocol):
-    """What the remote store asks of brokers. Every failure raises OgiveError."""
+    """Requests of the remote store to brokers. Every failure raises OgiveError."""
 
     async def query_offset(self, queue: MessageQueue) -> int | None: ...
     async def update_offset(self, queue: MessageQueue, offset: int) -> bool:
@@ -447,7 +447,7 @@ def _unlock(handle: int) -> None:
 
 
 def read_offsets(path: Path) -> dict[MessageQueue, int]:
-    """What the file says, or else its backup; nothing where neither can be read."""
+    """Return the offsets in the file, or else in its backup; empty if neither can be read."""
     for candidate in (path, path.with_name(path.name + ".bak")):
         try:
             return offset_table_loads(candidate.read_bytes())

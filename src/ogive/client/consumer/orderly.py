@@ -92,7 +92,7 @@ class TurnTally:
 
 
 def pause_s(asked: float | None, usual: float) -> float:
-    """How long a queue waits before its next try."""
+    """Return the pause of a queue before its next try."""
     return min(MAX_SUSPEND_S, max(MIN_SUSPEND_S, usual if asked is None else asked))
 
 

@@ -1,4 +1,4 @@
-"""What a listener's result means for its messages.
+"""Meaning of a listener's result for its messages.
 
 Pure, and the same for concurrent and orderly groups.
 """

@@ -178,7 +178,7 @@ class PullConsumer(OnlyAsyncWith):
         return list(map(self._namespace.strip_message, messages)) if self._namespace else messages
 
     def take_back(self, _: object) -> None:
-        """What the last poll returned did not reach the application, so the next one returns it.
+        """Return the messages of the last poll again: they did not reach the application.
 
         For the blocking facade.
         """
@@ -186,7 +186,7 @@ class PullConsumer(OnlyAsyncWith):
             self._member.take_back()
 
     async def batches(self, *, max_messages: int = 1000) -> AsyncIterator[list[MessageExt]]:
-        """What ``poll`` returns, without empty lists, until the consumer is closed."""
+        """Yield what ``poll`` returns, without empty lists, until the consumer is closed."""
         while self._closing is None:
             batch = await self.poll(None, max_messages=max_messages)
             if batch:
@@ -293,8 +293,8 @@ class PullConsumer(OnlyAsyncWith):
         return self._running().position(self._queue_on_wire(queue))
 
     async def lag(self) -> dict[MessageQueue, int]:
-        """How many messages of each held queue are still to be returned, as the brokers count them
-        now. Raises OgiveError.
+        """Return the number of messages of each held queue still to be returned, as the brokers
+        count them now. Raises OgiveError.
         """
         return {
             self._namespace.strip_queue(queue): lag

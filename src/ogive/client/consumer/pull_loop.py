@@ -68,9 +68,7 @@ def moved(result: PullResult, asked: int, group: str) -> str:
 
 
 class Outages:
-    """Which queues fail, so that the queues of one broker that fail alike are one line in the
-    log.
-    """
+    """Queues whose pulls fail, so that one log line covers a broker whose queues fail alike."""
 
     def __init__(self) -> None:
         # with what it failed first
@@ -267,7 +265,7 @@ class PullService:
             await asyncio.sleep(IDLE_PAUSE_S)
 
     def _take(self, process_queue: ProcessQueue, result: PullResult) -> int:
-        """How many of the messages are for us."""
+        """Accept the messages that are ours, and return their number."""
         if result.next_offset < process_queue.pull_offset:
             log.warning(
                 "%s: the broker goes back from %d to %d",

@@ -99,7 +99,7 @@ class Prefetch:
         )
 
     def take_back(self) -> None:
-        """What was handed out last did not arrive: it is handed out again."""
+        """Return the last messages again: they did not arrive."""
         in_hand, self._in_hand = self._in_hand, {}
         for process_queue, batch in in_hand.items():
             if not process_queue.dropped:
@@ -112,7 +112,7 @@ class Prefetch:
         return process_queue in self._in_hand
 
     def drop_in_hand(self) -> None:
-        """What was handed out last will never be finished."""
+        """Forget the last messages, which nobody will finish."""
         self._in_hand.clear()
 
     def discard_dropped(self) -> None:
@@ -134,7 +134,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PullSettings:
-    """What a pull consumer reads, and as whom."""
+    """Subscription and identity of a pull consumer."""
 
     topics: tuple[str, ...]
     """None: queues are assigned."""

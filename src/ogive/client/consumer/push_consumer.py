@@ -487,7 +487,7 @@ async def _serve(consumer: PushConsumer) -> None:
 
 
 async def _unless(stopped: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> bool:
-    """Whether *work* was done before *stopped* was; else it is cancelled.
+    """Return True if *work* ended before *stopped*; otherwise cancel it.
 
     Raises what *work* raises.
     """

@@ -116,7 +116,7 @@ def difference(
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Where a queue that is taken over begins. *new*: the group may have no offset there yet."""
+    """First offset of a queue that is taken over. *new*: the group may have no offset there yet."""
 
     queue: MessageQueue
     offset: int
@@ -406,9 +406,10 @@ class Rebalancer:
         return since is not None and self._loop.time() - since >= self._config.hand_over_wait_s
 
     async def _let_go(self, process_queues: Iterable[ProcessQueue]) -> None:
-        """Those of them that are still held.
+        """Let go of those that are still held.
 
-        What is in doubt even now is not committed; what a listener still works in stays locked.
+        Progress that is still in doubt is not committed; a queue in which a listener works stays
+        locked.
         """
         brokers: defaultdict[str, list[ProcessQueue]] = defaultdict(list)
         for process_queue in process_queues:
@@ -632,7 +633,7 @@ class Rebalancer:
         self._pulls.start(process_queue)
 
     async def _begin(self, queue: MessageQueue) -> Begin | None:
-        """Where the group continues in *queue*; None if it cannot be found out now."""
+        """Return the group's next offset in *queue*; None if it cannot be read now."""
         try:
             offset = await self._group.store.fetch(queue)
             if offset is not None:

@@ -49,7 +49,7 @@ class Window:
         return sum(slot[1] for slot in fresh), int(sum(slot[2] for slot in fresh))
 
     def seconds(self, now: float) -> float:
-        """How much time the sums are of; never less than a second."""
+        """Return the seconds that the sums cover; never less than one."""
         return max(1.0, now - max(self._begun, self._oldest(now) * self._slot_s))
 
     def _oldest(self, now: float) -> float:
@@ -74,7 +74,7 @@ class Meter:
         return self.minute.sums(now)[0] / self.minute.seconds(now)
 
     def average(self, now: float) -> float:
-        """Of the minute; of the hour if nothing came within the minute."""
+        """Return the average of the minute, or of the hour if nothing came within the minute."""
         for window in (self.minute, self.hour):
             total, count = window.sums(now)
             if count:

@@ -92,7 +92,7 @@ _NEEDED: Final = (PropertyName.CORRELATION_ID, PropertyName.REPLY_TO_CLIENT, Pro
 
 
 class ReplyCalls(Protocol):
-    """What it asks of brokers."""
+    """Requests to brokers."""
 
     async def send_reply(
         self, topic: str, body: bytes, properties: bytes, *, broker_name: str
@@ -183,7 +183,7 @@ class CopyRefused(OgiveError):
 
 
 class ReturnCalls(Protocol):
-    """What it asks of brokers."""
+    """Requests to brokers."""
 
     async def send_back(
         self, message: MessageExt, *, delay_level: int, max_retries: int
@@ -194,7 +194,7 @@ class ReturnCalls(Protocol):
 
 
 class Returns(Protocol):
-    """What becomes of failed messages."""
+    """Handling of failed messages."""
 
     def give(
         self, process_queue: ProcessQueue, message: MessageExt, delay_level: int, why: str
@@ -443,7 +443,7 @@ def returns(
     returned: Callable[[ProcessQueue, MessageExt], None],
     redeliver: Callable[[ProcessQueue, MessageExt], None],
 ) -> Returns:
-    """What this group does with what *listener* failed on."""
+    """Return how this group handles the messages on which *listener* failed."""
     if group.broadcast:
         return Drop(group.name, returned)
     return SendBack(

@@ -153,7 +153,7 @@ async def create_user(
 async def update_user(
     pool: ConnectionPool, address: str, user: User, *, timeout_s: float = REQUEST_TIMEOUT_S
 ) -> None:
-    """What *user* says nothing about stays."""
+    """Change the fields that *user* sets; the others stay."""
     await ask(
         pool,
         address,

@@ -192,7 +192,7 @@ LOCK_TIMEOUT_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """What a broker says to a heartbeat, from 5.1 on: what it makes of fingerprints."""
+    """Answer of a broker to a heartbeat, from 5.1 on: its handling of fingerprints."""
 
     supports_v2: bool | None
     subscription_changed: bool | None
@@ -233,9 +233,9 @@ async def check_client_config(
     *,
     timeout_s: float = REQUEST_TIMEOUT_S,
 ) -> None:
-    """Whether the broker can filter like this.
+    """Raise unless the broker can apply this filter.
 
-    Raises SubscriptionInvalid, and BrokerInternalError where it filters by tags only.
+    Raises SubscriptionInvalid, and BrokerInternalError if it filters by tags only.
     """
     body = dumps(
         {"clientId": client_id, "group": group, "subscriptionData": subscription.to_json()}

@@ -74,8 +74,8 @@ def form(
 
 
 def may_share(outgoing: Outgoing) -> bool:
-    """Whether the message may travel in a run: brokers take no compressed, delayed or retry-topic
-    messages in a batch.
+    """Return True if the message may be part of a batch: brokers accept no compressed, delayed or
+    retry-topic messages there.
     """
     if (
         outgoing.alone
@@ -151,7 +151,7 @@ def frame_of(run: Sequence[Outgoing], frames: SendFrames, opaque: int) -> bytes:
 
 
 class OrderedEngine(Protocol):
-    """What an ordered queue needs of its publisher."""
+    """Publisher of an ordered queue."""
 
     def succeed(self, outgoing: Outgoing, result: SendResult) -> None: ...
     def fail(self, outgoing: Outgoing) -> None:
@@ -260,7 +260,7 @@ MIN_SHARE: Final = 16
 
 
 class Engine(Protocol):
-    """What it needs of its publisher."""
+    """Publisher of the accumulator."""
 
     def stored(self, outgoing: Outgoing, target: Target, result: SendResult) -> None: ...
     def attempt_failed(self, outgoing: Outgoing, error: OgiveError) -> None: ...

@@ -1,4 +1,4 @@
-"""What a broker's answer to a send means."""
+"""Meaning of a broker's answer to a send."""
 
 from collections.abc import Sequence
 

@@ -19,7 +19,7 @@ MAX_PAUSE_S: Final = 1.0
 
 
 class Engine(Protocol):
-    """What it needs of its publisher."""
+    """Publisher of the connector."""
 
     def place(self, outgoing: Outgoing) -> None:
         """Choose a queue again."""

@@ -128,7 +128,7 @@ class Destinations:
         )
 
     def can_be_reached(self, name: str) -> bool:
-        """Whether topic *name* has queues of a broker that is not known to be away."""
+        """Return True if topic *name* has queues of a broker that is not known to be away."""
         topic = self.topics.get(name)
         return topic is not None and any(target.lane.down is None for target in topic.targets or ())
 
@@ -154,7 +154,7 @@ HEAD_START_S: Final = 0.1
 
 
 class Engine(Protocol):
-    """What it needs of its publisher."""
+    """Publisher of the destinations."""
 
     def place_in(self, topic: Topic, outgoing: Outgoing) -> None:
         """Give the message one of the topic's queues, which are known."""
@@ -241,8 +241,8 @@ class Resolver:
 async def find_queues(
     client: ClientInstance, topic: str, default_topic_queues: int, timeout_s: float
 ) -> tuple[MessageQueue, ...]:
-    """Where the topic lives; for one that is to be created by its first message, where brokers
-    create topics.
+    """Return the queues of the topic or, if its first message will create it, those of the brokers
+    that create topics.
     """
     budget = min(max(timeout_s, 0.01), client.config.request_timeout_s)
     try:

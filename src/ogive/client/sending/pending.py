@@ -37,8 +37,8 @@ def avoidance_s(latency_s: float) -> float:
 
 
 class Result(Protocol):
-    """Where an outcome goes: a future of asyncio or of concurrent.futures, or what one thread waits
-    for.
+    """Receiver of an outcome: a future of asyncio or of concurrent.futures, or the result that one
+    thread waits for.
     """
 
     def done(self) -> bool: ...
@@ -47,7 +47,7 @@ class Result(Protocol):
 
 
 Answer = RemotingCommand | TransportError
-"""How a request ended: with the broker's answer, or without one."""
+"""Result of a request: the broker's answer, or an error without one."""
 
 OnEnd = Callable[["Outgoing", SendResult | None, BaseException | None], None]
 """Hears the outcome of a message: the result, or the error. Runs on the loop; must not raise."""
@@ -272,13 +272,13 @@ class Topic:
 
     @property
     def all_targets(self) -> list[Target]:
-        """Those that left included."""
+        """Return all targets, those that left included."""
         return [*self.by_queue.values(), *self.left.values()]
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits here, and nothing in flight must keep its order: the topic can be
-        forgotten and made again.
+        """Return True if nothing waits here and nothing in flight must keep its order, so the topic
+        can be forgotten and created again.
         """
         return not self.backlog and all(target.idle for target in self.all_targets)
 
@@ -294,7 +294,7 @@ def is_final(error: OgiveError) -> bool:
 
 
 def may_try_again(outgoing: Outgoing, error: OgiveError, retries: int, now: float) -> bool:
-    """Whether the message, whose last try ended with *error*, has another one.
+    """Return True if the message, whose last try ended with *error*, has another try.
 
     A busy broker is asked as long as the budget lasts.
     """

@@ -240,7 +240,7 @@ class PullConsumer(Facade):
         )
 
     def batches(self, *, max_messages: int = 1000) -> Iterator[list[MessageExt]]:
-        """What ``poll`` returns, without empty lists, until the consumer is closed."""
+        """Yield what ``poll`` returns, without empty lists, until the consumer is closed."""
         batches = self._consumer.batches(max_messages=max_messages)
         while (batch := self._live().call(_next(batches), self._consumer.take_back)) is not None:
             yield batch
@@ -306,8 +306,8 @@ class PullConsumer(Facade):
         return self._live().call(self._consumer.position(queue))
 
     def lag(self) -> dict[MessageQueue, int]:
-        """How many messages of each held queue are still to be returned, as the brokers count them
-        now. Raises OgiveError.
+        """Return the number of messages of each held queue still to be returned, as the brokers
+        count them now. Raises OgiveError.
         """
         return self._live().call(self._consumer.lag())
 

@@ -1,4 +1,4 @@
-"""What all blocking objects share."""
+"""Base of the blocking classes."""
 
 import asyncio
 import logging

@@ -78,7 +78,7 @@ class Producer(Facade, Generic[B]):
 
     @property
     def in_flight(self) -> int:
-        """How many messages are accepted and have no outcome yet."""
+        """Return the number of accepted messages without an outcome."""
         return self._producer.in_flight
 
     def send(
@@ -373,7 +373,7 @@ class Transaction(OnlyWith):
 
     @property
     def confirmed(self) -> bool:
-        """Whether the broker confirmed the decision. If not, it will ask the check."""
+        """Return True if the broker confirmed the decision. Otherwise it will ask the check."""
         return self._transaction.confirmed
 
     def rollback(self) -> None:
