@@ -7,12 +7,15 @@ from typing import Any, Final, Self
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
 from ogive.wire.bodies.json_fields import (
+    JsonObject,
     as_object,
     as_text,
     dumps,
     get_field,
     get_list,
+    listed,
     loads_object,
+    member,
     queue_from_json,
     queue_to_json,
 )
@@ -21,20 +24,27 @@ from ogive.wire.message import java_hash
 SQL92: Final = "SQL92"
 
 
+def _code(value: Any) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        raise ProtocolError("codeSet holds something that is no integer") from None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionData:
+class SubscriptionData(JsonObject):
     """A group's subscription to one topic.
 
     Brokers filter by *codes* (Java hashes of the tags). Source: SubscriptionData.java.
     """
 
     topic: str
-    expression: str = "*"
-    tags: tuple[str, ...] = ()
-    codes: tuple[int, ...] = ()
-    version: int = 0
+    expression: str = member("subString", default="*")
+    tags: tuple[str, ...] = listed("tagsSet", as_text, default=())
+    codes: tuple[int, ...] = listed("codeSet", _code, default=())
+    version: int = member("subVersion", default=0)
     expression_type: str = "TAG"
-    class_filter: bool = False
+    class_filter: bool = member("classFilterMode", default=False)
 
     @classmethod
     def of_tags(cls, topic: str, expression: str = "*", version: int = 0) -> Self:
@@ -56,37 +66,6 @@ class SubscriptionData:
     def of_sql(cls, topic: str, expression: str, version: int = 0) -> Self:
         """A condition over the properties of messages."""
         return cls(topic=topic, expression=expression, version=version, expression_type=SQL92)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "classFilterMode": self.class_filter,
-            "codeSet": list(self.codes),
-            "expressionType": self.expression_type,
-            "subString": self.expression,
-            "subVersion": self.version,
-            "tagsSet": list(self.tags),
-            "topic": self.topic,
-        }
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        obj = as_object(value, "subscription")
-        return cls(
-            topic=get_field(obj, "topic", str, ""),
-            expression=get_field(obj, "subString", str, "*"),
-            tags=tuple(get_list(obj, "tagsSet", as_text)),
-            codes=tuple(get_list(obj, "codeSet", _code)),
-            version=get_field(obj, "subVersion", int, 0),
-            expression_type=get_field(obj, "expressionType", str, "TAG"),
-            class_filter=get_field(obj, "classFilterMode", bool, False),
-        )
-
-
-def _code(value: Any) -> int:
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        raise ProtocolError("codeSet holds something that is no integer") from None
 
 
 # producers', and as many of consumers, in a heartbeat that is read; a broker takes fewer
@@ -118,118 +97,73 @@ def _enum(obj: Mapping[str, Any], name: str, names: tuple[str, ...], default: st
     return text
 
 
+def _choice(names: tuple[str, ...], default: str) -> Any:
+    return member(read=lambda obj, name: _enum(obj, name, names, default), default=default)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerData:
+class ConsumerData(JsonObject):
     """A group as one of its members sees it. Source: ConsumerData.java."""
 
-    group: str
-    consume_type: str = "CONSUME_PASSIVELY"
-    message_model: str = "CLUSTERING"
-    consume_from_where: str = "CONSUME_FROM_LAST_OFFSET"
-    subscriptions: tuple[SubscriptionData, ...] = ()
+    group: str = member("groupName")
+    consume_type: str = _choice(CONSUME_TYPES, "CONSUME_PASSIVELY")
+    message_model: str = _choice(MESSAGE_MODELS, "CLUSTERING")
+    consume_from_where: str = _choice(CONSUME_FROM_WHERE, "CONSUME_FROM_LAST_OFFSET")
+    subscriptions: tuple[SubscriptionData, ...] = listed(
+        "subscriptionDataSet", SubscriptionData.from_json, SubscriptionData.to_json, default=()
+    )
     unit_mode: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "consumeFromWhere": self.consume_from_where,
-            "consumeType": self.consume_type,
-            "groupName": self.group,
-            "messageModel": self.message_model,
-            "subscriptionDataSet": [s.to_json() for s in self.subscriptions],
-            "unitMode": self.unit_mode,
-        }
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        obj = as_object(value, "consumer data")
-        return cls(
-            group=get_field(obj, "groupName", str, ""),
-            consume_type=_enum(obj, "consumeType", CONSUME_TYPES, "CONSUME_PASSIVELY"),
-            message_model=_enum(obj, "messageModel", MESSAGE_MODELS, "CLUSTERING"),
-            consume_from_where=_enum(
-                obj, "consumeFromWhere", CONSUME_FROM_WHERE, "CONSUME_FROM_LAST_OFFSET"
-            ),
-            subscriptions=tuple(get_list(obj, "subscriptionDataSet", SubscriptionData.from_json)),
-            unit_mode=get_field(obj, "unitMode", bool, False),
-        )
 
 
 def _producer_group(value: Any) -> str:
     return get_field(as_object(value, "producer data"), "groupName", str, "")
 
 
+def _consumers(obj: Mapping[str, Any], name: str) -> tuple[ConsumerData, ...]:
+    groups = get_field(obj, name, list, [])
+    subscriptions = [
+        group.get("subscriptionDataSet") for group in groups if isinstance(group, dict)
+    ]
+    if sum([len(found) for found in subscriptions if isinstance(found, list)]) > MAX_SUBSCRIPTIONS:
+        raise ProtocolError(f"a heartbeat holds more than {MAX_SUBSCRIPTIONS} subscriptions")
+    return tuple(get_list(obj, name, ConsumerData.from_json, MAX_GROUPS))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatData:
+class HeartbeatData(JsonObject):
     """Source: HeartbeatData.java.
 
     *without_sub*: the subscriptions are left out because the broker knows them (fingerprint).
     """
 
-    client_id: str
-    producers: tuple[str, ...] = ()
-    consumers: tuple[ConsumerData, ...] = ()
-    fingerprint: int = 0
+    client_id: str = member("clientID")
+    producers: tuple[str, ...] = listed(
+        "producerDataSet",
+        _producer_group,
+        lambda group: {"groupName": group},
+        most=MAX_GROUPS,
+        default=(),
+    )
+    consumers: tuple[ConsumerData, ...] = member(
+        "consumerDataSet",
+        read=_consumers,
+        write=lambda groups: [group.to_json() for group in groups],
+        default=(),
+    )
+    fingerprint: int = member("heartbeatFingerprint", default=0)
     without_sub: bool = False
-
-    def encode(self) -> bytes:
-        return dumps(
-            {
-                "clientID": self.client_id,
-                "consumerDataSet": [c.to_json() for c in self.consumers],
-                "heartbeatFingerprint": self.fingerprint,
-                "producerDataSet": [{"groupName": group} for group in self.producers],
-                "withoutSub": self.without_sub,
-            }
-        )
-
-    @classmethod
-    def decode(cls, body: bytes) -> Self:
-        obj = loads_object(body)
-        groups = get_field(obj, "consumerDataSet", list, [])
-        subscriptions = [
-            group.get("subscriptionDataSet") for group in groups if isinstance(group, dict)
-        ]
-        if (
-            sum([len(found) for found in subscriptions if isinstance(found, list)])
-            > MAX_SUBSCRIPTIONS
-        ):
-            raise ProtocolError(f"a heartbeat holds more than {MAX_SUBSCRIPTIONS} subscriptions")
-        return cls(
-            client_id=get_field(obj, "clientID", str, ""),
-            producers=tuple(get_list(obj, "producerDataSet", _producer_group, MAX_GROUPS)),
-            consumers=tuple(get_list(obj, "consumerDataSet", ConsumerData.from_json, MAX_GROUPS)),
-            fingerprint=get_field(obj, "heartbeatFingerprint", int, 0),
-            without_sub=get_field(obj, "withoutSub", bool, False),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LockBatchBody:
+class LockBatchBody(JsonObject):
     """Body of LOCK_BATCH_MQ and UNLOCK_BATCH_MQ. Source: LockBatchRequestBody.java."""
 
-    group: str
+    group: str = member("consumerGroup")
     client_id: str
-    queues: tuple[MessageQueue, ...]
-
-    def encode(self) -> bytes:
-        queues = [queue_to_json(queue) for queue in self.queues]
-        return dumps(
-            {
-                "clientId": self.client_id,
-                "consumerGroup": self.group,
-                "mqSet": queues,
-                "onlyThisBroker": False,
-            }
-        )
-
-    @classmethod
-    def decode(cls, body: bytes) -> Self:
-        obj = loads_object(body)
-        return cls(
-            group=get_field(obj, "consumerGroup", str, ""),
-            client_id=get_field(obj, "clientId", str, ""),
-            queues=tuple(get_list(obj, "mqSet", queue_from_json, MAX_LOCKED)),
-        )
+    queues: tuple[MessageQueue, ...] = listed(
+        "mqSet", queue_from_json, queue_to_json, most=MAX_LOCKED
+    )
+    only_this_broker: bool = False
 
 
 def locked_queues_dumps(queues: Iterable[MessageQueue]) -> bytes:
@@ -251,67 +185,35 @@ def consumer_ids_loads(body: bytes) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Connection:
+class Connection(JsonObject):
     """One client as GET_CONSUMER_CONNECTION_LIST shows it. Source: Connection.java."""
 
     client_id: str
-    address: str
+    address: str = member("clientAddr")
     language: str
     version: int
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "clientAddr": self.address,
-            "clientId": self.client_id,
-            "language": self.language,
-            "version": self.version,
-        }
 
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        obj = as_object(value, "connection")
-        return cls(
-            client_id=get_field(obj, "clientId", str, ""),
-            address=get_field(obj, "clientAddr", str, ""),
-            language=get_field(obj, "language", str, ""),
-            version=get_field(obj, "version", int, 0),
-        )
+def _subscription_table(obj: Mapping[str, Any], name: str) -> dict[str, SubscriptionData]:
+    table = get_field(obj, name, dict, {})
+    return {str(topic): SubscriptionData.from_json(value) for topic, value in table.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerConnection:
+class ConsumerConnection(JsonObject):
     """The members of a group and what they subscribe to. Source: ConsumerConnection.java."""
 
-    connections: tuple[Connection, ...]
-    subscriptions: Mapping[str, SubscriptionData]
+    connections: tuple[Connection, ...] = listed(
+        "connectionSet", Connection.from_json, Connection.to_json
+    )
+    subscriptions: Mapping[str, SubscriptionData] = member(
+        "subscriptionTable",
+        read=_subscription_table,
+        write=lambda table: {topic: one.to_json() for topic, one in table.items()},
+    )
     consume_type: str
     message_model: str
     consume_from_where: str
-
-    def encode(self) -> bytes:
-        return dumps(
-            {
-                "connectionSet": [c.to_json() for c in self.connections],
-                "consumeFromWhere": self.consume_from_where,
-                "consumeType": self.consume_type,
-                "messageModel": self.message_model,
-                "subscriptionTable": {
-                    topic: s.to_json() for topic, s in self.subscriptions.items()
-                },
-            }
-        )
-
-    @classmethod
-    def decode(cls, body: bytes) -> Self:
-        obj = loads_object(body)
-        table = get_field(obj, "subscriptionTable", dict, {})
-        return cls(
-            connections=tuple(get_list(obj, "connectionSet", Connection.from_json)),
-            subscriptions={str(topic): SubscriptionData.from_json(s) for topic, s in table.items()},
-            consume_type=get_field(obj, "consumeType", str, ""),
-            message_model=get_field(obj, "messageModel", str, ""),
-            consume_from_where=get_field(obj, "consumeFromWhere", str, ""),
-        )
 
 
 def producer_connections_dumps(connections: Iterable[Connection]) -> bytes:

@@ -1,18 +1,117 @@
-"""Reading and writing the fields of JSON bodies."""
+"""One codec for JSON bodies: it reads their declarations. Below it, its parts."""
 
+import dataclasses
 import functools
 import json
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
 from ogive.errors import ProtocolError
 from ogive.model import MessageQueue
 from ogive.wire import java_json
+from ogive.wire.headers.codec import camel
 
 T = TypeVar("T")
 
 MAX_REGISTERED_TOPICS: Final = 20_000
 PERM_INHERIT, PERM_WRITE, PERM_READ = 1, 2, 4
+
+
+class JsonObject:
+    """Base of dataclasses that are JSON objects, with a member for each field.
+
+    A member's name is the field's in camelCase unless ``member`` says otherwise. A member that is
+    absent or null has the field's default, or without one "", 0 or False. None is not written.
+    """
+
+    __slots__ = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the members in the order of their names, as Java writes them."""
+        return {
+            one.wire: value if one.write is None else one.write(value)
+            for one in _members(type(self))
+            if (value := getattr(self, one.name)) is not None
+        }
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Raises ProtocolError."""
+        obj, make = as_object(value, cls.__name__), cast(Callable[..., Self], cls)
+        return make(**{one.name: one.read(obj, one.wire) for one in _members(cls)})
+
+    def encode(self) -> bytes:
+        return dumps(self.to_json())
+
+    @classmethod
+    def decode(cls, body: bytes) -> Self:
+        """Raises ProtocolError."""
+        return cls.from_json(loads_object(body))
+
+
+Read = Callable[[Mapping[str, Any], str], Any]
+"""Reads a member of an object by its name. Raises ProtocolError."""
+
+
+def member(
+    wire: str = "",
+    *,
+    read: Read | None = None,
+    write: Callable[[Any], Any] | None = None,
+    absent: Any = dataclasses.MISSING,
+    **options: Any,
+) -> Any:
+    """Declare a field whose member has another name, form, or value if it is absent."""
+    metadata = {"wire": wire, "read": read, "write": write, "absent": absent}
+    return dataclasses.field(metadata=metadata, **options)
+
+
+def listed(
+    wire: str,
+    item: Callable[[Any], Any],
+    write: Callable[[Any], Any] | None = None,
+    *,
+    most: int | None = None,
+    **options: Any,
+) -> Any:
+    """Declare a field that is a tuple of *item*s; see get_list()."""
+    return member(
+        wire,
+        read=lambda obj, name: tuple(get_list(obj, name, item, most)),
+        write=list if write is None else lambda values: [write(value) for value in values],
+        **options,
+    )
+
+
+class _Member(NamedTuple):
+    name: str
+    wire: str
+    read: Read
+    write: Callable[[Any], Any] | None
+
+
+def _declared(cls: Any) -> tuple[_Member, ...]:
+    found = [
+        _Member(
+            field.name,
+            field.metadata.get("wire") or camel(field.name),
+            field.metadata.get("read") or _scalar(field),
+            field.metadata.get("write"),
+        )
+        for field in dataclasses.fields(cls)
+    ]
+    return tuple(sorted(found, key=lambda one: one.wire))
+
+
+_members: Final[Callable[[Any], tuple[_Member, ...]]] = functools.cache(_declared)
+
+
+def _scalar(field: "dataclasses.Field[Any]") -> Read:
+    kind = cast(type[Any], field.type)
+    absent = field.metadata.get("absent", dataclasses.MISSING)
+    if absent is dataclasses.MISSING:
+        absent = kind() if field.default is dataclasses.MISSING else field.default
+    return lambda obj, name: get_field(obj, name, kind, absent)
 
 
 def dumps(value: Any) -> bytes:
@@ -53,6 +152,8 @@ def get_field(obj: Mapping[str, Any], name: str, kind: type[T], default: T) -> T
             value = int(value)
         except ValueError:
             raise ProtocolError(f"member {name} is no integer") from None
+    if kind is float and type(value) is int:
+        return cast(T, float(value))
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ProtocolError(f"member {name} is no {kind.__name__}")
     if isinstance(value, int) and not -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF:

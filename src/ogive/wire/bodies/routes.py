@@ -11,47 +11,15 @@ from ogive.wire import java_json
 from ogive.wire.bodies.configs import DataVersion, TopicConfig
 from ogive.wire.bodies.json_fields import (
     MAX_REGISTERED_TOPICS,
+    JsonObject,
     as_object,
     as_text,
     dumps,
     get_field,
     get_list,
     loads_object,
+    member,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueData:
-    """The number of a topic's queues at one broker. Source: QueueData.java."""
-
-    broker_name: str
-    read_queues: int
-    write_queues: int
-    perm: int
-    topic_sys_flag: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "brokerName": self.broker_name,
-            "perm": self.perm,
-            "readQueueNums": self.read_queues,
-            "topicSysFlag": self.topic_sys_flag,
-            "writeQueueNums": self.write_queues,
-        }
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        obj = as_object(value, "queue data")
-        return cls(
-            broker_name=get_field(obj, "brokerName", str, ""),
-            read_queues=_queue_count(obj, "readQueueNums"),
-            write_queues=_queue_count(obj, "writeQueueNums"),
-            perm=get_field(obj, "perm", int, 0),
-            topic_sys_flag=get_field(
-                obj, "topicSysFlag", int, get_field(obj, "topicSynFlag", int, 0)
-            ),
-        )
-
 
 MAX_QUEUES: Final = 65_536
 
@@ -61,6 +29,21 @@ def _queue_count(obj: Mapping[str, Any], name: str) -> int:
     if not 0 <= count <= MAX_QUEUES:
         raise ProtocolError(f"{name} is {count}: 0 to {MAX_QUEUES} are possible")
     return count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueData(JsonObject):
+    """The number of a topic's queues at one broker. Source: QueueData.java."""
+
+    broker_name: str
+    read_queues: int = member("readQueueNums", read=_queue_count)
+    write_queues: int = member("writeQueueNums", read=_queue_count)
+    perm: int
+    topic_sys_flag: int = member(
+        # 4.x writes the name with a typing error
+        read=lambda obj, name: get_field(obj, name, int, get_field(obj, "topicSynFlag", int, 0)),
+        default=0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

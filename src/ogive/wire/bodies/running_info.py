@@ -3,11 +3,10 @@
 Source: ConsumerRunningInfo.java and its parts, 5.5.
 """
 
-import dataclasses
 import enum
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 from ogive.errors import ProtocolError
@@ -15,19 +14,16 @@ from ogive.model import MessageQueue
 from ogive.wire import java_json
 from ogive.wire.bodies.clients import SubscriptionData
 from ogive.wire.bodies.json_fields import (
+    JsonObject,
     dumps,
     get_list,
     loads_object,
     loads_table,
+    member,
     queue_from_json,
     queue_map_dumps,
     queue_to_json,
 )
-
-
-def _camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.title() for word in rest)
 
 
 def _table(obj: Mapping[str, Any], name: str) -> dict[Any, Any]:
@@ -38,64 +34,42 @@ def _table(obj: Mapping[str, Any], name: str) -> dict[Any, Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessQueueInfo:
+class ProcessQueueInfo(JsonObject):
     """The messages of one queue that a member holds.
 
     *taken_...*: messages that an orderly listener has taken. Source: ProcessQueueInfo.java.
     """
 
     commit_offset: int = 0
-    cached_min_offset: int = field(default=0, metadata={"wire": "cachedMsgMinOffset"})
-    cached_max_offset: int = field(default=0, metadata={"wire": "cachedMsgMaxOffset"})
-    cached_count: int = field(default=0, metadata={"wire": "cachedMsgCount"})
-    cached_mib: int = field(default=0, metadata={"wire": "cachedMsgSizeInMiB"})
-    taken_min_offset: int = field(default=0, metadata={"wire": "transactionMsgMinOffset"})
-    taken_max_offset: int = field(default=0, metadata={"wire": "transactionMsgMaxOffset"})
-    taken_count: int = field(default=0, metadata={"wire": "transactionMsgCount"})
+    cached_min_offset: int = member("cachedMsgMinOffset", default=0)
+    cached_max_offset: int = member("cachedMsgMaxOffset", default=0)
+    cached_count: int = member("cachedMsgCount", default=0)
+    cached_mib: int = member("cachedMsgSizeInMiB", default=0)
+    taken_min_offset: int = member("transactionMsgMinOffset", default=0)
+    taken_max_offset: int = member("transactionMsgMaxOffset", default=0)
+    taken_count: int = member("transactionMsgCount", default=0)
     locked: bool = False
-    failed_unlocks: int = field(default=0, metadata={"wire": "tryUnlockTimes"})
-    last_lock_ms: int = field(default=0, metadata={"wire": "lastLockTimestamp"})
-    dropped: bool = field(default=False, metadata={"wire": "droped"})
-    last_pull_ms: int = field(default=0, metadata={"wire": "lastPullTimestamp"})
-    last_consume_ms: int = field(default=0, metadata={"wire": "lastConsumeTimestamp"})
+    failed_unlocks: int = member("tryUnlockTimes", default=0)
+    last_lock_ms: int = member("lastLockTimestamp", default=0)
+    dropped: bool = member("droped", default=False)
+    last_pull_ms: int = member("lastPullTimestamp", default=0)
+    last_consume_ms: int = member("lastConsumeTimestamp", default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumeStatus:
+class ConsumeStatus(JsonObject):
     """Figures of one topic over the last minute: RT in milliseconds, TPS in messages a second.
 
     Source: ConsumeStatus.java.
     """
 
-    pull_rt: float = field(default=0.0, metadata={"wire": "pullRT"})
-    pull_tps: float = field(default=0.0, metadata={"wire": "pullTPS"})
-    consume_rt: float = field(default=0.0, metadata={"wire": "consumeRT"})
-    consume_ok_tps: float = field(default=0.0, metadata={"wire": "consumeOKTPS"})
-    consume_failed_tps: float = field(default=0.0, metadata={"wire": "consumeFailedTPS"})
+    pull_rt: float = member("pullRT", default=0.0)
+    pull_tps: float = member("pullTPS", default=0.0)
+    consume_rt: float = member("consumeRT", default=0.0)
+    consume_ok_tps: float = member("consumeOKTPS", default=0.0)
+    consume_failed_tps: float = member("consumeFailedTPS", default=0.0)
     # of the last hour
-    consume_failed_count: int = field(default=0, metadata={"wire": "consumeFailedMsgs"})
-
-
-def _to_json(record: ProcessQueueInfo | ConsumeStatus) -> dict[str, Any]:
-    return {
-        f.metadata.get("wire") or _camel(f.name): getattr(record, f.name)
-        for f in dataclasses.fields(record)
-    }
-
-
-def _members(cls: type[ProcessQueueInfo | ConsumeStatus], value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ProtocolError(f"{cls.__name__} is no JSON object")
-    found: dict[str, Any] = {}
-    for member in dataclasses.fields(cls):
-        wire, kind = member.metadata.get("wire") or _camel(member.name), type(member.default)
-        got = value.get(wire)
-        if got is None:
-            continue
-        if type(got) is not kind and not (kind is float and type(got) is int):
-            raise ProtocolError(f"member {wire} is no {kind.__name__}")
-        found[member.name] = kind(got)
-    return found
+    consume_failed_count: int = member("consumeFailedMsgs", default=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +87,13 @@ class ConsumerRunningInfo:
 
     def encode(self) -> bytes:
         queues = queue_map_dumps(
-            (queue, json.dumps(_to_json(info))) for queue, info in sorted(self.queues.items())
+            (queue, json.dumps(info.to_json())) for queue, info in sorted(self.queues.items())
         )
         rest = {
             "properties": dict(self.properties),
             "subscriptionSet": [subscription.to_json() for subscription in self.subscriptions],
             "statusTable": {
-                topic: _to_json(status) for topic, status in sorted(self.topics.items())
+                topic: status.to_json() for topic, status in sorted(self.topics.items())
             },
             "userConsumerInfo": {},
         }
@@ -139,12 +113,9 @@ class ConsumerRunningInfo:
         return cls(
             properties={str(name): str(value) for name, value in _table(obj, "properties").items()},
             subscriptions=tuple(SubscriptionData.from_json(value) for value in subscriptions or ()),
-            queues={
-                queue: ProcessQueueInfo(**_members(ProcessQueueInfo, row))
-                for queue, row in queues.items()
-            },
+            queues={queue: ProcessQueueInfo.from_json(row) for queue, row in queues.items()},
             topics={
-                str(topic): ConsumeStatus(**_members(ConsumeStatus, row))
+                str(topic): ConsumeStatus.from_json(row)
                 for topic, row in _table(obj, "statusTable").items()
             },
             stacks=obj.get("jstack"),

@@ -14,13 +14,14 @@ from ogive.wire import java_json
 from ogive.wire.bodies.clients import SubscriptionData
 from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.bodies.json_fields import (
+    JsonObject,
     T,
-    as_object,
     dumps,
     get_field,
     get_list,
     loads_object,
     loads_table,
+    member,
     queue_from_json,
     queue_map_dumps,
     queue_to_json,
@@ -28,7 +29,7 @@ from ogive.wire.bodies.json_fields import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicOffset:
+class TopicOffset(JsonObject):
     """One queue in GET_TOPIC_STATS_INFO. Times in ms, 0 for none. Source: TopicOffset.java."""
 
     min_offset: int
@@ -41,18 +42,9 @@ class TopicOffset:
             f',"minOffset":{self.min_offset}}}'
         )
 
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        obj = as_object(value, "topic offset")
-        return cls(
-            min_offset=get_field(obj, "minOffset", int, 0),
-            max_offset=get_field(obj, "maxOffset", int, 0),
-            last_update_timestamp=get_field(obj, "lastUpdateTimestamp", int, 0),
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetWrapper:
+class OffsetWrapper(JsonObject):
     """One queue in GET_CONSUME_STATS: where the queue ends, where the group stands.
 
     Source: OffsetWrapper.java.
@@ -67,16 +59,6 @@ class OffsetWrapper:
         return (
             f'{{"brokerOffset":{self.broker_offset},"consumerOffset":{self.consumer_offset},'
             f'"lastTimestamp":{self.last_timestamp},"pullOffset":{self.pull_offset}}}'
-        )
-
-    @classmethod
-    def from_json(cls, value: Any) -> Self:
-        obj = as_object(value, "offset wrapper")
-        return cls(
-            broker_offset=get_field(obj, "brokerOffset", int, 0),
-            consumer_offset=get_field(obj, "consumerOffset", int, 0),
-            last_timestamp=get_field(obj, "lastTimestamp", int, 0),
-            pull_offset=get_field(obj, "pullOffset", int, 0),
         )
 
 
@@ -148,25 +130,20 @@ def stats_dumps(minute: StatsItem, hour: StatsItem, day: StatsItem) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumeTimeSpan:
+class ConsumeTimeSpan(JsonObject):
     """Store times of a queue's first and last message and of the one last consumed; how long the
     next one waits. ms. Source: QueueTimeSpan.java.
     """
 
-    queue: MessageQueue
-    first_ms: int
-    last_ms: int
-    consumed_ms: int
-    delay_ms: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "consumeTimeStamp": self.consumed_ms,
-            "delayTime": self.delay_ms,
-            "maxTimeStamp": self.last_ms,
-            "messageQueue": queue_to_json(self.queue),
-            "minTimeStamp": self.first_ms,
-        }
+    queue: MessageQueue = member(  # noqa: RUF009  it declares a field
+        "messageQueue",
+        read=lambda obj, name: queue_from_json(obj.get(name)),
+        write=queue_to_json,
+    )
+    first_ms: int = member("minTimeStamp")
+    last_ms: int = member("maxTimeStamp")
+    consumed_ms: int = member("consumeTimeStamp")
+    delay_ms: int = member("delayTime")
 
 
 def consume_time_spans_dumps(spans: Iterable[ConsumeTimeSpan]) -> bytes:
@@ -258,27 +235,18 @@ def group_configs_loads(body: bytes) -> list[SubscriptionGroupConfig]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerInfo:
+class ProducerInfo(JsonObject):
     """A producer in GET_ALL_PRODUCER_INFO; *seen_ms* is the time of its last heartbeat.
 
     Source: ProducerInfo.java.
     """
 
     client_id: str
-    address: str
+    # as Java prints a socket's address
+    address: str = member("remoteIP", write=lambda address: f"/{address}")
     language: str
     version: int
-    seen_ms: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "clientId": self.client_id,
-            "language": self.language,
-            "lastUpdateTimestamp": self.seen_ms,
-            # as Java prints a socket's address
-            "remoteIP": f"/{self.address}",
-            "version": self.version,
-        }
+    seen_ms: int = member("lastUpdateTimestamp")
 
 
 def producer_table_dumps(groups: Mapping[str, Iterable[ProducerInfo]]) -> bytes:
@@ -357,25 +325,14 @@ def group_subscription_dumps(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AssignmentQuery:
+class AssignmentQuery(JsonObject):
     """Body of QUERY_ASSIGNMENT. Source: QueryAssignmentRequestBody.java."""
 
     topic: str
-    group: str
+    group: str = member("consumerGroup")
     client_id: str
-    strategy: str
-    message_model: str
-
-    @classmethod
-    def decode(cls, body: bytes) -> Self:
-        obj = loads_object(body)
-        return cls(
-            topic=get_field(obj, "topic", str, ""),
-            group=get_field(obj, "consumerGroup", str, ""),
-            client_id=get_field(obj, "clientId", str, ""),
-            strategy=get_field(obj, "strategyName", str, ""),
-            message_model=get_field(obj, "messageModel", str, "CLUSTERING"),
-        )
+    strategy: str = member("strategyName")
+    message_model: str = member(absent="CLUSTERING")
 
 
 def pull_assignments_dumps(queues: Iterable[MessageQueue]) -> bytes:
@@ -390,18 +347,9 @@ def pull_assignments_dumps(queues: Iterable[MessageQueue]) -> bytes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestMode:
+class RequestMode(JsonObject):
     """Body of SET_MESSAGE_REQUEST_MODE. Source: SetMessageRequestModeRequestBody.java."""
 
     topic: str
-    group: str
-    mode: str
-
-    @classmethod
-    def decode(cls, body: bytes) -> Self:
-        obj = loads_object(body)
-        return cls(
-            topic=get_field(obj, "topic", str, ""),
-            group=get_field(obj, "consumerGroup", str, ""),
-            mode=get_field(obj, "mode", str, "PULL"),
-        )
+    group: str = member("consumerGroup")
+    mode: str = member(absent="PULL")

@@ -73,7 +73,8 @@ class WireField:
     required: bool
 
 
-def _camel(name: str) -> str:
+def camel(name: str) -> str:
+    """Return the camelCase form of a Python name."""
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
@@ -93,7 +94,7 @@ def fields_of(cls: type[Header]) -> tuple[WireField, ...]:
         if typing.get_origin(kind) in (types.UnionType, typing.Union):
             kind = next(part for part in typing.get_args(kind) if part is not type(None))
         required = f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-        found.append(WireField(f.name, f.metadata.get("wire") or _camel(f.name), kind, required))
+        found.append(WireField(f.name, f.metadata.get("wire") or camel(f.name), kind, required))
     return _declared.setdefault(cls, tuple(found))
 
 
