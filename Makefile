@@ -1,5 +1,5 @@
 # Every target does its own set-up. OGIVE_PYTHON=/path/to/python picks the interpreter; ARGS="..." is passed on.
-.PHONY: help demo test test-slow check wheel mutants spark-releases interop interop-peers interop-suite interop-older bench house clean
+.PHONY: help demo test test-slow check coverage wheel mutants spark-releases interop interop-peers interop-suite interop-older bench house clean
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
 
@@ -18,6 +18,9 @@ SLOW_PARTS = spark interop long
 PART ?= $(SLOW_PARTS)
 # the tests of make test; .ci/run leaves out those that make check has just run
 TESTS ?= tests --ignore=tests/interop
+# packages whose branch coverage, without the compiled part, has a floor, and the tests that reach it
+COVERED = wire sql92 store access
+COVERING = $(addprefix tests/unit/,$(COVERED) namesrv broker/handlers) tests/property
 # Apache's older releases, on which the client's part of the integration suite runs, too
 OLDER ?= 4.9.7 5.3.3
 
@@ -34,6 +37,7 @@ help:
 	@echo "make test      all tests that need no Java peer, Spark included (ARGS=\"-k name\": some of them)"
 	@echo "make test-slow the long sizes of the reliability tests, one part after the other (PART=spark|interop|long: one part, at most 55 minutes)"
 	@echo "make check     format, lint, spelling, types, unit tests"
+	@echo "make coverage  branch coverage of wire, sql92, store and access, without the compiled part; fails below 95 %"
 	@echo "make wheel     the wheel and the source distribution, in dist/"
 	@echo "make mutants   random faults in a copy of the source, and which of them tests let pass (SEED=n COUNT=n PATHS=\"store spark\")"
 	@echo "make spark-releases  the quick tests of the Spark bridge on Spark 4.0 and 4.3 (SPARKS=\"40 41 42 43\" SPARK_TESTS=bridge: all of them on all four)"
@@ -74,6 +78,14 @@ check:
 	.venv/bin/clang-format --dry-run --Werror native/*.[ch]
 	$(python) -m mypy
 	$(pytest) tests/unit $(ARGS)
+
+coverage:
+	@tools/setup check
+	@mkdir -p .cache
+	OGIVE_NATIVE=0 $(python) -m coverage run --data-file .cache/coverage --branch --source src/ogive -m pytest -q -n 0 $(COVERING) $(ARGS)
+	@for package in $(COVERED); do \
+		$(python) -m coverage report --data-file .cache/coverage --include "src/ogive/$$package/*" --skip-covered --show-missing --fail-under 95 --precision 1 || exit 1; \
+	done
 
 wheel:
 	@tools/setup run

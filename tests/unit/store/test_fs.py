@@ -1,11 +1,12 @@
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from ogive.store import OsFs
-from ogive.store.fs import Data, reason
+from ogive.store.fs import Data, ReadOnlyFs, reason
 
 
 def test_pwrite_and_pread_beyond_the_end(tmp_path: Path) -> None:
@@ -173,3 +174,86 @@ def test_what_is_made_is_for_its_user_alone(tmp_path: Path) -> None:
         tmp_path / "data" / "commitlog" / "0",
     ]
     assert [path.stat().st_mode & 0o777 for path in made] == [0o700, 0o700, 0o600]
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [(errno.EAGAIN, None), (errno.EOPNOTSUPP, b"abc"), (errno.EIO, OSError), (0, b"abc")],
+)
+def test_a_read_that_would_wait_for_the_disk_is_left_to_a_thread(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: int,
+    expected: bytes | type[OSError] | None,
+) -> None:
+    """None says so; a file system that cannot say so is read at once."""
+    fs, preadv = OsFs(), os.preadv
+    handle = fs.open(tmp_path / "f", create=True)
+    fs.pwrite(handle, b"abc", 0)
+
+    def answered(handle: int, rooms: list[memoryview], offset: int, flags: int) -> int:
+        if answer:
+            raise OSError(answer, os.strerror(answer))
+        return preadv(handle, [rooms[0][:2]], offset)
+
+    monkeypatch.setattr(os, "preadv", answered)
+    for _ in range(2):
+        if expected is OSError:
+            with pytest.raises(OSError, match="Input/output"):
+                fs.pread_now(handle, 3, 0)
+        else:
+            assert fs.pread_now(handle, 10, 0) == expected
+    fs.close(handle)
+
+
+def test_a_write_that_comes_in_pieces_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fs, pwrite = OsFs(), os.pwrite
+    handle = fs.open(tmp_path / "f", create=True)
+    monkeypatch.setattr(os, "pwrite", lambda handle, data, at: pwrite(handle, data[:3], at))
+    fs.pwrite(handle, b"abcdefgh", 1)
+    assert fs.pread(handle, 20, 0) == b"\0abcdefgh"
+    fs.close(handle)
+
+
+def test_files_that_are_only_read_refuse_every_change(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"abc")
+    fs = ReadOnlyFs()
+    handle = fs.open(tmp_path / "f")
+    changes: list[Callable[[], object]] = [
+        lambda: fs.pwrite(handle, b"x", 0),
+        lambda: fs.reserve(handle, 8, 0),
+        lambda: fs.truncate(handle, 1),
+        lambda: fs.clear(handle, 0),
+        lambda: fs.make_dirs(tmp_path / "d"),
+        lambda: fs.rename(tmp_path / "f", tmp_path / "g"),
+        lambda: fs.unlink(tmp_path / "f"),
+        lambda: fs.remove_dir(tmp_path),
+    ]
+    for change in changes:
+        with pytest.raises(OSError, match="Read-only") as caught:
+            change()
+        assert caught.value.errno == errno.EROFS
+    fs.close(handle)
+    assert (tmp_path / "f").read_bytes() == b"abc"
+    assert fs.lock(tmp_path / "lock") == -1
+    with pytest.raises(IsADirectoryError):
+        fs.open(tmp_path)
+
+
+def test_a_lock_that_another_holds_is_seen_without_writing(tmp_path: Path) -> None:
+    holder = OsFs()
+    held = holder.lock(tmp_path / "lock")
+    with pytest.raises(BlockingIOError):
+        ReadOnlyFs().lock(tmp_path / "lock")
+    holder.close(held)
+    fs = ReadOnlyFs()
+    fs.close(fs.lock(tmp_path / "lock"))
+
+
+def test_a_link_that_leads_nowhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "store").symlink_to(tmp_path / "gone")
+    with pytest.raises(FileExistsError) as caught:
+        OsFs().make_dirs(tmp_path / "store")
+    assert reason(caught.value) == f"{tmp_path / 'store'} is a link that leads to no directory"

@@ -1,5 +1,7 @@
 """What a member says of itself, and release numbers."""
 
+import dataclasses
+
 import pytest
 
 from ogive.errors import ProtocolError
@@ -85,3 +87,25 @@ def test_what_is_no_account_is_refused(body: bytes) -> None:
 )
 def test_a_version_number_stands_for_a_release(number: int, name: str) -> None:
     assert version_name(number) == name
+
+
+def test_an_account_is_read_as_it_was_written() -> None:
+    info = ConsumerRunningInfo.decode(JAVA)
+    assert ConsumerRunningInfo.decode(dataclasses.replace(info, stacks=None).encode()) == (
+        dataclasses.replace(info, stacks=None)
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"mqTable":[]}',
+        b'{"subscriptionSet":{}}',
+        b'{"statusTable":{"T":5}}',
+        b'{"statusTable":{"T":{"pullRT":"fast"}}}',
+        b"[]",
+    ],
+)
+def test_an_account_that_is_not_understood_is_refused(body: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        ConsumerRunningInfo.decode(body)

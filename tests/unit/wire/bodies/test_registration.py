@@ -1,10 +1,12 @@
 """What brokers tell name servers of their topics."""
 
+import dataclasses
 import zlib
 
 import pytest
 
 from ogive.errors import ProtocolError
+from ogive.wire.bodies.configs import DataVersion, TopicConfig
 from ogive.wire.bodies.routes import ClusterInfo, RegisterBrokerBody
 
 MAX_BYTES = 1024 * 1024
@@ -46,3 +48,37 @@ def test_a_cluster_without_a_list_of_members_has_none() -> None:
     }
     with pytest.raises(ProtocolError, match="member C is no list"):
         ClusterInfo.decode(b'{"clusterAddrTable":{"C":5}}')
+
+
+def test_both_forms_of_a_registration_hold_the_same() -> None:
+    body = RegisterBrokerBody(
+        data_version=DataVersion(3, 1_700_000_000_000),
+        topics={name: TopicConfig(name=name, read_queues=2) for name in ("T", "Ü")},
+        filter_servers=("127.0.0.1:1",),
+    )
+    for packed in (False, True):
+        assert body.fits_compressed
+        assert RegisterBrokerBody.decode(body.encode(compressed=packed), compressed=packed) == body
+    flagged = dataclasses.replace(body, topics={"T": TopicConfig(name="T", sys_flag=1)})
+    assert not flagged.fits_compressed
+    assert RegisterBrokerBody.decode(flagged.encode(), compressed=False) == flagged
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (b"plain", "no zlib stream"),
+        (compressed(b"T 4 4 6 x ")[:-8], "ends in the middle, or inflates"),
+        (compressed(b"T" * MAX_BYTES), "or inflates to more than"),
+        (zlib.compress(b"\0\0"), "ends in the middle of a length"),
+        (zlib.compress(b"\0\0\0\x09{}"), "declares 9 bytes where 2 are left"),
+        (zlib.compress(b"\0\0\0\x01\xff"), "no UTF-8"),
+        (zlib.compress(b"\0\0\0\x02{}\0\xff\0\0"), "over the limit"),
+        (compressed(b"T 4 4 6"), "fewer than five words"),
+        (compressed(b"T 4 x 6 SINGLE_TAG"), "no number"),
+        (zlib.compress(b"\0\0\0\x02{}\0\0\0\0\0\0\0\x02{}"), "no list"),
+    ],
+)
+def test_a_spoiled_registration_is_refused(body: bytes, fault: str) -> None:
+    with pytest.raises(ProtocolError, match=fault):
+        RegisterBrokerBody.decode(body, compressed=True, max_inflated_bytes=MAX_BYTES)
