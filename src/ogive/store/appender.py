@@ -185,7 +185,7 @@ class Appender:
         return queue
 
     def has_topic(self, topic: str) -> bool:
-        """Whether *topic* has queues."""
+        """Return True if *topic* has queues."""
         return topic in self._topics
 
     def forget_topic(self, topic: str) -> list[ConsumeQueue]:

@@ -1,4 +1,4 @@
-"""What the disk cannot read any more: EIO, as a damaged sector answers.
+"""Blocks that the disk cannot read any more: EIO, as a damaged sector answers.
 
 A file that is made again, or has a backup, is lost with it. The log goes on around it: the block
 reads as zeros, so that the records in it are damaged like any others. Only where nothing near by
@@ -84,7 +84,7 @@ class Unreadable:
             return None
 
     def is_in(self, path: Path, size: int, offset: int) -> bool:
-        """Whether any of these bytes could not be read."""
+        """Return True if any of these bytes could not be read."""
         return any(lost for _, _, lost in self._parts(path, size, offset))
 
     def _parts(self, path: Path, size: int, offset: int) -> Iterator[tuple[int, int, bool]]:
@@ -140,9 +140,9 @@ class Unreadable:
 
 
 def _reads_near(fs: Fs, handle: int, block: int) -> bool:
-    """Whether the disk reads any of the blocks behind this one: those before it may be in memory.
+    """Return True if the disk reads any of the blocks behind this one.
 
-    Before it, where the file ends.
+    Those before it may be in memory; they are asked only where the file ends.
     """
     size = fs.size(handle)
     near = [block + far for far in _DISTANCES if block + far < size] or [

@@ -70,9 +70,9 @@ class Stretches:
         return number * self.bytes, (number + at - begin) * self.bytes
 
     def hold(self, start: int, data: bytes) -> bool:
-        """Whether *data* is what was written from *start* on, in stretches that have a sum.
+        """Return True if *data* was written from *start* on, in blocks that have a checksum.
 
-        Sums that do not match are forgotten.
+        Checksums that do not match are forgotten.
         """
         size, number, view = self.bytes, start // self.bytes - self._first, memoryview(data)
         wrong = [

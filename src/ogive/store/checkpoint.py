@@ -144,7 +144,9 @@ def as_file(body: bytes, number: int = FORMAT) -> bytes:
 
 
 def _checksum(body: bytes, number: int) -> int:
-    """That of every later format covers its number, so that a damaged number is not taken for a
+    """Return the checksum of *body*.
+
+    That of every later format covers its number, so that a damaged number is not taken for a
     later release.
     """
     return crc32(body) if number == 1 else crc32(b"%d:%s" % (number, body))
@@ -240,7 +242,7 @@ def mark_running(fs: Fs, root: Path, flush: str) -> None:
 
 
 def may_be_torn(fs: Fs, root: Path, flush: str) -> bool:
-    """Whether damage at the end of the log may be what a power cut left there.
+    """Return True if damage at the end of the log may be what a power cut left there.
 
     *flush* is how the last run synced, where it does not say.
 

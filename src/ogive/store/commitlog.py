@@ -73,8 +73,8 @@ class LogWriter:
         return self._prepared
 
     def is_ready(self, start: int, end: int) -> bool:
-        """Whether writing from *start* to *end* is a write and nothing else: into the segment that
-        is written now, over zeros.
+        """Return True if writing from *start* to *end* is a write and nothing else: into the
+        segment that is written now, over zeros.
         """
         return end <= self._prepared and start - start % self._segment_bytes == self._current
 
@@ -162,7 +162,7 @@ class HotLog:
 
     @property
     def start(self) -> int:
-        """Where what is in memory begins."""
+        """The lowest commit-log offset in memory."""
         return self._starts[0] if self._starts else sys.maxsize
 
     def find(self, offset: int) -> Chunk | None:
@@ -185,8 +185,8 @@ class Run(NamedTuple):
 
 
 class ReadRuns:
-    """What was read for one queue, for the records of other queues that stand in between, and for
-    the next pull of the same queue.
+    """Cache of what was read for one queue: for records of other queues that are in between, and
+    for the next pull of the same queue.
 
     Queues that are read side by side stand mixed in the log, and each would read all of it: with
     eight of them and messages of 1 KiB that is 3 us a message. A last stretch goes on behind what

@@ -35,10 +35,10 @@ _MAX_NAME_BYTES: Final = 255
 
 
 def names_a_directory(topic: str) -> bool:
-    """Whether the files of *topic* would be in a directory of its own.
+    """Return True if *topic* can name a directory of its own.
 
     A record may say anything: who sends may put one into a body, and a search behind damage may
-    come upon it.
+    find it.
     """
     try:
         raw = topic.encode()
@@ -143,7 +143,7 @@ class ConsumeQueue:
 
     @property
     def first_index(self) -> int:
-        """That of min_offset."""
+        """The index of min_offset."""
         return self.min_offset
 
     @property
@@ -332,8 +332,8 @@ class QueueFiles:
             self._fs.truncate(handle, queue.file_entries * size)
 
     def leave_only(self, queue: ConsumeQueue, names: Iterable[str]) -> None:
-        """Of the files *names* those that hold what was written of *queue*, with zeros behind
-        it.
+        """Remove the files *names* except those that hold entries of *queue*; write zeros behind
+        them.
         """
         size = queue.file_entries * queue.entry_bytes
         kept = {

@@ -284,7 +284,7 @@ class DerivedFiles:
 
     @property
     def has_left(self) -> bool:
-        """Whether there are files that could not be removed yet."""
+        """Return True if there are files that could not be removed yet."""
         return bool(self._left or self._left_index or self._removed_in)
 
     def remove_expired(self, files: Sequence[Path], index_files: Sequence[Path]) -> None:

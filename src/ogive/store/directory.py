@@ -9,8 +9,8 @@ from ogive.store.tables import make_lasting_dirs, read_file
 
 _NAME: Final = "lock"
 _OURS: Final = b"ogive"
-"""What the file says while no other broker has run here since; Apache's writes "lock" at each start
-(DefaultMessageStore.start, 5.5).
+"""Contents of the file while no other broker has run here since. Apache's writes "lock" at each
+start (DefaultMessageStore.start, 5.5).
 """
 
 
@@ -39,7 +39,7 @@ def mark_ours(fs: Fs, handle: int) -> None:
 
 
 def was_ours(fs: Fs, root: Path) -> bool:
-    """Whether nobody else has written to the directory since we had it. Raises OSError."""
+    """Return True if nobody else has written to the directory since we had it. Raises OSError."""
     return read_file(fs, root / _NAME) == _OURS
 
 

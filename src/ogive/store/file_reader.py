@@ -40,7 +40,8 @@ class Cold(Exception):
         super().__init__(path, offset, size)
         self.place = Place(path, offset, size, unreadable)
         self.others: list[Place] = []
-        """What the caller needs besides, see each_or_cold(): there may be as many as queues."""
+        """Further places that the caller needs, see each_or_cold(): there may be as many as queues.
+        """
 
     def __str__(self) -> str:
         return (
@@ -125,8 +126,8 @@ class Disk:
             self.must_wait = False
 
     def keep(self, place: Place, data: bytes) -> None:
-        """What bring_in() read: reads find it until keep_nothing(), also where the system's memory
-        is too short. Up to a limit.
+        """Keep what bring_in() read: reads find it until keep_nothing(), also where the system's
+        memory is too short. Up to a limit.
         """
         if (
             self._kept_bytes + len(data) <= MAX_KEPT_BYTES
@@ -160,7 +161,7 @@ class Disk:
 
 
 def each_or_cold(reads: Iterable[Callable[[], T]]) -> list[T]:
-    """What each of many reads gives.
+    """Return the results of many reads.
 
     Where some need the disk, raises one Cold for all of them, with the rest in its *others*: one
     Cold each would begin all reads again as often as there are queues.
@@ -179,7 +180,7 @@ def each_or_cold(reads: Iterable[Callable[[], T]]) -> list[T]:
 
 
 def in_memory(read: Callable[[], T]) -> Generator[Cold, None, T]:
-    """What *read* returns, once everything that it needs has been brought in."""
+    """Return what *read* returns, once everything that it needs has been brought in."""
     while True:
         try:
             return read()
@@ -219,7 +220,8 @@ def bring_in(fs: Fs, place: Place) -> bytes:
 
 
 def _lost(path: Path) -> OSError:
-    """What was to be read of a derived file is in the log, too: to pass over it would lose
-    messages.
+    """Return the error for bytes of a derived file that cannot be read.
+
+    The log has them, too: to pass over them would lose messages.
     """
     return OSError(errno.EIO, f"{os.strerror(errno.EIO)}, the next start makes it again", str(path))

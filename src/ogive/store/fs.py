@@ -348,8 +348,9 @@ _LOCK: Final = struct.Struct("hhqqi4x")
 
 
 def _first_byte_is_locked(handle: int) -> bool:
-    """Whether a Java process holds it; asked without taking the lock, for which the file would have
-    to be open for writing.
+    """Return True if a Java process holds the lock.
+
+    Asked without taking it, for which the file would have to be open for writing.
     """
     get_lock = getattr(fcntl, "F_OFD_GETLK", None)
     if get_lock is None:
@@ -359,8 +360,8 @@ def _first_byte_is_locked(handle: int) -> bool:
 
 
 def _data_from(handle: int, offset: int, size: int) -> int:
-    """Where in a file of *size* bytes the first one at or after *offset* is that may not be in a
-    hole; *size* where there is none.
+    """Return the first offset at or after *offset* that may not be in a hole, in a file of *size*
+    bytes; *size* if there is none.
     """
     try:
         return os.lseek(handle, offset, os.SEEK_DATA)

@@ -45,7 +45,7 @@ _WINDOW: Final = 1024 * 1024
 
 
 class Sizes(NamedTuple):
-    """Of an index file. Source: maxHashSlotNum, maxIndexNum."""
+    """Numbers of slots and items of an index file. Source: maxHashSlotNum, maxIndexNum."""
 
     slots: int
     items: int
@@ -60,8 +60,9 @@ class Sizes(NamedTuple):
 
 
 def sizes_of(file_bytes: int) -> Sizes | None:
-    """Of a file that Apache's broker or ours made with four items to a slot; None where it cannot
-    be told.
+    """Return the sizes of a file that Apache's broker or ours made with four items to a slot.
+
+    None if its length does not say.
     """
     slots, rest = divmod(file_bytes - HEADER.size, 4 + ITEM.size * _SLOTS_PER_FILE_RATIO)
     return Sizes(slots, slots * _SLOTS_PER_FILE_RATIO) if slots > 0 and rest == 0 else None
@@ -369,8 +370,9 @@ def _checked(fs: Fs, path: Path, sizes: Sizes, state: IndexState) -> bytes | Non
 
 
 def found_sizes(fs: Fs, directory: Path) -> Sizes | None:
-    """Of the index files that another broker left; None where there are none, or their sizes cannot
-    be told.
+    """Return the sizes of the index files that another broker left.
+
+    None if there are none, or their lengths do not say.
     """
     found: set[Sizes | None] = set()
     for name in index_names(fs, directory):

@@ -241,14 +241,14 @@ class KeyIndex:
 
     @property
     def has_full(self) -> bool:
-        """Whether a file was completed since collect(): a checkpoint saves a start after a crash
-        from making it again.
+        """Return True if a file was completed since collect(): a checkpoint saves a start after a
+        crash from making it again.
         """
         return bool(self._full)
 
     def collect(self, *, checkpoint: bool) -> tuple[IndexWrite, ...]:
-        """What no file holds yet; with a checkpoint also slots and header of the newest file, so
-        that the disk is whole.
+        """Return what no file holds yet; with a checkpoint also slots and header of the newest
+        file, so that the disk is whole.
         """
         self.build()
         writes, self._full = self._full, []
@@ -333,8 +333,9 @@ class KeyIndex:
 
 
 def _value(properties: bytes, name: bytes) -> bytes | None:
-    """Of the last property whose *name* ends in its separator: Apache's 4.9 puts a batch's unique
-    key behind that of each message.
+    """Return the value of the last property whose *name* ends in its separator.
+
+    The last: Apache's 4.9 puts a batch's unique key behind that of each message.
     """
     at = properties.rfind(name)
     if at < 0:

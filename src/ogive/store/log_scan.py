@@ -38,7 +38,7 @@ Scanned = tuple[int, Record, bytes, int]
 
 @dataclass(slots=True)
 class LogEnd:
-    """What a scan found besides records.
+    """End and damaged places of a log.
 
     Several scans of one log may share it: a damaged place counts once.
     """
@@ -153,7 +153,7 @@ class LogScan:
         return None
 
     def is_end(self, position: int) -> bool:
-        """Whether nothing was ever written at *position*."""
+        """Return True if nothing was ever written at *position*."""
         return position >= self.limit or not (
             any(self._bytes(position, BLANK_BYTES)) or self._is_unreadable(position, BLANK_BYTES)
         )
@@ -168,8 +168,8 @@ class LogScan:
         )
 
     def used_after(self, position: int) -> int:
-        """How many bytes from *position* to the last one in its segment that is not zero, or cannot
-        be read.
+        """Return the number of bytes from *position* to the last one in its segment that is not
+        zero, or cannot be read.
         """
         start, end, used = position, self._segment_end(position), 0
         while position < end:
@@ -224,8 +224,8 @@ class LogScan:
             position += record.size
 
     def _is_torn(self, position: int, follower: int, window: int) -> bool:
-        """Whether the damage at *position* is what a power cut leaves: that can be read, and little
-        stands behind it.
+        """Return True if the damage at *position* may be from a power cut: it can be read, and few
+        bytes of records follow it.
         """
         return (
             not self._is_unreadable(position, follower - position)
@@ -233,7 +233,7 @@ class LogScan:
         )
 
     def _end_after(self, position: int) -> int:
-        """Where the last valid record ends, from a valid one at *position* on."""
+        """Return the end of the last valid record, from a valid one at *position* on."""
         follower: int | None = position
         while follower is not None:
             run = self.whole(follower)
@@ -259,8 +259,8 @@ class LogScan:
         )
 
     def _is_like_an_end(self, position: int) -> bool:
-        """Whether a record, damaged or not, or a segment's blank begins here, or the log ends:
-        zeros, and not before.
+        """Return True if a record, damaged or not, or a segment's blank begins here, or the log
+        ends: zeros, and not before.
         """
         head = self._bytes(position, HEAD.size)
         if not any(head):
@@ -273,8 +273,7 @@ class LogScan:
         )
 
     def _leads_to(self, position: int, end: int) -> bool:
-        """Whether valid records stand one behind the other from *position* up to *end*, or beyond
-        it.
+        """Return True if valid records follow each other from *position* up to *end*, or beyond it.
 
         Two ends of a damaged record that differ: records before the farther one are true ones if
         they go on to it; those inside a body stop before the properties behind them. Unless the
@@ -340,9 +339,8 @@ class LogScan:
         )
 
     def _is_unreadable(self, position: int, size: int) -> bool:
-        """Whether any of these bytes, which were read, could not be.
-
-        They may reach into the next segment.
+        """Return True if any of these bytes could not be read; they may reach into the next
+        segment.
         """
         start = position - position % self.segment_bytes
         while start < position + size:
@@ -363,8 +361,8 @@ def _is_blank(block: bytes, room: int) -> bool:
 
 
 def _candidates(block: bytes, position: int) -> Iterator[int]:
-    """Where a record could start in what stands at *position* of the log, by its magic and its own
-    offset, in order.
+    """Yield where a record could start in *block*, which is at *position* of the log, by its magic
+    and its own offset, in order.
     """
     at = {magic: block.find(magic) for magic in _MAGICS}
     while found := [(where, magic) for magic, where in at.items() if where >= 0]:
@@ -375,7 +373,7 @@ def _candidates(block: bytes, position: int) -> Iterator[int]:
 
 
 def _own_offset(block: bytes, at: int) -> int:
-    """What a record that starts at byte *at* says of its place in the log."""
+    """Return the commit-log offset that a record at byte *at* says it has."""
     return int.from_bytes(block[at + 28 : at + 36])
 
 
@@ -384,7 +382,7 @@ MAX_RECORDS: Final = 1000
 
 
 class Scrubbed(NamedTuple):
-    """How far a step came, and what it found: (commit-log offset, bytes)."""
+    """End of a step, and the damaged places that it found: (commit-log offset, bytes)."""
 
     position: int
     damaged: list[tuple[int, int]]

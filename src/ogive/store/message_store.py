@@ -523,7 +523,7 @@ class MessageStore:
 
     @property
     def takes_writes(self) -> bool:
-        """Whether the last write was taken: not while the disk is full, nor after a failure."""
+        """Return False while the disk is full, and after a failure."""
         return self.failed is None and not self._full.is_logged
 
     def _refuse(self, groups: Sequence[Group], error: StoreFull) -> None:

@@ -202,7 +202,7 @@ class QueueReader:
                     yield record
 
     def reading(self, queue: ConsumeQueue) -> ReadEntry:
-        """How *queue* reads entries of its own."""
+        """Return a function by which *queue* reads entries of its own."""
         return partial(self.entries, queue, count=1)
 
     def store_time(self, queue: ConsumeQueue, offset: int) -> int:
@@ -211,7 +211,7 @@ class QueueReader:
         return self._time_at(queue, queue.index_of(offset, self.reading(queue)))
 
     def _time_at(self, queue: ConsumeQueue, index: int) -> int:
-        """That of the record that the entry at *index* means; -1 where there is none."""
+        """Return the store time of the record of the entry at *index*; -1 if there is none."""
         raw = self.entries(queue, index, 1)
         wanted = queue.record_at(index, raw) if raw else None
         if wanted is None:

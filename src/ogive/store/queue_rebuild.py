@@ -45,7 +45,7 @@ def end_of_files(fs: Fs, kind: QueueKind, key: QueueKey) -> int:
 
 
 def check_queue(fs: Fs, handles: Handles, kind: QueueKind, state: QueueState) -> bool:
-    """Whether the files hold exactly the entries that the checkpoint counted."""
+    """Return True if the files hold exactly the entries that the checkpoint counted."""
     file_entries, entry_bytes, directory = (
         kind.file_entries,
         kind.queue.entry_bytes,
@@ -104,7 +104,7 @@ class LevelTables:
 
     @classmethod
     def read(cls, fs: Fs, root: Path) -> "LevelTables":
-        """Those of a directory. Raises OSError."""
+        """Read the tables of a directory. Raises OSError."""
         last, earlier = None, []
         for line in (
             (read_file(fs, root / APACHE_CONF) or b"").decode("utf-8", "replace").splitlines()
@@ -126,7 +126,7 @@ class LevelTables:
         return cls(last, tuple(sorted(earlier, key=lambda one: one[0])))
 
     def at(self, commitlog_offset: int) -> DelayLevels | None:
-        """Those that counted for a message there."""
+        """Return the levels that counted for a message there."""
         return next(
             (levels for until, levels in self.earlier if commitlog_offset < until), self.last
         )
@@ -140,14 +140,14 @@ class LevelTables:
         return LevelTables(levels, tuple(earlier[-_MAX_EARLIER:]))
 
     def lines(self) -> str:
-        """What read() finds again of *earlier*. A comment: Apache's broker passes over it."""
+        """Return *earlier* as read() finds it again: comments, which Apache's broker passes over."""
         return "".join(
             f"{_BEFORE}{until}: {_LEVELS}={_text(levels)}\n" for until, levels in self.earlier
         )
 
 
 def _text(levels: DelayLevels) -> str:
-    """What DelayLevels.parse() makes the same of."""
+    """Return a text that DelayLevels.parse() reads as *levels*."""
     return " ".join([f"{delay_ms // 1000}s" for delay_ms in levels.delays_ms])
 
 

@@ -67,7 +67,7 @@ class QueueKind:
 
 
 class QueueKinds:
-    """Which kind each topic's queues are.
+    """The kind of each topic's queues.
 
     *batched*: the names of the topics of batches; changed by their owner.
     """
@@ -95,7 +95,7 @@ class QueueKinds:
         return self.batches if topic in self.batched else self.usual
 
     def is_known(self, fs: Fs, topic: str) -> bool:
-        """Whether there is such a topic: in the table, or its backup, or by a directory.
+        """Return True if there is such a topic: in the table, or its backup, or by a directory.
 
         Raises OSError.
         """
@@ -158,7 +158,7 @@ def topics_of_batches(fs: Fs, root: Path) -> set[str]:
 
 
 def _queue_types(raw: bytes) -> dict[str, object] | None:
-    """Of each topic; None where that is no table of topics."""
+    """Return the queue type of each topic; None if *raw* is no table of topics."""
     topics = (parsed(raw) or {}).get("topicConfigTable")
     return (
         {str(topic): _queue_type(config) for topic, config in topics.items()}
@@ -253,7 +253,7 @@ class BatchQueue(ConsumeQueue):
         return end, b""
 
     def makes_sense(self, offset: int, count: int) -> bool:
-        """Whether an entry may say so; one whose file was damaged since the start may say
+        """Return True if an entry may say so; one whose file was damaged since the start may say
         anything.
         """
         return 0 <= offset < offset + count <= self.max_offset
@@ -310,7 +310,7 @@ def _end_of(raw: bytes) -> int:
 
 
 def messages_in(sys_flag: int, properties: bytes) -> int:
-    """How many messages a record with these properties counts as; 0 where it says what cannot be.
+    """Return the number of messages that a record counts as; 0 if its properties are invalid.
 
     Source: CommitLog.setBatchSizeIfNeeded, 5.5.
     """

@@ -69,7 +69,7 @@ MAX_CRC_PROPERTIES: Final = MAX_PROPERTIES_BYTES - CRC_BYTES
 
 
 class Record(NamedTuple):
-    """What a scan needs to know of a whole, checked record."""
+    """Fields of a whole, checked record, as a scan needs them."""
 
     size: int
     topic: bytes
@@ -83,7 +83,7 @@ class Record(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What is left of a damaged record says of where it ends."""
+    """Possible ends of a damaged record, by what is left of it."""
 
     # that it may have, the least first
     sizes: tuple[int, ...]
@@ -115,7 +115,7 @@ def fixed_bytes(field: bytes) -> int:
 
 
 def record_size(message: NewMessage, field: bytes, with_crc: bool) -> int:
-    """How many bytes the record of *message* has; *field* is the topic_field.
+    """Return the size of the record of *message*; *field* is the topic_field.
 
     Raises ValueError for one that no record can hold.
     """
@@ -145,7 +145,7 @@ def _sized(
 QueueEnd = tuple[tuple[str, int, bytes, bytes], int]
 """A queue that records are built for: topic, queue id, topic_field and topic; its next offset."""
 Keyed = tuple[bytes, bytes, int, int]
-"""What the index of keys needs of a record: topic, properties, commit-log offset, store time."""
+"""Input of the index of keys: topic, properties, commit-log offset, store time."""
 Built = tuple[bytes, list[bytes], list[Keyed], list[PutResult]]
 """Records, one behind the other; the entries of each queue; what the index needs; where each is."""
 
@@ -341,15 +341,15 @@ def read_record(
 
 
 def is_checked_whole(record: Record) -> bool:
-    """Whether it carries the checksum over the whole, which holds then: it has that, and had room
-    for it.
+    """Return True if *record* carries the checksum over the whole, which holds then: it has that,
+    and had room for it.
     """
     return not record.plain and record.size - record.properties_at <= MAX_CRC_PROPERTIES
 
 
 def has_fitting_lengths(read: Callable[[int, int], bytes], room: int) -> bool:
-    """Whether the size of what may be a record is the sum of its lengths, by its head and the few
-    bytes behind its body.
+    """Return True if the size of a possible record is the sum of its lengths, by its head and the
+    few bytes behind its body.
     """
     return _Remains(read, room, 0, 0).has_fitting_lengths
 
@@ -357,8 +357,8 @@ def has_fitting_lengths(read: Callable[[int, int], bytes], room: int) -> bool:
 def claim_of(
     read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int
 ) -> Claim:
-    """What the damaged record at *commitlog_offset* says of its size, as far as what is left of it
-    can be believed.
+    """Return the possible sizes of the damaged record at *commitlog_offset*, as far as what is left
+    of it can be believed.
 
     *read* returns bytes of it, by their place in it and their number; it has *room* bytes at most.
     - Where it would be intact, by the checksum over the whole, if size, magic and its own offset
@@ -371,7 +371,7 @@ def claim_of(
 
 
 class _Remains:
-    """What is left of a damaged record. Arguments as of claim_of()."""
+    """The rest of a damaged record. Arguments as of claim_of()."""
 
     def __init__(
         self, read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int
@@ -457,8 +457,8 @@ class _Remains:
         return record if record is not None and record.topic else None
 
     def _may_be_cut_short(self) -> bool:
-        """Whether size and body size go together, and nothing stands at its end: what a write
-        leaves that did not come so far.
+        """Return True if size and body size go together, and its end is zeros: an incomplete write
+        leaves that.
         """
         if (
             not _MIN_BEHIND_BODY <= self._size - self._body_at - self._body_size <= _MAX_BEHIND_BODY
@@ -468,8 +468,8 @@ class _Remains:
         return not any(self._read(self._size - 3, _MIN_RECORD_BYTES))
 
     def _with_one_bit_of_the_body_size(self) -> list[Record]:
-        """What it would be if its size, and one bit of the length of its body, were others, and it
-        intact with them.
+        """Return the intact records that it may have been with another size, and one other bit in
+        the length of its body.
         """
         found: list[Record] = []
         for bit in range(31) if self._is_known else ():
@@ -493,7 +493,7 @@ def not_standing(
     *,
     sound: bool = False,
 ) -> list[Wanted]:
-    """Those of *wanted* that are not intact records of their queue in *buffer*.
+    """Return the *wanted* that are not intact records of their queue in *buffer*.
 
     *buffer* starts at commit-log offset *base*; *field* is the queue's topic_field. A record with
     IPv4 hosts and the checksum over the whole is checked in place, at half the cost of read_record
@@ -555,8 +555,8 @@ def not_standing(
 
 
 def _spoiled_crc(tail: bytes) -> bool:
-    """Whether this was a checksum property before a bit or two of its name changed, or ends in
-    zeros that a lost write left.
+    """Return True if this was a checksum property before a bit or two of its name changed, or ends
+    in zeros that a lost write left.
     """
     return (
         tail[-1] == 0
@@ -565,7 +565,7 @@ def _spoiled_crc(tail: bytes) -> bool:
 
 
 def _v6_part(buffer: bytes, at: int, sys_flag: int) -> tuple[int, int, int]:
-    """Where the body starts, store timestamp and body length of a record with a host of 20
+    """Return the start of the body, store timestamp and body length of a record with a host of 20
     bytes.
     """
     stored_at = at + HEAD.size + (20 if sys_flag & SysFlag.BORN_HOST_V6 else 8)
@@ -585,7 +585,8 @@ def store_timestamp(record: bytes | memoryview) -> int:
 
 
 def has_key(record: bytes, topic: str, key: str) -> bool:
-    """Whether a whole record is of *topic* and has *key* as its unique key or among its keys."""
+    """Return True if a whole record is of *topic* and has *key* as its unique key or among its
+    keys."""
     found = decode_stored(record)
     if found.topic != topic:
         return False

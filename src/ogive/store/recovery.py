@@ -51,7 +51,7 @@ from ogive.text import pluralize
 
 @dataclass(slots=True)
 class StartReport:
-    """What recovery did; offsets are those of the log."""
+    """Summary of a start; offsets are those of the log."""
 
     read_from: int = 0
     end: int = 0
@@ -273,7 +273,7 @@ def _recover_once(
 
 @dataclass(frozen=True, slots=True)
 class _Directory:
-    """What a directory says before its log is read."""
+    """State of a directory before its log is read."""
 
     segments: Found
     is_clean: bool

@@ -49,7 +49,9 @@ _DERIVED_QUEUES: Final = ("consumequeue", "batchconsumequeue")
 
 
 def mend_files(fs: Fs, root: Path) -> list[str]:
-    """What was done, in sentences. Raises StoreCorrupt where it would have to guess, OSError."""
+    """Repair the files of the log; return what was done, in sentences.
+
+    Raises StoreCorrupt where it would have to guess, OSError."""
     return [*_set_strays_aside(fs, root), *_mend_segments(fs, root)]
 
 
@@ -169,7 +171,7 @@ def is_topic_table(value: dict[str, Any]) -> bool:
 
 
 def is_of_users(topic: str) -> bool:
-    """Whether the broker does not make it by itself, and a table may have it."""
+    """Return True if users make *topic*: the broker does not, and a table may have it."""
     try:
         validate_topic(topic)
     except InvalidOption:
@@ -178,8 +180,8 @@ def is_of_users(topic: str) -> bool:
 
 
 def waiting_place(topic: bytes, properties: bytes) -> QueueKey | None:
-    """Where a record with these raw *properties* goes when it is due, or committed; None for one
-    that does not wait in *topic*.
+    """Return the queue to which a record with these raw *properties* goes when it is due, or
+    committed; None for one that does not wait in *topic*.
     """
     if topic not in _WAITING:
         return None
@@ -187,7 +189,7 @@ def waiting_place(topic: bytes, properties: bytes) -> QueueKey | None:
 
 
 def places_of_waiting(fs: Fs, root: Path) -> set[QueueKey]:
-    """Those of everything that waits, or waited, in the log of *root*, but for topics that were
+    """Return the waiting_place() of every record in the log of *root*, but for topics that were
     deleted since. Reads the whole log.
     """
     checkpoint, found = checkpoints.load(fs, root), find_segments(fs, root / "commitlog", 1)
@@ -215,7 +217,7 @@ def queue_counts(places: Iterable[QueueKey]) -> dict[str, int]:
 
 
 def not_in(table: Mapping[str, Any], counts: Mapping[str, int]) -> dict[str, int]:
-    """Of *counts* those that a topicConfigTable does not have, or has with fewer queues to read
+    """Return the *counts* that a topicConfigTable does not have, or has with fewer queues to read
     from.
     """
     return {

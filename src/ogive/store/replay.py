@@ -372,9 +372,9 @@ class Replay:
 
 
 def too_far(gap: int, log_bytes: int, each_bytes: int) -> bool:
-    """Whether no log held so many messages before this one: its queue offset is no true one, and
+    """Return True if no log held so many messages before this one: its queue offset is wrong, and
     fillers for the gap would fill memory.
 
-    *each_bytes*: what each takes of the log, at least.
+    *each_bytes*: the least that each takes of the log.
     """
     return gap * each_bytes > log_bytes

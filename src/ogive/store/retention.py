@@ -88,9 +88,9 @@ class Ages:
         self._full_at_s: dict[int, float] = {}
 
     def load(self, value: Mapping[str, Any]) -> None:
-        """What save() gave.
+        """Load what save() returned.
 
-        Time between two runs of the machine is not counted; what makes no sense counts as young.
+        Time between two runs of the machine is not counted; invalid ages count as young.
         """
         elapsed, full_at, at_s = (
             _seconds(value.get("elapsed")),
@@ -149,7 +149,7 @@ def due(
     disk_used: float,
     at_once: bool = False,
 ) -> int:
-    """How many of the oldest full segments go now.
+    """Return how many of the oldest full segments are removed now.
 
     *at_once*: an operator asked for it, so the hour does not matter.
     """

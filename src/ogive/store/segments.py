@@ -36,7 +36,9 @@ class Found:
 
 
 def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Found:
-    """What is there; the size is read from the files, *default_bytes* counts where there is none.
+    """Find the segments of a directory.
+
+    Their size is read from the files; *default_bytes* counts if there is none.
 
     Raises StoreCorrupt on a gap.
     """
@@ -93,7 +95,7 @@ def segment_names(fs: Fs, directory: Path) -> list[str]:
 
 
 def found_sizes(fs: Fs, directory: Path) -> list[int]:
-    """Of the segments in *directory*, whatever they are."""
+    """Return the sizes of the segments in *directory*, whatever they are."""
     return [size_of(fs, directory / name) for name in segment_names(fs, directory)]
 
 

@@ -138,7 +138,7 @@ class JsonTable:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the file was missing or damaged: what load() gave is its backup, or nothing."""
+        """True if the file was missing or damaged: load() returned its backup, or nothing."""
         return self._current is None
 
     def save(self, value: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What goes into the store and what comes out."""
+"""Configuration, arguments and results of the store."""
 
 import enum
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from ogive.wire.message import decode_batch
 
 
 class FileSizes(NamedTuple):
-    """Of the files of a store, in bytes; of the index of *keys* in slots and items."""
+    """Sizes of the files of a store, in bytes; of the index of *keys* in slots and items."""
 
     segment: int
     queue_file: int
@@ -33,7 +33,7 @@ MAX_RECORD_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
-    """How a store writes.
+    """Configuration of a store.
 
     Sizes count for a new directory; an existing one keeps the file sizes that it has.
     """
@@ -66,7 +66,7 @@ class StoreConfig:
     hot_log_bytes: int = 32 * 1024 * 1024
     """Newest part of the log that reads take from memory."""
     stretch_bytes: int = 64 * 1024
-    """Of the log, for which one checksum is kept."""
+    """Bytes of the log for which one checksum is kept."""
     hot_entries: int = 512 * 1024
     """Newest consume-queue entries in memory, all queues together."""
     flush_bytes: int = 8 * 1024 * 1024
@@ -149,16 +149,16 @@ class NewBatch(NamedTuple):
 
 
 Messages = Sequence[NewMessage | NewBatch]
-"""What is stored by one put(), all or none."""
+"""Messages of one put(), stored all or none."""
 
 
 def count_of(messages: Messages) -> int:
-    """How many records *messages* become."""
+    """Return the number of records that *messages* become."""
     return sum([one.number if isinstance(one, NewBatch) else 1 for one in messages])
 
 
 def bytes_of(messages: Messages) -> int:
-    """Of their bodies and properties: what they hold while they wait."""
+    """Return the bytes of bodies and properties, which they hold while they wait."""
     return sum(
         [
             len(one.data) if isinstance(one, NewBatch) else len(one.body) + len(one.properties)
@@ -168,7 +168,7 @@ def bytes_of(messages: Messages) -> int:
 
 
 class PutResult(NamedTuple):
-    """Where a message went.
+    """Place of a stored message.
 
     *queue_offset* is 0 for a prepared or rollback record, which no queue holds.
     """

@@ -59,10 +59,10 @@ _COMPARED: int = 38
 
 
 class ExpectedUnits:
-    """What the log says that a queue holds, from offset *first* on; see verify.py.
+    """Entries that a queue of batches must have by the log, from offset *first* on.
 
-    Entries have no index that the log knows: what the files hold for records that are not in the
-    log any more is passed over.
+    Entries have no index that the log knows: those of records that are not in the log any more
+    are passed over.
     """
 
     __slots__ = ("_found", "_waiting", "end", "mismatch", "missing")
@@ -82,7 +82,7 @@ class ExpectedUnits:
         self.end += count
 
     def compare(self) -> None:
-        """What was added since the last time."""
+        """Compare what was added since the last time."""
         for offset, unit in self._waiting:
             # commit-log offsets, never below 0
             held = next((held for held in self._found if held[:8] >= unit[:8]), None)
@@ -125,7 +125,7 @@ Source: ConsumeQueueExt.isExtAddr, 5.5.
 
 @dataclass(slots=True)
 class Report:
-    """What a directory holds. *problems* are sentences; nothing is wrong where there are none."""
+    """Contents of a directory. *problems* are sentences; nothing is wrong if there are none."""
 
     directory: str
     # the last stop was one
@@ -239,7 +239,7 @@ def _in_use(root: Path) -> StoreLocked:
 
 
 class _Expected:
-    """What the log says that a queue holds; entries that were not compared yet."""
+    """Entries that a queue must have by the log, and that were not compared yet."""
 
     __slots__ = ("entries", "first", "index", "mismatch", "missing")
 
@@ -494,9 +494,9 @@ class _Verification:
         return raw[: len(raw) - len(raw) % ENTRY_BYTES]
 
     def _topic_tables(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
-        """What config/topics.json says, and what counts where that is lost: the backup.
+        """Return config/topics.json, and the table that counts where it is lost: the backup.
 
-        None for what says nothing.
+        None for an invalid one.
         """
         table = self._topics_in(TABLE)
         return table, self._topics_in(f"{TABLE}.bak") if table is None else table

@@ -49,8 +49,9 @@ if sys.platform == "linux":
     import resource
 
     def _sleeps() -> int:
-        """How often this thread has given its processor away to wait for something: half a
-        microsecond.
+        """Return how often this thread has given its processor away to wait for something.
+
+        Takes half a microsecond.
         """
         return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
 
@@ -84,9 +85,9 @@ Job = Callable[[], None]
 
 
 class GroupWriter:
-    """What the writer does with groups, without the thread.
+    """Writes and syncs groups, without the thread.
 
-    *complete* is told about every group, in order, exactly once.
+    *complete* is called for every group, in order, exactly once.
     """
 
     def __init__(
@@ -140,8 +141,8 @@ class GroupWriter:
         self._complete(groups, chunks)
 
     def is_short(self, group: Group) -> bool:
-        """Whether commit() would be one short write into memory, which needs neither the disk nor a
-        new file.
+        """Return True if commit() would be one short write into memory, which needs neither the
+        disk nor a new file.
         """
         size = group.end - group.start
         return (
@@ -163,7 +164,7 @@ class GroupWriter:
 
     @property
     def has_failed(self) -> bool:
-        """Whether nothing more is written."""
+        """Return True if nothing more is written."""
         return self._failed is not None
 
     def accept_again(self) -> None:
