@@ -18,7 +18,7 @@ from ogive.store import (
     StoreConfig,
 )
 from ogive.store.types import Messages
-from ogive.store.writer import Group, GroupWriter, Job, WriterThread
+from ogive.store.writer import CommitGroup, CommitWriter, Job, WriterThread
 from ogive.wire.message import BatchItem, StoredMessage, decode_stored, encode_batch
 
 HOST = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
@@ -33,7 +33,7 @@ def small(root: Path, **changes: Any) -> StoreConfig:
         "index_slots": 16,
         "ahead_bytes": 8 * 1024,
         "hot_log_bytes": 8 * 1024,
-        "stretch_bytes": 1024,
+        "checksum_block_bytes": 1024,
         "hot_entries": 64,
         "flush_bytes": 2 * 1024,
         "checkpoint_bytes": 10 * 1024,
@@ -74,11 +74,11 @@ class Clock:
 class InlineWriter:
     """Carries everything out at once, on the caller's thread: one order of events."""
 
-    def __init__(self, work: GroupWriter, _max_group_bytes: int = 0) -> None:
+    def __init__(self, work: CommitWriter, _max_group_bytes: int = 0) -> None:
         self.work = work
 
-    def post(self, job: Group | Job) -> None:
-        if isinstance(job, Group):
+    def post(self, job: CommitGroup | Job) -> None:
+        if isinstance(job, CommitGroup):
             self.work.commit([job])
         else:
             job()
@@ -93,16 +93,16 @@ class InlineWriter:
 class OneByOne:
     """A writer that carries out what was posted, in order, when the test says so."""
 
-    def __init__(self, work: GroupWriter, _max_group_bytes: int = 0) -> None:
+    def __init__(self, work: CommitWriter, _max_group_bytes: int = 0) -> None:
         self.work = work
-        self.posted: deque[Group | Job] = deque()
+        self.posted: deque[CommitGroup | Job] = deque()
 
-    def post(self, job: Group | Job) -> None:
+    def post(self, job: CommitGroup | Job) -> None:
         self.posted.append(job)
 
     def step(self) -> None:
         job = self.posted.popleft()
-        if isinstance(job, Group):
+        if isinstance(job, CommitGroup):
             self.work.commit([job])
         else:
             job()

@@ -38,7 +38,7 @@ from ogive.store.message_store import MessageStore
 from ogive.store.record import read_record
 from ogive.store.replay import Replay
 from ogive.store.tables import replace_file, write_synced
-from ogive.store.writer import GroupWriter
+from ogive.store.writer import CommitWriter
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.routes import RegisterBrokerBody, check_brokers
 from ogive.wire.compression import _unpack_zlib
@@ -58,17 +58,17 @@ NAMED: Final[Mapping[str, Fault]] = {
         to="return False",
     ),
     "ack before fdatasync": Fault(
-        at=GroupWriter,
+        at=CommitWriter,
         change="self._log.write(chunks)\nself._log.sync()",
         to="self._log.write(chunks)",
     ),
     "durable mark moves after a failed sync": Fault(
-        at=GroupWriter,
+        at=CommitWriter,
         change='self._fail("writing the commit log", exc, groups)\nreturn',
         to="pass",
     ),
     "retry of failed sync acknowledges": Fault(
-        at=GroupWriter,
+        at=CommitWriter,
         change='self._fail("writing the commit log", exc, groups)\nreturn',
         to="self._log.sync()",
     ),

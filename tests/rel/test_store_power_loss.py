@@ -13,7 +13,7 @@ import pytest
 from ogive.store import Fs, JsonTable, MessageStore, tables
 from ogive.store.commitlog import Chunk
 from ogive.store.fs import Data
-from ogive.store.writer import GroupWriter
+from ogive.store.writer import CommitWriter
 from ogive.wire.message import decode_stored
 from tests.chaos.recorder import MemoryFs, Operation, RecorderFs, images
 from tests.chaos.workload import ROOT, History, Stored, judge, judge_table, run_script
@@ -225,7 +225,7 @@ class EarlyAck(MessageStore):
         self._work.__class__ = _SyncsLate
 
 
-class _SyncsLate(GroupWriter):
+class _SyncsLate(CommitWriter):
     def _write(self, chunks: Sequence[Chunk], size: int) -> None:
         self._log.write(chunks)
 

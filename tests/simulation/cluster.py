@@ -36,7 +36,7 @@ _SIZES: Final = {
     "consume_queue_file_bytes": 20 * 64,
     "ahead_bytes": 16 * 1024,
     "hot_log_bytes": 32 * 1024,
-    "stretch_bytes": 2 * 1024,
+    "checksum_block_bytes": 2 * 1024,
     "hot_entries": 256,
     "flush_bytes": 16 * 1024,
     "checkpoint_bytes": 32 * 1024,

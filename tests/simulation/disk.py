@@ -8,7 +8,7 @@ from collections import deque
 from pathlib import Path
 
 from ogive.store.fs import Data
-from ogive.store.writer import Group, GroupWriter, Job
+from ogive.store.writer import CommitGroup, CommitWriter, Job
 from tests.chaos.recorder import Disk, Inode, MemoryFs, Operation
 from tests.simulation.loop import Node, VirtualLoop
 
@@ -75,13 +75,13 @@ class LiveFs(MemoryFs):
 class VirtualWriter:
     """Groups wait for each other as in the writer's thread, and a sync takes its time."""
 
-    def __init__(self, loop: VirtualLoop, work: GroupWriter, max_group_bytes: int) -> None:
+    def __init__(self, loop: VirtualLoop, work: CommitWriter, max_group_bytes: int) -> None:
         self._loop, self._work, self._max_group_bytes = loop, work, max_group_bytes
-        self._jobs: deque[Group | Job] = deque()
+        self._jobs: deque[CommitGroup | Job] = deque()
         self._due = False
         self._closed = False
 
-    def post(self, job: Group | Job) -> None:
+    def post(self, job: CommitGroup | Job) -> None:
         self._jobs.append(job)
         if not self._due:
             self._due = True
@@ -105,11 +105,11 @@ class VirtualWriter:
 
     def _empty(self) -> None:
         while self._jobs:
-            groups: list[Group] = []
+            groups: list[CommitGroup] = []
             size = 0
             while (
                 self._jobs
-                and isinstance(job := self._jobs[0], Group)
+                and isinstance(job := self._jobs[0], CommitGroup)
                 and size < self._max_group_bytes
             ):
                 groups.append(job)
@@ -117,6 +117,6 @@ class VirtualWriter:
                 self._jobs.popleft()
             if groups:
                 self._work.commit(groups)
-            elif not isinstance(job := self._jobs.popleft(), Group):
+            elif not isinstance(job := self._jobs.popleft(), CommitGroup):
                 job()
         self._work.idle()

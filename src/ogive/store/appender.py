@@ -29,7 +29,7 @@ from ogive.store.types import (
     QueueKey,
     StoreConfig,
 )
-from ogive.store.writer import Group
+from ogive.store.writer import CommitGroup
 from ogive.wire.codes import SysFlag
 from ogive.wire.message import MAGIC_BLANK
 
@@ -62,8 +62,8 @@ class Appender:
         # formed or with the writer
         self.waiting_bytes = 0
         # with the writer, in order
-        self.waiting: deque[Group] = deque()
-        self.forming: Group | None = None
+        self.waiting: deque[CommitGroup] = deque()
+        self.forming: CommitGroup | None = None
 
     def append(self, messages: Messages, done: PutDone) -> int:
         """Place *messages*, all or none, in one segment; bytes of the forming group now.
@@ -147,21 +147,21 @@ class Appender:
         if size + spare_bytes + BLANK_BYTES > self._segment_bytes:
             raise self._too_large(size + spare_bytes)
 
-    def take(self) -> Group | None:
+    def take(self) -> CommitGroup | None:
         """The forming group, which now counts as handed over."""
         group, self.forming = self.forming, None
         if group is not None:
             self.waiting.append(group)
         return group
 
-    def finish(self, groups: Sequence[Group]) -> None:
+    def finish(self, groups: Sequence[CommitGroup]) -> None:
         """*groups* are done with; they were the oldest."""
         for group in groups:
             if self.waiting.popleft() is not group:
                 raise AssertionError("groups end in the order in which they were handed over")
             self.waiting_bytes -= group.end - group.start
 
-    def take_back(self) -> list[Group]:
+    def take_back(self) -> list[CommitGroup]:
         """Undo every unfinished group: their offsets, which nobody has seen, are given out
         again.
         """
@@ -194,12 +194,12 @@ class Appender:
             return []
         return [self.queues.pop(key) for key in [key for key in self.queues if key[0] == topic]]
 
-    def _group_with_room(self, total: int) -> Group:
+    def _group_with_room(self, total: int) -> CommitGroup:
         """The forming group, after ending the segment if *total* bytes do not fit it any more."""
         group = self.forming
         if group is None:
             pieces: list[bytes] = []
-            group = self.forming = Group(self.end, self.end, [(self.end, pieces)], pieces)
+            group = self.forming = CommitGroup(self.end, self.end, [(self.end, pieces)], pieces)
         room = self._segment_bytes - self.end % self._segment_bytes
         if total + BLANK_BYTES > room:
             if total + BLANK_BYTES > self._segment_bytes:

@@ -1,14 +1,14 @@
-"""Checksums over stretches of the commit log that this process wrote, so that what is read back
-need not be checked record by record.
+"""Checksums over blocks of the commit log that this process wrote, so that what is read back need
+not be checked record by record.
 
-The check of a record is half of what a pull from disk costs: each sum is computed by itself and put
-into the form of a property. One over 64 KiB takes 16 us. It is noted while the bytes are on their
-way into the log, and says more than the records do: that they are what was written. Stretches stand
-side by side from the log's start on, without regard to where records begin, so that one number
-stands for each.
+The check of a record is half of what a pull from disk costs: each checksum is computed by itself
+and put into the form of a property. One over 64 KiB takes 16 us. It is computed while the bytes are
+on their way into the log, and says more than the records do: that they are what was written. Blocks
+follow each other from the log's start on, without regard to where records begin, so that one number
+names each.
 
-Only whole stretches count: not one that was begun before this start or that a segment's end cuts
-off, and nothing that recovery found. The sum is crc32, the fastest that the standard library has;
+Only whole blocks count: not one that was begun before this start or that a segment's end cuts off,
+and nothing that recovery found. The checksum is crc32, the fastest that the standard library has;
 adler32 is slower and does not see some sectors that changed places.
 """
 
@@ -17,23 +17,23 @@ from typing import Final
 
 from ogive.wire.checksum import crc32
 
-MAX_STRETCHES: Final = 256 * 1024
+MAX_BLOCKS: Final = 256 * 1024
 """The sums of 16 GiB, in 2 MiB."""
 _NONE: Final = -1
 
 
-class Stretches:
-    """The sums of the newest stretches. Owner thread only."""
+class BlockChecksums:
+    """The sums of the newest blocks. Owner thread only."""
 
-    def __init__(self, stretch_bytes: int, segment_bytes: int, most: int = MAX_STRETCHES) -> None:
-        self.bytes = stretch_bytes
+    def __init__(self, block_bytes: int, segment_bytes: int, most: int = MAX_BLOCKS) -> None:
+        self.bytes = block_bytes
         self._segment_bytes, self._most = segment_bytes, most
-        # number of the first stretch in the table
+        # number of the first block in the table
         self._first = 0
         self._sums = array("q")  # or _NONE
         # where the next chunk continues what was noted last
         self._end = -1
-        # sum of the stretch at _end as far as it goes; _NONE where its beginning was not seen
+        # sum of the block at _end as far as it goes; _NONE where its beginning was not seen
         self._running = _NONE
 
     def note(self, offset: int, data: bytes) -> None:
@@ -58,7 +58,7 @@ class Stretches:
         self._running = crc32(view[at:])
 
     def covering(self, start: int, end: int) -> tuple[int, int]:
-        """The stretches from the one of *start* to the one that *end* ends in, or to the last
+        """Return the blocks from the one of *start* to the one that *end* ends in, or to the last
         before one without a sum.
         """
         number = start // self.bytes

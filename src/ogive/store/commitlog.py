@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from ogive.errors import StoreError
 from ogive.native import Wanted, native
-from ogive.store.block_checksums import Stretches
+from ogive.store.block_checksums import BlockChecksums
 from ogive.store.file_reader import Cold, Disk
 from ogive.store.fs import Fs
 from ogive.store.record import not_standing, read_record
@@ -189,7 +189,7 @@ class ReadRuns:
     for the next pull of the same queue.
 
     Queues that are read side by side stand mixed in the log, and each would read all of it: with
-    eight of them and messages of 1 KiB that is 3 us a message. A last stretch goes on behind what
+    eight of them and messages of 1 KiB that is 3 us a message. A last block goes on behind what
     was wanted. What stands between two visible records never changes, so a run is true as long as
     it is kept.
     """
@@ -222,7 +222,7 @@ class ReadRuns:
 class LogReader:
     """Reads records: the newest from memory, others by pread, near ones together.
 
-    What comes from disk is checked: whole stretches by their sums, where many of their records are
+    What comes from disk is checked: whole blocks by their sums, where many of their records are
     wanted, and each record where there is no sum, or it does not match.
     """
 
@@ -236,7 +236,7 @@ class LogReader:
         end: int,
         crc_from: int,
         hot_bytes: int,
-        stretch_bytes: int,
+        checksum_block_bytes: int,
         known_damage: Iterable[int] = (),
     ) -> None:
         self.directory, self.segment_bytes, self._disk = directory, segment_bytes, disk
@@ -245,7 +245,7 @@ class LogReader:
         # of the visible records
         self.end = end
         self.hot = HotLog(hot_bytes)
-        self._stretches = Stretches(stretch_bytes, segment_bytes)
+        self._checksums = BlockChecksums(checksum_block_bytes, segment_bytes)
         self._runs = ReadRuns(_RUNS_BYTES)
         self.damaged = 0
         self.crc_from = crc_from
@@ -254,14 +254,14 @@ class LogReader:
     def add(self, offset: int, data: bytes) -> None:
         """*data* was written at *offset*."""
         self.hot.add(offset, data)
-        self._stretches.note(offset, data)
+        self._checksums.note(offset, data)
 
     def begin_at(self, start: int) -> None:
         """The log begins at *start* from here on, the first byte of a segment: nobody reads what
         was before it.
         """
         self.start = start
-        self._stretches.forget_before(start)
+        self._checksums.forget_before(start)
 
     def collect(
         self, wanted: list[Wanted], queue_id: int, field: bytes
@@ -333,7 +333,7 @@ class LogReader:
             raise StoreError(f"the commit log cannot be read at {offset}: {exc}") from exc
 
     def _read_run(self, wanted: list[Wanted], i: int) -> tuple[int, Run]:
-        """One pread for wanted[i] and its near followers, by whole stretches where that is worth
+        """One pread for wanted[i] and its near followers, by whole blocks where that is worth
         it: (next i, what was read).
         """
         base = wanted[i][0]
@@ -341,9 +341,9 @@ class LogReader:
         j, stop, asked = _near(
             wanted,
             i,
-            min(base - base % self._stretches.bytes + _MAX_SPAN, segment_end, self.hot.start),
+            min(base - base % self._checksums.bytes + _MAX_SPAN, segment_end, self.hot.start),
         )
-        begin, end = self._stretches.covering(base, stop)
+        begin, end = self._checksums.covering(base, stop)
         k, inside = j, asked
         while k > i and wanted[k - 1][0] + wanted[k - 1][1] > end:
             k -= 1
@@ -360,18 +360,18 @@ class LogReader:
                 default=stop,
             )
             if whole:
-                last_wanted += -last_wanted % self._stretches.bytes
+                last_wanted += -last_wanted % self._checksums.bytes
             cold.place = cold.place._replace(
                 size=max(stop - base, min(last_wanted - base, _MAX_BROUGHT_IN))
             )
             raise
-        run = Run(base, data, whole and self._stretches.hold(base, data))
+        run = Run(base, data, whole and self._checksums.hold(base, data))
         if 2 * asked <= len(data) == stop - base:
             self._runs.keep(run)
         elif run.sound:
-            # the queue's next pull begins in the last stretch; all of it in memory for nobody would
+            # the queue's next pull begins in the last block; all of it in memory for nobody would
             # cost 0.5 us a message
-            last = stop - self._stretches.bytes
+            last = stop - self._checksums.bytes
             self._runs.keep(Run(last, data[last - base :], True))
         return j, run
 

@@ -54,9 +54,9 @@ from ogive.store.types import (
     StoreStats,
 )
 from ogive.store.writer import (
+    CommitGroup,
+    CommitWriter,
     FullDisk,
-    Group,
-    GroupWriter,
     MakeWriter,
     Outcome,
     WriterLink,
@@ -105,14 +105,14 @@ class MessageStore:
             end=recovered.end,
             crc_from=recovered.crc_from,
             hot_bytes=config.hot_log_bytes,
-            stretch_bytes=config.stretch_bytes,
+            checksum_block_bytes=config.checksum_block_bytes,
             known_damage=recovered.damaged_places,
         )
         self._reader = QueueReader(self._log, self._disk, recovered.queues)
         self._log_writer = LogWriter(
             fs, commitlog, recovered.segment_bytes, recovered.end, zeros=config.flush == "sync"
         )
-        self._work = GroupWriter(
+        self._work = CommitWriter(
             self._log_writer,
             self._report,
             flush=config.flush,
@@ -479,10 +479,10 @@ class MessageStore:
 
     # --- what the writer reports ------------------------------------------------------------------
 
-    def _report(self, groups: Sequence[Group], outcome: Outcome) -> None:
+    def _report(self, groups: Sequence[CommitGroup], outcome: Outcome) -> None:
         self._link.call_owner(functools.partial(self._finished, groups, outcome))
 
-    def _finished(self, groups: Sequence[Group], outcome: Outcome) -> None:
+    def _finished(self, groups: Sequence[CommitGroup], outcome: Outcome) -> None:
         if isinstance(outcome, StoreFull):
             self._refuse(groups, outcome)
         elif isinstance(outcome, StoreError):
@@ -494,7 +494,7 @@ class MessageStore:
                 self._log.add(offset, data)
             self._dispatch(groups)
 
-    def _dispatch(self, groups: Sequence[Group]) -> None:
+    def _dispatch(self, groups: Sequence[CommitGroup]) -> None:
         """Make *groups* visible, then say so."""
         self._appender.finish(groups)
         if not self._flushes.is_refused:
@@ -526,7 +526,7 @@ class MessageStore:
         """Return False while the disk is full, and after a failure."""
         return self.failed is None and not self._full.is_logged
 
-    def _refuse(self, groups: Sequence[Group], error: StoreFull) -> None:
+    def _refuse(self, groups: Sequence[CommitGroup], error: StoreFull) -> None:
         # taken back already, with the group that met the full disk
         if not groups or groups[0] is not self._first_waiting():
             self._full.extend()
@@ -549,7 +549,7 @@ class MessageStore:
         if self.on_failure is not None:
             self.on_failure(error)
 
-    def _first_waiting(self) -> Group | None:
+    def _first_waiting(self) -> CommitGroup | None:
         return self._appender.waiting[0] if self._appender.waiting else None
 
 

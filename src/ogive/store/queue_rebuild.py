@@ -140,7 +140,7 @@ class LevelTables:
         return LevelTables(levels, tuple(earlier[-_MAX_EARLIER:]))
 
     def lines(self) -> str:
-        """Return *earlier* as read() finds it again: comments, which Apache's broker passes over."""
+        """Return *earlier* as comments, which read() finds and Apache's broker passes over."""
         return "".join(
             f"{_BEFORE}{until}: {_LEVELS}={_text(levels)}\n" for until, levels in self.earlier
         )

@@ -48,14 +48,14 @@ _MAX_EXCESS_BYTES: Final = 1024 * 1024
 _DERIVED_QUEUES: Final = ("consumequeue", "batchconsumequeue")
 
 
-def mend_files(fs: Fs, root: Path) -> list[str]:
+def repair_files(fs: Fs, root: Path) -> list[str]:
     """Repair the files of the log; return what was done, in sentences.
 
     Raises StoreCorrupt where it would have to guess, OSError."""
-    return [*_set_strays_aside(fs, root), *_mend_segments(fs, root)]
+    return [*_set_strays_aside(fs, root), *_repair_segments(fs, root)]
 
 
-def _mend_segments(fs: Fs, root: Path) -> Iterator[str]:
+def _repair_segments(fs: Fs, root: Path) -> Iterator[str]:
     directory = root / "commitlog"
     sizes = sizes_of(fs, directory)
     usual = usual_size(sizes)

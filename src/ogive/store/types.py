@@ -65,7 +65,7 @@ class StoreConfig:
     """Room made ahead of the log's end; flush=sync: zeros, so that a sync changes no file size."""
     hot_log_bytes: int = 32 * 1024 * 1024
     """Newest part of the log that reads take from memory."""
-    stretch_bytes: int = 64 * 1024
+    checksum_block_bytes: int = 64 * 1024
     """Bytes of the log for which one checksum is kept."""
     hot_entries: int = 512 * 1024
     """Newest consume-queue entries in memory, all queues together."""

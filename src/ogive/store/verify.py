@@ -40,10 +40,10 @@ from ogive.store.repair import (
     TABLE,
     completed,
     is_topic_table,
-    mend_files,
     not_in,
     places_of_waiting,
     queue_counts,
+    repair_files,
     topic_table,
     waiting_place,
 )
@@ -177,7 +177,7 @@ def verify(root: Path) -> Report:
 
 def repair(root: Path) -> tuple[Report, Report]:
     """(before, after). Raises like verify()."""
-    mended = _changing(root, mend_files)
+    mended = _changing(root, repair_files)
     before = verify(root)
     before.problems[:0] = mended
     _changing(root, _mend)

@@ -61,7 +61,7 @@ else:
 
 
 @dataclass(slots=True)
-class Group:
+class CommitGroup:
     """Records of one turn of the owner, with what to do once they are safe.
 
     Built by the owner, then only read.
@@ -80,11 +80,11 @@ class Group:
 
 
 Outcome = Sequence[Chunk] | StoreError
-Complete = Callable[[Sequence[Group], Outcome], None]
+Complete = Callable[[Sequence[CommitGroup], Outcome], None]
 Job = Callable[[], None]
 
 
-class GroupWriter:
+class CommitWriter:
     """Writes and syncs groups, without the thread.
 
     *complete* is called for every group, in order, exactly once.
@@ -113,7 +113,7 @@ class GroupWriter:
         self._failed: StoreError | None = None
         self._refusing: StoreFull | None = None
 
-    def commit(self, groups: Sequence[Group]) -> None:
+    def commit(self, groups: Sequence[CommitGroup]) -> None:
         """Write and report *groups*, which follow each other in the log; with flush=sync the report
         comes after the sync.
         """
@@ -140,7 +140,7 @@ class GroupWriter:
         self._end = groups[-1].end
         self._complete(groups, chunks)
 
-    def is_short(self, group: Group) -> bool:
+    def is_short(self, group: CommitGroup) -> bool:
         """Return True if commit() would be one short write into memory, which needs neither the
         disk nor a new file.
         """
@@ -223,12 +223,12 @@ class GroupWriter:
             self._log.sync()
             self._unsynced = 0
 
-    def _fail(self, doing: str, exc: Exception, groups: Sequence[Group]) -> None:
+    def _fail(self, doing: str, exc: Exception, groups: Sequence[CommitGroup]) -> None:
         self._failed = StoreFailed(f"{doing} failed: {exc}; nothing more is written")
         self._complete(groups, self._failed)
 
 
-def join_extents(groups: Sequence[Group]) -> list[Chunk]:
+def join_extents(groups: Sequence[CommitGroup]) -> list[Chunk]:
     """One chunk for each segment that the groups touch."""
     runs: list[tuple[int, list[bytes]]] = []
     end = -1
@@ -245,13 +245,13 @@ def join_extents(groups: Sequence[Group]) -> list[Chunk]:
 class Writer(Protocol):
     """Carries out what is posted, in order."""
 
-    def post(self, job: Group | Job) -> None: ...
+    def post(self, job: CommitGroup | Job) -> None: ...
 
     def close(self) -> None:
         """Return when everything posted is done and synced."""
 
 
-MakeWriter = Callable[[GroupWriter, int], Writer]
+MakeWriter = Callable[[CommitWriter, int], Writer]
 """Gets the work, and the most bytes of groups that become one write."""
 
 
@@ -269,7 +269,7 @@ class WriterThread:
 
     def __init__(
         self,
-        work: GroupWriter,
+        work: CommitWriter,
         max_group_bytes: int,
         monotonic: Callable[[], float] = time.monotonic,
         sleeps: Callable[[], int] = _sleeps,
@@ -285,13 +285,13 @@ class WriterThread:
         # before it the owner writes nothing itself
         self._here_from = 0.0
         # bounded by the owner: max_waiting_bytes, one flush job
-        self._inbox: queue.SimpleQueue[Group | Job | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[CommitGroup | Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="ogive-store-writer", daemon=True)
         self._thread.start()
 
-    def post(self, job: Group | Job) -> None:
+    def post(self, job: CommitGroup | Job) -> None:
         if (
-            isinstance(job, Group)
+            isinstance(job, CommitGroup)
             and self._posted == self._done
             and self._working.acquire(blocking=False)
         ):
@@ -306,7 +306,7 @@ class WriterThread:
         self._posted += 1
         self._inbox.put(job)
 
-    def _written_here(self, group: Group) -> bool:
+    def _written_here(self, group: CommitGroup) -> bool:
         """Owner's thread, which has taken the work."""
         started = self._monotonic()
         if started < self._here_from or not self.work.is_short(group):
@@ -350,12 +350,12 @@ class WriterThread:
                 if not self._carry_out(job):
                     return
 
-    def _carry_out(self, job: Group | Job | None) -> bool:
+    def _carry_out(self, job: CommitGroup | Job | None) -> bool:
         """*job*, and the groups that wait behind it; False at the end."""
         work, inbox = self.work, self._inbox
-        groups: list[Group] = []
+        groups: list[CommitGroup] = []
         size = 0
-        while isinstance(job, Group):
+        while isinstance(job, CommitGroup):
             groups.append(job)
             size += job.end - job.start
             if size >= self._max_group_bytes or inbox.empty():
@@ -366,9 +366,9 @@ class WriterThread:
         if job is None:
             work.sync_now()
             return False
-        if not isinstance(job, Group):
+        if not isinstance(job, CommitGroup):
             job()
-        self._done += len(groups) + (not isinstance(job, Group))
+        self._done += len(groups) + (not isinstance(job, CommitGroup))
         if work.sync_in_s() == 0.0:
             work.sync_now()
         if inbox.empty():
@@ -418,7 +418,7 @@ class WriterLink:
     *failed* is the error after which nothing more is written.
     """
 
-    def __init__(self, work: GroupWriter, full: FullDisk) -> None:
+    def __init__(self, work: CommitWriter, full: FullDisk) -> None:
         self.work, self.full = work, full
         self.failed: StoreError | None = None
         self.is_closed = False
@@ -444,7 +444,7 @@ class WriterLink:
         if not self.is_running:
             raise IllegalStateError("the store is not running")
 
-    def post(self, job: Group | Job) -> None:
+    def post(self, job: CommitGroup | Job) -> None:
         """Hand *job* to the writer; nothing before start()."""
         if self._writer is not None:
             self._writer.post(job)

@@ -154,7 +154,7 @@ def written(tmp_path: Path, fs: OsFs | None = None, **changes: int) -> Driver:
         "segment_bytes": 512 * 1024,
         "hot_log_bytes": 4 * 1024,
         "hot_entries": 0,
-        "stretch_bytes": STRETCH,
+        "checksum_block_bytes": STRETCH,
     } | changes
     driver = Driver(small(tmp_path, flush="async", **sizes), fs)
     for n in range(MESSAGES):
@@ -324,7 +324,7 @@ def test_segments_end_and_go_while_their_stretches_are_known(tmp_path: Path) -> 
     fs.reads.clear()
     assert driver.bodies("T", 1) == all_of("T", 1)[first:]
     assert min(segment for segment, _, _ in fs.reads) >= driver.store.stats().commitlog_start
-    assert driver.store._log._stretches.covering(0, 1024) == (0, 0)
+    assert driver.store._log._checksums.covering(0, 1024) == (0, 0)
     driver.close()
 
 
@@ -333,7 +333,7 @@ def test_a_few_messages_are_read_without_what_stands_around_them(tmp_path: Path)
     are.
     """
     fs = ReadsFs()
-    driver = written(tmp_path, fs, stretch_bytes=16 * 1024)
+    driver = written(tmp_path, fs, checksum_block_bytes=16 * 1024)
     size = driver.store.entries("T", 1, 0, 1)[0].size
     fs.reads.clear()
     assert driver.store.get("T", 1, 20, 1, 1 << 20).count == 1

@@ -9,7 +9,7 @@ import pytest
 
 from ogive.errors import StoreFull
 from ogive.store import Fs, MessageStore
-from ogive.store.writer import GroupWriter
+from ogive.store.writer import CommitWriter
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.chaos.recorder import MemoryFs, Operation, RecorderFs
 from tests.stores import Clock, Driver, OneByOne, message, read_queue, run_now, small
@@ -45,7 +45,7 @@ class Run:
         self.writer.run()
         self.answered.clear()
 
-    def _make(self, work: GroupWriter, most: int) -> OneByOne:
+    def _make(self, work: CommitWriter, most: int) -> OneByOne:
         self.writers.append(OneByOne(work, most))
         return self.writers[0]
 

@@ -13,7 +13,7 @@ from ogive.errors import StoreError
 from ogive.store import MessageStore, StoreConfig
 from ogive.store import checkpoint as checkpoints
 from ogive.store.fs import Fs, OsFs
-from ogive.store.writer import Group, GroupWriter, Job
+from ogive.store.writer import CommitGroup, CommitWriter, Job
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.chaos.recorder import MemoryFs, Operation, RecorderFs
 from tests.stores import Clock, Driver, InlineWriter, crash, message, read_queue, run_now, small
@@ -59,13 +59,13 @@ class EveryCall(RecorderFs):
 class StepByStep(InlineWriter):
     """Carries groups out at once; jobs wait for step() while *held*."""
 
-    def __init__(self, work: GroupWriter, _max_group_bytes: int = 0) -> None:
+    def __init__(self, work: CommitWriter, _max_group_bytes: int = 0) -> None:
         super().__init__(work)
         self.held = False
         self.jobs: deque[Job] = deque()
 
-    def post(self, job: Group | Job) -> None:
-        if self.held and not isinstance(job, Group):
+    def post(self, job: CommitGroup | Job) -> None:
+        if self.held and not isinstance(job, CommitGroup):
             self.jobs.append(job)
         else:
             super().post(job)
@@ -91,7 +91,7 @@ class Run:
         self.store.start(run_now, writer=self._make)
         self.writer = self.writers[0]
 
-    def _make(self, work: GroupWriter, most: int) -> StepByStep:
+    def _make(self, work: CommitWriter, most: int) -> StepByStep:
         self.writers.append(StepByStep(work, most))
         return self.writers[0]
 

@@ -24,7 +24,7 @@ from ogive.store.consumequeue import ConsumeQueue
 from ogive.store.file_reader import Cold
 from ogive.store.record import crc_property
 from ogive.store.verify import verify
-from ogive.store.writer import GroupWriter
+from ogive.store.writer import CommitWriter
 from ogive.wire.message import BatchItem, decode_stored, java_hash
 from tests.chaos.faults import FailFrom, FaultyFs
 from tests.chaos.recorder import MemoryFs, Name, Operation, RecorderFs, Sync, images
@@ -887,7 +887,7 @@ def test_a_flush_that_a_full_disk_refused_is_written_once_and_ends_no_other(tmp_
         if full and call in ("create", "pwrite") and "consumequeue" in path.parts:
             raise OSError(errno.ENOSPC, "no space")
 
-    def writer(work: GroupWriter, most: int) -> OneByOne:
+    def writer(work: CommitWriter, most: int) -> OneByOne:
         writers.append(OneByOne(work, most))
         return writers[0]
 

@@ -8,14 +8,14 @@ import pytest
 
 from ogive.errors import StoreFailed
 from ogive.store.commitlog import LogWriter
-from ogive.store.writer import Group, GroupWriter, Job, Outcome, WriterThread, join_extents
+from ogive.store.writer import CommitGroup, CommitWriter, Job, Outcome, WriterThread, join_extents
 from tests.chaos.recorder import RecorderFs, Sync, Write
 
 LOG = Path("/log")
 
 
 class Recorded:
-    """A GroupWriter over a recorder, and what it reported."""
+    """A CommitWriter over a recorder, and what it reported."""
 
     def __init__(self, flush: Any, **changes: Any) -> None:
         self.fs = RecorderFs()
@@ -28,18 +28,18 @@ class Recorded:
             "window_s": 0.5,
             "ahead_bytes": 0,
         } | changes
-        self.work = GroupWriter(
+        self.work = CommitWriter(
             self.log, self._complete, flush=flush, monotonic=lambda: self.now, **settings
         )
         self.end = 0
 
-    def _complete(self, groups: Sequence[Group], outcome: Outcome) -> None:
+    def _complete(self, groups: Sequence[CommitGroup], outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         self.fs.ack(len(self.outcomes))
 
     def commit(self, size: int) -> None:
         data = bytes([1]) * size
-        group = Group(self.end, self.end + size, [(self.end, [data])], [data])
+        group = CommitGroup(self.end, self.end + size, [(self.end, [data])], [data])
         self.end += size
         self.work.commit([group])
 
@@ -105,7 +105,7 @@ def test_segment_is_synced_before_the_next_one_is_written() -> None:
     recorded = Recorded("async", window_bytes=100_000)
     recorded.commit(4000)
     pieces = [bytes([1]) * 100]
-    recorded.work.commit([Group(4000, 4196, [(4000, [b"blank..."]), (4096, pieces)], pieces)])
+    recorded.work.commit([CommitGroup(4000, 4196, [(4000, [b"blank..."]), (4096, pieces)], pieces)])
     assert recorded.unsynced == 100
 
 
@@ -148,9 +148,9 @@ def test_failed_sync_is_never_tried_again(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_groups_that_wait_together_become_one_write() -> None:
-    first = Group(0, 5, [(0, [b"ab", b"c"])], [])
-    second = Group(5, 30, [(5, [b"blank"]), (20, [b"de"])], [])
-    third = Group(30, 31, [(30, [b"f"])], [])
+    first = CommitGroup(0, 5, [(0, [b"ab", b"c"])], [])
+    second = CommitGroup(5, 30, [(5, [b"blank"]), (20, [b"de"])], [])
+    third = CommitGroup(30, 31, [(30, [b"f"])], [])
     assert join_extents([first, second]) == [(0, b"abcblank"), (20, b"de")]
     assert join_extents([second, third])[-1] == (20, b"def")
 
@@ -179,7 +179,7 @@ class Threaded:
         # the first segment is open
         self.do(lambda: self.work._log.write([(0, b"")]))
 
-    def _complete(self, groups: Sequence[Group], outcome: Outcome) -> None:
+    def _complete(self, groups: Sequence[CommitGroup], outcome: Outcome) -> None:
         self.outcomes.append(outcome)
         self.writers += [threading.get_ident()] * len(groups)
         self.arrived.release()
@@ -196,7 +196,7 @@ class Threaded:
         data = bytes([1]) * size
         start = self.recorded.end
         self.recorded.end += size
-        self.writer.post(Group(start, start + size, [(start, [data])], [data]))
+        self.writer.post(CommitGroup(start, start + size, [(start, [data])], [data]))
         if here:
             assert self.writers[-1:] == [threading.get_ident()], "written before post() returns"
         assert self.arrived.acquire(timeout=60.0)
@@ -225,7 +225,7 @@ def test_thread_syncs_in_time_what_the_owner_wrote() -> None:
     threaded = Threaded(window_s=0.05)
     threaded.do(lambda: threaded.recorded.log.prepare(4096))
     data = [b"x" * 100]
-    threaded.writer.post(Group(0, 100, [(0, data)], data))
+    threaded.writer.post(CommitGroup(0, 100, [(0, data)], data))
     assert threaded.writers == [threading.get_ident()]
     threaded.recorded.now = 0.05
     wait_until(lambda: threaded.recorded.unsynced == 0)
@@ -236,7 +236,7 @@ def test_nothing_overtakes_what_the_thread_has_not_carried_out(threaded: Threade
     go, order = threading.Event(), list[str]()
     threaded.writer.post(lambda: order.append("job") if go.wait(60.0) else None)
     data = [b"x" * 100]
-    threaded.writer.post(Group(0, 100, [(0, data)], data))
+    threaded.writer.post(CommitGroup(0, 100, [(0, data)], data))
     assert threaded.outcomes == []
     go.set()
     assert threaded.arrived.acquire(timeout=60.0)
@@ -255,7 +255,7 @@ def test_owner_writes_nothing_between_the_moments_when_the_thread_takes_a_job_an
     # a job that the thread has taken
     threaded.writer._posted += 1
     data = [b"x" * 100]
-    threaded.writer.post(Group(100, 200, [(100, data)], data))
+    threaded.writer.post(CommitGroup(100, 200, [(100, data)], data))
     assert threaded.arrived.acquire(timeout=60.0)
     threaded.writer._posted -= 1
     assert threaded.writers.count(threading.get_ident()) == 1, "only the one before"

@@ -2,20 +2,20 @@
 
 import random
 
-from ogive.store.block_checksums import Stretches
+from ogive.store.block_checksums import BlockChecksums
 
 STRETCH, SEGMENT = 64, 1000
 """A segment ends within a stretch."""
 
 
-def noted(log: bytes, start: int, end: int, *, most: int = 100, seed: int = 1) -> Stretches:
+def noted(log: bytes, start: int, end: int, *, most: int = 100, seed: int = 1) -> BlockChecksums:
     """Bytes *start* to *end* of *log*, all of one segment, in chunks of every length."""
-    stretches = Stretches(STRETCH, SEGMENT, most)
+    stretches = BlockChecksums(STRETCH, SEGMENT, most)
     note(stretches, log, start, end, seed)
     return stretches
 
 
-def note(stretches: Stretches, log: bytes, start: int, end: int, seed: int = 1) -> None:
+def note(stretches: BlockChecksums, log: bytes, start: int, end: int, seed: int = 1) -> None:
     rng = random.Random(seed)
     while start < end:
         stop = min(end, start + rng.choice((1, 7, 63, 64, 65, 128, 300)))
@@ -95,7 +95,7 @@ def test_a_hole_in_what_was_written_is_in_no_stretch() -> None:
 
 def test_the_oldest_sums_go_first_and_there_are_never_many() -> None:
     log = random.Random(0).randbytes(100 * STRETCH)
-    stretches = Stretches(STRETCH, len(log), 8)
+    stretches = BlockChecksums(STRETCH, len(log), 8)
     for end in range(STRETCH, len(log) + 1, STRETCH):
         note(stretches, log, end - STRETCH, end)
         known = [
@@ -108,7 +108,7 @@ def test_the_oldest_sums_go_first_and_there_are_never_many() -> None:
 
 def test_the_sums_of_segments_that_are_removed_go_too() -> None:
     log = random.Random(0).randbytes(20 * STRETCH)
-    stretches = Stretches(STRETCH, 10 * STRETCH)
+    stretches = BlockChecksums(STRETCH, 10 * STRETCH)
     note(stretches, log, 0, 10 * STRETCH)
     note(stretches, log, 10 * STRETCH, 15 * STRETCH)
     stretches.forget_before(10 * STRETCH)
