@@ -6,12 +6,15 @@ Re-reads the log slowly, to find damage before a record is needed.
 """
 
 from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from ogive.native import native
+from ogive.store import checkpoint as checkpoints
 from ogive.store.bad_sectors import BLOCK, Unreadable
+from ogive.store.checkpoint import Checkpoint
 from ogive.store.fs import Fs
 from ogive.store.record import (
     BLANK,
@@ -34,6 +37,12 @@ MAX_PLACES: Final = 10_000
 
 Scanned = tuple[int, Record, bytes, int]
 """commit-log offset, record, buffer that holds it, where in the buffer"""
+
+
+def properties_of(scanned: Scanned) -> bytes:
+    """Return the raw properties of a record."""
+    _, record, buffer, at = scanned
+    return buffer[record.properties_at : at + record.size]
 
 
 @dataclass(slots=True)
@@ -86,6 +95,19 @@ class LogScan:
         self._block = b""
         # commit-log offset of _block
         self._block_at = 0
+
+    @classmethod
+    def of_store(
+        cls,
+        fs: Fs,
+        root: Path,
+        found: Found,
+        checkpoint: Checkpoint | None,
+        unreadable: Unreadable | None = None,
+    ) -> Self:
+        """Return a scan of the log in *root*, as far as *checkpoint* knows it. Raises OSError."""
+        crc_from = checkpoints.crc_from(fs, root, checkpoint)
+        return cls(fs, root / "commitlog", found, crc_from, unreadable)
 
     def records(
         self,
@@ -402,17 +424,11 @@ def scrub(
 
     Raises OSError; FileNotFoundError after retention.
     """
-    scan = LogScan(
-        fs,
-        directory,
-        Found((position - position % segment_bytes,), segment_bytes),
-        crc_from,
-        unreadable,
-    )
-    scan.limit = end
+    found = Found((position - position % segment_bytes,), segment_bytes)
     damaged: list[tuple[int, int]] = []
     stop, count = min(end, position + most_bytes), 0
-    try:
+    with closing(LogScan(fs, directory, found, crc_from, unreadable)) as scan:
+        scan.limit = end
         while position < stop and count < MAX_RECORDS:
             run = scan.whole(position)
             try:
@@ -423,11 +439,9 @@ def scrub(
             except StopIteration as finished:
                 position = finished.value
                 if position < end:
-                    follower = scan.next_valid(position)
-                    damaged.append((position, (end if follower is None else follower) - position))
-                    position = end if follower is None else follower
+                    follower = scan.next_valid(position) or end
+                    damaged.append((position, follower - position))
+                    position = follower
                     # a search costs as much
                     count += MAX_RECORDS // 10
-    finally:
-        scan.close()
     return Scrubbed(position, damaged)

@@ -155,7 +155,7 @@ class DueTimes:
     """Asked for one message after the other, before its new entry is written over the old one."""
 
     def __init__(self, fs: Fs, root: Path, default: DelayLevels) -> None:
-        self._fs, self._default = fs, default
+        self._default = default
         self._tables = LevelTables.read(fs, root)
         self._handles = Handles(fs, _MAX_OPEN)
         # first index, entries of the old file
@@ -185,15 +185,8 @@ class DueTimes:
         if not 0 <= at < len(block):
             within = index % queue.file_entries
             path = segment_path(queue.directory, (index - within) * ENTRY_BYTES)
-            try:
-                handle = self._handles.get(path)
-            except FileNotFoundError:
-                return b""
             count = min(_BLOCK_ENTRIES, queue.file_entries - within)
-            block, at = (
-                read_or_nothing(self._fs, handle, path, count * ENTRY_BYTES, within * ENTRY_BYTES),
-                0,
-            )
+            block, at = self._handles.read(path, count * ENTRY_BYTES, within * ENTRY_BYTES), 0
             # or it would be read for each entry
             block = block or bytes(count * ENTRY_BYTES)
             self._blocks[queue] = index, block

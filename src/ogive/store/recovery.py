@@ -25,6 +25,7 @@ import functools
 import logging
 import time
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -182,16 +183,10 @@ def _recover_once(
     kinds = QueueKinds.found(fs, config)
     checkpoint, position = found.checkpoint, found.position
     unreadable = Unreadable()
-    scan = LogScan(
-        fs,
-        config.root / "commitlog",
-        found.segments,
-        checkpoints.crc_from(fs, config.root, checkpoint),
-        unreadable,
-    )
+    scan = LogScan.of_store(fs, config.root, found.segments, checkpoint, unreadable)
     end = LogEnd(scan.start, places=dict.fromkeys(known or (), 0))
     replay = Replay(fs, config, now_ms, kinds, found.deleted, found.log_start)
-    try:
+    with closing(scan), closing(replay):
         replay.remove_strays()
         lost = replay.restore_queues(checkpoint, rebuild=rebuild)
         keys_lost = replay.restore_index(checkpoint, rebuild=rebuild)
@@ -234,9 +229,6 @@ def _recover_once(
         if not unchanged or lost or keys_lost or moved:
             _sync_log(fs, config.root, found, end.offset)
             replay.save_checkpoint(end.offset, crc_from)
-    finally:
-        scan.close()
-        replay.close()
     if not rebuild:
         _log_damage(end, replay.skipped, len(known or ()))
         if not found.is_clean and known is None:
@@ -411,11 +403,8 @@ def _sync_log(fs: Fs, root: Path, found: _Directory, end: int) -> None:
 def _clear(fs: Fs, config: StoreConfig, found: _Directory, end: int, unreadable: Unreadable) -> int:
     """Leave nothing behind the end of the log; return how many bytes that was, see zero_tail()."""
     commitlog = config.root / "commitlog"
-    scan = LogScan(fs, commitlog, found.segments, NEVER, unreadable)
-    try:
+    with closing(LogScan(fs, commitlog, found.segments, NEVER, unreadable)) as scan:
         return zero_tail(fs, commitlog, scan, found.segments, end)
-    finally:
-        scan.close()
 
 
 def _correct_min_offsets(

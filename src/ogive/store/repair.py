@@ -15,6 +15,7 @@ are lost, all topics come from the log.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +33,7 @@ from ogive.model import (
 from ogive.store import checkpoint as checkpoints
 from ogive.store.bad_sectors import Unreadable
 from ogive.store.fs import Fs
-from ogive.store.log_scan import LogEnd, LogScan
+from ogive.store.log_scan import LogEnd, LogScan, properties_of
 from ogive.store.segments import find_segments, segment_path, sizes_of, usual_size
 from ogive.store.tables import JsonTable, make_lasting_dirs
 from ogive.store.types import QueueKey
@@ -194,16 +195,14 @@ def places_of_waiting(fs: Fs, root: Path) -> set[QueueKey]:
     """
     checkpoint, found = checkpoints.load(fs, root), find_segments(fs, root / "commitlog", 1)
     deleted = checkpoints.load_deletions(fs, root, checkpoint, found.end)
-    scan = LogScan(fs, root / "commitlog", found, checkpoints.crc_from(fs, root, checkpoint))
     places: set[QueueKey] = set()
-    try:
-        for offset, record, buffer, at in scan.records(scan.start, LogEnd(scan.start)):
+    with closing(LogScan.of_store(fs, root, found, checkpoint)) as scan:
+        for scanned in scan.records(scan.start, LogEnd(scan.start)):
+            offset, record, _, _ = scanned
             if record.topic in _WAITING:
-                place = waiting_place(record.topic, buffer[record.properties_at : at + record.size])
+                place = waiting_place(record.topic, properties_of(scanned))
                 if place is not None and offset >= deleted.get(place[0], 0):
                     places.add(place)
-    finally:
-        scan.close()
     return places
 
 

@@ -25,7 +25,7 @@ from ogive.store.index_file import IndexFiles, Sizes, index_names
 from ogive.store.index_file import found_sizes as found_index_sizes
 from ogive.store.index_file import restored as restored_index
 from ogive.store.key_index import KeyIndex
-from ogive.store.log_scan import Scanned
+from ogive.store.log_scan import Scanned, properties_of
 from ogive.store.queue_rebuild import DueTimes, check_queue, end_of_files, restored
 from ogive.store.queue_types import QueueKinds, messages_in
 from ogive.store.record import MAX_CRC_PROPERTIES, delay_level, tag_hash
@@ -221,11 +221,11 @@ class Replay:
         Groups are past that offset. A message that were given it again would be one that they never
         get.
         """
-        offset, record, buffer, at = scanned
+        offset, record, _, _ = scanned
         key = (record.topic, record.queue_id)
         if record.sys_flag & SysFlag.INNER_BATCH:
             count = (
-                messages_in(record.sys_flag, buffer[record.properties_at : at + record.size])
+                messages_in(record.sys_flag, properties_of(scanned))
                 if record.topic in self._batched
                 else 0
             )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ogive.errors import StoreCorrupt
+from ogive.store.bad_sectors import read_or_nothing
 from ogive.store.fs import Fs
 
 _DIGITS: Final = 20
@@ -122,6 +123,14 @@ class Handles:
         else:
             self._open.move_to_end(path)
         return handle
+
+    def read(self, path: Path, size: int, offset: int) -> bytes:
+        """Read a part of a derived file; nothing if it is missing, or the disk cannot read it."""
+        try:
+            handle = self.get(path)
+        except FileNotFoundError:
+            return b""
+        return read_or_nothing(self._fs, handle, path, size, offset)
 
     def create(self, path: Path, size: int) -> int:
         """An all-zero file of *size* bytes, whatever was there before."""

@@ -18,6 +18,7 @@ Compares the queues of topics of batches with what the log says, for ``ogive sto
 
 import time
 from collections.abc import Callable, Collection, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -25,14 +26,13 @@ from typing import Any, Final, TypeVar
 from ogive.errors import ProtocolError, StoreLocked, StoreUnusable
 from ogive.model import SCHEDULE_TOPIC
 from ogive.store import checkpoint as checkpoints
-from ogive.store.bad_sectors import read_or_nothing
 from ogive.store.checkpoint import Checkpoint
 from ogive.store.clock import now_ms
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, FILLER, FILLER_SIZE
 from ogive.store.directory import was_ours
 from ogive.store.fs import Fs, OsFs, ReadOnlyFs, reason
 from ogive.store.index_file import index_names, restored
-from ogive.store.log_scan import LogEnd, LogScan
+from ogive.store.log_scan import LogEnd, LogScan, properties_of
 from ogive.store.queue_types import UNIT, UNIT_BYTES, QueueKind, QueueKinds, messages_in
 from ogive.store.record import Record, tag_hash
 from ogive.store.recovery import end_is_lost, recover, refuse_emptied, traces, usable
@@ -100,7 +100,7 @@ def units_in_files(fs: Fs, handles: Handles, kind: QueueKind, key: QueueKey) -> 
     directory = kind.directory(key)
     for name in segment_names(fs, directory):
         path = segment_path(directory, int(name))
-        raw = read_or_nothing(fs, handles.get(path), path, kind.file_bytes, 0)
+        raw = handles.read(path, kind.file_bytes, 0)
         for at in range(0, len(raw) - UNIT_BYTES + 1, UNIT_BYTES):
             unit = raw[at : at + UNIT_BYTES]
             if not any(unit):
@@ -285,26 +285,21 @@ class _Verification:
             )
         reached = checkpoint.position if checkpoint is not None else 0
         checkpoint = usable(checkpoint, found.starts[0] if found.starts else 0, found.end)
-        scan = LogScan(fs, root / "commitlog", found, checkpoints.crc_from(fs, root, checkpoint))
+        scan = LogScan.of_store(fs, root, found, checkpoint)
         report.log_start = scan.start
         result = LogEnd(scan.start)
         deleted = checkpoints.load_deletions(fs, root, checkpoint, found.end)
-        try:
-            for offset, record, buffer, at in scan.records(scan.start, result):
+        with closing(scan):
+            for scanned in scan.records(scan.start, result):
                 report.records += 1
-                self._expect(
-                    offset, record, buffer[record.properties_at : at + record.size], deleted
-                )
+                self._expect(scanned[0], scanned[1], properties_of(scanned), deleted)
             report.log_end = result.offset
-            if result.offset % found.segment_bytes and scan.used_after(result.offset):
-                torn = (
+            used = result.offset % found.segment_bytes and scan.used_after(result.offset)
+            if used and report.clean:
+                report.tell(
                     f"behind the end of the log at {result.offset} stands what is no record: an "
                     "unclean stop left it, a start clears it"
                 )
-                if report.clean:
-                    report.tell(torn)
-        finally:
-            scan.close()
         report.damaged_places, report.damaged_bytes = result.damaged, result.damaged_bytes
         if result.damaged:
             places = (
@@ -485,11 +480,7 @@ class _Verification:
     def _entries(self, directory: Path, index: int, count: int) -> bytes:
         at = index % self._file_entries
         path = segment_path(directory, (index - at) * ENTRY_BYTES)
-        try:
-            handle = self._handles.get(path)
-        except FileNotFoundError:
-            return b""
-        raw = read_or_nothing(self._fs, handle, path, count * ENTRY_BYTES, at * ENTRY_BYTES)
+        raw = self._handles.read(path, count * ENTRY_BYTES, at * ENTRY_BYTES)
         # a file may end in the middle of one
         return raw[: len(raw) - len(raw) % ENTRY_BYTES]
 
