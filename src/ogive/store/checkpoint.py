@@ -40,7 +40,7 @@ NAME: Final = "queues.json"
 
 
 @dataclass(frozen=True, slots=True)
-class QueueState:
+class QueueCheckpoint:
     """One consume queue at a checkpoint: offsets, and the checksums of its files from *first_file*
     on.
     """
@@ -70,7 +70,7 @@ class Checkpoint:
 
     position: int
     store_timestamp_ms: int
-    queues: tuple[QueueState, ...] = ()
+    queues: tuple[QueueCheckpoint, ...] = ()
     # topic -> commit-log offset: its records before that are gone
     deleted: dict[str, int] = field(default_factory=dict)
     # commit-log offset from which every record carries its own checksum
@@ -93,7 +93,7 @@ def take(
     """The state of *queues* and *index*, all of whose entries were handed to the writer."""
     states = tuple(
         [
-            QueueState(
+            QueueCheckpoint(
                 q.key, q.min_offset, q.max_offset, q.first_file, tuple(q.crcs), q.own_indexes
             )
             for q in sorted(queues, key=lambda q: q.key)
@@ -196,7 +196,7 @@ def load(fs: Fs, root: Path) -> Checkpoint | None:
         fields = json.loads(body[:-1])
         queues = tuple(
             [
-                QueueState((topic, queue_id), low, high, first, tuple(crcs))
+                QueueCheckpoint((topic, queue_id), low, high, first, tuple(crcs))
                 for topic, queue_id, low, high, first, *crcs in fields["queues"]
             ]
         )
@@ -225,8 +225,8 @@ def _batch_state(
     max_offset: int,
     first_file: int,
     *crcs: int,
-) -> QueueState:
-    return QueueState(
+) -> QueueCheckpoint:
+    return QueueCheckpoint(
         (topic, queue_id), min_offset, max_offset, first_file, crcs, (first_index, end)
     )
 

@@ -19,14 +19,14 @@ from ogive.store.fs import Fs
 from ogive.store.record import (
     BLANK,
     BLANK_BYTES,
-    Claim,
     Record,
+    SizeClaim,
     claim_of,
     has_fitting_lengths,
     is_checked_whole,
     read_record,
 )
-from ogive.store.segments import Found, Handles, segment_path
+from ogive.store.segments import Handles, Segments, segment_path
 from ogive.wire.message import HEAD, MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 
 _BLOCK: Final = 4 * 1024 * 1024
@@ -82,7 +82,7 @@ class LogScan:
         self,
         fs: Fs,
         directory: Path,
-        found: Found,
+        found: Segments,
         crc_from: int,
         unreadable: Unreadable | None = None,
     ) -> None:
@@ -101,7 +101,7 @@ class LogScan:
         cls,
         fs: Fs,
         root: Path,
-        found: Found,
+        found: Segments,
         checkpoint: Checkpoint | None,
         unreadable: Unreadable | None = None,
     ) -> Self:
@@ -271,7 +271,7 @@ class LogScan:
     def _record(self, position: int) -> Record | None:
         return read_record(self._load(position), 0, position, self._crc_from)
 
-    def _claim(self, position: int) -> Claim:
+    def _claim(self, position: int) -> SizeClaim:
         room = min(self._segment_end(position) - BLANK_BYTES, self.limit) - position
         return claim_of(
             lambda at, count: self._bytes(position + at, min(count, room - at)),
@@ -424,7 +424,7 @@ def scrub(
 
     Raises OSError; FileNotFoundError after retention.
     """
-    found = Found((position - position % segment_bytes,), segment_bytes)
+    found = Segments((position - position % segment_bytes,), segment_bytes)
     damaged: list[tuple[int, int]] = []
     stop, count = min(end, position + most_bytes), 0
     with closing(LogScan(fs, directory, found, crc_from, unreadable)) as scan:

@@ -19,7 +19,7 @@ from typing import Final
 from ogive.errors import InvalidOption
 from ogive.model import DelayLevels
 from ogive.store.bad_sectors import read_or_nothing
-from ogive.store.checkpoint import QueueState
+from ogive.store.checkpoint import QueueCheckpoint
 from ogive.store.consumequeue import ENTRY, ENTRY_BYTES, ConsumeQueue
 from ogive.store.fs import Fs
 from ogive.store.queue_types import QueueKind
@@ -44,7 +44,7 @@ def end_of_files(fs: Fs, kind: QueueKind, key: QueueKey) -> int:
     return 0
 
 
-def check_queue(fs: Fs, handles: Handles, kind: QueueKind, state: QueueState) -> bool:
+def check_queue(fs: Fs, handles: Handles, kind: QueueKind, state: QueueCheckpoint) -> bool:
     """Return True if the files hold exactly the entries that the checkpoint counted."""
     file_entries, entry_bytes, directory = (
         kind.file_entries,
@@ -67,7 +67,7 @@ def check_queue(fs: Fs, handles: Handles, kind: QueueKind, state: QueueState) ->
     return index == state.end
 
 
-def restored(state: QueueState, kind: QueueKind) -> ConsumeQueue:
+def restored(state: QueueCheckpoint, kind: QueueKind) -> ConsumeQueue:
     """The queue as the checkpoint left it, all entries in its files."""
     queue = kind.new(state.key)
     queue.begin_at(state.first_index, state.min_offset)

@@ -82,7 +82,7 @@ class Record(NamedTuple):
     plain: bool
 
 
-class Claim(NamedTuple):
+class SizeClaim(NamedTuple):
     """Possible ends of a damaged record, by what is left of it."""
 
     # that it may have, the least first
@@ -356,7 +356,7 @@ def has_fitting_lengths(read: Callable[[int, int], bytes], room: int) -> bool:
 
 def claim_of(
     read: Callable[[int, int], bytes], room: int, commitlog_offset: int, crc_from: int
-) -> Claim:
+) -> SizeClaim:
     """Return the possible sizes of the damaged record at *commitlog_offset*, as far as what is left
     of it can be believed.
 
@@ -391,7 +391,7 @@ class _Remains:
     def has_fitting_lengths(self) -> bool:
         return self._is_known and self._size_by_lengths(self._magic, self._body_size) == self._size
 
-    def claim(self) -> Claim:
+    def claim(self) -> SizeClaim:
         by_lengths, intact = set[int](), set[int]()
         for magic in (self._magic,) if self._is_known else _WIDTHS:
             size = self._size_by_lengths(magic, self._body_size)
@@ -401,24 +401,24 @@ class _Remains:
             record = self._mended(size, magic, self._body_size)
             if record is not None:
                 if is_checked_whole(record):
-                    return Claim((size,), is_proven=True, inside=size)
+                    return SizeClaim((size,), is_proven=True, inside=size)
                 intact.add(size)
         agree = self._size in by_lengths
         right = self._is_known + self._is_placed + agree
         if not right:
-            return Claim((), is_proven=False, inside=0)
+            return SizeClaim((), is_proven=False, inside=0)
         is_body_known = bool(intact) or agree
         if right == 2 and not is_body_known:
             with_one_bit = self._with_one_bit_of_the_body_size()
             for record in filter(is_checked_whole, with_one_bit):
-                return Claim((record.size,), is_proven=True, inside=record.size)
+                return SizeClaim((record.size,), is_proven=True, inside=record.size)
             if self._may_be_cut_short():
                 intact = {record.size for record in with_one_bit if record.size < self._size}
                 is_body_known = not intact
         if right >= 2:
             intact |= {self._size} if agree else by_lengths | {self._size}
         sizes = tuple(sorted(size for size in intact if _MIN_RECORD_BYTES <= size <= self._room))
-        return Claim(
+        return SizeClaim(
             sizes, is_proven=False, inside=self._body_at + self._body_size if is_body_known else 0
         )
 

@@ -33,7 +33,7 @@ from typing import Final
 from ogive.errors import StoreCorrupt
 from ogive.store import checkpoint as checkpoints
 from ogive.store.bad_sectors import Unreadable
-from ogive.store.checkpoint import Checkpoint, QueueState
+from ogive.store.checkpoint import Checkpoint, QueueCheckpoint
 from ogive.store.consumequeue import ConsumeQueue, read_entries
 from ogive.store.directory import was_ours
 from ogive.store.file_reader import Disk
@@ -45,7 +45,7 @@ from ogive.store.queue_rebuild import end_of_files
 from ogive.store.queue_types import QueueKinds
 from ogive.store.record import NEVER
 from ogive.store.replay import Replay
-from ogive.store.segments import Found, find_segments, segment_names, segment_path
+from ogive.store.segments import Segments, find_segments, segment_names, segment_path
 from ogive.store.types import QueueKey, StoreConfig
 from ogive.text import pluralize
 
@@ -267,7 +267,7 @@ def _recover_once(
 class _Directory:
     """State of a directory before its log is read."""
 
-    segments: Found
+    segments: Segments
     is_clean: bool
     checkpoint: Checkpoint | None
     # of a log that was longer
@@ -319,7 +319,7 @@ def _rebuild(
     replay: Replay,
     scan: LogScan,
     checkpoint: Checkpoint,
-    lost: list[QueueState],
+    lost: list[QueueCheckpoint],
     end: LogEnd,
     *,
     rebuild: bool,
@@ -464,7 +464,7 @@ def end_is_lost(end: int, reached: int) -> str:
     )
 
 
-def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Found, end: int) -> int:
+def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Segments, end: int) -> int:
     """Leave nothing behind *end*: zeros in its segment, no later segments; durable before anything
     new is written.
 

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from ogive.store import checkpoint as checkpoints
-from ogive.store.checkpoint import Checkpoint, QueueState
+from ogive.store.checkpoint import Checkpoint, QueueCheckpoint
 from ogive.store.consumequeue import ConsumeQueue, QueueFiles, names_a_directory
 from ogive.store.fs import Fs
 from ogive.store.index_file import IndexFiles, Sizes, index_names
@@ -90,7 +90,9 @@ class Replay:
             )
             self._files.remove(directory)
 
-    def restore_queues(self, checkpoint: Checkpoint | None, *, rebuild: bool) -> list[QueueState]:
+    def restore_queues(
+        self, checkpoint: Checkpoint | None, *, rebuild: bool
+    ) -> list[QueueCheckpoint]:
         """Take over the queues whose files are as they should be; return the others."""
         if checkpoint is None:
             return []
@@ -98,7 +100,7 @@ class Replay:
         if rebuild:
             return list(checkpoint.queues)
         handles = Handles(self._fs, 1)
-        lost: list[QueueState] = []
+        lost: list[QueueCheckpoint] = []
         for state in checkpoint.queues:
             kind = self._kinds.of(state.key[0])
             # else the table of topics says something else now
@@ -306,7 +308,7 @@ class Replay:
             self._written_over[queue] = names
         return queue
 
-    def keep_given_out(self, states: Iterable[QueueState], log_bytes: int) -> None:
+    def keep_given_out(self, states: Iterable[QueueCheckpoint], log_bytes: int) -> None:
         """Offsets that were given out are never given out again, even if their records are gone."""
         for state in states:
             queue = self.queues.get((state.key[0].encode(), state.key[1]))

@@ -23,7 +23,7 @@ def segment_path(directory: Path, start: int) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Segments:
     """The segments of a directory: contiguous, all of *segment_bytes* (the last ones may be shorter
     on disk after a crash).
     """
@@ -36,7 +36,7 @@ class Found:
         return self.starts[-1] + self.segment_bytes if self.starts else 0
 
 
-def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Found:
+def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Segments:
     """Find the segments of a directory.
 
     Their size is read from the files; *default_bytes* counts if there is none.
@@ -46,7 +46,7 @@ def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Found:
     sizes = sizes_of(fs, directory)
     starts = list(sizes)
     if not starts:
-        return Found((), default_bytes)
+        return Segments((), default_bytes)
     distances = [after - before for before, after in itertools.pairwise(starts)]
     segment_bytes = min(distances) if distances else sizes[starts[0]] or default_bytes
     if (usual := usual_size(sizes)) is not None and usual[0] < segment_bytes and usual[1] > 1:
@@ -72,7 +72,7 @@ def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Found:
                 f"{segment_bytes}. "
                 f"`ogive store repair {directory.parent}` cuts what is too long by a little"
             )
-    return Found(tuple(starts), segment_bytes)
+    return Segments(tuple(starts), segment_bytes)
 
 
 def sizes_of(fs: Fs, directory: Path) -> dict[int, int]:

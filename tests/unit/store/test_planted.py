@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ogive.store.log_scan import LogScan
-from ogive.store.record import Claim, build_record, claim_of, topic_field
+from ogive.store.record import SizeClaim, build_record, claim_of, topic_field
 from ogive.store.verify import verify
 from ogive.wire.checksum import crc32
 from ogive.wire.message import MAGIC_V1, RECORD_V4
@@ -177,13 +177,13 @@ def test_a_head_that_is_gone_tells_nothing() -> None:
     size = 88 + len(sent.body) + len(field) + 2 + len(sent.properties) + 20
     record = build_record(sent, field, sent.properties, size, 1, 1000, 1_700_000_000_000, True)
 
-    def told(data: bytes) -> Claim:
+    def told(data: bytes) -> SizeClaim:
         return claim_of(lambda at, count: data[at : at + count], size, 1000, 0)
 
-    assert told(record) == Claim((size,), is_proven=True, inside=size)
+    assert told(record) == SizeClaim((size,), is_proven=True, inside=size)
     assert told(bytes(8) + record[8:28] + bytes(8) + record[36:]) == told(record)
     for gone in (bytes(size), bytes(40) + record[40:], record[:4] + bytes(size - 4)):
-        assert told(gone) == Claim((), is_proven=False, inside=0)
+        assert told(gone) == SizeClaim((), is_proven=False, inside=0)
     for cut in (40, 80):
         claim = told(record[:cut] + bytes(size - cut))
         assert size in claim.sizes
