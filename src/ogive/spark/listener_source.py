@@ -161,7 +161,7 @@ class ListenerSource(DataSource):
         return reader_of_release(reader, keep_limit_after_restart=False)
 
 
-class Ranges(InputPartition):
+class ListenedRanges(InputPartition):
     """Ranges that one task consumes."""
 
     def __init__(self, value: tuple[QueueRange, ...]) -> None:
@@ -259,7 +259,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue in read
             if finish[queue] > begin.get(queue, 0)
         ]
-        return [Ranges(tuple(group)) for group in spread(ranges, self._work.partitions)]
+        return [ListenedRanges(tuple(group)) for group in spread(ranges, self._work.partitions)]
 
     def commit(self, end: dict[str, Any]) -> None:
         self._tell(from_offset(end, self._owner))

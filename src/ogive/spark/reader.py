@@ -77,7 +77,7 @@ _SHORTEST_IDLE_S: Final = 0.01
 _LONGEST_IDLE_S: Final = 0.25
 
 
-class Ranges(InputPartition):
+class ReadRanges(InputPartition):
     """Ranges that one task reads."""
 
     def __init__(self, value: tuple[QueueRange, ...]) -> None:
@@ -141,7 +141,7 @@ class _Reading:
             min_partitions=options.min_partitions,
             max_rows=options.max_records_per_partition,
         )
-        return [Ranges(tuple(group)) for group in groups]
+        return [ReadRanges(tuple(group)) for group in groups]
 
     def _committed(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         group = self._options.consumer_group
