@@ -44,6 +44,7 @@ from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.subscription import ConsumeService, Group
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, decoded
+from ogive.client.retry import Retry
 from ogive.client.routes import MASTER_ID
 from ogive.client.trace_record import CallEnd
 from ogive.errors import BrokerError, GroupNotExist, OgiveError
@@ -457,7 +458,7 @@ class Consuming:
 
     async def _insist(self, what: str, call: Callable[[], Awaitable[T]]) -> T:
         """*call*, again while its failure may pass."""
-        deadline = self._loop.time() + AWAY_S
+        retry = Retry(AWAY_S, pause_s=LOOK_S)
         while True:
             try:
                 return await call()
@@ -467,10 +468,10 @@ class Consuming:
                 passing = (
                     not isinstance(exc, BrokerError) or exc.retry_other_broker or exc.refresh_route
                 )
-                if not passing or self._loop.time() > deadline:
+                if retry.over or not passing:
                     raise
                 log.warning("%s: trying again: %s", what, exc)
-                await asyncio.sleep(LOOK_S)
+            await retry.pause()
 
 
 async def consume(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from ogive.client import rpc
+from ogive.client.retry import Retry
 from ogive.client.routes import MASTER_ID, broker_addresses
 from ogive.errors import (
     BrokerBusy,
@@ -60,6 +61,10 @@ class Patience:
     pause_s: float | None = None
     settled: bool = False
     doubtful: bool = False
+
+    def start(self) -> Retry:
+        """Begin the window of one call."""
+        return Retry(self.window_s, limit=self.retries, pause_s=self.pause_s)
 
     def waits_for(self, failure: OgiveError, *, settled: bool = False) -> bool:
         if isinstance(failure, NoNameServer):
@@ -183,25 +188,16 @@ class Routes:
         self, topic: str, call: Callable[[], Awaitable[T]], patience: Patience = USUAL
     ) -> T:
         """*call*, again while its failure may pass."""
-        clock = asyncio.get_running_loop()
-        deadline = clock.time() + patience.window_s
-        pause = 0.05 if patience.pause_s is None else patience.pause_s
-        tries = 0
+        retry = patience.start()
         while True:
             try:
                 return await call()
             except OgiveError as exc:
-                if (
-                    not patience.waits_for(exc, settled=self._settled)
-                    or clock.time() + pause > deadline
-                    or tries == patience.retries
-                ):
+                if retry.over or not patience.waits_for(exc, settled=self._settled):
                     raise
-                log.warning("trying again in %.2f s: %s", pause, exc)
+                log.warning("trying again in %.2f s: %s", retry.pause_s, exc)
                 self.expire(topic)
-            await asyncio.sleep(pause)
-            tries += 1
-            pause = min(2 * pause, 2.0) if patience.pause_s is None else pause
+            await retry.pause()
 
 
 def reading_address(addresses: Mapping[int, str]) -> str:

@@ -19,11 +19,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from ogive.client import rpc
+from ogive.client.retry import Retry
 from ogive.client.routes import split_by_size
 from ogive.errors import (
-    NoNameServer,
-    NoRoute,
-    NotANameServer,
     OgiveError,
     SendFailed,
     SendTimeout,
@@ -31,7 +29,7 @@ from ogive.errors import (
 )
 from ogive.model import MessageQueue, PropertyName, SendResult
 from ogive.spark.cluster import Cluster
-from ogive.spark.routes import PASSING
+from ogive.spark.routes import Patience
 from ogive.spark.rows import Encoded, Row, queue_of
 from ogive.wire.codes import Decision, SysFlag
 from ogive.wire.headers.send import EndTransactionRequest, SendMessageRequestV2
@@ -55,7 +53,7 @@ CALL_TIMEOUT_S: Final = 10.0
 BATCH_BYTES: Final = 1024 * 1024
 MAX_IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 _BATCH_PROPERTIES: Final = "WAIT\x01true\x02"
-_PASSING: Final = (*PASSING, NoNameServer, NoRoute, TopicNotExist)
+_SENDING: Final = Patience(settled=True, doubtful=True)
 
 Recall = Callable[[], Awaitable[set[str]]]
 """The unique keys of the rows that are stored already."""
@@ -168,26 +166,20 @@ class Sending:
     async def _insist(
         self, topic: str, queue: MessageQueue | None, rows: Sequence[Row] | Encoded
     ) -> list[Half]:
-        clock = asyncio.get_running_loop()
         async with self._room:
             if self._failed is not None:
                 raise self._failed
-            deadline, pause, unknown = clock.time() + SEND_TIMEOUT_S, 0.05, False
+            retry, unknown = Retry(SEND_TIMEOUT_S), False
             while rows:
                 try:
                     return await self._once(topic, queue, rows)
                 except OgiveError as exc:
                     unknown = unknown or exc.outcome_unknown
-                    if (
-                        not isinstance(exc, _PASSING)
-                        or isinstance(exc, NotANameServer)
-                        or clock.time() + pause > deadline
-                    ):
+                    if retry.over or not _may_pass(exc):
                         self._failed = self._failure(exc, _span(rows), topic, unknown=unknown)
                         raise self._failed from exc
-                    log.warning("trying again in %.2f s: %s", pause, exc)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, 2.0)
+                    log.warning("trying again in %.2f s: %s", retry.pause_s, exc)
+                await retry.pause()
                 self._cluster.forget_route(topic)
                 if unknown and self._recall is not None and not isinstance(rows, Encoded):
                     rows = await self._not_stored(rows, topic)
@@ -293,6 +285,11 @@ async def _ended(work: Iterable[asyncio.Task[list[Half]]]) -> list[Half]:
     return halves
 
 
+def _may_pass(failure: OgiveError) -> bool:
+    """Return whether a send that failed so is tried again; its topic and brokers were there."""
+    return isinstance(failure, TopicNotExist) or _SENDING.waits_for(failure)
+
+
 def _span(rows: Sequence[Row] | Encoded) -> tuple[int, int]:
     """The numbers of the first and the last."""
     if isinstance(rows, Encoded):
@@ -320,7 +317,6 @@ async def end_transactions(
     room = asyncio.Semaphore(max_in_flight)
 
     async def end(half: Half) -> None:
-        clock = asyncio.get_running_loop()
         queue = MessageQueue(half.topic, half.broker_name, 0)
         header = EndTransactionRequest(
             producer_group=group,
@@ -333,7 +329,7 @@ async def end_transactions(
             broker_name=half.broker_name,
         )
         async with room:
-            deadline, pause = clock.time() + SEND_TIMEOUT_S, 0.05
+            retry = Retry(SEND_TIMEOUT_S)
             while True:
                 try:
                     await rpc.end_transaction(
@@ -343,13 +339,12 @@ async def end_transactions(
                         timeout_s=CALL_TIMEOUT_S,
                     )
                     return
-                except _PASSING as exc:
-                    if clock.time() + pause > deadline:
+                except OgiveError as exc:
+                    if retry.over or not _may_pass(exc):
                         raise
                     unknown = exc.outcome_unknown
-                    log.warning("trying again in %.2f s: %s", pause, exc)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, 2.0)
+                    log.warning("trying again in %.2f s: %s", retry.pause_s, exc)
+                await retry.pause()
                 cluster.forget_route(half.topic)
                 if unknown and recall is not None and half.key in await recall():
                     return
