@@ -181,11 +181,13 @@ class Cluster:
 
     def search(self, times_ms: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
         """For each queue, the first offset stored at that time or later, or else its end."""
-        return self._portal.call(
-            self._each(
-                times_ms, lambda queue, address: self._search(address, queue, times_ms[queue])
+
+        async def ask(queue: MessageQueue, address: str) -> int:
+            return await rpc.search_offset(
+                self.pool, address, queue, times_ms[queue], timeout_s=CALL_TIMEOUT_S
             )
-        )
+
+        return self._portal.call(self._each(times_ms, ask))
 
     def end_of(self, queue: MessageQueue) -> int:
         """Return the end of *queue*, also if its topic no longer has it but its broker still knows
@@ -259,9 +261,7 @@ class Cluster:
 
     async def _masters(self) -> dict[str, str]:
         """Name -> address. Raises NoNameServer, NoRoute for a cluster without brokers."""
-        info = await self._routes.ask_one(
-            lambda address: rpc.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S)
-        )
+        info = await self._routes.cluster_info()
         masters = {
             name: broker.addresses[MASTER_ID]
             for name, broker in info.brokers.items()
@@ -337,7 +337,7 @@ class Cluster:
         """The name servers have answered before, perhaps in another process: from now on every call
         waits while they are unreachable.
         """
-        self._routes.settle()
+        self._routes.settled = True
 
     async def writable(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues to send to; for a topic that its first message will create, those that it will
@@ -434,9 +434,6 @@ class Cluster:
         )
         return dict(zip(wanted, answers, strict=True))
 
-    async def _search(self, address: str, queue: MessageQueue, time_ms: int) -> int:
-        return await rpc.search_offset(self.pool, address, queue, time_ms, timeout_s=CALL_TIMEOUT_S)
-
     async def _selected(
         self,
         selection: Selection,
@@ -473,9 +470,7 @@ class Cluster:
             topics = await self._routes.ask_one(
                 lambda address: rpc.topic_list(self.pool, address, timeout_s=CALL_TIMEOUT_S)
             )
-            info = await self._routes.ask_one(
-                lambda address: rpc.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S)
-            )
+            info = await self._routes.cluster_info()
             own = (
                 SYSTEM_TOPICS
                 | info.brokers.keys()
@@ -563,9 +558,7 @@ class Cluster:
     async def _registered(self, names: Set[str]) -> dict[str, dict[int, str]]:
         """Return the addresses of the brokers that name servers know now, if this user may ask."""
         try:
-            info = await self._routes.ask_one(
-                lambda address: rpc.get_cluster_info(self.pool, address, timeout_s=CALL_TIMEOUT_S)
-            )
+            info = await self._routes.cluster_info()
         except NoPermission:
             return {}
         return {

@@ -24,7 +24,7 @@ from ogive.errors import (
 from ogive.model import MessageQueue
 from ogive.spark.options import DEFAULT_POLL_TIMEOUT_S
 from ogive.transport.pool import ConnectionPool
-from ogive.wire.bodies.routes import TopicRouteData
+from ogive.wire.bodies.routes import ClusterInfo, TopicRouteData
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class Patience:
 
     *settled*: the name servers have answered before, perhaps another process, so that their silence
     is temporary; otherwise the address is probably wrong, which is reported at once. For all calls
-    of a process: `Routes.settle`. *doubtful*: the broker of a topic without route may be away,
+    of a process: `Routes.settled`. *doubtful*: the broker of a topic without route may be away,
     although the name servers know others.
     """
 
@@ -92,17 +92,8 @@ class Routes:
         self.name_servers = name_servers
         self._pool = pool
         self._known: dict[str, tuple[TopicRouteData, float]] = {}
-        self._settled = False
-
-    @property
-    def settled(self) -> bool:
-        return self._settled
-
-    def settle(self) -> None:
-        """The name servers have answered before: from now on every call waits while they are
-        silent.
-        """
-        self._settled = True
+        self.settled = False
+        """The name servers have answered before: every call waits while they are silent."""
 
     async def address(self, queue: MessageQueue) -> str:
         """Return the address from which to read *queue*. Raises BrokerAway."""
@@ -174,6 +165,12 @@ class Routes:
             raise BrokerAway(f"{place}: no broker is known there")
         raise NoRoute(f"{place}: it does not exist, or its broker is down")
 
+    async def cluster_info(self) -> ClusterInfo:
+        """Return the brokers that the first name server knows. Raises NoNameServer."""
+        return await self.ask_one(
+            lambda address: rpc.get_cluster_info(self._pool, address, timeout_s=CALL_TIMEOUT_S)
+        )
+
     async def ask_one(self, ask: Callable[[str], Awaitable[T]]) -> T:
         """The answer of the first name server that gives one. Raises NoNameServer."""
         failures: list[str] = []
@@ -193,7 +190,7 @@ class Routes:
             try:
                 return await call()
             except OgiveError as exc:
-                if retry.over or not patience.waits_for(exc, settled=self._settled):
+                if retry.over or not patience.waits_for(exc, settled=self.settled):
                     raise
                 log.warning("trying again in %.2f s: %s", retry.pause_s, exc)
                 self.expire(topic)

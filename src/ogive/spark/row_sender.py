@@ -202,44 +202,19 @@ class Sending:
             self._next += 1
             queue = queues[self._next % len(queues)]
         address = await self._cluster.master_of(queue)
-        if isinstance(rows, Encoded):
-            await self._send_encoded(queue, address, rows)
+        if isinstance(rows, Encoded) and rows.count > 1:
+            await self._store(queue, address, rows.body, _BATCH_PROPERTIES, batch=True)
+        elif isinstance(rows, Encoded):
+            (item,) = decode_batch(rows.body)
+            await self._store(queue, address, item.body, item.properties.decode())
         elif self._immunity_s is not None:
             return [await self._send_half(queue, address, rows[0])]
         elif len(rows) == 1:
-            await self._send_one(queue, address, rows[0].body, rows[0].properties.decode())
+            await self._store(queue, address, rows[0].body, rows[0].properties.decode())
         else:
-            await self._send_batch(
-                queue, address, encode_batch([(0, row.body, row.properties) for row in rows])
-            )
+            body = encode_batch([(0, row.body, row.properties) for row in rows])
+            await self._store(queue, address, body, _BATCH_PROPERTIES, batch=True)
         return []
-
-    async def _send_encoded(self, queue: MessageQueue, address: str, rows: Encoded) -> None:
-        if rows.count > 1:
-            await self._send_batch(queue, address, rows.body)
-        else:
-            (item,) = decode_batch(rows.body)
-            await self._send_one(queue, address, item.body, item.properties.decode())
-
-    async def _send_batch(self, queue: MessageQueue, address: str, body: bytes) -> None:
-        header, pool = self._header(queue, _BATCH_PROPERTIES, batch=True), self._cluster.pool
-        await rpc.send_message(
-            pool,
-            address,
-            header,
-            body,
-            broker_name=queue.broker_name,
-            batch=True,
-            timeout_s=CALL_TIMEOUT_S,
-        )
-
-    async def _send_one(
-        self, queue: MessageQueue, address: str, body: bytes, properties: str, sys_flag: int = 0
-    ) -> SendResult:
-        header, pool = self._header(queue, properties, sys_flag=sys_flag), self._cluster.pool
-        return await rpc.send_message(
-            pool, address, header, body, broker_name=queue.broker_name, timeout_s=CALL_TIMEOUT_S
-        )
 
     async def _send_half(self, queue: MessageQueue, address: str, row: Row) -> Half:
         properties = (
@@ -247,16 +222,24 @@ class Sending:
             f"{PropertyName.PRODUCER_GROUP}\x01{self._group}\x02"
             f"{PropertyName.TRANSACTION_IMMUNITY}\x01{self._immunity_s:.0f}\x02"
         )
-        stored = await self._send_one(
-            queue, address, row.body, properties, SysFlag.TRANSACTION_PREPARED
+        stored = await self._store(
+            queue, address, row.body, properties, sys_flag=SysFlag.TRANSACTION_PREPARED
         )
         commitlog_offset = parse_offset_message_id(stored.offset_id)[1]
         return Half(queue.topic, queue.broker_name, row.key, stored.queue_offset, commitlog_offset)
 
-    def _header(
-        self, queue: MessageQueue, properties: str, *, batch: bool = False, sys_flag: int = 0
-    ) -> SendMessageRequestV2:
-        return SendMessageRequestV2(
+    async def _store(
+        self,
+        queue: MessageQueue,
+        address: str,
+        body: bytes,
+        properties: str,
+        *,
+        sys_flag: int = 0,
+        batch: bool = False,
+    ) -> SendResult:
+        """Send one request, and return once its message or batch is stored."""
+        header = SendMessageRequestV2(
             producer_group=self._group,
             topic=queue.topic,
             queue_id=queue.queue_id,
@@ -265,6 +248,15 @@ class Sending:
             properties=properties,
             batch=batch,
             broker_name=queue.broker_name,
+        )
+        return await rpc.send_message(
+            self._cluster.pool,
+            address,
+            header,
+            body,
+            broker_name=queue.broker_name,
+            batch=batch,
+            timeout_s=CALL_TIMEOUT_S,
         )
 
     def _failure(
