@@ -1,4 +1,4 @@
-/* The body of a batch, and the ids it is answered with. Python: wire/message.py,
+/* The body of a batch. Python: wire/message.py,
  * broker/sends/send_batch.py. */
 
 #include "native.h"
@@ -173,33 +173,4 @@ PyObject *native_plain_batch(PyObject *module, PyObject *const *args, Py_ssize_t
     if (items == 0)
         Py_RETURN_NONE;
     return PyLong_FromSsize_t(items);
-}
-
-/* message_ids(store_host, offsets): what the broker calls the messages at these places of the
-   commit log, with commas between; None where there are none or one is not usual. */
-PyObject *native_message_ids(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    (void)module;
-    if (count != 2 || !PyBytes_Check(args[0]) || !PyList_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "message_ids(store_host: bytes, offsets: list[int])");
-        return NULL;
-    }
-    Py_ssize_t host_size = PyBytes_GET_SIZE(args[0]), number = PyList_GET_SIZE(args[1]);
-    if (host_size > HOST_V6 || number == 0 || number > INT32_MAX)
-        Py_RETURN_NONE;
-    PyObject *ids = PyUnicode_New(number * (2 * host_size + 17) - 1, 127);
-    if (ids == NULL)
-        return NULL;
-    Py_UCS1 *at = PyUnicode_1BYTE_DATA(ids);
-    for (Py_ssize_t i = 0; i < number; i++) {
-        int64_t offset;
-        if (!is_number(PyList_GET_ITEM(args[1], i), 0, INT64_MAX, &offset)) {
-            Py_DECREF(ids);
-            Py_RETURN_NONE;
-        }
-        if (i)
-            *at++ = ',';
-        at = put_message_id(at, (const uint8_t *)PyBytes_AS_STRING(args[0]), host_size, offset);
-    }
-    return ids;
 }

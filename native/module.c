@@ -19,25 +19,17 @@ static PyMethodDef functions[] = {
         FAST(native_usual_send,
             "usual_send(fields, names, own_properties): see handle() in "
             "ogive.broker.sends.send")},
-    {"send_answer",
-        FAST(native_send_answer,
-            "send_answer(template, queue_id, key, ...): see framed() in "
-            "ogive.broker.sends.send_answer")},
     {"plain_sends",
         FAST(native_plain_sends,
             "plain_sends(frames, at, most, ...): see take_sends() in "
             "ogive.broker.sends.send_run")},
-    {"send_answers",
-        FAST(native_send_answers,
-            "send_answers(template, messages, keys, results, opaques): see send_answer()")},
     {"plain_batches",
         FAST(native_plain_batches,
             "plain_batches(frames, at, most, ...): see take_batches() in "
             "ogive.broker.sends.batch_run")},
-    {"batch_answer",
-        FAST(native_batch_answer,
-            "batch_answer(template, queue_id, key, ...): see reply_to_batch() in "
-            "ogive.broker.sends.send_answer")},
+    {"encode_answers",
+        FAST(native_encode_answers,
+            "encode_answers(answers, places, region, ...): see ogive.wire.sends")},
     {"half_properties",
         FAST(native_half_properties,
             "half_properties(text, topic, queue_id, own_properties): see "
@@ -54,9 +46,6 @@ static PyMethodDef functions[] = {
     {"plain_batch",
         FAST(native_plain_batch,
             "plain_batch(body, starts, most): see _checked() in ogive.broker.sends.send_batch")},
-    {"message_ids",
-        FAST(native_message_ids,
-            "message_ids(store_host, offsets): see offset_message_ids() in ogive.wire.message")},
     {"build_records",
         FAST(native_build_records,
             "build_records(messages, queues, position, ...): see ogive.store.record")},

@@ -314,11 +314,10 @@ PyObject *native_properties_text(PyObject *module, PyObject *const *args, Py_ssi
 PyObject *native_crc32(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* sends.c */
 PyObject *native_usual_send(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_send_answers(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_plain_batches(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_batch_answer(PyObject *module, PyObject *const *args, Py_ssize_t count);
+/* answers.c */
+PyObject *native_encode_answers(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* halves.c */
 PyObject *native_half_properties(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_transaction_steps(PyObject *module, PyObject *const *args, Py_ssize_t count);
@@ -326,7 +325,6 @@ PyObject *native_transaction_steps(PyObject *module, PyObject *const *args, Py_s
 PyObject *native_batch_items(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_batch_body(PyObject *module, PyObject *const *args, Py_ssize_t count);
 PyObject *native_plain_batch(PyObject *module, PyObject *const *args, Py_ssize_t count);
-PyObject *native_message_ids(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* records.c */
 PyObject *native_build_records(PyObject *module, PyObject *const *args, Py_ssize_t count);
 /* keys.c */

@@ -1,9 +1,8 @@
-/* What a broker does for each send, of one message or a batch. Python: broker/sends/send.py,
- * send_batch.py and send_answer.py. */
+/* What a broker does for each send, of one message or a batch. Python: broker/sends/send.py and
+ * send_batch.py. */
 
 #include "native.h"
 
-#define MAX_TEMPLATE_BYTES 65536
 /* fit 64 bits, however they go on */
 #define MAX_DIGITS 18
 /* in a header */
@@ -177,231 +176,8 @@ PyObject *native_usual_send(PyObject *module, PyObject *const *args, Py_ssize_t 
     return found;
 }
 
-static char *put_decimal(char *to, int64_t number)
-{
-    char digits[20];
-    int count = 0;
-    uint64_t left = number < 0 ? 0 - (uint64_t)number : (uint64_t)number;
-    do {
-        digits[count++] = (char)('0' + left % 10);
-        left /= 10;
-    } while (left);
-    if (number < 0)
-        *to++ = '-';
-    while (count)
-        *to++ = digits[--count];
-    return to;
-}
-
-/* Whether a key is JSON text as it is */
-static int is_plain_key(Text key)
-{
-    int plain = key.size > 0;
-    for (Py_ssize_t at = 0; plain && at < key.size; at++) {
-        char letter = key.at[at];
-        plain = (letter >= '0' && letter <= '9') || (letter >= 'A' && letter <= 'Z')
-            || (letter >= 'a' && letter <= 'z');
-    }
-    return plain;
-}
-
-/* What is filled in at one place of an answer's template: a number, the key in quotes, or the ids
- * of stored messages */
-typedef struct {
-    enum { NUMBER, KEY, IDS } kind;
-    int64_t number;
-    Text key;
-    /* of the ids: the broker's, and where the messages are */
-    PyObject *host, *results;
-} Slot;
-
-#define MAX_NUMBER_BYTES 20
-
-static Py_ssize_t ids_size(const Slot *slot)
-{
-    /* commas between them */
-    return PyList_GET_SIZE(slot->results) * (2 * (PyBytes_GET_SIZE(slot->host) + 8) + 1) - 1;
-}
-
-/* How many bytes an answer has at most */
-static Py_ssize_t answer_room(Py_ssize_t template_size, const Slot *slots, int count)
-{
-    Py_ssize_t room = 8 + template_size;
-    for (int i = 0; i < count; i++)
-        room += slots[i].kind == NUMBER ? MAX_NUMBER_BYTES
-            : slots[i].kind == KEY      ? slots[i].key.size + 2
-                                        : ids_size(&slots[i]);
-    return room;
-}
-
-static char *put_ids(char *to, const Slot *slot)
-{
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(slot->results); i++) {
-        int64_t offset = 0;
-        is_number(PyTuple_GET_ITEM(PyList_GET_ITEM(slot->results, i), 1), 0, INT64_MAX, &offset);
-        if (i)
-            *to++ = ',';
-        to = (char *)put_message_id((uint8_t *)to, (const uint8_t *)PyBytes_AS_STRING(slot->host),
-            PyBytes_GET_SIZE(slot->host), offset);
-    }
-    return to;
-}
-
-/* Fills in one place, whose form begins behind the % at *from, which moves on; NULL where the form
- * is another */
-static char *put_slot(char *to, const char **from, const char *end, const Slot *slot)
-{
-    const char *form = *from;
-    if (end - form < 1)
-        return NULL;
-    *from += 1;
-    if (slot->kind == NUMBER) {
-        uint8_t bytes[8];
-        if (form[0] == 'd')
-            return put_decimal(to, slot->number);
-        if (end - form < 4 || memcmp(form, "016X", 4) != 0 || slot->number < 0)
-            return NULL;
-        *from += 3;
-        put64(bytes, (uint64_t)slot->number);
-        return (char *)put_hex((uint8_t *)to, bytes, sizeof bytes);
-    }
-    if (slot->kind == IDS)
-        return form[0] == 'b' ? put_ids(to, slot) : NULL;
-    if (form[0] != 's')
-        return NULL;
-    *to++ = '"';
-    memcpy(to, slot->key.at, (size_t)slot->key.size);
-    to += slot->key.size;
-    *to++ = '"';
-    return to;
-}
-
-/* Puts the frame of an answer: where it ends, or NULL where the template is of another form */
-static uint8_t *put_answer(
-    uint8_t *start, const char *from, const char *end, const Slot *slots, int count)
-{
-    int next = 0;
-    char *to = (char *)start + 8;
-    while (from < end) {
-        const char *mark = memchr(from, '%', (size_t)(end - from));
-        size_t plain = (size_t)((mark == NULL ? end : mark) - from);
-        memcpy(to, from, plain);
-        to += plain;
-        if (mark == NULL)
-            break;
-        from = mark + 1;
-        if (end - from >= 1 && from[0] == '%') {
-            *to++ = *from++;
-            continue;
-        }
-        if (next == count || (to = put_slot(to, &from, end, &slots[next++])) == NULL)
-            return NULL;
-    }
-    if (next != count)
-        return NULL;
-    put32(start, (uint32_t)((uint8_t *)to - start - 4));
-    put32(start + 4, (uint32_t)((uint8_t *)to - start - 8));
-    return (uint8_t *)to;
-}
-
-/* The same as a bytes object; None for another template */
-static PyObject *answer_of(PyObject *template, const Slot *slots, int count)
-{
-    const char *text = PyBytes_AS_STRING(template);
-    Py_ssize_t size = PyBytes_GET_SIZE(template);
-    PyObject *frame = PyBytes_FromStringAndSize(NULL, answer_room(size, slots, count));
-    if (frame == NULL)
-        return NULL;
-    uint8_t *start = (uint8_t *)PyBytes_AS_STRING(frame),
-            *end = put_answer(start, text, text + size, slots, count);
-    if (end == NULL) {
-        Py_DECREF(frame);
-        Py_RETURN_NONE;
-    }
-    if (_PyBytes_Resize(&frame, end - start) < 0)
-        return NULL;
-    return frame;
-}
-
-static int read_number(PyObject *value, Slot *slot)
-{
-    slot->kind = NUMBER;
-    return is_number(value, INT64_MIN, INT64_MAX, &slot->number);
-}
-
-/* 0 for a key that is not JSON text as it is */
-static int read_key(PyObject *value, Slot *slot)
-{
-    slot->kind = KEY;
-    slot->key.at = utf8_of(value, &slot->key.size);
-    return slot->key.at != NULL && is_plain_key(slot->key);
-}
-
-enum { SEND_SLOTS = 5 };
-
-/* send_answer(template, queue_id, key, commitlog_offset, queue_offset, opaque): the frame of the
-   answer with that header.
-
-   The template is one of bytes.__mod__ with %d, %s for the key as JSON text, %016X and %%. None for
-   another, and for a key that has other characters than letters and digits. */
-PyObject *native_send_answer(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    (void)module;
-    if (count != 6 || !PyBytes_Check(args[0]) || !PyUnicode_Check(args[2])) {
-        PyErr_SetString(PyExc_TypeError,
-            "send_answer(template: bytes, queue_id: int, key: str, commitlog_offset, queue_offset, "
-            "opaque: int)");
-        return NULL;
-    }
-    Slot slots[SEND_SLOTS];
-    if (PyBytes_GET_SIZE(args[0]) > MAX_TEMPLATE_BYTES || !read_number(args[1], &slots[0])
-        || !read_key(args[2], &slots[1]) || !read_number(args[3], &slots[2])
-        || !read_number(args[4], &slots[3]) || !read_number(args[5], &slots[4]))
-        Py_RETURN_NONE;
-    return answer_of(args[0], slots, SEND_SLOTS);
-}
-
-/* batch_answer(template, queue_id, key, store_host, results, opaque): the frame of a batch's answer
-   with that header.
-
-   In the template stands %b for the ids of the messages, and %s only where there is a key. None for
-   what send_answer() does not take, and where a result is not usual. */
-PyObject *native_batch_answer(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    (void)module;
-    if (count != 6 || !PyBytes_Check(args[0]) || (args[2] != Py_None && !PyUnicode_Check(args[2]))
-        || !PyBytes_Check(args[3]) || !PyList_Check(args[4])) {
-        PyErr_SetString(PyExc_TypeError,
-            "batch_answer(template: bytes, queue_id: int, key: str | None, store_host: bytes, "
-            "results: list, "
-            "opaque: int)");
-        return NULL;
-    }
-    PyObject *results = args[4];
-    int used = 0;
-    Slot slots[SEND_SLOTS];
-    if (PyBytes_GET_SIZE(args[0]) > MAX_TEMPLATE_BYTES || PyBytes_GET_SIZE(args[3]) > HOST_V6
-        || PyList_GET_SIZE(results) == 0 || PyList_GET_SIZE(results) > INT32_MAX
-        || !read_number(args[1], &slots[used++])
-        || (args[2] != Py_None && !read_key(args[2], &slots[used++])))
-        Py_RETURN_NONE;
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(results); i++) {
-        PyObject *result = PyList_GET_ITEM(results, i);
-        int64_t offset;
-        if (!PyTuple_Check(result) || PyTuple_GET_SIZE(result) < 2
-            || !is_number(PyTuple_GET_ITEM(result, 1), 0, INT64_MAX, &offset))
-            Py_RETURN_NONE;
-    }
-    slots[used++] = (Slot){.kind = IDS, .host = args[3], .results = results};
-    if (!read_number(PyTuple_GET_ITEM(PyList_GET_ITEM(results, 0), 0), &slots[used++])
-        || !read_number(args[5], &slots[used++]))
-        Py_RETURN_NONE;
-    return answer_of(args[0], slots, used);
-}
-
 /* Topic and queue of some of the messages of a run */
 typedef struct {
-    /* they belong to the tuple that the caller gets */
     PyObject *topic, *queue_id;
     Text name;
     int64_t number;
@@ -412,9 +188,16 @@ typedef struct {
 typedef struct {
     Place all[MAX_PLACES];
     int count;
-    /* the same as tuples */
-    PyObject *made;
 } Places;
+
+static void drop_places(Places *places)
+{
+    while (places->count) {
+        Place *place = &places->all[--places->count];
+        Py_DECREF(place->topic);
+        Py_DECREF(place->queue_id);
+    }
+}
 
 /* The place of a send; NULL where its topic takes no such, or without memory, or because of the
  * callback's error */
@@ -443,19 +226,14 @@ static const Place *place_of(Places *places, Text name, int64_t queue_id, PyObje
     } else if (known != NULL) {
         place.queues = known->queues;
     }
-    const Place *found = NULL;
     if (!PyErr_Occurred() && queue_id >= 0 && queue_id < place.queues
         && (place.name.at = utf8_of(place.topic, &place.name.size)) != NULL) {
-        PyObject *tuple = PyTuple_Pack(2, place.topic, place.queue_id);
-        if (tuple != NULL && PyList_Append(places->made, tuple) == 0) {
-            places->all[places->count] = place;
-            found = &places->all[places->count++];
-        }
-        Py_XDECREF(tuple);
+        places->all[places->count] = place;
+        return &places->all[places->count++];
     }
     Py_XDECREF(place.topic);
     Py_XDECREF(place.queue_id);
-    return found;
+    return NULL;
 }
 
 /* The header of a request with this code that is answered, and the fields of its send by their
@@ -519,24 +297,36 @@ static int append(PyObject *list, PyObject *item)
     return added;
 }
 
+/* A SendAnswer for it */
+static PyObject *answer_of(PyTypeObject *type, const Place *place, const Send *send, int32_t opaque)
+{
+    PyObject *values[] = {
+        PyLong_FromLong(opaque),
+        Py_NewRef(place->queue_id),
+        PyUnicode_FromStringAndSize(send->key.at, send->key.size),
+        PyLong_FromLong(1),
+        Py_NewRef(Py_None),
+    };
+    return make_tuple(type, values, sizeof values / sizeof *values);
+}
+
 /* plain_sends(frames, at, most, most_bytes, queues_of, own_properties, born_host, store_host,
-   message): (messages, keys, opaques, places) of the plain sends from frames[at] on, at most so
-   many, with bodies of at most so many bytes; None where there is none.
+   message, answer): (messages, answers) of the plain sends from frames[at] on, at most so many,
+   with bodies of at most so many bytes; None where there is none.
 
    A plain send is a SEND_MESSAGE_V2 that is answered, whose header is as Java's clients write it,
-   and that usual_send() takes; its key consists of letters and digits, and *queues_of* says of its
-   topic that it has its queue. Messages of one topic and queue have these two objects in common,
-   and with one of *places*. */
+   and that usual_send() takes; *queues_of* says of its topic that it has its queue.
+   Messages of one topic and queue have these two objects in common. */
 PyObject *native_plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     (void)module;
-    if (count != 9 || !PyList_Check(args[0]) || !PyLong_Check(args[1]) || !PyLong_Check(args[2])
+    if (count != 10 || !PyList_Check(args[0]) || !PyLong_Check(args[1]) || !PyLong_Check(args[2])
         || !PyLong_Check(args[3]) || !PyUnicode_Check(args[5]) || !PyBytes_Check(args[6])
-        || !PyBytes_Check(args[7]) || !is_tuple_type(args[8])) {
+        || !PyBytes_Check(args[7]) || !is_tuple_type(args[8]) || !is_tuple_type(args[9])) {
         PyErr_SetString(PyExc_TypeError,
             "plain_sends(frames: list, at: int, most: int, most_bytes: int, queues_of, "
             "own_properties: str, born_host: bytes, "
-            "store_host: bytes, message: type[NewMessage])");
+            "store_host: bytes, message: type[NewMessage], answer: type[SendAnswer])");
         return NULL;
     }
     int64_t at, most, most_bytes;
@@ -546,11 +336,10 @@ PyObject *native_plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t
         || !is_number(args[2], INT64_MIN, INT64_MAX, &most)
         || !is_number(args[3], INT64_MIN, INT64_MAX, &most_bytes))
         Py_RETURN_NONE;
-    PyObject *messages = PyList_New(0), *keys = PyList_New(0), *opaques = PyList_New(0),
-             *run = NULL, *frame = NULL;
+    PyObject *messages = PyList_New(0), *answers = PyList_New(0), *run = NULL, *frame = NULL;
     char room[MAX_ESCAPED_BYTES];
-    Places places = {.count = 0, .made = PyList_New(0)};
-    if (messages == NULL || keys == NULL || opaques == NULL || places.made == NULL)
+    Places places = {.count = 0};
+    if (messages == NULL || answers == NULL)
         goto done;
     for (; at < PyList_GET_SIZE(args[0]) && PyList_GET_SIZE(messages) < most; at++) {
         Header header;
@@ -564,7 +353,7 @@ PyObject *native_plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t
         const uint8_t *bytes = (const uint8_t *)PyBytes_AS_STRING(frame);
         if (!read_short_send(SEND_MESSAGE_V2, bytes, PyBytes_GET_SIZE(frame), &header, fields, room)
             || PyBytes_GET_SIZE(frame) - header.body_at > most_bytes
-            || !read_single_send(fields, own_size, &send) || !is_plain_key(send.key)
+            || !read_single_send(fields, own_size, &send)
             || (place = place_of(&places, fields[TOPIC], send.queue_id, args[4])) == NULL)
             break;
         PyObject *body = PyBytes_FromStringAndSize(
@@ -573,21 +362,18 @@ PyObject *native_plain_sends(PyObject *module, PyObject *const *args, Py_ssize_t
         if (!append(messages,
                 message_of(
                     (PyTypeObject *)args[8], place, &send, body, properties, args[6], args[7]))
-            || !append(keys, PyUnicode_FromStringAndSize(send.key.at, send.key.size))
-            || !append(opaques, PyLong_FromLong(header.opaque)))
+            || !append(answers, answer_of((PyTypeObject *)args[9], place, &send, header.opaque)))
             goto done;
     }
     if (!PyErr_Occurred())
-        run = PyList_GET_SIZE(messages) == 0
-            ? Py_NewRef(Py_None)
-            : PyTuple_Pack(4, messages, keys, opaques, places.made);
+        run = PyList_GET_SIZE(messages) == 0 ? Py_NewRef(Py_None)
+                                             : PyTuple_Pack(2, messages, answers);
 
 done:
     Py_XDECREF(frame);
     Py_XDECREF(messages);
-    Py_XDECREF(keys);
-    Py_XDECREF(opaques);
-    Py_XDECREF(places.made);
+    Py_XDECREF(answers);
+    drop_places(&places);
     return run;
 }
 
@@ -617,8 +403,8 @@ PyObject *native_plain_batches(PyObject *module, PyObject *const *args, Py_ssize
         Py_RETURN_NONE;
     PyObject *batches = PyList_New(0), *frame = NULL;
     char room[MAX_ESCAPED_BYTES];
-    Places places = {.count = 0, .made = PyList_New(0)};
-    if (batches == NULL || places.made == NULL)
+    Places places = {.count = 0};
+    if (batches == NULL)
         goto done;
     for (; at < PyList_GET_SIZE(args[0]) && PyList_GET_SIZE(batches) < most; at++) {
         Header header;
@@ -634,7 +420,7 @@ PyObject *native_plain_batches(PyObject *module, PyObject *const *args, Py_ssize
         Py_ssize_t items = 0;
         if (!read_short_send(SEND_BATCH_MESSAGE, bytes, end - bytes, &header, fields, room)
             || end - bytes - header.body_at > most_bytes || !read_send(fields, &send)
-            || (send.key.at != NULL && !is_plain_key(send.key))
+            || (send.key.at != NULL && send.key.size == 0)
             || (place = place_of(&places, fields[TOPIC], send.queue_id, args[4])) == NULL
             || (items = count_plain_items(bytes + header.body_at, end, args[5], most_items)) == 0)
             break;
@@ -652,63 +438,10 @@ PyObject *native_plain_batches(PyObject *module, PyObject *const *args, Py_ssize
 
 done:
     Py_XDECREF(frame);
-    Py_XDECREF(places.made);
+    drop_places(&places);
     if (PyErr_Occurred())
         Py_CLEAR(batches);
     else if (PyList_GET_SIZE(batches) == 0)
         Py_SETREF(batches, Py_NewRef(Py_None));
     return batches;
-}
-
-/* What is filled in for message number *at* of a run; 0 where one is not usual */
-static int read_stored(PyObject *const *lists, Py_ssize_t at, Slot *slots)
-{
-    PyObject *message = PyList_GET_ITEM(lists[0], at), *result = PyList_GET_ITEM(lists[2], at);
-    return PyTuple_Check(message) && PyTuple_GET_SIZE(message) > 1 && PyTuple_Check(result)
-        && PyTuple_GET_SIZE(result) > 1 && read_number(PyTuple_GET_ITEM(message, 1), &slots[0])
-        && read_key(PyList_GET_ITEM(lists[1], at), &slots[1])
-        && read_number(PyTuple_GET_ITEM(result, 1), &slots[2])
-        && read_number(PyTuple_GET_ITEM(result, 0), &slots[3])
-        && read_number(PyList_GET_ITEM(lists[3], at), &slots[4]);
-}
-
-/* send_answers(template, messages, keys, results, opaques): the frames of send_answer() for each,
-   one behind the other; None where one of them were None. */
-PyObject *native_send_answers(PyObject *module, PyObject *const *args, Py_ssize_t count)
-{
-    (void)module;
-    if (count != 5 || !PyBytes_Check(args[0]) || !PyList_Check(args[1]) || !PyList_Check(args[2])
-        || !PyList_Check(args[3]) || !PyList_Check(args[4])) {
-        PyErr_SetString(PyExc_TypeError,
-            "send_answers(template: bytes, messages: list, keys: list, results: list, opaques: "
-            "list)");
-        return NULL;
-    }
-    Py_ssize_t number = PyList_GET_SIZE(args[1]), template_size = PyBytes_GET_SIZE(args[0]),
-               total = 0;
-    Slot slots[SEND_SLOTS];
-    if (PyList_GET_SIZE(args[2]) != number || PyList_GET_SIZE(args[3]) != number
-        || PyList_GET_SIZE(args[4]) != number || template_size > MAX_TEMPLATE_BYTES)
-        Py_RETURN_NONE;
-    for (Py_ssize_t at = 0; at < number; at++) {
-        if (!read_stored(args + 1, at, slots))
-            Py_RETURN_NONE;
-        total += answer_room(template_size, slots, SEND_SLOTS);
-    }
-    PyObject *frames = PyBytes_FromStringAndSize(NULL, total);
-    if (frames == NULL)
-        return NULL;
-    uint8_t *start = (uint8_t *)PyBytes_AS_STRING(frames), *to = start;
-    const char *template = PyBytes_AS_STRING(args[0]);
-    for (Py_ssize_t at = 0; at < number && to != NULL; at++) {
-        read_stored(args + 1, at, slots);
-        to = put_answer(to, template, template + template_size, slots, SEND_SLOTS);
-    }
-    if (to == NULL) {
-        Py_DECREF(frames);
-        Py_RETURN_NONE;
-    }
-    if (_PyBytes_Resize(&frames, to - start) < 0)
-        return NULL;
-    return frames;
 }

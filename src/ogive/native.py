@@ -9,7 +9,7 @@ import importlib
 import os
 import zlib
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, cast
 
@@ -17,6 +17,7 @@ Buffer = bytes | bytearray | memoryview
 Buffers = tuple[bytes | None, ...]
 """Of one Arrow column, in Arrow's order."""
 Named = TypeVar("Named", bound=tuple[Any, ...])
+Answered = TypeVar("Answered", bound=tuple[Any, ...])
 
 Wanted = tuple[int, int, int]
 """a record that a queue speaks of: commit-log offset, size, queue offset"""
@@ -106,18 +107,6 @@ class Native(Protocol):
         unique key of a single send. Twin: handle() in ogive.broker.sends.send.
         """
 
-    def send_answer(
-        self,
-        template: bytes,
-        queue_id: int,
-        key: str,
-        commitlog_offset: int,
-        queue_offset: int,
-        opaque: int,
-        /,
-    ) -> bytes | None:
-        """The frame of a send's answer. Twin: framed() in ogive.broker.sends.send_answer."""
-
     def plain_sends(
         self,
         frames: list[bytes],
@@ -129,25 +118,12 @@ class Native(Protocol):
         born_host: bytes,
         store_host: bytes,
         message: type[Named],
+        answer: type[Answered],
         /,
-    ) -> tuple[list[Named], list[str], list[int], list[tuple[str, int]]] | None:
-        """The plain sends from frames[at] on as NewMessages; the unique key and the opaque of each;
-        their topics and queues, whose objects they share. *queues_of* says how many queues a topic
-        has for such messages. Twin: handle() in ogive.broker.sends.send.
-        """
-
-    def send_answers(
-        self,
-        template: bytes,
-        messages: Sequence[Named],
-        keys: list[str],
-        results: Sequence[tuple[Any, ...]],
-        opaques: list[int],
-        /,
-    ) -> bytes | None:
-        """The frames of these sends' answers.
-
-        Twin: framed() in ogive.broker.sends.send_answer.
+    ) -> tuple[list[Named], list[Answered]] | None:
+        """The plain sends from frames[at] on as NewMessages, and as many SendAnswers. *queues_of*
+        says how many queues a topic has for such messages. Twin: handle() in
+        ogive.broker.sends.send.
         """
 
     def half_properties(
@@ -293,27 +269,16 @@ class Native(Protocol):
         ogive.broker.sends.send_batch.
         """
 
-    def batch_answer(
+    def encode_answers(
         self,
-        template: bytes,
-        queue_id: int,
-        key: str | None,
+        answers: list[Any],
+        places: list[Any],
+        region: str,
         store_host: bytes,
-        results: Sequence[tuple[Any, ...]],
-        opaque: int,
+        version: int,
         /,
-    ) -> bytes | None:
-        """The frame of a batch's answer, by the PutResults of its messages.
-
-        Where there is no key, the template has no place for it. Twin: reply_to_batch() in
-        ogive.broker.sends.send_answer.
-        """
-
-    def message_ids(self, store_host: bytes, offsets: list[int], /) -> str | None:
-        """The broker's ids of messages, with commas between them.
-
-        Twin: offset_message_ids() in ogive.wire.message.
-        """
+    ) -> bytes:
+        """Answers to sends. Twin: encode_answers_in_python() in ogive.wire.sends."""
 
     def build_records(
         self,

@@ -11,7 +11,7 @@ from ogive.broker.large_replies import InPieces, LargeReply
 from ogive.broker.off_loop_reads import MAX_TRIES
 from ogive.broker.replies import Rejected, code_and_remark, refuse, reply
 from ogive.broker.routes import CHANGES, NOT_SUPPORTED, ROUTES, Direct, Route
-from ogive.broker.sends.send_answer import fields_of_refusal, refuse_send
+from ogive.broker.sends.commit import fields_of_refusal, refuse_send
 from ogive.broker.services import Context
 from ogive.errors import OgiveError, ResponseCode, StoreError
 from ogive.store.file_reader import Cold

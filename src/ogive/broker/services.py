@@ -79,12 +79,6 @@ class Context:
     """None: nobody is asked for credentials."""
     own_properties: str
     """Properties that the broker adds to each message, in the form of the record."""
-    send_answer: bytes
-    """The header of a send's answer, see sends/send_answer.py."""
-    batch_answer: bytes
-    """The same for a batch."""
-    keyless_batch_answer: bytes
-    """The same for a batch without a unique key of its own."""
     born_hosts: dict[Connection, bytes] = field(default_factory=dict)
     searches: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(MAX_SEARCHES))
     """Limit of the searches by key under way."""
@@ -117,7 +111,7 @@ class Context:
     _submit_due: bool = False
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
-    def put(self, messages: Messages, done: PutDone, topic: str) -> None:
+    def put(self, messages: Messages, topic: str, done: PutDone) -> None:
         """Store messages that belong to *topic*, all or none; everything put in one loop turn goes
         to the writer together.
 
@@ -141,7 +135,7 @@ class Context:
             else:
                 stored.set_result(result)
 
-        self.put(messages, done, topic)
+        self.put(messages, topic, done)
         return await stored
 
     def is_saved(self, topic: str) -> bool:

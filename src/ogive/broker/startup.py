@@ -32,7 +32,6 @@ from ogive.broker.pulls.long_polling import PullHolds, SlowReaders
 from ogive.broker.registration import Dial, Registration
 from ogive.broker.sends.duplicates import Duplicates
 from ogive.broker.sends.send import own_properties
-from ogive.broker.sends.send_answer import answer_template, message_id_format
 from ogive.broker.services import Context
 from ogive.broker.state.client_table import Client, ClientTable
 from ogive.broker.state.group_table import GroupTable
@@ -356,9 +355,6 @@ async def build_context(
         if access is None
         else _guard(access, config.cluster, f"broker {config.name}", opened),
         own_properties=own_properties(config.region, config.cluster),
-        send_answer=answer_template(config.region, message_id_format(store_host)),
-        batch_answer=answer_template(config.region, "%b"),
-        keyless_batch_answer=answer_template(config.region, "%b", keyed=False),
     )
     ctx.duplicates = _duplicates(ctx)
     return ctx

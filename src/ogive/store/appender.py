@@ -3,7 +3,7 @@ formed.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from ogive.errors import InvalidOption
 from ogive.store.clock import now_ms
@@ -14,7 +14,6 @@ from ogive.store.record import (
     BLANK_BYTES,
     ENTRY,
     Keyed,
-    QueueEnd,
     build_records,
     delay_level,
     record_size,
@@ -74,25 +73,21 @@ class Appender:
         # never back, whatever the clock does
         if now > self.store_timestamp_ms:
             self.store_timestamp_ms = now
-        keys: Iterable[QueueKey] = [
-            one[:2] if isinstance(one, NewMessage) else one.shared[:2] for one in messages
-        ]
-        if len(messages) > 1:
-            keys = dict.fromkeys(keys)
-        queues: list[ConsumeQueue] = []
-        ends: list[QueueEnd] = []
-        for key in keys:
-            queue = self.queues.get(key) or self._new_queue(key)
-            queues.append(queue)
-            ends.append((queue.place, queue.next_offset))
         whole = 0
-        if len(messages) == 1 and isinstance(queues[0], BatchQueue):
-            messages, whole = _whole_batch(messages, queues[0])
+        if len(messages) == 1:
+            one = messages[0]
+            queues = [self._queue(_key_of(one))]
+            if not queues[0].usual:
+                messages, whole = _whole_batch(one, queues[0])
+        else:
+            # without a call for each
+            keys = [one[:2] if isinstance(one, NewMessage) else one.shared[:2] for one in messages]
+            queues = [self._queue(key) for key in dict.fromkeys(keys)]
         room = self._segment_bytes - self.end % self._segment_bytes
         try:
             records, entries, keyed, results = build_records(
                 tuple(messages),
-                tuple(ends),
+                tuple([(queue.place, queue.next_offset) for queue in queues]),
                 self.end,
                 room - BLANK_BYTES,
                 self.end + room,
@@ -103,7 +98,7 @@ class Appender:
         except ValueError as exc:
             raise InvalidOption(str(exc)) from None
         group = self._group_with_room(len(records))
-        for queue, of_queue in zip(queues, entries, strict=True):
+        for queue, of_queue in zip(queues, entries):  # noqa: B905  as many
             count = whole or len(of_queue) // ENTRY.size
             if of_queue:
                 if not queue.usual:
@@ -116,6 +111,9 @@ class Appender:
         self.waiting_bytes += len(records)
         self.end = group.end = self.end + len(records)
         return group.end - group.start
+
+    def _queue(self, key: QueueKey) -> ConsumeQueue:
+        return self.queues.get(key) or self._new_queue(key)
 
     def _own_entries(
         self, queue: ConsumeQueue, entries: bytes, keyed: Sequence[Keyed], whole: int
@@ -217,19 +215,26 @@ class Appender:
         )
 
 
-def _whole_batch(messages: Messages, queue: BatchQueue) -> tuple[Messages, int]:
+def _key_of(one: NewMessage | NewBatch) -> QueueKey:
+    return one[:2] if isinstance(one, NewMessage) else one.shared[:2]
+
+
+def _whole_batch(one: NewMessage | NewBatch, queue: ConsumeQueue) -> tuple[Messages, int]:
     """A batch that stays whole, with its first offset, and the number of its messages; 0 where it
     is none.
 
     Raises InvalidOption for one without that number.
     """
-    (message,) = messages
-    if isinstance(message, NewBatch) or not message.sys_flag & SysFlag.INNER_BATCH:
-        return messages, 0
-    message = message._replace(properties=with_first_offset(message.properties, queue.next_offset))
-    count = messages_in(message.sys_flag, message.properties)
+    if (
+        isinstance(one, NewBatch)
+        or not one.sys_flag & SysFlag.INNER_BATCH
+        or not isinstance(queue, BatchQueue)
+    ):
+        return (one,), 0
+    one = one._replace(properties=with_first_offset(one.properties, queue.next_offset))
+    count = messages_in(one.sys_flag, one.properties)
     if not count:
         raise InvalidOption(
             "a batch that stays whole needs the property INNER_NUM, from 1 to 32767"
         )
-    return (message,), count
+    return (one,), count

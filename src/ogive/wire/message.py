@@ -110,11 +110,6 @@ def offset_message_id(store_host: bytes, commitlog_offset: int) -> str:
 
 def offset_message_ids(store_host: bytes, commitlog_offsets: list[int]) -> str:
     """The ids of several messages, with commas between them: as a batch is answered."""
-    if (
-        native is not None
-        and (ids := native.message_ids(store_host, commitlog_offsets)) is not None
-    ):
-        return ids
     raw = b"".join([store_host + offset.to_bytes(8) for offset in commitlog_offsets])
     return raw.hex(",", len(store_host) + 8).upper()
 

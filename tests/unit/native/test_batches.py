@@ -8,14 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ogive.broker.replies import Rejected, framed
+from ogive.broker.replies import Rejected
 from ogive.broker.sends import send_batch
-from ogive.broker.sends.send_answer import answer_template, json_text
 from ogive.errors import ProtocolError
 from ogive.native import Native
-from ogive.store.types import PutResult
 from ogive.wire import message
-from ogive.wire.message import BatchItem, decode_batch, encode_batch, offset_message_ids
+from ogive.wire.message import BatchItem, decode_batch, encode_batch
 
 numbers = st.one_of(st.integers(-30, 60), st.sampled_from([2**31 - 1, -(2**31), 2**31 - 22, -22]))
 
@@ -185,95 +183,6 @@ def test_properties_that_no_record_has_room_for_are_not_plain(compiled: Native) 
         )
 
 
-@given(
-    st.sampled_from([b"", bytes(8), bytes(range(240, 248)), bytes(range(20)), bytes(21)]),
-    st.lists(st.one_of(st.integers(0, 2**63 - 1), st.integers(2**63, 2**64 - 1)), max_size=4),
-)
-def test_ids_are_those_of_python(compiled: Native, store_host: bytes, offsets: list[int]) -> None:
-    found = compiled.message_ids(store_host, offsets)
-    with patch.object(message, "native", None):
-        assert found in (offset_message_ids(store_host, offsets), None)
-    assert (found is None) == (len(store_host) > 20 or not offsets or max(offsets) >= 2**63)
-
-
-@pytest.mark.parametrize("offset", [-1, 2**64, "1", None, 1.0])
-def test_a_place_that_is_no_offset_is_left_to_python(compiled: Native, offset: Any) -> None:
-    assert compiled.message_ids(bytes(8), [1, offset]) is None
-
-
-HOST = bytes([127, 0, 0, 1, 0, 0, 39, 16])
-offsets = st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5)
-
-
-@given(
-    st.sampled_from(["DefaultRegion", '"50 % %d\\ü']),
-    st.one_of(st.none(), st.text(max_size=8), st.from_regex(r"[A-Za-z0-9]{1,70}\Z")),
-    st.sampled_from([HOST, HOST[:4] * 5]),
-    offsets,
-    st.integers(-(2**63), 2**63 - 1),
-)
-def test_answers_to_batches_are_those_that_python_writes(
-    compiled: Native, region: str, key: str | None, host: bytes, places: list[int], number: int
-) -> None:
-    template = answer_template(region, "%b", keyed=key is not None)
-    found = compiled.batch_answer(
-        template, number, key, host, [PutResult(number, place, 1, 2) for place in places], number
-    )
-    if found is None:
-        assert key is not None
-        assert not (key.isascii() and key.isalnum())
-    else:
-        with patch.object(message, "native", None):
-            ids = offset_message_ids(host, places).encode()
-        keys = () if key is None else (json_text(key),)
-        assert found == framed(template % (number, *keys, ids, number, number))
-
-
-def test_answers_of_other_forms_are_left_to_python(compiled: Native) -> None:
-    answer: Any = compiled.batch_answer
-    usual: list[Any] = [b"%d%s%b%d%d", 1, "A", HOST, [(7, 8)], 3]
-    assert answer(*usual) == framed(b'1"A"7F000001000027100000000000000008' + b"73")
-    changes: list[tuple[int, Any]] = [
-        *[
-            (0, template)
-            for template in (
-                b"",
-                b"%d%s%b%d",
-                b"%d%s%b%d%d%d",
-                b"%d%b%s%d%d",
-                b"%d%s%d%d%d",
-                b"%d%s%",
-                b"%d%d%b%d%d",
-            )
-        ],
-        (0, usual[0] + b"x" * 65536),
-        (1, 2**63),
-        (1, "1"),
-        (2, ""),
-        (2, "ü"),
-        (2, None),
-        (3, bytes(21)),
-        (4, []),
-        (4, [None]),
-        (4, [(1,)]),
-        (4, [(7, -1)]),
-        (4, [(7, 2**63)]),
-        (4, [(7, "8")]),
-        (4, [("7", 8)]),
-        (4, [(2**63, 8)]),
-        (4, [(7, 8), (7, None)]),
-        (5, 2**63),
-        (5, "3"),
-    ]
-    for at, value in changes:
-        assert answer(*usual[:at], value, *usual[at + 1 :]) is None, (at, value)
-    for at, value in ((0, "%d"), (2, b"A"), (3, "host"), (4, ())):
-        with pytest.raises(TypeError, match="template: bytes"):
-            answer(*usual[:at], value, *usual[at + 1 :])
-    with pytest.raises(TypeError, match="template: bytes"):
-        answer(*usual[:-1])
-
-
 def test_only_lists_and_bytes_are_looked_at(compiled: Native) -> None:
     plain: list[Any] = [
         ([], (b"A",), 9),
@@ -294,7 +203,3 @@ def test_only_lists_and_bytes_are_looked_at(compiled: Native) -> None:
     for arguments in bodies:
         with pytest.raises(TypeError, match="items: list"):
             compiled.batch_body(*arguments)
-    ids: list[Any] = [("host", [1]), (bytes(8), (1,)), (bytes(8),), (bytes(8), [1], [1])]
-    for arguments in ids:
-        with pytest.raises(TypeError, match="store_host: bytes"):
-            compiled.message_ids(*arguments)

@@ -361,7 +361,7 @@ def test_half_messages_in_frames_are_what_python_makes_of_them(
         7,
         NewMessage,
         NewMessage,
-        answered[1:3],
+        answered[0][0][1:3],
     )
 
 

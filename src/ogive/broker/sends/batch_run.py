@@ -13,8 +13,8 @@ Behaviour
 from functools import partial
 from typing import Final
 
-from ogive.broker.sends.send_answer import refuse_send
-from ogive.broker.sends.send_batch import BARRED_STARTS, stored_batch
+from ogive.broker.sends.commit import commit, refuse_send
+from ogive.broker.sends.send_batch import BARRED_STARTS
 from ogive.broker.sends.send_run import open_queues
 from ogive.broker.services import Context
 from ogive.errors import OgiveError
@@ -24,6 +24,7 @@ from ogive.transport.connection import Connection
 from ogive.wire.codes import RequestCode
 from ogive.wire.command import RemotingCommand
 from ogive.wire.message import MAX_BATCH_MESSAGES
+from ogive.wire.sends import SendAnswer
 
 _SEND_BATCH_MESSAGE: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 
@@ -49,22 +50,17 @@ def take_batches(ctx: Context, connection: Connection, frames: list[bytes], at: 
     )
     if run is None:
         return 0
-    started = ctx.loop.time()
     connection.take_requests(len(run))
     for frame, (shared, start, count, key, opaque) in zip(
         frames[at : at + len(run)], run, strict=True
     ):
-        command = RemotingCommand(_SEND_BATCH_MESSAGE, opaque=opaque)
+        answer = SendAnswer(opaque, shared.queue_id, key, count)
+        put = partial(ctx.put_now, (NewBatch(shared, frame, start, count),))
         try:
-            ctx.put_now(
-                (NewBatch(shared, frame, start, count),),
-                partial(stored_batch, ctx, connection, command, shared, key, started),
-            )
+            commit(ctx, connection, _SEND_BATCH_MESSAGE, [answer], [shared.topic], put, count)
         except OgiveError as exc:
-            refuse_send(ctx, connection, command, exc)
+            refuse_send(ctx, connection, RemotingCommand(_SEND_BATCH_MESSAGE, opaque=opaque), exc)
             # by what waits for it to read: the others would go unanswered
             if connection.closed:
                 break
-        else:
-            ctx.sends_waiting += 1
     return len(run)

@@ -36,7 +36,7 @@ from typing import Final, NamedTuple
 
 from ogive.broker.deferred.delay_levels import check_delivery, delayed
 from ogive.broker.deferred.timer_properties import DELETE_KEY, TIMES_BYTES, recall_handle, timed
-from ogive.broker.replies import ONEWAY, Rejected
+from ogive.broker.replies import Rejected
 from ogive.broker.sends.checks import (
     CLIENT_FLAGS,
     VERSION_WITH_MAX_RECONSUME,
@@ -49,12 +49,12 @@ from ogive.broker.sends.checks import (
     inner_batch,
     unusual,
 )
-from ogive.broker.sends.send_answer import json_text, reply_head, reply_in_full, settled
+from ogive.broker.sends.commit import answer_to, commit, put_once
 from ogive.broker.sends.send_batch import put_batch
 from ogive.broker.services import Context
 from ogive.broker.state.topic_table import MESSAGE_TYPE, check_message_type
 from ogive.broker.transactions.half_messages import ready_message, redirect_half
-from ogive.errors import OgiveError, ProtocolError, ResponseCode
+from ogive.errors import ProtocolError, ResponseCode
 from ogive.model import (
     DLQ_PREFIX,
     HALF_TOPIC,
@@ -66,7 +66,7 @@ from ogive.model import (
     validate_topic,
 )
 from ogive.native import native
-from ogive.store.types import NewMessage, PutDone, PutResult
+from ogive.store.types import NewMessage, PutDone
 from ogive.transport.connection import Connection
 from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.codes import RequestCode, SysFlag
@@ -207,21 +207,18 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
             0,
         ),
     )
-    done = partial(
-        _stored, ctx, connection, command, topic, asked_queue, key, recall, ctx.loop.time()
-    )
+    answer = answer_to(command, asked_queue, key)
+    if recall is not None:
+        answer = answer._replace(more=("recallHandle", recall))
+    answers = [answer]
+    put: Callable[[PutDone], object]
     if topic != config.name:
-        _put_elsewhere(ctx, message, properties, config.name, done)
+        put = partial(_put_elsewhere, ctx, message, properties, config.name)
     elif ctx.duplicates is not None and topic[0] != "%" and not reconsume_times:
-        ctx.put_once(
-            (message,),
-            partial(_placed, ctx, connection, command, topic, key, ctx.loop.time()),
-            topic,
-            command,
-        )
+        put = partial(put_once, ctx, (message,), answers, topic, command)
     else:
-        ctx.put((message,), done, topic)
-    ctx.sends_waiting += 1
+        put = partial(ctx.put, (message,), topic)
+    commit(ctx, connection, command.code, answers, [topic], put)
 
 
 def _put_elsewhere(
@@ -246,58 +243,7 @@ def _put_elsewhere(
         topic = properties[PropertyName.REAL_TOPIC]
     else:
         topic = message.topic
-    ctx.put((message,), done, topic)
-
-
-def _stored(
-    ctx: Context,
-    connection: Connection,
-    command: RemotingCommand,
-    topic: str,
-    queue_id: int,
-    key: str,
-    recall: str | None,
-    started: float,
-    result: list[PutResult] | OgiveError,
-) -> None:
-    stored = settled(ctx, connection, command, result)
-    if stored is None:
-        return
-    queue_offset, offset, size, _ = stored[0]
-    ctx.traffic.stored(topic, 1, size, ctx.loop.time() - started, command.code)
-    if command.flag & ONEWAY:
-        return
-    if recall is not None:
-        reply_in_full(ctx, connection, command, queue_id, key, stored, recall)
-        return
-    frame = (
-        None
-        if native is None
-        else native.send_answer(
-            ctx.send_answer, queue_id, key, offset, queue_offset, command.opaque
-        )
-    )
-    if frame is not None:
-        connection.reply(frame)
-    else:
-        reply_head(
-            connection,
-            ctx.send_answer % (queue_id, json_text(key), offset, queue_offset, command.opaque),
-        )
-
-
-def _placed(
-    ctx: Context,
-    connection: Connection,
-    command: RemotingCommand,
-    topic: str,
-    key: str,
-    started: float,
-    queue_id: int,
-    result: list[PutResult] | OgiveError,
-) -> None:
-    """_stored() for a message that may have been stored before, perhaps in another queue."""
-    _stored(ctx, connection, command, topic, queue_id, key, None, started, result)
+    ctx.put((message,), topic, done)
 
 
 def _numbers(
@@ -458,17 +404,26 @@ def _put_half(
         NewMessage,
         (HALF_TOPIC, 0, body, stored, sys_flag, flag, born_ms, born_host, ctx.store_host, 0, 0),
     )
-    done = partial(
-        _stored, ctx, connection, command, HALF_TOPIC, queue_id, key, None, ctx.loop.time()
-    )
     ready = ready_message(half, topic, queue_id, committed)
-    if ctx.is_saved(topic):
-        ctx.put_now((half,), ctx.transactions.accept_usual(half, ready, key, group, done))
-    else:
-        opened = partial(ctx.transactions.accept_usual, half, ready, key, group, done)
-        ctx.once_saved(topic, (half,), partial(_put_opened, ctx, half, opened), done)
-    ctx.sends_waiting += 1
+    commit(
+        ctx,
+        connection,
+        command.code,
+        [answer_to(command, queue_id, key)],
+        [HALF_TOPIC],
+        partial(_put_usual_half, ctx, half, ready, key, group),
+    )
     return True
+
+
+def _put_usual_half(
+    ctx: Context, half: NewMessage, ready: NewMessage, key: str, group: str, done: PutDone
+) -> None:
+    opened = partial(ctx.transactions.accept_usual, half, ready, key, group, done)
+    if ctx.is_saved(ready.topic):
+        _put_opened(ctx, half, opened)
+    else:
+        ctx.once_saved(ready.topic, (half,), partial(_put_opened, ctx, half, opened), done)
 
 
 def _put_opened(ctx: Context, half: NewMessage, opened: Callable[[], PutDone]) -> None:

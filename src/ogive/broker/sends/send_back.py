@@ -216,10 +216,10 @@ def handle(ctx: Context, connection: Connection, command: RemotingCommand) -> No
         topic = retry.name
     ctx.put(
         (copy,),
+        topic,
         ctx.traffic.counted(
             (copy,), partial(_stored, ctx, connection, command, group.name, message.topic)
         ),
-        topic,
     )
 
 

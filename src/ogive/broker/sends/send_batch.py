@@ -7,18 +7,19 @@ MessageBatch has, is one record with all messages in its body. Any other batch, 
 other topic, is as many records as it has messages.
 """
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from ogive.broker.replies import ONEWAY, Rejected
+from ogive.broker.replies import Rejected
 from ogive.broker.sends.checks import NOT_PLAIN, check_plain, encoded
-from ogive.broker.sends.send_answer import reply_in_full, reply_to_batch, settled
+from ogive.broker.sends.commit import answer_to, commit, put_once
 from ogive.broker.services import Context
 from ogive.broker.state.topic_table import keeps_batches
-from ogive.errors import OgiveError, ResponseCode
+from ogive.errors import ResponseCode
 from ogive.model import RETRY_PREFIX, PropertyName
 from ogive.native import native
-from ogive.store.types import NewBatch, NewMessage, PutResult
+from ogive.store.types import NewBatch, NewMessage, PutDone
 from ogive.transport.connection import Connection
 from ogive.wire.codes import SysFlag
 from ogive.wire.command import RemotingCommand
@@ -71,23 +72,23 @@ def put_batch(
         raise Rejected(
             ResponseCode.MESSAGE_ILLEGAL, "a batch can be neither delayed nor transactional"
         )
-    started = ctx.loop.time()
+    answer = answer_to(command, draft.queue_id, key)
+    stored: Sequence[NewMessage | NewBatch] = (batch,)
     if whole:
-        _put_whole(ctx, connection, command, draft, own, batch.number)
-    elif ctx.duplicates is not None:
-        ctx.put_once(
-            batch.each(),
-            partial(_placed_batch, ctx, connection, command, draft, key, started),
-            draft.topic,
-            command,
-        )
+        stored = (_whole(ctx, draft, command.body, own, batch.number),)
+        answer = answer._replace(more=("batchUniqId", str(key)))
     else:
-        ctx.put(
-            (batch,),
-            partial(stored_batch, ctx, connection, command, draft, key, started),
-            draft.topic,
-        )
-    ctx.sends_waiting += 1
+        answer = answer._replace(records=batch.number)
+    answers = [answer]
+    put: Callable[[PutDone], object] = partial(ctx.put, stored, draft.topic)
+    if ctx.duplicates is not None:
+        each = [
+            message
+            for one in stored
+            for message in (one.each() if isinstance(one, NewBatch) else (one,))
+        ]
+        put = partial(put_once, ctx, each, answers, draft.topic, command)
+    commit(ctx, connection, command.code, answers, [draft.topic], put, batch.number)
 
 
 def _checked(draft: NewMessage, body: bytes, most: int) -> NewBatch:
@@ -102,14 +103,9 @@ def _checked(draft: NewMessage, body: bytes, most: int) -> NewBatch:
     return NewBatch(draft, body, 0, len(items))
 
 
-def _put_whole(
-    ctx: Context,
-    connection: Connection,
-    command: RemotingCommand,
-    draft: NewMessage,
-    own: dict[str, str],
-    count: int,
-) -> None:
+def _whole(
+    ctx: Context, draft: NewMessage, body: bytes, own: dict[str, str], count: int
+) -> NewMessage:
     """The batch as one record: as a message with the properties of the batch, and with its
     count.
     """
@@ -121,54 +117,7 @@ def _put_whole(
         {name: value for name, value in own.items() if name not in _OURS}
     ).decode()
     stored = encoded(f"{text}{ctx.own_properties}INNER_NUM\x01{count}\x02")
-    message = draft._replace(
-        body=command.body, properties=stored, sys_flag=draft.sys_flag | WRAPPED
-    )
-    done = partial(
-        _stored_whole,
-        ctx,
-        connection,
-        command,
-        draft.topic,
-        own[PropertyName.UNIQ_KEY],
-        count,
-        ctx.loop.time(),
-    )
-    if ctx.duplicates is not None:
-        ctx.put_once((message,), done, draft.topic, command)
-    else:
-        ctx.put((message,), partial(done, draft.queue_id), draft.topic)
-
-
-def _stored_whole(
-    ctx: Context,
-    connection: Connection,
-    command: RemotingCommand,
-    topic: str,
-    key: str,
-    count: int,
-    started: float,
-    queue_id: int,
-    result: list[PutResult] | OgiveError,
-) -> None:
-    stored = settled(ctx, connection, command, result)
-    if stored is not None:
-        ctx.traffic.stored(topic, count, stored[0].size, ctx.loop.time() - started, command.code)
-        reply_in_full(ctx, connection, command, queue_id, key, stored, batch_key=key)
-
-
-def _placed_batch(
-    ctx: Context,
-    connection: Connection,
-    command: RemotingCommand,
-    draft: NewMessage,
-    key: str | None,
-    started: float,
-    queue_id: int,
-    result: list[PutResult] | OgiveError,
-) -> None:
-    """stored_batch() for messages some of which may have been stored before."""
-    stored_batch(ctx, connection, command, draft._replace(queue_id=queue_id), key, started, result)
+    return draft._replace(body=body, properties=stored, sys_flag=draft.sys_flag | WRAPPED)
 
 
 def _check_items(items: list[BatchItem]) -> None:
@@ -182,29 +131,3 @@ def _check_items(items: list[BatchItem]) -> None:
     if any(start in texts for start in BARRED_STARTS):
         for item in items:
             check_plain("a message in a batch", decode_properties(item.properties))
-
-
-def stored_batch(
-    ctx: Context,
-    connection: Connection,
-    command: RemotingCommand,
-    draft: NewMessage,
-    key: str | None,
-    started: float,
-    result: list[PutResult] | OgiveError,
-) -> None:
-    """A batch that becomes as many records as it has messages is counted and answered, or
-    refused.
-    """
-    stored = settled(ctx, connection, command, result)
-    if stored is None:
-        return
-    ctx.traffic.stored(
-        draft.topic,
-        len(stored),
-        sum([one.size for one in stored]),
-        ctx.loop.time() - started,
-        command.code,
-    )
-    if not command.flag & ONEWAY:
-        reply_to_batch(ctx, connection, draft.queue_id, key, stored, command.opaque)

@@ -13,16 +13,15 @@ Behaviour
 from functools import partial
 from typing import Final
 
-from ogive.broker.replies import framed
-from ogive.broker.sends.send_answer import json_text, refuse_send
+from ogive.broker.sends.commit import commit
 from ogive.broker.services import Context
 from ogive.errors import OgiveError
 from ogive.model import NO_SEND_TOPICS
 from ogive.native import native
-from ogive.store.types import NewMessage, PutResult
+from ogive.store.types import NewMessage
 from ogive.transport.connection import Connection
 from ogive.wire.codes import RequestCode
-from ogive.wire.command import RemotingCommand
+from ogive.wire.sends import SendAnswer
 
 _SEND_MESSAGE_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
 
@@ -44,19 +43,18 @@ def take_sends(ctx: Context, connection: Connection, frames: list[bytes], at: in
         ctx.born_hosts[connection],
         ctx.store_host,
         NewMessage,
+        SendAnswer,
     )
     if run is None:
         return 0
-    messages, keys, opaques, _ = run
+    messages, answers = run
+    topics = [message[0] for message in messages]
     try:
-        ctx.put_now(
-            messages, partial(_stored, ctx, connection, messages, keys, opaques, ctx.loop.time())
-        )
+        commit(ctx, connection, _SEND_MESSAGE_V2, answers, topics, partial(ctx.put_now, messages))
     except OgiveError:
         # perhaps because of one of them: each by itself is answered
         return 0
     connection.take_requests(len(messages))
-    ctx.sends_waiting += len(messages)
     return len(messages)
 
 
@@ -72,49 +70,3 @@ def open_queues(ctx: Context, topic: str) -> int:
     ):
         return 0
     return config.write_queues
-
-
-def _stored(
-    ctx: Context,
-    connection: Connection,
-    messages: list[NewMessage],
-    keys: list[str],
-    opaques: list[int],
-    started: float,
-    result: list[PutResult] | OgiveError,
-) -> None:
-    ctx.sends_waiting -= len(messages)
-    if isinstance(result, OgiveError):
-        _refuse(ctx, connection, opaques, result)
-        return
-    ctx.traffic.stored_run(
-        [message[0] for message in messages],
-        [stored[2] for stored in result],
-        ctx.loop.time() - started,
-        _SEND_MESSAGE_V2,
-    )
-    answers = (
-        None
-        if native is None
-        else native.send_answers(ctx.send_answer, messages, keys, result, opaques)
-    )
-    if answers is None:
-        answers = b"".join(
-            framed(
-                ctx.send_answer
-                % (
-                    message.queue_id,
-                    json_text(key),
-                    stored.commitlog_offset,
-                    stored.queue_offset,
-                    opaque,
-                )
-            )
-            for message, key, stored, opaque in zip(messages, keys, result, opaques, strict=True)
-        )
-    connection.reply(answers, len(messages))
-
-
-def _refuse(ctx: Context, connection: Connection, opaques: list[int], error: OgiveError) -> None:
-    for opaque in opaques:
-        refuse_send(ctx, connection, RemotingCommand(_SEND_MESSAGE_V2, opaque=opaque), error)

@@ -13,8 +13,8 @@ Behaviour
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from ogive.broker.replies import framed, refuse, success_frame
-from ogive.broker.sends.send_answer import json_text, refuse_send
+from ogive.broker.replies import refuse, success_frame
+from ogive.broker.sends.commit import Stored, commit
 from ogive.broker.sends.send_run import open_queues
 from ogive.broker.services import Context
 from ogive.broker.transactions.state import Transaction
@@ -25,6 +25,7 @@ from ogive.store.types import NewMessage, PutResult
 from ogive.transport.connection import Connection
 from ogive.wire.codes import Decision, RequestCode
 from ogive.wire.command import RemotingCommand
+from ogive.wire.sends import SendAnswer
 
 _SEND_MESSAGE_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
 # of the bodies of a run
@@ -33,8 +34,7 @@ _DECISIONS: Final = {int(decision): decision for decision in (Decision.COMMIT, D
 
 
 class _Half(NamedTuple):
-    opaque: int
-    key: str
+    answer: SendAnswer
     transaction: Transaction
     ready: NewMessage
 
@@ -71,16 +71,24 @@ def take_transactions(ctx: Context, connection: Connection, frames: list[bytes],
     run = _begin(ctx, steps, messages)
     if not run:
         return 0
+    answers = [one.answer for one in run if type(one) is _Half]
     try:
-        ctx.put_now(messages, partial(_stored, ctx, connection, run, ctx.loop.time()))
+        commit(
+            ctx,
+            connection,
+            _SEND_MESSAGE_V2,
+            answers,
+            [HALF_TOPIC] * len(answers),
+            lambda done: ctx.put_now(messages, partial(_stored, ctx, connection, run, done)),
+        )
     except OgiveError:
         # perhaps because of one of them: each by itself is answered
         for one in run:
             if type(one) is _End:
                 ctx.transactions.take_back_end(one.transaction)
         return 0
-    connection.take_requests(sum([one.opaque is not None for one in run]))
-    ctx.sends_waiting += sum([type(one) is _Half for one in run])
+    ends = [one for one in run if type(one) is _End and one.opaque is not None]
+    connection.take_requests(len(answers) + len(ends))
     return len(run)
 
 
@@ -102,7 +110,8 @@ def _begin(
             except OgiveError:
                 break
             messages.append(half)
-            run.append(_Half(opaque, key, transaction, ready))
+            answer = SendAnswer(opaque, ready.queue_id, key)
+            run.append(_Half(answer, transaction, ready))
         else:
             place, offset, decision = rest
             found = transactions.at(place, offset)
@@ -122,15 +131,15 @@ def _stored(
     ctx: Context,
     connection: Connection,
     run: list[_Half | _End],
-    started: float,
-    result: list[PutResult] | StoreError,
+    halves_stored: Stored,
+    result: list[PutResult] | OgiveError,
 ) -> None:
-    ctx.sends_waiting -= sum([type(one) is _Half for one in run])
-    if isinstance(result, StoreError):
+    if isinstance(result, OgiveError):
         _refuse(ctx, connection, run, result)
+        halves_stored(result)
         return
     transactions, traffic = ctx.transactions, ctx.traffic
-    seconds = ctx.loop.time() - started
+    halves: list[PutResult] = []
     answers: list[bytes] = []
     at = 0
     for one in run:
@@ -138,8 +147,7 @@ def _stored(
             stored = result[at]
             at += 1
             transactions.opened(one.transaction, one.ready, stored)
-            traffic.stored(HALF_TOPIC, 1, stored.size, seconds, _SEND_MESSAGE_V2)
-            answers.append(_answer(ctx, one, stored))
+            halves.append(stored)
         elif type(one) is _End:
             ended = result[at : at + len(one.messages)]
             at += len(ended)
@@ -150,32 +158,16 @@ def _stored(
                 answers.append(success_frame(one.opaque))
     if answers:
         connection.reply(b"".join(answers), len(answers))
-
-
-def _answer(ctx: Context, half: _Half, stored: PutResult) -> bytes:
-    queue_id, key, offset, place = (
-        half.ready.queue_id,
-        half.key,
-        stored.commitlog_offset,
-        stored.queue_offset,
-    )
-    frame = (
-        None
-        if native is None
-        else native.send_answer(ctx.send_answer, queue_id, key, offset, place, half.opaque)
-    )
-    return frame or framed(ctx.send_answer % (queue_id, json_text(key), offset, place, half.opaque))
+    if halves:
+        halves_stored(halves)
 
 
 def _refuse(
-    ctx: Context, connection: Connection, run: list[_Half | _End], error: StoreError
+    ctx: Context, connection: Connection, run: list[_Half | _End], error: OgiveError
 ) -> None:
+    failed = error if isinstance(error, StoreError) else StoreError(str(error))
     for one in run:
-        if type(one) is _Half:
-            refuse_send(
-                ctx, connection, RemotingCommand(_SEND_MESSAGE_V2, opaque=one.opaque), error
-            )
-            continue
-        ctx.transactions.end_failed(one.transaction, error)
-        if one.opaque is not None:
-            refuse(connection, RemotingCommand(0, opaque=one.opaque), error)
+        if type(one) is _End:
+            ctx.transactions.end_failed(one.transaction, failed)
+            if one.opaque is not None:
+                refuse(connection, RemotingCommand(0, opaque=one.opaque), failed)

@@ -220,8 +220,8 @@ async def test_a_message_that_apaches_broker_keeps_to_a_tenth_of_a_second_is_tak
     done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
     ctx.put(
         (NewMessage(TIMER_TOPIC, 0, b"taken", text, 0, 0, 0, ctx.store_host, ctx.store_host),),
-        done.set_result,
         "T",
+        done.set_result,
     )
     await done
     handle = base64.urlsafe_b64encode(

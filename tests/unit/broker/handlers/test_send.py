@@ -175,8 +175,8 @@ async def test_sends_in_a_turn_that_is_held_go_to_the_writer_with_it(
     for body in (b"second", b"third"):
         ctx.put(
             [NewMessage("T", 0, body, b"", 0, 0, 0, bytes(8), bytes(8), 0)],
-            lambda result: None,
             "T",
+            lambda result: None,
         )
     assert not submitted.called
     ctx.turn.run()
