@@ -87,8 +87,8 @@ NAMED: Final[Mapping[str, Fault]] = {
         change="self._link.post(group)",
         to="""
 self._link.post(group)
-for queue, entry, _ in group.entries:
-    queue.append(entry)
+for queue, entries, count in group.entries:
+    queue.append(entries, count)
 group.entries.clear()
 """,
     ),

@@ -260,8 +260,8 @@ class ShowsEarly(MessageStore):
     def submit(self) -> None:
         group = self._appender.forming
         super().submit()
-        for queue, entry, _ in group.entries if group else ():
-            queue.append(entry)
+        for queue, entries, count in group.entries if group else ():
+            queue.append(entries, count)
         if group:
             group.entries.clear()
 
