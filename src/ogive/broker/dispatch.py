@@ -2,27 +2,23 @@
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
 
 from ogive.access.audit import Entry, requester
 from ogive.broker.large_replies import InPieces, LargeReply
-from ogive.broker.off_loop_reads import MAX_TRIES
 from ogive.broker.replies import Rejected, code_and_remark, refuse, reply
 from ogive.broker.routes import CHANGES, NOT_SUPPORTED, ROUTES, Direct, Route
 from ogive.broker.sends.commit import fields_of_refusal, refuse_send
 from ogive.broker.services import Context
-from ogive.errors import OgiveError, ResponseCode, StoreError
+from ogive.errors import OgiveError, ResponseCode
 from ogive.store.file_reader import Cold
 from ogive.transport.connection import Connection
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import decode_header
 
 
-def dispatch(
-    ctx: Context, connection: Connection, command: RemotingCommand, tries: int = 0
-) -> None:
+def dispatch(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
     """Carry out one request; its answer leaves now or later, and a one-way request has none.
 
     One that needs what only the disk has is carried out again when that has been read: handlers
@@ -31,18 +27,42 @@ def dispatch(
     try:
         _carry_out(ctx, connection, command)
     except OgiveError as exc:
-        if command.code in ctx.traffic.send_times:
-            refuse_send(ctx, connection, command, exc)
-        else:
-            refuse(connection, command, exc, fields_of_refusal(ctx, command.code, exc))
+        _refuse(ctx, connection, command, exc)
     except Cold as cold:
         _later(
             ctx,
             connection,
             command,
-            partial(_again, ctx, connection, command, cold, tries + 1),
+            partial(_from_disk, ctx, connection, command, cold.with_traceback(None)),
             ", from disk",
         )
+
+
+def _refuse(
+    ctx: Context, connection: Connection, command: RemotingCommand, error: OgiveError
+) -> None:
+    if command.code in ctx.traffic.send_times:
+        refuse_send(ctx, connection, command, error)
+    else:
+        refuse(connection, command, error, fields_of_refusal(ctx, command.code, error))
+
+
+async def _from_disk(
+    ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold
+) -> None:
+    """Carry out a request that needs the disk.
+
+    If it fails otherwise than with an answer the connection ends, as it does in the connection's
+    own turn.
+    """
+    try:
+        carry_out = partial(_carry_out, ctx, connection, command)
+        await ctx.cold_reads.read(ctx.store, carry_out, cold)
+    except OgiveError as exc:
+        _refuse(ctx, connection, command, exc)
+    except BaseException:
+        _end_without_answer(connection, command)
+        raise
 
 
 def _carry_out(
@@ -118,29 +138,6 @@ async def _listing(
             reply(connection, command, pieces.finish(await large.each(pieces.reads)))
     except OgiveError as exc:
         refuse(connection, command, exc)
-
-
-async def _again(
-    ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold, tries: int
-) -> None:
-    try:
-        await ctx.cold_reads.bring_in(cold)
-    except StoreError as exc:
-        refuse(connection, command, exc)
-    else:
-        with ctx.store.waiting() if tries >= MAX_TRIES else nullcontext():
-            _in_a_task(ctx, connection, command, tries)
-
-
-def _in_a_task(ctx: Context, connection: Connection, command: RemotingCommand, tries: int) -> None:
-    """dispatch(), and where it fails otherwise than with an answer the connection ends, as it does
-    in the connection's own turn.
-    """
-    try:
-        dispatch(ctx, connection, command, tries)
-    except BaseException:
-        _end_without_answer(connection, command)
-        raise
 
 
 def _end_without_answer(connection: Connection, command: RemotingCommand) -> None:

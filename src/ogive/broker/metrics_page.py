@@ -52,7 +52,6 @@ from ogive.model import (
     TIMER_TOPIC,
     is_system_group,
 )
-from ogive.store.file_reader import Cold
 from ogive.store.record import store_timestamp
 from ogive.transport.monitoring import Histogram, Labels, MetricsText, Rows
 from ogive.wire.codes import Decision, LanguageCode, RequestCode, version_name
@@ -462,15 +461,8 @@ class _Reads:
         )
 
     async def _read(self, read: Callable[[], T]) -> T | None:
-        """None when there is no time left, or the store does not have it."""
+        """Return None if there is no time left, or the store does not have it."""
         if self._ctx.loop.time() > self._give_up or self._ctx.holds.closed:
-            return None
-        try:
-            with self._ctx.store.without_waiting():
-                return read()
-        except Cold:
-            pass
-        except StoreError:
             return None
         try:
             return await self._ctx.cold_reads.read(self._ctx.store, read)

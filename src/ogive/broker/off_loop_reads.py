@@ -85,18 +85,22 @@ class ColdReads:
         if (error := await done) is not None:
             raise error
 
-    async def read(self, store: MessageStore, read: Callable[[], T]) -> T:
+    async def read(self, store: MessageStore, read: Callable[[], T], cold: Cold | None = None) -> T:
         """Return the result of *read*, and wait off the loop for what it needs from the disk.
 
-        *read* reads *store* on the event loop, and is called again after each wait.
-        Raises StoreError."""
+        *read* reads *store* on the event loop, and is called again after each wait. *cold*: what it
+        was found to need before. Raises StoreError.
+        """
         for _ in range(MAX_TRIES):
+            if cold is not None:
+                await self.bring_in(cold)
             try:
                 with store.without_waiting():
                     return read()
-            except Cold as cold:
-                await self.bring_in(cold)
-        return read()
+            except Cold as exc:
+                cold = exc.with_traceback(None)
+        with store.waiting():
+            return read()
 
     def close(self) -> None:
         self._threads.shutdown(wait=True, cancel_futures=True)

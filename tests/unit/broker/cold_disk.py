@@ -33,7 +33,9 @@ class ColdDisk:
     def _now(
         self, read: Callable[[Path, int, int], bytes], path: Path, size: int, offset: int
     ) -> bytes:
-        if not self._store._disk.waits and (path, offset, size) not in self._in_memory:
+        disk = self._store._disk
+        may_wait = disk.waits or disk.must_wait
+        if not may_wait and (path, offset, size) not in self._in_memory:
             raise Cold(
                 path, offset, size, self._store._disk.unreadable if read == self._read_log else None
             )

@@ -200,12 +200,15 @@ class Pull:
         try:
             if final and self._answer_waited():
                 return True
-            result = self._read(wait=False)
+            result = self._read()
         except (Refused, StoreError) as exc:
             self._refuse(exc)
             return True
-        except Cold:
-            ctx.spawn(self._answer_from_disk(), f"pull of {self.connection.remote_address}")
+        except Cold as cold:
+            ctx.spawn(
+                self._answer_from_disk(cold.with_traceback(None)),
+                f"pull of {self.connection.remote_address}",
+            )
             return True
         if not final:
             if self._is_held and result.status is GetStatus.NO_MATCHED_MESSAGE:
@@ -216,10 +219,10 @@ class Pull:
         self._reply(result)
         return True
 
-    async def _answer_from_disk(self) -> None:
+    async def _answer_from_disk(self, cold: Cold) -> None:
         """Answer with whatever there is, and read what is not in memory on another thread."""
         try:
-            result = await self._ctx.cold_reads.read(self._ctx.store, self._read_waited)
+            result = await self._ctx.cold_reads.read(self._ctx.store, self._read_waited, cold)
         except (Refused, StoreError) as exc:
             self._refuse(exc)
             return
@@ -230,7 +233,7 @@ class Pull:
         """Read for a pull that has waited. Return None if it is answered or its client is gone."""
         if self.connection.closed or self._answer_waited():
             return None
-        return self._read(wait=True)
+        return self._read()
 
     def _answer_waited(self) -> bool:
         """Answer a pull that has waited if its group was reset. Raises AccessRefused."""
@@ -240,18 +243,15 @@ class Pull:
     def _must_drain(self) -> bool:
         return self._ctx.slow_readers.must_wait(self.connection)
 
-    def _read(self, *, wait: bool) -> GetResult:
-        """Read from the store.
-
-        Raises StoreError and AccessRefused, and Cold if the disk is needed and *wait* is False.
-        """
+    def _read(self) -> GetResult:
+        """Read from the store. Raises StoreError, AccessRefused, Cold."""
         self._check_access()
         self._check_filter()
         started = self._ctx.loop.time()
         wanted, get = self._wanted, self._ctx.store.get
         if isinstance(wanted, Expression):
             result = read_matching(
-                partial(get, *self.key, wait=wait),
+                partial(get, *self.key, wait=False),
                 wanted,
                 self.offset,
                 self._max_messages,
@@ -259,7 +259,7 @@ class Pull:
             )
         else:
             result = get(
-                *self.key, self.offset, self._max_messages, self._max_bytes, wanted, wait=wait
+                *self.key, self.offset, self._max_messages, self._max_bytes, wanted, wait=False
             )
         self._ctx.traffic.get_times.add(self._ctx.loop.time() - started)
         return result
