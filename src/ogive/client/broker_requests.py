@@ -159,7 +159,7 @@ TransactionCheck = Callable[[Connection, CheckTransactionStateRequest, MessageEx
 """Takes a broker's question about a half message, and must not block."""
 
 
-class Member(Protocol):
+class RegisteredMember(Protocol):
     """The part of a consumer that brokers ask about."""
 
     def on_consumer_ids_changed(self) -> None: ...
@@ -170,7 +170,7 @@ class Member(Protocol):
 class BrokerRequests:
     """Answers them, each in a task of its own. *consumers* are the client's, by group."""
 
-    def __init__(self, consumers: Mapping[str, Member]) -> None:
+    def __init__(self, consumers: Mapping[str, RegisteredMember]) -> None:
         self.replies = ReplyTable()
         self._consumers = consumers
         # by producer group

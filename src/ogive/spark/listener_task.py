@@ -41,7 +41,7 @@ from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.rebalance import lease_time
 from ogive.client.consumer.running_info import Statistics
 from ogive.client.consumer.send_back import returns
-from ogive.client.consumer.subscription import ConsumeService, Group
+from ogive.client.consumer.subscription import ConsumeService, MemberContext
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, decoded
 from ogive.client.retry import Retry
@@ -131,7 +131,7 @@ class Consuming:
         self._calls = GroupCalls(instance, name)
         self._store = RemoteOffsetStore(self._calls)
         self._tally = Tally()
-        self._group = Group(
+        self._group = MemberContext(
             name,
             instance,
             self._calls,

@@ -32,7 +32,7 @@ from ogive.client.consumer.outcome import BROKEN, Failure, Verdict
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.quiet import until_quiet
 from ogive.client.consumer.send_back import Replier, returns
-from ogive.client.consumer.subscription import Group
+from ogive.client.consumer.subscription import MemberContext
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
 from ogive.client.listener import AnyListener, Reply
 from ogive.model import MessageExt
@@ -71,7 +71,7 @@ class Tally:
 class ConcurrentService:
     """Calls one concurrent listener."""
 
-    def __init__(self, group: Group, listener: AnyListener, config: ConsumerConfig) -> None:
+    def __init__(self, group: MemberContext, listener: AnyListener, config: ConsumerConfig) -> None:
         self._group = group
         self._listener = listener
         self._batch = listener.config.batch

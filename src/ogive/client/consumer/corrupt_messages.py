@@ -27,7 +27,7 @@ its place in the answer
 import logging
 from typing import Final
 
-from ogive.client.consumer.subscription import Group
+from ogive.client.consumer.subscription import MemberContext
 from ogive.client.routes import MASTER_ID
 from ogive.model import TOOLS_GROUP, MessageQueue
 from ogive.wire.message import DamagedMessage
@@ -116,7 +116,7 @@ class Stuck:
         self.at = None
 
 
-def no_way_on(queue: MessageQueue, at: int, group: Group) -> str:
+def no_way_on(queue: MessageQueue, at: int, group: MemberContext) -> str:
     """Return the text for operators."""
     if group.name == TOOLS_GROUP:
         way = f"seek to {at + 1}, or further on"

@@ -33,7 +33,7 @@ from ogive.client.consumer.running_info import (
     stuck,
 )
 from ogive.client.consumer.send_back import returns
-from ogive.client.consumer.subscription import Announcer, ConsumeService, Group, OnChange
+from ogive.client.consumer.subscription import Announcer, ConsumeService, MemberContext, OnChange
 from ogive.client.ids import local_ip
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, ListenerConfig, Start, consume_from_where, decoded
@@ -58,10 +58,10 @@ DEAD_LETTER_LEVEL: Final = -1
 # messages of tools, at a time: no limit of a queue counts them
 MAX_CALLED_DIRECTLY: Final = 8
 
-MakeService = Callable[[Group, AnyListener, ConsumerConfig], ConsumeService]
+MakeService = Callable[[MemberContext, AnyListener, ConsumerConfig], ConsumeService]
 
 
-class Member:
+class PushMember:
     """Joins the group with ``start``, leaves it with ``stop``.
 
     Source: DefaultMQPushConsumerImpl.java, 5.3.
@@ -96,7 +96,7 @@ class Member:
         self._loop = asyncio.get_running_loop()
         self._started_ms = time.time_ns() // 1_000_000
         calls = GroupCalls(instance, self.group)
-        self._context = group = Group(
+        self._context = group = MemberContext(
             self.group,
             instance,
             calls,

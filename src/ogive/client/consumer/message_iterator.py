@@ -25,7 +25,7 @@ from ogive.client.consumer.outcome import ASKED, GIVEN_UP, shown
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.quiet import until_quiet
 from ogive.client.consumer.send_back import returns
-from ogive.client.consumer.subscription import Group
+from ogive.client.consumer.subscription import MemberContext
 from ogive.client.listener import AnyListener, Later
 from ogive.client.trace_record import CallEnd
 from ogive.errors import IllegalStateError
@@ -128,7 +128,7 @@ class Processing:
 class DeliveryService:
     """Takes the place of a listener in a member of a group."""
 
-    def __init__(self, group: Group, listener: AnyListener, config: ConsumerConfig) -> None:
+    def __init__(self, group: MemberContext, listener: AnyListener, config: ConsumerConfig) -> None:
         self._group = group
         self._timeout_s = listener.config.consume_timeout_s
         self._loop = asyncio.get_running_loop()

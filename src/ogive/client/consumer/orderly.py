@@ -41,7 +41,7 @@ from ogive.client.consumer.send_back import (
     log_passed_over,
     send_to_dead_letters,
 )
-from ogive.client.consumer.subscription import Group
+from ogive.client.consumer.subscription import MemberContext
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers
 from ogive.client.listener import COMMIT, MAX_SUSPEND_S, MIN_SUSPEND_S, ROLLBACK, AnyListener
 from ogive.errors import OgiveError
@@ -99,7 +99,7 @@ def pause_s(asked: float | None, usual: float) -> float:
 class OrderlyService:
     """Calls one orderly listener."""
 
-    def __init__(self, group: Group, listener: AnyListener) -> None:
+    def __init__(self, group: MemberContext, listener: AnyListener) -> None:
         self._group = group
         self._listener = listener
         self._batch = listener.config.batch

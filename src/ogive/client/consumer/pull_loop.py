@@ -35,7 +35,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.corrupt_messages import Readings, Stuck, no_way_on, passed_over
 from ogive.client.consumer.filter import select
 from ogive.client.consumer.process_queue import ProcessQueue
-from ogive.client.consumer.subscription import Group
+from ogive.client.consumer.subscription import MemberContext
 from ogive.client.routes import MASTER_ID
 from ogive.errors import BrokerBusy, OgiveError, SubscriptionOutdated, TransportError
 from ogive.model import MessageExt, MessageQueue, PullResult, PullStatus
@@ -100,7 +100,7 @@ class PullService:
 
     def __init__(
         self,
-        group: Group,
+        group: MemberContext,
         config: ConsumerConfig,
         subscriptions: Mapping[str, SubscriptionData],
         *,

@@ -46,7 +46,7 @@ from ogive.client.consumer.pull_loop import PullService
 from ogive.client.consumer.quiet import until_quiet
 from ogive.client.consumer.rebalance import Begin, Rebalancer, difference
 from ogive.client.consumer.running_info import Statistics, left_behind, queue_info, stuck
-from ogive.client.consumer.subscription import Group, OnChange
+from ogive.client.consumer.subscription import MemberContext, OnChange
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import Start, consume_from_where, is_async, validate_start
 from ogive.errors import IllegalStateError, InvalidOption, NoRoute
@@ -180,7 +180,7 @@ class PullMember:
         auto_commit = settings.auto_commit and settings.group is not None
         self._loop = asyncio.get_running_loop()
         self._store = RemoteOffsetStore(calls)
-        self._group = group = Group(
+        self._group = group = MemberContext(
             self.group,
             instance,
             calls,

@@ -15,10 +15,10 @@ from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, own_config
 from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.filter import warn_of_tags
-from ogive.client.consumer.member import Member, check_one_group
+from ogive.client.consumer.member import PushMember, check_one_group
 from ogive.client.consumer.message_iterator import DeliveryService, IncomingMessage, no_function
 from ogive.client.consumer.orderly import OrderlyService
-from ogive.client.consumer.subscription import ConsumeService, Group, OnChange
+from ogive.client.consumer.subscription import ConsumeService, MemberContext, OnChange
 from ogive.client.instance import ClientInstance, ClientOwner
 from ogive.client.listener import AnyListener, Listener, ListenerConfig, Start
 from ogive.client.with_blocks import OnlyAsyncWith
@@ -99,7 +99,7 @@ class PushConsumer(OnlyAsyncWith):
         # one subscribe, unsubscribe or close at a time
         self._changing = asyncio.Lock()
         self._changes: set[asyncio.Task[None]] = set()
-        self._members: list[Member] = []
+        self._members: list[PushMember] = []
         self._delivery: DeliveryService | None = None
         self._closing: asyncio.Task[None] | None = None
         self._ended: asyncio.Future[None] | None = None
@@ -117,7 +117,7 @@ class PushConsumer(OnlyAsyncWith):
         instance.on_failure.append(self._fail)
         try:
             self._members = [self._member_of(listeners) for listeners in self._by_group]
-            await each(self._members, Member.prepare)
+            await each(self._members, PushMember.prepare)
             for member in self._members:
                 member.register()
             await instance.announce()
@@ -282,7 +282,7 @@ class PushConsumer(OnlyAsyncWith):
         if self._closing is not None:
             raise IllegalStateError("the push consumer is closed; make a new one")
 
-    def _member(self, group: str) -> Member | None:
+    def _member(self, group: str) -> PushMember | None:
         group = self._owner.namespace.wrap(group)
         return next((member for member in self._members if member.group == group), None)
 
@@ -291,8 +291,8 @@ class PushConsumer(OnlyAsyncWith):
         self._members.append(member)
         await member.start()
 
-    def _member_of(self, listeners: Sequence[AnyListener]) -> Member:
-        return Member(
+    def _member_of(self, listeners: Sequence[AnyListener]) -> PushMember:
+        return PushMember(
             self._owner.client, listeners, self._config, self._make_service, self._on_change
         )
 
@@ -336,7 +336,7 @@ class PushConsumer(OnlyAsyncWith):
         }
 
     def _make_service(
-        self, group: Group, listener: AnyListener, config: ConsumerConfig
+        self, group: MemberContext, listener: AnyListener, config: ConsumerConfig
     ) -> ConsumeService:
         if self._iterated:
             self._delivery = DeliveryService(group, listener, config)

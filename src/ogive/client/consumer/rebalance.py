@@ -59,7 +59,7 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.member_lists import MemberLists
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.pull_loop import PullService
-from ogive.client.consumer.subscription import Group
+from ogive.client.consumer.subscription import MemberContext
 from ogive.client.listener import Start
 from ogive.errors import BrokerInternalError, NoRoute, OgiveError
 from ogive.model import RETRY_PREFIX, MessageQueue
@@ -128,7 +128,7 @@ class Rebalancer:
 
     def __init__(
         self,
-        group: Group,
+        group: MemberContext,
         config: ConsumerConfig,
         pulls: PullService,
         *,

@@ -38,7 +38,7 @@ from typing import Any, Final, Protocol
 
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.process_queue import ProcessQueue
-from ogive.client.consumer.subscription import Group
+from ogive.client.consumer.subscription import MemberContext
 from ogive.client.ids import UniqueKeys
 from ogive.client.listener import AnyListener, Reply
 from ogive.client.sending.message_builder import message_property_text, with_unique_key
@@ -436,7 +436,7 @@ def log_passed_over(message: MessageExt, failure: CopyRefused, why: str) -> None
 
 
 def returns(
-    group: Group,
+    group: MemberContext,
     listener: AnyListener,
     config: ConsumerConfig,
     *,

@@ -75,8 +75,8 @@ SOONER: Final = 5
 
 
 @dataclass(slots=True, eq=False)
-class Group:
-    """One member of one group. *held* are the queues that are assigned to it.
+class MemberContext:
+    """State that the parts of one group member share. *held* are the queues assigned to it.
 
     Without *auto_commit* only the application moves the progress of a queue.
     """

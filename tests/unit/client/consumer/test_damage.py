@@ -17,7 +17,7 @@ from ogive.client.consumer.corrupt_messages import (
     passed_over,
 )
 from ogive.client.consumer.running_info import Statistics
-from ogive.client.consumer.subscription import Group
+from ogive.client.consumer.subscription import MemberContext
 from ogive.model import TOOLS_GROUP, MessageQueue
 from ogive.wire.message import DamagedMessage, StoredMessage, decode_messages, encode_stored
 
@@ -189,7 +189,7 @@ def test_the_way_out_is_one_that_this_kind_of_consumer_has(
     text = no_way_on(
         MessageQueue("T", "broker-a", 3),
         7,
-        Group(name, nobody, nobody, nobody, Statistics(0.0), broadcast=broadcast),
+        MemberContext(name, nobody, nobody, nobody, Statistics(0.0), broadcast=broadcast),
     )
     assert text.startswith(f"T/broker-a/3 stands still for {name} in front of offset 7")
     assert way in text

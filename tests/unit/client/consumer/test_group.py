@@ -5,7 +5,7 @@ from typing import Any, cast
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState
 from ogive.client.consumer.running_info import Statistics
-from ogive.client.consumer.subscription import Group
+from ogive.client.consumer.subscription import MemberContext
 from ogive.model import MessageQueue
 from ogive.testing import message
 
@@ -18,7 +18,7 @@ def test_what_ends_after_its_queue_was_dropped_moves_no_progress() -> None:
     """
     nobody = cast(Any, None)
     store = RemoteOffsetStore(nobody)
-    group = Group("billing", nobody, nobody, store, Statistics(0.0))
+    group = MemberContext("billing", nobody, nobody, store, Statistics(0.0))
     before = ProcessQueue(QUEUE, 7)
     late, done = message("Orders", b"", queue_offset=7), message("Orders", b"", queue_offset=8)
     before.put([late, done], 9)
