@@ -29,8 +29,7 @@ from typing import Any, Final
 from ogive.client.consumer.call import call, call_async
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.outcome import BROKEN, Failure, Verdict
-from ogive.client.consumer.process_queue import ProcessQueue
-from ogive.client.consumer.quiet import until_quiet
+from ogive.client.consumer.process_queue import ProcessQueue, until_quiet
 from ogive.client.consumer.send_back import Replier, returns
 from ogive.client.consumer.subscription import MemberContext
 from ogive.client.consumer.workers import LoopWorkers, ThreadWorkers, Workers

@@ -22,8 +22,7 @@ from typing import Any, Final, Self
 from ogive.client.consumer.concurrent import EXPIRED_LEVEL
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.outcome import ASKED, GIVEN_UP, shown
-from ogive.client.consumer.process_queue import ProcessQueue
-from ogive.client.consumer.quiet import until_quiet
+from ogive.client.consumer.process_queue import ProcessQueue, until_quiet
 from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.subscription import MemberContext
 from ogive.client.listener import AnyListener, Later

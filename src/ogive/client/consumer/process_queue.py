@@ -5,11 +5,13 @@ import enum
 import itertools
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ogive.errors import IllegalStateError
 from ogive.model import MessageExt, MessageQueue
+
+_POLL_S: Final = 0.01
 
 
 class QueueState(enum.Enum):
@@ -203,3 +205,19 @@ class ProcessQueue:
     def _wake(self) -> None:
         if self._room is not None and not self._room.done():
             self._room.set_result(None)
+
+
+async def until_quiet(
+    is_busy: Callable[[ProcessQueue], bool], process_queue: ProcessQueue, timeout_s: float
+) -> bool:
+    """Wait until *process_queue* is not busy any more.
+
+    Return False if it still is after *timeout_s*.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    while is_busy(process_queue):
+        if loop.time() >= deadline:
+            return False
+        await asyncio.sleep(_POLL_S)
+    return True

@@ -41,9 +41,8 @@ from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.filter import subscription, validate_filter
 from ogive.client.consumer.group_client import GroupCalls
 from ogive.client.consumer.offset_store import RemoteOffsetStore
-from ogive.client.consumer.process_queue import ProcessQueue, QueueState
+from ogive.client.consumer.process_queue import ProcessQueue, QueueState, until_quiet
 from ogive.client.consumer.pull_loop import PullService
-from ogive.client.consumer.quiet import until_quiet
 from ogive.client.consumer.rebalance import Begin, Rebalancer, difference
 from ogive.client.consumer.running_info import Statistics, left_behind, queue_info, stuck
 from ogive.client.consumer.subscription import MemberContext, OnChange
