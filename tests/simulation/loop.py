@@ -111,6 +111,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def time(self) -> float:
         return self.now
 
+    def remove_reader(self, fd: object) -> bool:
+        """Return False: no descriptor is watched."""
+        return False
+
     def _run_once(self) -> None:
         """As BaseEventLoop's.
 

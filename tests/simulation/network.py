@@ -185,6 +185,10 @@ class Listening:
         self.context = contextvars.copy_context()
         self.sockets = (self,)
 
+    def fileno(self) -> int:
+        """Return a number that is no descriptor: nothing is accepted unseen here."""
+        return -1
+
     def getsockname(self) -> tuple[str, int]:
         return self.address
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from ogive.access.user_table import AccessTable
-from ogive.broker import Broker, dispatch, startup
+from ogive.broker import Broker, startup
+from ogive.broker.off_loop_reads import MAX_TRIES
 from ogive.broker.startup import transaction_checks
 from ogive.broker.transactions.checks import KEEPS, RETURN_S
 from ogive.broker.transactions.state import ReadyMessages
@@ -351,7 +352,6 @@ async def test_an_end_waits_for_the_disk_where_it_stands_once_it_was_tried_too_o
     start_broker: StartBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory may be so short that what was brought in is gone each time."""
-    monkeypatch.setattr(dispatch, "MAX_TRIES", 3)
     server = await start_broker()
     disk, tries = server.context.store._disk, []
     read = disk.read_log
@@ -359,7 +359,7 @@ async def test_an_end_waits_for_the_disk_where_it_stands_once_it_was_tried_too_o
     def gone(path: Path, size: int, offset: int) -> bytes:
         if not (disk.waits or disk.must_wait):
             tries.append(offset)
-            if len(tries) > 10:
+            if len(tries) > MAX_TRIES:
                 raise OSError(errno.EIO, "tried without end")
             raise Cold(path, offset, size)
         return read(path, size, offset)
@@ -371,7 +371,8 @@ async def test_an_end_waits_for_the_disk_where_it_stands_once_it_was_tried_too_o
         for kept in (server.context.store._log.hot._chunks, server.context.store._log.hot._starts):
             kept.clear()
         assert (await end(client, half)).code == ResponseCode.SUCCESS
-        assert (len(tries), [one.body for one in await stored(client, "T", 2)]) == (3, [b"paid"])
+        bodies = [one.body for one in await stored(client, "T", 2)]
+        assert (len(tries), bodies) == (MAX_TRIES, [b"paid"])
 
 
 async def test_a_producer_is_asked_and_its_answer_counts(start_broker: StartBroker) -> None:
