@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 Buffer = bytes | bytearray | memoryview
 Buffers = tuple[bytes | None, ...]
-"""Of one Arrow column, in Arrow's order."""
+"""Buffers of one Arrow column, in Arrow's order."""
 Named = TypeVar("Named", bound=tuple[Any, ...])
 Answered = TypeVar("Answered", bound=tuple[Any, ...])
 
@@ -28,15 +28,15 @@ or None, ends, data or None.
 
 
 class Native(Protocol):
-    """What the compiled part holds."""
+    """Functions of the compiled part."""
 
     def columns(
         self, records: bytes, names: tuple[str, ...], /
     ) -> tuple[int, list[Buffers]] | None:
-        """How many stored messages *records* holds, and these columns of them.
+        """Return the number of stored messages in *records*, and these columns of them.
 
-        Hosts are numbers. Properties are five buffers: where each row's entries end, where each
-        name ends, the names, where each value ends, the values. None where a record is not in the
+        Hosts are numbers. Properties are five buffers: the end of each row's entries, the end of
+        each name, the names, the end of each value, the values. None if a record is not in the
         plain form or has irregular properties.
 
         Twin: RecordDecoder in ogive.spark.decode.
@@ -129,9 +129,10 @@ class Native(Protocol):
     def half_properties(
         self, text: str, topic: str, queue_id: int, own_properties: str, /
     ) -> tuple[str, str, bytes, bytes] | None:
-        """Of a half message for this queue: unique key, producer group, its properties as they are
-        stored, and those of its commit. Twin: redirect_half() and for_consumers() in
-        ogive.broker.transactions.half_messages.
+        """Return the parts of a half message for this queue: unique key, producer group, its
+        properties as they are stored, and those of its commit.
+
+        Twin: redirect_half() and for_consumers() in ogive.broker.transactions.half_messages.
         """
 
     def transaction_steps(
@@ -147,10 +148,11 @@ class Native(Protocol):
         message: type[Named],
         /,
     ) -> list[tuple[Any, ...]] | None:
-        """What the frames from frames[at] on ask for, as far as they are half messages and ends.
+        """Return the steps of the frames from frames[at] on, as far as they are half messages and
+        ends.
 
         Of a half message: opaque, producer group, unique key, itself as a NewMessage, and the one
-        for consumers. Of an end: opaque, or None where no answer is wanted, producer group, place,
+        for consumers. Of an end: opaque, or None if no answer is wanted, producer group, place,
         commit-log offset, decision. Twins: handle() in ogive.broker.sends.send, end() in
         ogive.broker.sends.transaction.
         """
@@ -167,7 +169,7 @@ class Native(Protocol):
         log_start: int,
         /,
     ) -> tuple[int, int, bool, bool] | None:
-        """Which records of consume-queue entries are read.
+        """Select the records of consume-queue entries to read.
 
         Twin: _choose() in ogive.store.queue_reader.
         """
@@ -191,7 +193,9 @@ class Native(Protocol):
     def near(
         self, wanted: list[Wanted], at: int, limit: int, gap: int, /
     ) -> tuple[int, int, int] | None:
-        """What follows wanted[at] near by in the log. Twin: _near() in ogive.store.commitlog."""
+        """Return the entries that follow wanted[at] near by in the log. Twin: _near() in
+        ogive.store.commitlog.
+        """
 
     def inside(self, wanted: list[Wanted], at: int, start: int, end: int, /) -> int | None:
         """One past the last of wanted[at] and its followers between start and end.
@@ -225,7 +229,7 @@ class Native(Protocol):
         sound: bool,
         /,
     ) -> list[Wanted] | None:
-        """Those of wanted that are not plainly the records meant: the twin looks at these.
+        """Return the wanted records that are not plainly the ones meant: the twin checks these.
 
         Twin: not_standing() in ogive.store.record.
         """
@@ -240,10 +244,10 @@ class Native(Protocol):
         """The body of a batch. Twin: encode_batch() in ogive.wire.message."""
 
     def plain_batch(self, body: bytes, starts: tuple[bytes, ...], most: int, /) -> int | None:
-        """How many messages the body of a batch holds.
+        """Return the number of messages in the body of a batch.
 
-        None where it holds none or more than *most*, where lengths do not add up, and where
-        properties fit no record or one begins with one of *starts*. Twin: _checked() in
+        None if it holds none or more than *most*, if lengths do not add up, and if properties fit
+        no record or one begins with one of *starts*. Twin: _checked() in
         ogive.broker.sends.send_batch.
         """
 
@@ -261,12 +265,11 @@ class Native(Protocol):
         message: type[Named],
         /,
     ) -> list[tuple[Named, int, int, str | None, int]] | None:
-        """Of each plain batch from frames[at] on: the NewMessage that its messages share, where its
-        body begins, how many they are, its unique key and its opaque. See plain_sends() for
-        *queues_of*, plain_batch() for *starts*.
+        """Return each plain batch from frames[at] on: the NewMessage that its messages share, the
+        start of its body, the number of messages, its unique key and its opaque.
 
-        Twins: handle() in ogive.broker.sends.send, put_batch() in
-        ogive.broker.sends.send_batch.
+        See plain_sends() for *queues_of*, plain_batch() for *starts*. Twins: handle() in
+        ogive.broker.sends.send, put_batch() in ogive.broker.sends.send_batch.
         """
 
     def encode_answers(
@@ -315,8 +318,8 @@ def _found() -> tuple[Native | None, str]:
 
 
 def _sources() -> int | None:
-    """What hatch_build.py made of native/ here, in a clone, where it may have been changed since;
-    None in an installed package.
+    """Return the hash of native/ that hatch_build.py wrote, in a clone, where it may have changed
+    since; None in an installed package.
     """
     files = sorted((Path(__file__).parent.parent.parent / "native").glob("*.[ch]"))
     if "module.c" not in [path.name for path in files]:
@@ -327,4 +330,4 @@ def _sources() -> int | None:
 _FOUND: Final = _found()
 native: Final = _FOUND[0]
 build: Final = _FOUND[1]
-"""Which ogive this is, with the compiled part or pure Python, for logs and --version."""
+"""Build of this ogive, with the compiled part or pure Python, for logs and --version."""

@@ -33,7 +33,7 @@ _PLAIN: Final = re.compile(r"[\w%|.:*/+@=,-]+", re.ASCII)
 
 Ctx = TypeVar("Ctx")
 About = Mapping[str, tuple[str, ...]]
-"""What a request is about: names by kind, such as topic or group."""
+"""Subject of a request: names by kind, such as topic or group."""
 State = Mapping[str, object]
 """Settings by name."""
 

@@ -100,5 +100,5 @@ class TextTested:
 
 Literals = Integer | Float | String | Truth
 Condition = Truth | Cast | Not | Joined | Compared | Between | IsNull | In | TextTested
-"""What is true, false or unknown."""
+"""Condition that is true, false or unknown."""
 Node = Property | Literals | Negative | Condition

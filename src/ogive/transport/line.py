@@ -61,8 +61,8 @@ class Line:
         return next(self._opaques) & _MAX_OPAQUE
 
     def is_fit(self) -> bool:
-        """Whether it can take a request: the peer has not closed it, and nothing is left of the
-        last one.
+        """Return True if it can take a request: the peer has not closed it, and nothing is left of
+        the last one.
         """
         return not self._asking and not self._readable.poll(0)
 

@@ -11,7 +11,7 @@ from ogive.wire.message import offset_message_ids
 
 
 class SendAnswer(NamedTuple):
-    """What a send is answered with, beside the place of its messages."""
+    """Answer to a send, except for the place of its messages."""
 
     # None: it is one-way, and not answered
     opaque: int | None

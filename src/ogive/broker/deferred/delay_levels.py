@@ -52,10 +52,10 @@ _MAX_OFFSET: Final = 0x7FFFFFFFFFFFFFFF
 def delayed(
     levels: DelayLevels, topic: str, queue_id: int, properties: dict[str, str]
 ) -> tuple[str, int]:
-    """Where a message with these properties is stored; a delay level adds REAL_TOPIC and REAL_QID,
-    and wins over timers.
+    """Return the topic and queue in which a message with these properties is stored.
 
-    Raises ProtocolError for a level that is no number.
+    A delay level adds REAL_TOPIC and REAL_QID, and wins over timers. Raises ProtocolError for a
+    level that is no number.
     """
     text = properties.get(PropertyName.DELAY)
     if text is None:
@@ -153,7 +153,7 @@ class Schedule:
         return sum(level.steps for level in self._levels.values())
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """What makes delayOffset.json: level -> next queue offset."""
+        """Return a function that makes delayOffset.json: level -> next queue offset."""
         table = self._others | {
             str(level.level): level.offset for level in self._levels.values() if level.offset
         }
@@ -174,7 +174,7 @@ class Schedule:
 
 
 def is_level(text: object) -> bool:
-    """Whether delayOffset.json may mean a level by it."""
+    """Return True if delayOffset.json may mean a level by it."""
     return isinstance(text, str) and whole_number(text) is not None
 
 
@@ -214,7 +214,7 @@ class _Level:
 
     @property
     def waits(self) -> bool:
-        """Whether anything is not delivered yet."""
+        """Return True if anything is not delivered yet."""
         return self.offset < self._store.max_offset(*self.key)
 
     def wake(self) -> None:
@@ -239,7 +239,7 @@ class _Level:
                 self._timer = self._loop.call_later(min(wait_ms / 1000, MAX_WAIT_S), self.wake)
 
     def _brought_in(self, error: StoreError | None) -> None:
-        """What was on disk only can be read now, or not at all."""
+        """Continue after a read of the disk, or stop with its error."""
         if error is None:
             self.wake()
         elif self._stopped is None:

@@ -34,7 +34,7 @@ DELETE_KEY: Final = "TIMER_DEL_UNIQKEY"
 _PRECISION_MS: Final = 1000
 _TIME_DIGITS: Final = 18
 TIMES_BYTES: Final = len("TIMER_ENQUEUE_MS__TIMER_DEQUEUE_MS___") + 2 * _TIME_DIGITS
-"""What a message may grow by when it is delivered."""
+"""Largest growth of a message at its delivery."""
 
 # characters; clients' own have 32 or 56
 _LONG_KEY: Final = 128
@@ -64,11 +64,11 @@ def timed(
     store_ms: int,
     max_delay_s: float,
 ) -> tuple[str, int]:
-    """Where a message with these properties is stored; one that has to wait gets TIMER_OUT_MS,
-    REAL_TOPIC and REAL_QID.
+    """Return the topic and queue in which a message with these properties is stored.
 
-    *wall_ms* is now by the machine's clock, *store_ms* by the store's. Raises Rejected for a time
-    that is no number, or too far away.
+    One that has to wait gets TIMER_OUT_MS, REAL_TOPIC and REAL_QID. *wall_ms* is now by the
+    machine's clock, *store_ms* by the store's. Raises Rejected for a time that is no number, or too
+    far away.
     """
     if OUT_MS in properties or topic == TIMER_TOPIC:
         # it has waited already, and is sent again with all its properties
@@ -116,14 +116,14 @@ def _asked_time(properties: Mapping[str, str], now_ms: int) -> int | None:
 
 
 def is_delay(properties: Mapping[str, str]) -> bool:
-    """Whether a message with these properties waits for so long, not until a time: its
+    """Return True if a message with these properties waits for a duration, not until a time: its
     TIMER_DELIVER_MS is one of the store's clock.
     """
     return DELAY_SEC in properties or DELAY_MS in properties
 
 
 def is_time(text: str) -> bool:
-    """Whether *text* is a time in milliseconds."""
+    """Return True if *text* is a time in milliseconds."""
     return text.isdecimal() and len(text) <= _TIME_DIGITS
 
 
@@ -156,9 +156,9 @@ def delivered_properties(stored: StoredMessage, now_ms: int) -> bytes:
 
 
 def recall_handle(properties: Mapping[str, str], broker_name: str) -> str | None:
-    """What a producer takes this message back with, if it waits for its time.
+    """Return the handle that recalls this message while it waits for its time.
 
-    The millisecond more is Java's: it finds the slot again.
+    The additional millisecond is Java's: it finds the slot again.
     """
     out_ms, topic = properties.get(OUT_MS), properties.get(PropertyName.REAL_TOPIC)
     if out_ms is None or topic is None or topic.startswith(RETRY_PREFIX):

@@ -35,9 +35,9 @@ class TimerProgressFile(JsonTable):
         self._check = root / "config" / "timercheck"
 
     def progress(self) -> Progress:
-        """What the files say.
+        """Return the progress in the files.
 
-        When Apache's broker ran here since, its own word counts. Raises OSError.
+        If Apache's broker ran here since, its own file counts. Raises OSError.
         """
         page = self._page()
         ours = self.load()
@@ -67,9 +67,9 @@ class TimerProgressFile(JsonTable):
         return (read_file(self._fs, self._check) or b"")[: _PAGE.size]
 
     def take_over(self, value: dict[str, Any]) -> None:
-        """Where Apache's broker ran: its derived files go out of date from here on.
+        """Take over from Apache's broker: its derived files go out of date from here on.
 
-        What is in *value* is said first. Raises OSError.
+        *value* is saved first. Raises OSError.
         """
         theirs = self._apaches_files()
         if not theirs:

@@ -78,16 +78,16 @@ class TimerMessage(NamedTuple):
     commitlog_offset: int
     name: Name
     is_delay: bool
-    """Whether *deliver_ms* is a time of the store's clock."""
+    """True if *deliver_ms* is a time of the store's clock."""
 
 
 class Progress(NamedTuple):
-    """Of the messages before *end*, those whose time is at most *settled_ms* are delivered;
-    everything before *low* is settled.
+    """Progress of delivery.
 
-    *settled_delays_ms*: the same for those with a delay, whose times are of the store's clock.
-    *by_second*: *settled_ms* is in terms of TIMER_OUT_MS, as in Apache's broker, and a message may
-    be there twice (rolled).
+    Of the messages before *end*, those whose time is at most *settled_ms* are delivered; everything
+    before *low* is settled. *settled_delays_ms*: the same for those with a delay, whose times are
+    of the store's clock. *by_second*: *settled_ms* is in terms of TIMER_OUT_MS, as in Apache's
+    broker, and a message may be there twice (rolled).
     """
 
     low: int = 0
@@ -233,7 +233,9 @@ class Timers:
 
     @property
     def behind_s(self) -> float:
-        """How late the earliest message is that is due and not delivered; 0 if none is due."""
+        """Return the delay in seconds of the earliest due message that is not delivered; 0 without
+        one.
+        """
         progress = self.progress()
         behind_ms = (
             self._times.now_ms() - progress.settled_ms,
@@ -243,7 +245,7 @@ class Timers:
 
     @property
     def overdue(self) -> int:
-        """How many messages are due and not yet safe under their own topic."""
+        """Return the number of due messages that are not yet safe under their own topic."""
         due = {
             offset
             for line in (self._times, self._delays)
@@ -349,10 +351,10 @@ class Timers:
         )
 
     def snapshot(self) -> Callable[[], dict[str, Any]]:
-        """What makes the progress file.
+        """Return a function that makes the progress file.
 
-        *readMs*: Apache's broker waits from there on; what it got for a time before that never
-        came.
+        *readMs*: Apache's broker waits from there on; it never delivered what it got for a time
+        before that.
         """
         low, end, settled_ms, settled_delays_ms, _ = self.progress()
         read_ms = min(settled_ms, settled_delays_ms, self._times.now_ms())
@@ -499,7 +501,7 @@ class Timers:
             self._timer = None
 
     def _deliver(self, reads: JobReads) -> bool:
-        """Whether more is due than one turn may carry.
+        """Deliver a turn's share of the due messages, and return True if more are due.
 
         Raises StoreError and Cold, with the message that met it waiting again.
         """

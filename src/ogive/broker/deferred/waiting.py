@@ -1,5 +1,5 @@
-"""What delay levels, timers and transactions share: messages that wait in a system topic and are
-stored again under their real one.
+"""Store waiting messages again under their real topic: shared by delay levels, timers and
+transactions.
 """
 
 from collections.abc import Callable

@@ -85,7 +85,7 @@ _BATCH: Final = int(RequestCode.SEND_BATCH_MESSAGE)
 _PREPARED: Final = SysFlag.TRANSACTION_PREPARED
 _OTHER_FLAGS: Final = ~CLIENT_FLAGS
 _WAITING: Final = {SCHEDULE_TOPIC: 0, TIMER_TOPIC: TIMES_BYTES}
-"""What a message that waits in one of these topics may grow by when it is delivered."""
+"""Largest growth at delivery of a message that waits in one of these topics."""
 _OWN_NAMES: Final = (PropertyName.MSG_REGION, PropertyName.TRACE_ON, PropertyName.CLUSTER)
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 # a third of what the call of a named tuple costs
@@ -95,7 +95,7 @@ _UNIQ_KEY_CHARS: Final = len(_UNIQ_KEY)
 
 
 class _Names(NamedTuple):
-    """What the fields are called in the header."""
+    """Names of the fields in a header."""
 
     topic: str
     queue_id: str
@@ -129,7 +129,7 @@ _SHORT: Final = _Names("b", "e", "f", "g", "h", "i", "j", "l", "c", "d", "k", "m
 
 
 def own_properties(region: str, cluster: str) -> str:
-    """What is added to each message."""
+    """Return the properties that the broker adds to each message."""
     return encode_properties(dict(zip(_OWN_NAMES, (region, "true", cluster), strict=True))).decode()
 
 
@@ -323,7 +323,9 @@ def _checked_by_topic(
 
 
 def _without_prepared(sys_flag: int, fits: bool, text: str) -> int:
-    """What a half message is stored with. Raises Rejected for any other unusual flag or number."""
+    """Return the flag with which a half message is stored. Raises Rejected for any other unusual
+    flag or number.
+    """
     if not fits or sys_flag & ~CLIENT_FLAGS != _PREPARED:
         raise unusual(sys_flag)
     if "TRAN_MSG\x01" not in text:

@@ -43,9 +43,9 @@ _OURS: Final = frozenset(
         "INNER_BASE",
     )
 )
-"""What a broker sets."""
+"""Properties that a broker sets."""
 BARRED_STARTS: Final = (b"DELAY\x01", b"TRAN_MSG\x01", b"TIMER_", b"INNER_NUM\x01")
-"""How properties begin that no message in a batch may have."""
+"""Beginnings of properties that no message in a batch may have."""
 
 
 def put_batch(

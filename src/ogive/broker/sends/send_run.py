@@ -59,7 +59,9 @@ def take_sends(ctx: Context, connection: Connection, frames: list[bytes], at: in
 
 
 def open_queues(ctx: Context, topic: str) -> int:
-    """Of a topic that takes plain messages without a further look at them; 0 of any other."""
+    """Return the number of queues of a topic that takes plain messages without a further check; 0
+    for any other.
+    """
     config = ctx.topics.get(topic)
     if (
         config is None

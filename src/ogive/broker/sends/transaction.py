@@ -39,7 +39,9 @@ _DECISIONS: Final = {
 
 
 def end(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
-    """What nearly every commit stores is in memory: reading and decoding the half message costs as
+    """End a transaction.
+
+    Nearly every commit finds its message in memory: reading and decoding the half message costs as
     much as the rest of an end.
     """
     ext = command.ext_fields

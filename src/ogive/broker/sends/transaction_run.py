@@ -95,7 +95,7 @@ def take_transactions(ctx: Context, connection: Connection, frames: list[bytes],
 def _begin(
     ctx: Context, steps: list[tuple[Any, ...]], messages: list[NewMessage]
 ) -> list[_Half | _End]:
-    """Those of *steps* that are carried out; what they store is added to *messages*."""
+    """Return the steps that are carried out; append the messages that they store to *messages*."""
     transactions = ctx.transactions
     run: list[_Half | _End] = []
     size = 0

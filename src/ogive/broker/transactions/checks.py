@@ -74,7 +74,7 @@ RETURN_S: Final = 3600.0
 LOOK_S: Final = 0.05
 
 MaySend = Callable[[Client, str], bool]
-"""Whether the client's user may send to the topic."""
+"""Function that returns True if the client's user may send to the topic."""
 Read = Callable[[Callable[[], StoredMessage | None]], Awaitable[StoredMessage | None]]
 
 
@@ -125,8 +125,9 @@ class TransactionChecks:
                 waiting = await self._unanswered(waiting, (limit - at_a_time) // 2)
 
     async def _unanswered(self, asked: list[Transaction], few: int) -> list[Transaction]:
-        """Those of *asked* without an answer, once they are as few as that; after an interval they
-        count as lost, and there are none.
+        """Return those of *asked* without an answer, once they are as few as *few*.
+
+        After an interval they count as lost, and the list is empty.
         """
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._config.transaction_check_interval_s

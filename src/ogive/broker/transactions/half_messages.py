@@ -31,7 +31,8 @@ _new_message: Final = tuple.__new__
 
 
 def redirect_half(properties: dict[str, str], topic: str, queue_id: int) -> tuple[str, int]:
-    """Where a message with TRAN_MSG=true is stored; adds what leads back.
+    """Return the topic and queue in which a message with TRAN_MSG=true is stored, and add its real
+    place.
 
     Raises Rejected for one that no commit could deliver.
     """

@@ -98,7 +98,7 @@ def _read_marks(store: MessageStore, first: int, found: Found) -> set[int]:
 
 
 def _counts(store: MessageStore, mark: StoredMessage) -> bool:
-    """Whether the record that *mark* was written with exists."""
+    """Return True if the record that *mark* was written with exists."""
     if mark.flag <= 0:
         return True
     return store.record_at(mark.commitlog_offset - mark.flag) is not None

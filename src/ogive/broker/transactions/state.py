@@ -89,8 +89,8 @@ class MarkProgress:
 
 
 class ReadyMessages:
-    """What commits store, by the place of their half message; the oldest are forgotten beyond
-    MAX_READY_BYTES.
+    """Messages that commits store, by the place of their half message; the oldest are dropped
+    beyond MAX_READY_BYTES.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Which transactions are open: half messages in RMQ_SYS_TRANS_HALF_TOPIC without an entry in
+"""Open transactions: half messages in RMQ_SYS_TRANS_HALF_TOPIC without an entry in
 RMQ_SYS_TRANS_OP_HALF_TOPIC.
 
 Source: TransactionalMessageBridge.java, TransactionalMessageServiceImpl.java, 5.3.
@@ -82,8 +82,8 @@ def _as_sent(_topic: str, queue_id: int) -> int:
 
 
 class EndedOfTopic:
-    """How many transactions of a topic ended how, and for how many seconds those were open that
-    were committed.
+    """Ends of a topic's transactions: how many ended how, and for how many seconds committed ones
+    were open.
     """
 
     def __init__(self) -> None:
@@ -165,11 +165,11 @@ class Transactions:
         )
 
     def outcome(self, identity: bytes) -> Decision | None:
-        """How a transaction ended, as far as that is remembered."""
+        """Return how a transaction ended, if that is remembered."""
         return self._settled.get(identity)
 
     def idle(self) -> list[Transaction]:
-        """Those that nothing happens to at the moment, the oldest place first."""
+        """Return the transactions that nothing changes at the moment, oldest place first."""
         return [
             found
             for found in dict.fromkeys(self._places.values())
@@ -351,11 +351,11 @@ class Transactions:
         return [ready, self._mark(place, SIZE_BEFORE)]
 
     def take_back_end(self, transaction: Transaction) -> None:
-        """What begin_end() returned was refused at once."""
+        """Undo begin_end(): its messages were refused at once."""
         transaction.decision = None
 
     def end_stored(self, transaction: Transaction, place: int, result: Sequence[PutResult]) -> None:
-        """What begin_end() returned is stored, and has marked *place*."""
+        """Finish an end: the messages of begin_end() are stored, and have marked *place*."""
         self._leave_places(transaction, [place], result)
 
     def end_failed(self, transaction: Transaction, error: StoreError) -> None:

@@ -54,7 +54,7 @@ IDLE_S: Final = 10.0
 
 
 def _processors() -> int:
-    """Those that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
@@ -236,7 +236,7 @@ class LoneSends:
         self._close_lines(inf)
 
     def _close_lines(self, before: float) -> None:
-        """Those last used before then, unless somebody sends."""
+        """Close the lines last used before *before*, unless a send is in progress."""
         try:
             del self._turn["free"]
         except KeyError:
