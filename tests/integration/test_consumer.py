@@ -20,7 +20,7 @@ import pytest
 import ogive
 from ogive import aio
 from ogive.client import rpc
-from ogive.client.consumer.group_client import GroupCalls
+from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.listener import AnyListener
 from ogive.errors import BrokerBusy
@@ -296,7 +296,7 @@ async def test_the_progress_told_last_is_the_one_that_a_broker_keeps(
     for queue in queues:
         # beyond the end of a queue there is no progress
         await orders.send_batch(topic, [b""] * 400, queue=queue)
-    store = RemoteOffsetStore(GroupCalls(orders.client, group))
+    store = RemoteOffsetStore(GroupClient(orders.client, group))
     for offset in range(1, 200):
         for queue in queues:
             store.update(queue, 2 * offset)

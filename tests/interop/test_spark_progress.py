@@ -8,7 +8,7 @@ pytest.importorskip("pyspark")
 
 import ogive
 from ogive.spark.cluster import cluster
-from ogive.spark.group_progress import Progress
+from ogive.spark.group_progress import GroupProgress
 from ogive.spark.options import access_of
 from tests.interop import apache
 from tests.topics import wait_until_shown
@@ -25,7 +25,7 @@ def test_mqadmin_shows_how_far_a_stream_is_behind(name_server: str, topic: str, 
         admin.create_topic(topic, queues=1)
         queue, *_ = (producer.send(topic, b"%d" % number).queue for number in range(9))
     wait_until_shown(name_server, topic, 9)
-    progress = Progress(cluster(access_of({"nameServer": name_server})), group)
+    progress = GroupProgress(cluster(access_of({"nameServer": name_server})), group)
     progress.advance({queue: 4})
     progress.flush()
     (shown,) = apache.admin(name_server, f"consumerProgress -g {group} -t {topic}")

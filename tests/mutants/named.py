@@ -15,7 +15,7 @@ from ogive.client.broker_requests import BrokerRequests
 from ogive.client.consumer.allocate import average, consistent_hash
 from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.corrupt_messages import Readings
-from ogive.client.consumer.group_client import GroupCalls
+from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.member import PushMember
 from ogive.client.consumer.offset_store import Offsets, read_offsets
 from ogive.client.consumer.orderly import OrderlyService
@@ -197,7 +197,7 @@ group.entries.clear()
         to="return None",
     ),
     "case 8: one retry too many": Fault(
-        at=GroupCalls.send_back,
+        at=GroupClient.send_back,
         change="max_retries",
         to="max_retries + 1",
     ),
@@ -390,7 +390,7 @@ group.entries.clear()
         to="exc.next_offset = exc.queue_offset + 1",
     ),
     "damaged message: a slave speaks for its master": Fault(
-        at=GroupCalls,
+        at=GroupClient,
         change="exc.broker_id = answering_id",
         to="exc.broker_id = MASTER_ID",
     ),

@@ -18,7 +18,7 @@ import pytest
 from ogive.broker.state.offset_table import OffsetTable
 from ogive.broker.transactions import recovery
 from ogive.broker.transactions.half_messages import redirect_half
-from ogive.broker.transactions.state import Transaction
+from ogive.broker.transactions.state import OpenTransaction
 from ogive.broker.transactions.transaction_table import Transactions
 from ogive.errors import StoreError
 from ogive.model import HALF_TOPIC, OP_HALF_TOPIC
@@ -99,7 +99,7 @@ class Bench:
         )
         self.store.put([message], self.transactions.accept(message, properties, done))
 
-    def move(self, transaction: Transaction) -> None:
+    def move(self, transaction: OpenTransaction) -> None:
         half = self.transactions.half_message(transaction)
         properties = decode_properties(half.properties) | {"TRANSACTION_CHECK_TIMES": "1"}
         properties.pop("__CRC32#", None)
@@ -120,7 +120,7 @@ class Bench:
         self.transactions.note_progress(self.offsets)
         self.file.save(self.offsets.snapshot()())
 
-    def body(self, transaction: Transaction) -> bytes:
+    def body(self, transaction: OpenTransaction) -> bytes:
         return self.transactions.half_message(transaction).body
 
     def apaches_open(self) -> set[bytes]:
@@ -291,14 +291,14 @@ class Stubborn(Transactions):
     believes the mark.
     """
 
-    def _move_away(self, transaction: Transaction) -> None:
+    def _move_away(self, transaction: OpenTransaction) -> None:
         pass
 
 
 class LeavesEarly(Transactions):
     """Planted fault: the old place is marked whether the new one becomes safe or not."""
 
-    def move(self, transaction: Transaction, message: NewMessage, moved: Any) -> None:
+    def move(self, transaction: OpenTransaction, message: NewMessage, moved: Any) -> None:
         self._put([self._mark(place) for place in transaction.places], lambda _: None)
         super().move(transaction, message, moved)
 

@@ -71,7 +71,7 @@ def named(**fields: str) -> Callable[[RemotingCommand], About]:
 
 
 @dataclass(frozen=True, slots=True)
-class Requester:
+class RequestSource:
     """*user*: None where nobody has to say who it is."""
 
     user: str | None
@@ -83,7 +83,7 @@ class Requester:
         return self.address if self.user is None else f"user {shown(self.user)} from {self.address}"
 
 
-class Entry(Generic[Ctx]):
+class AuditEntry(Generic[Ctx]):
     """One change that is asked for: ``begin`` just before it is carried out, ``tell`` once it has
     been.
     """
@@ -93,7 +93,7 @@ class Entry(Generic[Ctx]):
         change: Change[Ctx],
         ctx: Ctx,
         command: RemotingCommand,
-        requester: Requester,
+        requester: RequestSource,
         server: str,
     ) -> None:
         """*server*: where. Raises ProtocolError for a body that cannot be read."""
@@ -168,12 +168,12 @@ class Entry(Generic[Ctx]):
         )
 
 
-def requester(command: RemotingCommand, remote_address: str, *, checked: bool) -> Requester:
+def requester(command: RemotingCommand, remote_address: str, *, checked: bool) -> RequestSource:
     """Return the sender of a request.
 
     *checked*: access control has verified the user.
     """
-    return Requester(command.ext_fields.get(ACCESS_KEY) if checked else None, remote_address)
+    return RequestSource(command.ext_fields.get(ACCESS_KEY) if checked else None, remote_address)
 
 
 def shown(text: str) -> str:

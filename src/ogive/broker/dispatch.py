@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
-from ogive.access.audit import Entry, requester
+from ogive.access.audit import AuditEntry, requester
 from ogive.broker.large_replies import InPieces, LargeReply
 from ogive.broker.replies import Rejected, code_and_remark, refuse, reply
 from ogive.broker.routes import CHANGES, NOT_SUPPORTED, ROUTES, Direct, Route
@@ -181,7 +181,7 @@ async def _serve_later(
     connection: Connection,
     command: RemotingCommand,
     answer: Coroutine[Any, Any, RemotingCommand],
-    entry: Entry[Context] | None,
+    entry: AuditEntry[Context] | None,
 ) -> None:
     try:
         await ctx.slices.mine()
@@ -202,10 +202,12 @@ async def _serve_later(
         answer.close()
 
 
-def _entry(ctx: Context, connection: Connection, command: RemotingCommand) -> Entry[Context] | None:
+def _entry(
+    ctx: Context, connection: Connection, command: RemotingCommand
+) -> AuditEntry[Context] | None:
     """For a request that administers the broker: what the log tells of it."""
     change = CHANGES.get(command.code)
     if change is None:
         return None
     who = requester(command, connection.remote_address, checked=ctx.guard is not None)
-    return Entry(change, ctx, command, who, f"broker {ctx.config.name}")
+    return AuditEntry(change, ctx, command, who, f"broker {ctx.config.name}")

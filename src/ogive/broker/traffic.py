@@ -14,7 +14,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Final, Generic, Literal, NamedTuple, Self, TypeVar
 
-from ogive.broker.windowed_counters import Counts, Passed, Tallies, Tally
+from ogive.broker.windowed_counters import Counts, WindowDelta, WindowedCounter, WindowedCounters
 from ogive.errors import OgiveError
 from ogive.store.types import NewMessage, PutDone, PutResult
 from ogive.transport.monitoring import Histogram
@@ -62,7 +62,7 @@ class ByTopic(Generic[T]):
         self._of.pop(topic, None)
 
 
-class Totals(NamedTuple):
+class TrafficTotals(NamedTuple):
     """Messages stored, messages handed out, pulls that found some, pulls that found none."""
 
     put: int = 0
@@ -257,8 +257,8 @@ class Traffic:
         self._transferred = self._found = self._missed = self._users_put = (
             self._users_transferred
         ) = 0
-        self.puts, self.gets, self.sent_back = (Tallies(now, max_keys) for _ in range(3))
-        self._totals = Tallies(now, 4)
+        self.puts, self.gets, self.sent_back = (WindowedCounters(now, max_keys) for _ in range(3))
+        self._totals = WindowedCounters(now, 4)
         self.get_times = Durations()
         self.send_times: dict[int, Durations] = {int(code): Durations() for code in _SENDS}
         """Durations of sends that were stored, by request code."""
@@ -304,7 +304,7 @@ class Traffic:
         """Durations of all sends that were stored."""
         return Durations.of_all(self.send_times.values())
 
-    def count_put(self, topic: str, messages: int, size: int, calls: int = 1) -> Tally:
+    def count_put(self, topic: str, messages: int, size: int, calls: int = 1) -> WindowedCounter:
         """So many messages and bytes are stored in a topic."""
         if not self._is_system(topic):
             self._users_put += messages
@@ -365,8 +365,8 @@ class Traffic:
         self.gets.forget_second(topic)
         self.sent_back.forget_second(topic)
 
-    def counts(self) -> Totals:
-        return Totals(self._puts(), self._transferred, self._found, self._missed)
+    def counts(self) -> TrafficTotals:
+        return TrafficTotals(self._puts(), self._transferred, self._found, self._missed)
 
     def users_counts(self) -> UsersTotals:
         return UsersTotals(self._users_put, self._users_transferred)
@@ -382,13 +382,13 @@ class Traffic:
         if today != day:
             self._mornings = (today, self.users_counts(), this_morning)
 
-    def _set_totals(self, counts: Totals) -> None:
+    def _set_totals(self, counts: TrafficTotals) -> None:
         self._totals.set("put", "", Counts(counts.put, 0, counts.put))
         self._totals.set("got", "", Counts(counts.transferred, 0, counts.found))
         for way, count in zip(("timer in", "timer out"), self._timers(), strict=True):
             self._totals.set(way, "", Counts(count, 0, count))
 
-    def total(self, way: Literal["put", "got"]) -> tuple[Passed, ...]:
+    def total(self, way: Literal["put", "got"]) -> tuple[WindowDelta, ...]:
         """All messages that came in or went out in the last minute, hour and day."""
         self._set_totals(self.counts())
         passed = self._totals.passed(way, "")
@@ -413,7 +413,7 @@ class Traffic:
         now, counts = self._now(), self.counts()
         return tuple(self._rate(window_s, now, counts) for window_s in WINDOWS_S)
 
-    def _rate(self, window_s: float, now: float, counts: Totals) -> Rates:
+    def _rate(self, window_s: float, now: float, counts: TrafficTotals) -> Rates:
         at, then = next(
             (
                 sample

@@ -35,14 +35,14 @@ class Counts(NamedTuple):
     calls: int = 0
 
 
-class Passed(NamedTuple):
+class WindowDelta(NamedTuple):
     """Counts within a window, and the length of the window."""
 
     counts: Counts
     elapsed_s: float
 
 
-class Tally:
+class WindowedCounter:
     """The counters of one key. Callers add to the fields directly."""
 
     __slots__ = ("_born", "_notes", "calls", "ends", "messages", "sent_bytes", "sent_sizes", "size")
@@ -71,7 +71,7 @@ class Tally:
         if self.calls != (notes[-1][1].calls if notes else 0):
             notes.append((now, self.counts()))
 
-    def passed(self, window: int, start: float, now: float) -> Passed:
+    def passed(self, window: int, start: float, now: float) -> WindowDelta:
         """*start*: when the window begins; a note was taken then, if there was anything to note."""
         now_counts, then = self.counts(), Counts()
         for at, counts in reversed(self._notes[window]):
@@ -79,12 +79,13 @@ class Tally:
                 then = counts
                 break
         passed = Counts(*(after - before for after, before in zip(now_counts, then, strict=True)))
-        return Passed(passed, max(now - max(start, self._born), 1.0))
+        return WindowDelta(passed, max(now - max(start, self._born), 1.0))
 
 
-class Tallies:
-    """Tallies by two words, such as group and topic; the second may be empty. ``sample`` is called
-    every 10 s.
+class WindowedCounters:
+    """Counters by two words, such as group and topic; the second may be empty.
+
+    ``sample`` is called every 10 s.
 
     At most *max_keys*: what comes then is counted nowhere, until keys have been idle for a day or
     are forgotten.
@@ -93,9 +94,9 @@ class Tallies:
     def __init__(self, now: Callable[[], float], max_keys: int) -> None:
         """*now*: seconds, monotonic."""
         self._now, self._max = now, max_keys
-        self._tables: dict[str, dict[str, Tally]] = {}
+        self._tables: dict[str, dict[str, WindowedCounter]] = {}
         self._count = 0
-        self._nowhere = Tally(now())
+        self._nowhere = WindowedCounter(now())
         self._starts = tuple(
             deque([now()], maxlen=round(window.span_s / window.step_s) + 2) for window in WINDOWS
         )
@@ -103,7 +104,9 @@ class Tallies:
     def __len__(self) -> int:
         return self._count
 
-    def count(self, first: str, second: str, messages: int, size: int, calls: int = 1) -> Tally:
+    def count(
+        self, first: str, second: str, messages: int, size: int, calls: int = 1
+    ) -> WindowedCounter:
         """One send or pull of so many messages and bytes, or several."""
         table = self._tables.get(first)
         tally = table.get(second) if table is not None else None
@@ -115,7 +118,7 @@ class Tallies:
         return tally
 
     def ends(self, first: str, second: str) -> Mapping[int, int]:
-        """See Tally."""
+        """See WindowedCounter."""
         tally = self._tables.get(first, {}).get(second)
         return _NONE if tally is None else tally.ends
 
@@ -125,11 +128,11 @@ class Tallies:
         tally = table.get(second) or self._begin(first, second)
         tally.messages, tally.size, tally.calls = counts
 
-    def _begin(self, first: str, second: str) -> Tally:
+    def _begin(self, first: str, second: str) -> WindowedCounter:
         if self._count >= self._max:
             return self._nowhere
         self._count += 1
-        tally = self._tables.setdefault(first, {})[second] = Tally(self._now())
+        tally = self._tables.setdefault(first, {})[second] = WindowedCounter(self._now())
         return tally
 
     def sample(self) -> None:
@@ -154,17 +157,17 @@ class Tallies:
             ]:
                 self._remove(first, second)
 
-    def _all(self) -> Iterator[Tally]:
+    def _all(self) -> Iterator[WindowedCounter]:
         for table in self._tables.values():
             yield from table.values()
 
-    def items(self) -> Iterator[tuple[str, str, Tally]]:
+    def items(self) -> Iterator[tuple[str, str, WindowedCounter]]:
         """Every key's two words, and its counters since it began."""
         for first, table in self._tables.items():
             for second, tally in table.items():
                 yield first, second, tally
 
-    def passed(self, first: str, second: str) -> tuple[Passed, ...] | None:
+    def passed(self, first: str, second: str) -> tuple[WindowDelta, ...] | None:
         """For each of WINDOWS; None for a key that nothing was counted for."""
         tally = self._tables.get(first, {}).get(second)
         if tally is None:

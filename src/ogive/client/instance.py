@@ -38,7 +38,7 @@ from ogive.client.heartbeats import Heartbeats
 from ogive.client.ids import make_client_id
 from ogive.client.name_servers import NameServers
 from ogive.client.namespace import Namespace
-from ogive.client.route_cache import RouteTable
+from ogive.client.route_cache import RouteCache
 from ogive.client.routes import MASTER_ID
 from ogive.errors import (
     GroupNotExist,
@@ -113,7 +113,7 @@ class ClientInstance:
             on_open=self._on_open,
         )
         self._heartbeats = Heartbeats(self.pool)
-        self.routes = RouteTable(
+        self.routes = RouteCache(
             self.name_servers, self.ask_name_server, self.config.request_timeout_s
         )
         self.routes.on_change.append(self._wake_readers)

@@ -28,7 +28,7 @@ class Closable(Protocol):
 
 
 class Waiter(Protocol):
-    """Something to wait for: an ``Outcome``, or a future."""
+    """Something to wait for: a ``OneShot``, or a future."""
 
     def done(self) -> bool: ...
     def set_exception(self, exception: BaseException, /) -> None: ...
@@ -237,7 +237,7 @@ def _stop_at_exit() -> None:
         existing.stop()
 
 
-class Outcome(Generic[T]):
+class OneShot(Generic[T]):
     """Result that one thread waits for.
 
     A future, for which many may wait and which runs callbacks, costs 20 µs more.
@@ -296,7 +296,7 @@ class _Running(Generic[T]):
     """
 
     def __init__(self, work: Coroutine[Any, Any, T], take_back: Callable[[T], None] | None) -> None:
-        self.outcome: Outcome[T] = Outcome()
+        self.outcome: OneShot[T] = OneShot()
         self._work: Coroutine[Any, Any, T] | None = work
         self._take_back = take_back
         self._task: asyncio.Task[T] | None = None

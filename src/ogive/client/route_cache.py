@@ -51,7 +51,7 @@ class AskNameServer(Protocol):
     ) -> T: ...
 
 
-class RouteTable:
+class RouteCache:
     """The routes of one client. *timeout_s* is the time of a question whose caller sets none."""
 
     def __init__(self, name_servers: NameServers, ask: AskNameServer, timeout_s: float) -> None:

@@ -32,7 +32,7 @@ from ogive.client.ids import UniqueKeys
 from ogive.client.instance import ClientInstance
 from ogive.client.sending.pending import Outgoing
 from ogive.client.sending.publisher import Publisher
-from ogive.client.trace_record import CallEnd, MessageKind, TraceRecord, begun, ended, packed, sent
+from ogive.client.trace_record import CallEnd, EncodedTrace, MessageKind, begun, ended, packed, sent
 from ogive.errors import OgiveError
 from ogive.model import TRACE_TOPIC, MessageExt, PropertyName, SendResult, split_keys
 from ogive.wire.command import RemotingCommand
@@ -70,7 +70,7 @@ class Tracer:
             max_in_flight_bytes=16 * 1024 * 1024,
         )
         self._publisher = Publisher(client, config)
-        self._records: deque[TraceRecord] = deque()
+        self._records: deque[EncodedTrace] = deque()
         self._wake = asyncio.Event()
         self._woken = False
         self._sender = client.spawn(self._run(), f"trace of {group}")
@@ -78,7 +78,7 @@ class Tracer:
         self._failing = False
         self.dropped = 0
 
-    def add(self, record: TraceRecord) -> None:
+    def add(self, record: EncodedTrace) -> None:
         """Keep a record until it is sent; dropped if too many wait."""
         if len(self._records) >= MAX_RECORDS:
             self.dropped += 1

@@ -38,7 +38,7 @@ class CallEnd(enum.IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TraceRecord:
+class EncodedTrace:
     """*keys* are what the record is found by: the message's id and its own keys."""
 
     keys: tuple[str, ...]
@@ -57,7 +57,7 @@ def sent(
     cost_ms: int,
     kind: MessageKind,
     result: SendResult,
-) -> TraceRecord:
+) -> EncodedTrace:
     """Pub: a message was stored."""
     stored_ok = result.status is SendStatus.SEND_OK
     return _record(
@@ -79,7 +79,7 @@ def sent(
     )
 
 
-def begun(message: MessageExt, *, timestamp_ms: int, group: str, request_id: str) -> TraceRecord:
+def begun(message: MessageExt, *, timestamp_ms: int, group: str, request_id: str) -> EncodedTrace:
     """SubBefore: a listener gets the message."""
     region = message.properties.get(PropertyName.MSG_REGION)
     return _record(
@@ -104,7 +104,7 @@ def ended(
     cost_ms: int,
     success: bool,
     end: CallEnd,
-) -> TraceRecord:
+) -> EncodedTrace:
     """SubAfter: the call is over. One that succeeded too late is a success that timed out."""
     return _record(
         (message.id, *message.keys),
@@ -120,8 +120,8 @@ def ended(
     )
 
 
-def _record(keys: tuple[str, ...], *fields: object) -> TraceRecord:
-    return TraceRecord(keys, "\x01".join(map(_field, fields)) + "\x02")
+def _record(keys: tuple[str, ...], *fields: object) -> EncodedTrace:
+    return EncodedTrace(keys, "\x01".join(map(_field, fields)) + "\x02")
 
 
 def _field(value: object) -> str:
@@ -130,7 +130,7 @@ def _field(value: object) -> str:
     return "null" if value is None else str(value)
 
 
-def packed(records: Iterable[TraceRecord]) -> Iterator[tuple[tuple[str, ...], bytes]]:
+def packed(records: Iterable[EncodedTrace]) -> Iterator[tuple[tuple[str, ...], bytes]]:
     """Pack the records into few messages: keys and body of each.
 
     A record is never split, and goes alone if it is over a limit.

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final
 
-from ogive.access.audit import Entry, requester
+from ogive.access.audit import AuditEntry, requester
 from ogive.access.guard import Guard
 from ogive.access.user_table import AccessTable
 from ogive.errors import OgiveError, ProtocolError, Refused
@@ -138,7 +138,7 @@ class NameServer:
 
     def _handle(self, connection: Connection, command: RemotingCommand) -> None:
         route = ROUTES.get(command.code)
-        entry: Entry[NameServerState] | None = None
+        entry: AuditEntry[NameServerState] | None = None
         try:
             # checked before the guard reads the body
             if route is not None and len(command.body) > route.max_body_bytes:
@@ -176,7 +176,7 @@ class NameServer:
         connection: Connection,
         command: RemotingCommand,
         pending: Coroutine[Any, Any, RemotingCommand],
-        entry: Entry[NameServerState] | None,
+        entry: AuditEntry[NameServerState] | None,
     ) -> None:
         try:
             await self._slices.mine()
@@ -196,7 +196,7 @@ class NameServer:
 
     def _entry(
         self, connection: Connection, command: RemotingCommand
-    ) -> Entry[NameServerState] | None:
+    ) -> AuditEntry[NameServerState] | None:
         """Return the log entry of a request that administers the name server, None
         for another one.
         """
@@ -204,7 +204,7 @@ class NameServer:
         if change is None:
             return None
         who = requester(command, connection.remote_address, checked=self._guard is not None)
-        return Entry(change, self._running, command, who, _CALLED)
+        return AuditEntry(change, self._running, command, who, _CALLED)
 
 
 def _refusal(exc: OgiveError) -> RemotingCommand:
@@ -217,7 +217,7 @@ def _reply(
     connection: Connection,
     command: RemotingCommand,
     answer: RemotingCommand,
-    entry: Entry[NameServerState] | None,
+    entry: AuditEntry[NameServerState] | None,
 ) -> None:
     """Write *answer*, and what the log tells of it."""
     if entry is not None:

@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 FLUSH_S: Final = 2.0
 
 
-class Progress:
+class GroupProgress:
     """Stores the positions of one consumer group at the brokers. Used by one thread."""
 
     def __init__(

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import ogive
 from ogive.client import rpc
 from ogive.client.config import ClientConfig
-from ogive.client.consumer.group_client import GroupCalls
+from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.member import check_one_group
 from ogive.client.consumer.namespaced_listener import wired
 from ogive.client.instance import ClientInstance
@@ -366,7 +366,7 @@ async def check_filters(client: ClientConfig, listeners: Sequence[AnyListener]) 
     """
     async with ClientInstance(client) as instance:
         ours = [wired(decoded(one), instance.namespace).config for one in listeners]
-        calls = GroupCalls(instance, ours[0].group)
+        calls = GroupClient(instance, ours[0].group)
         for one in ours:
             await instance.routes.find(one.topic)
             await calls.check_filter(one.subscription(0))

@@ -48,7 +48,7 @@ from ogive.spark.compat import (
     reader_of_release,
 )
 from ogive.spark.driver_gone import end_with_driver
-from ogive.spark.group_progress import Progress
+from ogive.spark.group_progress import GroupProgress
 from ogive.spark.listener_task import consume
 from ogive.spark.offsets import Positions, Spans, entering, from_offset, last_stored, to_offset
 from ogive.spark.options import access_of
@@ -191,7 +191,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: tuple[float, int] | None = None
         self._looked_at = 0.0
         self._idle_s = 0.0
-        self._progress: Progress | None = None
+        self._progress: GroupProgress | None = None
 
     @property
     def _cluster(self) -> Cluster:
@@ -423,9 +423,9 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = Ends.of(self._cluster.spans(self._work.topics))
         return self._ends.latest
 
-    def _tell(self, positions: Positions) -> Progress:
+    def _tell(self, positions: Positions) -> GroupProgress:
         if self._progress is None:
-            self._progress = Progress(self._cluster, self._work.group)
+            self._progress = GroupProgress(self._cluster, self._work.group)
             self._progress.flush_on_sigterm()
         # a broker takes no position of a queue that it does not have any more
         self._progress.advance(

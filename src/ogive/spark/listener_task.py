@@ -33,7 +33,7 @@ from ogive.client.consumer.concurrent import ConcurrentService
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.corrupt_messages import Readings, Stuck, no_way_on, passed_over
 from ogive.client.consumer.filter import select
-from ogive.client.consumer.group_client import GroupCalls
+from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.namespaced_listener import wired
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.orderly import OrderlyService
@@ -86,7 +86,7 @@ class Done:
 
 
 @dataclass(slots=True)
-class Tally:
+class CallCounts:
     """Counts the listener's calls.
 
     Workers call it on their threads, expired() comes from the loop; each change is one step.
@@ -128,9 +128,9 @@ class Consuming:
         self._loop = asyncio.get_running_loop()
         self._orderly = listeners[0].config.orderly
         self._instance = instance
-        self._calls = GroupCalls(instance, name)
+        self._calls = GroupClient(instance, name)
         self._store = RemoteOffsetStore(self._calls)
-        self._tally = Tally()
+        self._tally = CallCounts()
         self._group = MemberContext(
             name,
             instance,

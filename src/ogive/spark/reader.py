@@ -41,7 +41,7 @@ from ogive.spark.compat import (
     SupportsTriggerAvailableNow,
     arrow_schema,
 )
-from ogive.spark.group_progress import FLUSH_S, Progress
+from ogive.spark.group_progress import FLUSH_S, GroupProgress
 from ogive.spark.offsets import (
     AtTime,
     AtTimes,
@@ -287,7 +287,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         self._served: dict[MessageQueue, int] = {}
         self._missing: set[MessageQueue] = set()
         self._behind: set[MessageQueue] = set()
-        self._progress: Progress | None = None
+        self._progress: GroupProgress | None = None
 
     # --- on the driver ----------------------------------------------------------------------------
 
@@ -595,7 +595,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         if self._options.consumer_group is None or not self._options.commit_offsets:
             return
         if self._progress is None:
-            self._progress = Progress(
+            self._progress = GroupProgress(
                 self._cluster, self._options.consumer_group, self._options.offset_commit_interval_s
             )
             self._progress.flush_on_sigterm()

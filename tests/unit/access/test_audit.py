@@ -5,7 +5,15 @@ from collections.abc import Iterable
 
 import pytest
 
-from ogive.access.audit import MAX_SHOWN, Change, Entry, Requester, Secret, requester, shown
+from ogive.access.audit import (
+    MAX_SHOWN,
+    AuditEntry,
+    Change,
+    RequestSource,
+    Secret,
+    requester,
+    shown,
+)
 from ogive.access.permissions import RULES, Facts
 from ogive.access.user_table import AccessTable
 from ogive.broker.routes import CHANGES as OF_BROKER
@@ -22,12 +30,12 @@ from tests.unit.audit import LOGGER, lines
 
 def entry(
     before: dict[str, object], after: dict[str, object], **about: str
-) -> Entry[dict[str, object]]:
+) -> AuditEntry[dict[str, object]]:
     now = dict(before)
     change: Change[dict[str, object]] = Change(
         "change", lambda _: {kind: (name,) for kind, name in about.items()}, lambda ctx, _: ctx
     )
-    made = Entry(change, now, RemotingCommand(1), Requester(None, "10.0.0.1:5"), "here")
+    made = AuditEntry(change, now, RemotingCommand(1), RequestSource(None, "10.0.0.1:5"), "here")
     made.begin()
     now.clear()
     now.update(after)

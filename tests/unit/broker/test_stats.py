@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 import pytest
 
 from ogive.broker import windowed_counters
-from ogive.broker.traffic import SAMPLE_S, SIZE_BOUNDS, ByTopic, Durations, Totals, Traffic, Values
+from ogive.broker.traffic import (
+    SAMPLE_S,
+    SIZE_BOUNDS,
+    ByTopic,
+    Durations,
+    Traffic,
+    TrafficTotals,
+    Values,
+)
 from ogive.model import HALF_TOPIC, SYSTEM_TOPICS
 from ogive.wire.codes import RequestCode
 
@@ -148,7 +156,7 @@ async def test_pulls_count_for_their_group_and_as_found_or_missed() -> None:
     for _ in range(6):
         traffic.pulled("G", "T", 0, 20, 400, 20)
         traffic.pulled("G", "T", 0, 0, 0, 20)
-    assert traffic.counts() == Totals(0, 120, 6, 6)
+    assert traffic.counts() == TrafficTotals(0, 120, 6, 6)
     await clock.run(traffic, 60, 0)
     assert traffic.group_rate("G") == 2.0
     assert traffic.group_rate("unknown") == 0.0

@@ -14,7 +14,7 @@ import pytest
 
 from ogive.broker.deferred.timer_properties import Handle, read_handle, recall_handle, timed
 from ogive.broker.deferred.timer_queue import TimerProgressFile
-from ogive.broker.deferred.timers import BATCH, IN_FLIGHT, PASSED, Progress, Timers
+from ogive.broker.deferred.timers import BATCH, IN_FLIGHT, PASSED, TimerProgress, Timers
 from ogive.broker.deferred.waiting import MAX_WAIT_S
 from ogive.broker.replies import Rejected
 from ogive.errors import ResponseCode, StoreBusy, StoreError
@@ -293,7 +293,7 @@ async def test_thousands_that_are_due_at_once_are_all_delivered(bench: Bench) ->
     for number in range(count):
         bench.send(b"%d" % number, 1_000 + number % 7)
     assert sorted(map(int, await bench.at(NOW + 2_000))) == list(range(count))
-    assert bench.timers.progress() == Progress(count, count, NOW + 2_000, NOW + 2_000)
+    assert bench.timers.progress() == TimerProgress(count, count, NOW + 2_000, NOW + 2_000)
 
 
 async def test_what_is_on_disk_only_is_read_elsewhere(bench: Bench) -> None:
@@ -309,7 +309,7 @@ async def test_what_is_on_disk_only_is_read_elsewhere(bench: Bench) -> None:
     assert (len(bench.disk.waiting), len(bench.timers), bench.timers.progress()) == (
         1,
         4,
-        Progress(0, 4, NOW + 999, NOW + 1_500),
+        TimerProgress(0, 4, NOW + 999, NOW + 1_500),
     )
     bench.disk.bring_in()
     assert await bench.at(NOW + 1_500) == [b"a"]
@@ -346,7 +346,7 @@ async def test_a_message_that_cannot_be_stored_now_is_tried_again(bench: Bench) 
     bench.refuse = True
     assert await bench.at(NOW + 1_000) == []
     assert len(bench.timers) == 2
-    assert bench.timers.progress() == Progress(0, 2, NOW + 999, NOW + 1_000)
+    assert bench.timers.progress() == TimerProgress(0, 2, NOW + 999, NOW + 1_000)
     bench.refuse = False
     assert await bench.at(NOW + 1_000) == [b"a", b"b"]
 
@@ -427,7 +427,7 @@ async def test_a_message_that_is_being_taken_back_is_not_delivered_meanwhile(ben
     hold = bench.timers.hold(handle)
     assert hold is not None
     assert await bench.at(NOW + 5_000) == []
-    assert bench.timers.progress() == Progress(0, 1, NOW + 4_999, NOW + 5_000)
+    assert bench.timers.progress() == TimerProgress(0, 1, NOW + 4_999, NOW + 5_000)
     bench.timers.release(handle, hold)
     assert await bench.at(NOW + 5_000) == [b"a"]
     assert not bench.timers.hold(handle)

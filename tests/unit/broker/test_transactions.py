@@ -9,7 +9,7 @@ import pytest
 
 from ogive.broker.transactions import state
 from ogive.broker.transactions.half_messages import as_it_is, committed
-from ogive.broker.transactions.state import MAX_MARKS, Transaction
+from ogive.broker.transactions.state import MAX_MARKS, OpenTransaction
 from ogive.broker.transactions.transaction_table import MAX_MARKS_AT_ONCE, MAX_SETTLED
 from ogive.errors import InvalidOption, StoreBusy, StoreError
 from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP
@@ -44,7 +44,7 @@ class Refusing(Bench):
         while self.failing:
             self.failing.pop()(StoreBusy("too much waits"))
 
-    def half(self, body: bytes = b"1:a") -> Transaction:
+    def half(self, body: bytes = b"1:a") -> OpenTransaction:
         """An open transaction."""
         known = set(self.transactions.idle())
         self.open(body, lambda _: None)

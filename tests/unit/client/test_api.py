@@ -20,7 +20,12 @@ from ogive.errors import (
 from ogive.model import MessageQueue, PullStatus, SendStatus
 from ogive.testing.fake_broker import HANG_UP, SILENT, FakeBroker, error, ok
 from ogive.transport.pool import ConnectionPool
-from ogive.wire.bodies.clients import Connection, ConsumerConnection, HeartbeatData, LockBatchBody
+from ogive.wire.bodies.clients import (
+    ClientConnection,
+    ConsumerConnection,
+    HeartbeatData,
+    LockBatchBody,
+)
 from ogive.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig
 from ogive.wire.bodies.stats import (
     OffsetWrapper,
@@ -263,7 +268,7 @@ async def test_members_of_a_group_are_listed(broker: FakeBroker, pool: Connectio
         await rpc.consumer_ids(pool, broker.address, "billing")
     body = ConsumerConnection(
         connections=(
-            Connection(client_id="me", address="127.0.0.1:1", language="PYTHON", version=479),
+            ClientConnection(client_id="me", address="127.0.0.1:1", language="PYTHON", version=479),
         ),
         subscriptions={},
         consume_type="CONSUME_PASSIVELY",

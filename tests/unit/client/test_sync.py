@@ -350,7 +350,7 @@ def test_errors_arrive_where_they_are_caused(broker: FakeBroker) -> None:
 
 def test_the_error_of_a_blocking_send_is_gone_when_its_catcher_is_done() -> None:
     """And does not wait for the garbage collector, with all that its frames hold."""
-    outcome = portals.Outcome[None]()
+    outcome = portals.OneShot[None]()
     outcome.set_exception(OgiveError("refused"))
     assert outcome.done()
     errors: list[weakref.ref[OgiveError]] = []

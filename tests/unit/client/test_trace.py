@@ -16,7 +16,7 @@ from ogive.client.instance import ClientInstance
 from ogive.client.listener import LATER, Reply, listener
 from ogive.client.producer import Producer
 from ogive.client.trace import Tracer
-from ogive.client.trace_record import CallEnd, MessageKind, TraceRecord, packed
+from ogive.client.trace_record import CallEnd, EncodedTrace, MessageKind, packed
 from ogive.errors import MessageIllegal, ResponseCode
 from ogive.model import TRACE_TOPIC, MessageExt, MessageQueue, SendResult, SendStatus
 from ogive.testing.fake_broker import SILENT, WAIT_S, FakeBroker, error, ok
@@ -71,7 +71,7 @@ def test_what_was_sent_in_apaches_form() -> None:
         "Pub|1700000000000|DefaultRegion|shop|Orders|AB12|paid|k1 "
         "k2|127.0.0.1:10911|19|3|3|7F00|true"
     )
-    assert record == TraceRecord(("AB12", "k1", "k2"), text.replace("|", "\x01") + "\x02")
+    assert record == EncodedTrace(("AB12", "k1", "k2"), text.replace("|", "\x01") + "\x02")
     bare = trace_record.sent(
         **fields,
         tags=None,
@@ -107,7 +107,7 @@ def test_what_was_consumed_in_apaches_form() -> None:
 
 
 def test_records_are_packed_into_few_messages_within_the_limits() -> None:
-    records = [TraceRecord((f"id{i}", "shared"), "x" * 1000) for i in range(300)]
+    records = [EncodedTrace((f"id{i}", "shared"), "x" * 1000) for i in range(300)]
     messages = list(packed(records))
     assert b"".join(body for _, body in messages) == b"x" * 300_000
     assert max(len(body) for _, body in messages) <= trace_record.MAX_BODY_BYTES
@@ -115,10 +115,10 @@ def test_records_are_packed_into_few_messages_within_the_limits() -> None:
     assert sorted(key for keys, _ in messages for key in keys if key != "shared") == sorted(
         f"id{i}" for i in range(300)
     )
-    many_keys = list(packed([TraceRecord(("k" * 3000 + str(i),), "x") for i in range(4)]))
+    many_keys = list(packed([EncodedTrace(("k" * 3000 + str(i),), "x") for i in range(4)]))
     assert [len(keys) for keys, _ in many_keys] == [2, 2]
     assert list(packed([])) == []
-    assert len(list(packed([TraceRecord(("k",), "x" * 200_000)] * 2))) == 2
+    assert len(list(packed([EncodedTrace(("k",), "x" * 200_000)] * 2))) == 2
 
 
 # --- the producer's side --------------------------------------------------------------------------
@@ -204,13 +204,13 @@ async def test_records_that_wait_are_bounded_and_sent_when_enough_are_there(
     async with ClientInstance(ClientConfig(name_server=broker.address)) as client:
         tracer = Tracer(client, "shop", "PRODUCE", flush_s=3600.0)
         for i in range(tracing.MAX_RECORDS + 7):
-            tracer.add(TraceRecord((f"id{i}",), f"r{i}\x02"))
+            tracer.add(EncodedTrace((f"id{i}",), f"r{i}\x02"))
         assert tracer.dropped == 7
         with caplog.at_level(logging.WARNING):
             # without waiting for the time to come
             await eventually(lambda: len(traces(broker)) == tracing.MAX_RECORDS)
         assert "7 trace records of shop were dropped" in caplog.text
-        tracer.add(TraceRecord(("late",), "late\x02"))
+        tracer.add(EncodedTrace(("late",), "late\x02"))
         await tracer.close()
         assert traces(broker)[-1] == ["late"]
 
@@ -218,7 +218,7 @@ async def test_records_that_wait_are_bounded_and_sent_when_enough_are_there(
 async def test_few_records_are_sent_when_their_time_has_come(broker: FakeBroker) -> None:
     async with ClientInstance(ClientConfig(name_server=broker.address)) as client:
         tracer = Tracer(client, "shop", "PRODUCE", flush_s=0.01)
-        tracer.add(TraceRecord(("id",), "one\x02"))
+        tracer.add(EncodedTrace(("id",), "one\x02"))
         await eventually(lambda: traces(broker) == [["one"]])
         await tracer.close()
 

@@ -16,7 +16,7 @@ import pytest
 from ogive.errors import NoRoute
 from ogive.model import MessageQueue
 from ogive.spark.cluster import Cluster
-from ogive.spark.group_progress import Progress
+from ogive.spark.group_progress import GroupProgress
 
 QUEUE = MessageQueue("Orders", "broker-a", 0)
 
@@ -41,11 +41,11 @@ def cluster() -> ScriptedCluster:
 
 
 @pytest.fixture
-def progress(cluster: ScriptedCluster) -> Progress:
-    return Progress(cast(Cluster, cluster), "billing")
+def progress(cluster: ScriptedCluster) -> GroupProgress:
+    return GroupProgress(cast(Cluster, cluster), "billing")
 
 
-def test_a_position_is_stored_once(cluster: ScriptedCluster, progress: Progress) -> None:
+def test_a_position_is_stored_once(cluster: ScriptedCluster, progress: GroupProgress) -> None:
     """An idle stream says the same position again and again."""
     progress.advance({QUEUE: 5})
     cluster.futures[0].set_result(None)
@@ -56,7 +56,7 @@ def test_a_position_is_stored_once(cluster: ScriptedCluster, progress: Progress)
 
 def test_between_two_stores_lies_the_interval_that_is_asked_for(cluster: ScriptedCluster) -> None:
     now = 100.0
-    progress = Progress(cast(Cluster, cluster), "billing", 5.0, lambda: now)
+    progress = GroupProgress(cast(Cluster, cluster), "billing", 5.0, lambda: now)
     for at, position in ((100.0, 1), (101.0, 2), (104.9, 3), (105.0, 4), (106.0, 5)):
         now = at
         progress.advance({QUEUE: position})
@@ -70,7 +70,7 @@ def test_between_two_stores_lies_the_interval_that_is_asked_for(cluster: Scripte
 
 
 def test_one_store_at_a_time_and_the_newest_wins(
-    cluster: ScriptedCluster, progress: Progress
+    cluster: ScriptedCluster, progress: GroupProgress
 ) -> None:
     for position in (5, 6, 7):
         progress.advance({QUEUE: position})
@@ -81,7 +81,7 @@ def test_one_store_at_a_time_and_the_newest_wins(
 
 
 def test_a_failure_is_logged_and_the_next_position_goes_out(
-    cluster: ScriptedCluster, progress: Progress, caplog: pytest.LogCaptureFixture
+    cluster: ScriptedCluster, progress: GroupProgress, caplog: pytest.LogCaptureFixture
 ) -> None:
     progress.advance({QUEUE: 5})
     cluster.futures[0].set_exception(NoRoute("no broker"))
@@ -90,7 +90,7 @@ def test_a_failure_is_logged_and_the_next_position_goes_out(
     assert "progress of group billing was not stored: no broker" in caplog.text
 
 
-def test_flush_stores_what_waits(cluster: ScriptedCluster, progress: Progress) -> None:
+def test_flush_stores_what_waits(cluster: ScriptedCluster, progress: GroupProgress) -> None:
     progress.advance({QUEUE: 5})
     progress.advance({QUEUE: 6})
     cluster.futures[0].set_result(None)
@@ -98,7 +98,7 @@ def test_flush_stores_what_waits(cluster: ScriptedCluster, progress: Progress) -
     assert cluster.started == [5, 6]
 
 
-def test_flush_does_not_wait_forever(cluster: ScriptedCluster, progress: Progress) -> None:
+def test_flush_does_not_wait_forever(cluster: ScriptedCluster, progress: GroupProgress) -> None:
     progress.advance({QUEUE: 5})
     progress.advance({QUEUE: 6})
     progress.flush(0.01)
@@ -111,7 +111,7 @@ def test_sigterm_flushes_and_ends_the_process() -> None:
         import os, signal
         from concurrent.futures import Future
         from ogive.model import MessageQueue
-        from ogive.spark.group_progress import Progress
+        from ogive.spark.group_progress import GroupProgress
 
         class Cluster:
             def start_commit(self, group, offsets):
@@ -121,7 +121,7 @@ def test_sigterm_flushes_and_ends_the_process() -> None:
                 done.set_result(None)
                 return done
 
-        progress = Progress(Cluster(), "billing")
+        progress = GroupProgress(Cluster(), "billing")
         progress.advance({MessageQueue("Orders", "broker-a", 0): 5})
         progress._waiting = {MessageQueue("Orders", "broker-a", 0): 6}
         progress.flush_on_sigterm()

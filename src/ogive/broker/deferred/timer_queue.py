@@ -15,7 +15,7 @@ import struct
 from pathlib import Path
 from typing import Any, Final
 
-from ogive.broker.deferred.timers import Progress
+from ogive.broker.deferred.timers import TimerProgress
 from ogive.store.fs import Fs
 from ogive.store.tables import JsonTable, read_file, write_synced
 
@@ -34,7 +34,7 @@ class TimerProgressFile(JsonTable):
         self._fs, self._root = fs, root
         self._check = root / "config" / "timercheck"
 
-    def progress(self) -> Progress:
+    def progress(self) -> TimerProgress:
         """Return the progress in the files.
 
         If Apache's broker ran here since, its own file counts. Raises OSError.
@@ -46,13 +46,13 @@ class TimerProgressFile(JsonTable):
             or not self._apaches_files()
         ):
             settled_ms = ours["settledMs"]
-            return Progress(
+            return TimerProgress(
                 ours["low"], ours["end"], settled_ms, ours.get("settledDelaysMs", settled_ms)
             )
         if len(page) < _PAGE.size:
-            return Progress()
+            return TimerProgress()
         read_ms, _, end, _ = _PAGE.unpack(page)
-        return Progress(0, end, read_ms, read_ms, by_second=True)
+        return TimerProgress(0, end, read_ms, read_ms, by_second=True)
 
     def _apaches_files(self) -> list[Path]:
         """Its wheel and log: without them it did not run since our last start, whatever has become

@@ -81,8 +81,8 @@ class TimerMessage(NamedTuple):
     """True if *deliver_ms* is a time of the store's clock."""
 
 
-class Progress(NamedTuple):
-    """Progress of delivery.
+class TimerProgress(NamedTuple):
+    """TimerProgress of delivery.
 
     Of the messages before *end*, those whose time is at most *settled_ms* are delivered; everything
     before *low* is settled. *settled_delays_ms*: the same for those with a delay, whose times are
@@ -97,7 +97,7 @@ class Progress(NamedTuple):
     by_second: bool = False
 
 
-_FROM_HERE: Final = Progress()
+_FROM_HERE: Final = TimerProgress()
 
 
 class _Line:
@@ -118,7 +118,7 @@ class _Line:
                 yield self.heap[at][1]
 
     def settled_ms(self, waiting: Container[int], apart: Iterable[int]) -> int:
-        """See Progress. *apart*: the times of messages that wait and may not be in the heap."""
+        """See TimerProgress. *apart*: times of waiting messages that may not be in the heap."""
         for _ in range(PASSED):
             if not self.heap or self.heap[0][1] in waiting:
                 break
@@ -291,7 +291,7 @@ class Timers:
             self._line_up(self._waiting[offset])
         self._wake()
 
-    def recover(self, progress: Progress) -> None:
+    def recover(self, progress: TimerProgress) -> None:
         """Read again what may wait. Blocking; before start(). Raises StoreError."""
         low, high = self._store.min_offset(*TIMER_KEY), self._store.max_offset(*TIMER_KEY)
         # a power cut may have taken what the progress speaks of
@@ -321,7 +321,7 @@ class Timers:
             self._idle = asyncio.Event()
             await self._idle.wait()
 
-    def progress(self) -> Progress:
+    def progress(self) -> TimerProgress:
         """From where the next start has to continue."""
         passed_over = (
             self._waiting[offset] for hold in self._held.values() for offset in hold.passed_over
@@ -333,7 +333,7 @@ class Timers:
         settled_delays_ms = self._delays.settled_ms(
             self._waiting, [one.deliver_ms for one in apart if one.is_delay]
         )
-        return Progress(
+        return TimerProgress(
             next(iter(self._waiting), self._end), self._end, settled_ms, settled_delays_ms
         )
 
@@ -368,7 +368,7 @@ class Timers:
 
     # --- reading the topic ------------------------------------------------------------------------
 
-    def _read(self, progress: Progress = _FROM_HERE) -> None:
+    def _read(self, progress: TimerProgress = _FROM_HERE) -> None:
         while entries := self._store.entries(*TIMER_KEY, self._end, _READ):
             self.version += 1
             for offset, entry in enumerate(entries, self._end):
@@ -385,7 +385,7 @@ class Timers:
                 self._end = offset + 1
 
     def _take_up(
-        self, offset: int, commitlog_offset: int, record: bytes, progress: Progress
+        self, offset: int, commitlog_offset: int, record: bytes, progress: TimerProgress
     ) -> None:
         properties = decode_properties(decode_stored(record).properties)
         out_ms = properties.get(OUT_MS, "")

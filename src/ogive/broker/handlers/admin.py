@@ -70,13 +70,16 @@ from ogive.broker.replies import MAX_QUEUES_SHOWN, Rejected, success
 from ogive.broker.runtime_info import runtime_info, settings
 from ogive.broker.services import Context
 from ogive.broker.state.client_table import Client
-from ogive.broker.windowed_counters import Counts, Passed
+from ogive.broker.windowed_counters import Counts, WindowDelta
 from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.store.file_reader import each_or_cold
 from ogive.transport.connection import Connection
-from ogive.wire.bodies.clients import Connection as ConnectionInfo
-from ogive.wire.bodies.clients import ConsumerConnection, producer_connections_dumps
+from ogive.wire.bodies.clients import (
+    ClientConnection,
+    ConsumerConnection,
+    producer_connections_dumps,
+)
 from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.bodies.json_fields import dumps
 from ogive.wire.bodies.stats import (
@@ -147,7 +150,10 @@ async def update_config(
 
 
 def show_consumers(
-    ctx: Context, connection: Connection, header: GetConsumerConnectionListRequest, body: bytes
+    ctx: Context,
+    connection: Connection,
+    header: GetConsumerConnectionListRequest,
+    body: bytes,
 ) -> RemotingCommand:
     group = ctx.clients.consumer_group(header.consumer_group)
     if group is None:
@@ -168,7 +174,10 @@ def show_consumers(
 
 
 def show_producers(
-    ctx: Context, connection: Connection, header: GetProducerConnectionListRequest, body: bytes
+    ctx: Context,
+    connection: Connection,
+    header: GetProducerConnectionListRequest,
+    body: bytes,
 ) -> RemotingCommand:
     members = ctx.clients.producers.get(header.producer_group)
     if not members:
@@ -179,8 +188,8 @@ def show_producers(
     return success(body=producer_connections_dumps(_info(client) for client in members.values()))
 
 
-def _info(client: Client) -> ConnectionInfo:
-    return ConnectionInfo(
+def _info(client: Client) -> ClientConnection:
+    return ClientConnection(
         client_id=client.client_id,
         address=client.connection.remote_address,
         language=LanguageCode(client.language).name,
@@ -286,7 +295,7 @@ def clean_expired_queues(
     return success()
 
 
-PassedAll = tuple[Passed, ...]
+PassedAll = tuple[WindowDelta, ...]
 
 
 def _by_topic(ctx: Context, key: str) -> PassedAll | None:
@@ -343,7 +352,7 @@ def view(
     return success(body=stats_dumps(*(_item(figure(part.counts), part) for part in passed)))
 
 
-def _item(total: int, passed: Passed) -> StatsItem:
+def _item(total: int, passed: WindowDelta) -> StatsItem:
     return StatsItem(
         total=total,
         per_second=total / passed.elapsed_s,

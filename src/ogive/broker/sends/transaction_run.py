@@ -17,7 +17,7 @@ from ogive.broker.replies import refuse, success_frame
 from ogive.broker.sends.commit import Stored, commit
 from ogive.broker.sends.send_run import open_queues
 from ogive.broker.services import Context
-from ogive.broker.transactions.state import Transaction
+from ogive.broker.transactions.state import OpenTransaction
 from ogive.errors import OgiveError, StoreError
 from ogive.model import HALF_TOPIC
 from ogive.native import native
@@ -35,7 +35,7 @@ _DECISIONS: Final = {int(decision): decision for decision in (Decision.COMMIT, D
 
 class _Half(NamedTuple):
     answer: SendAnswer
-    transaction: Transaction
+    transaction: OpenTransaction
     ready: NewMessage
 
 
@@ -43,7 +43,7 @@ class _End(NamedTuple):
     # None: no answer is wanted
     opaque: int | None
     place: int
-    transaction: Transaction
+    transaction: OpenTransaction
     messages: list[NewMessage]
 
 

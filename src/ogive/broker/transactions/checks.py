@@ -43,7 +43,7 @@ from typing import Final
 from ogive.broker.config import BrokerConfig
 from ogive.broker.deferred.waiting import stored_again
 from ogive.broker.state.client_table import Client, ClientTable
-from ogive.broker.transactions.state import Transaction
+from ogive.broker.transactions.state import OpenTransaction
 from ogive.broker.transactions.transaction_table import Transactions
 from ogive.errors import ConnectError, InvalidOption, ProtocolError, StoreError
 from ogive.model import CHECKED_TOO_OFTEN_TOPIC, HALF_TOPIC, PropertyName
@@ -116,7 +116,7 @@ class TransactionChecks:
         ]
         limit = self._config.max_unanswered_checks
         at_a_time = min(AT_A_TIME, limit)
-        waiting: list[Transaction] = []
+        waiting: list[OpenTransaction] = []
         for start in range(0, len(due), at_a_time):
             some = due[start : start + at_a_time]
             asked = await asyncio.gather(*map(self._look_at, some))
@@ -124,7 +124,7 @@ class TransactionChecks:
             if len(waiting) > limit - at_a_time:
                 waiting = await self._unanswered(waiting, (limit - at_a_time) // 2)
 
-    async def _unanswered(self, asked: list[Transaction], few: int) -> list[Transaction]:
+    async def _unanswered(self, asked: list[OpenTransaction], few: int) -> list[OpenTransaction]:
         """Return those of *asked* without an answer, once they are as few as *few*.
 
         After an interval they count as lost, and the list is empty.
@@ -137,7 +137,7 @@ class TransactionChecks:
             await asyncio.sleep(LOOK_S)
         return asked
 
-    def _is_due(self, transaction: Transaction) -> bool:
+    def _is_due(self, transaction: OpenTransaction) -> bool:
         """Return True if the transaction was checked before, or if its immunity is over.
 
         A copy of the half message does not start the immunity again.
@@ -149,7 +149,7 @@ class TransactionChecks:
             immunity_ms = round(self._config.transaction_timeout_s * 1000)
         return self._now_ms() - transaction.stored_ms >= immunity_ms
 
-    async def _look_at(self, transaction: Transaction) -> bool:
+    async def _look_at(self, transaction: OpenTransaction) -> bool:
         """Ask, or give up; whether a producer was asked."""
         if _in_use(transaction):
             return False
@@ -172,7 +172,7 @@ class TransactionChecks:
             log.warning("the transaction of %s is looked at again later: %s", name, exc)
             return False
 
-    async def _ask_or_give_up(self, transaction: Transaction, half: StoredMessage) -> bool:
+    async def _ask_or_give_up(self, transaction: OpenTransaction, half: StoredMessage) -> bool:
         properties = decode_properties(half.properties)
         properties.pop(PropertyName.RECORD_CRC, None)
         checks = _count(properties)
@@ -203,7 +203,7 @@ class TransactionChecks:
             self._ask(producers[next(self._turn) % len(producers)], transaction, half, copy)
         return transaction.asked
 
-    def _is_alone_too_long(self, transaction: Transaction, live: bool) -> bool:
+    def _is_alone_too_long(self, transaction: OpenTransaction, live: bool) -> bool:
         """*live*: whether a producer is there to be asked."""
         if live:
             transaction.alone_since_s = None
@@ -215,7 +215,7 @@ class TransactionChecks:
             alone_s > RETURN_S and self._full_for_s(transaction.commitlog_offset) > KEEPS * keep_s
         )
 
-    async def _move(self, transaction: Transaction, copy: NewMessage) -> None:
+    async def _move(self, transaction: OpenTransaction, copy: NewMessage) -> None:
         """Return when the half message has its new place. Raises StoreError."""
         moved: asyncio.Future[StoreError | None] = asyncio.get_running_loop().create_future()
         self._transactions.move(
@@ -226,7 +226,11 @@ class TransactionChecks:
             raise error
 
     def _ask(
-        self, producer: Connection, transaction: Transaction, half: StoredMessage, copy: NewMessage
+        self,
+        producer: Connection,
+        transaction: OpenTransaction,
+        half: StoredMessage,
+        copy: NewMessage,
     ) -> None:
         properties = decode_properties(copy.properties)
         key = properties.get(PropertyName.UNIQ_KEY)
@@ -289,7 +293,7 @@ def _count(properties: dict[str, str]) -> int:
     return whole_number(properties.get(PropertyName.TRANSACTION_CHECKS, "")) or 0
 
 
-def _in_use(transaction: Transaction) -> bool:
+def _in_use(transaction: OpenTransaction) -> bool:
     return transaction.decision is not None or transaction.moving
 
 

@@ -20,7 +20,7 @@ from ogive.broker.transactions.half_messages import (
     identity_of_record,
     immunity_ms,
 )
-from ogive.broker.transactions.state import MarkProgress, Transaction
+from ogive.broker.transactions.state import MarkProgress, OpenTransaction
 from ogive.model import HALF_TOPIC, OP_HALF_TOPIC, TRANSACTION_GROUP, PropertyName
 from ogive.store.message_store import MessageStore
 from ogive.wire.codes import Decision, SysFlag
@@ -38,7 +38,7 @@ _READ: Final = 256
 class Found:
     """*open*: those with a decision only lack their marks."""
 
-    open: dict[bytes, Transaction]
+    open: dict[bytes, OpenTransaction]
     # older places of ended transactions, without their mark
     stray: list[int]
     # places whose mark does not count
@@ -53,7 +53,7 @@ def find_transactions(store: MessageStore, offsets: OffsetTable, served: Served)
     )
     found = Found({}, [], set(), MarkProgress(first))
     marked = _read_marks(store, first, found)
-    newest: dict[bytes, Transaction] = {}
+    newest: dict[bytes, OpenTransaction] = {}
     first = max(offsets.get(TRANSACTION_GROUP, HALF_TOPIC, 0) or 0, store.min_offset(HALF_TOPIC, 0))
     for place, stored in _records(store, HALF_TOPIC, 0, first):
         transaction = _transaction(place, stored)
@@ -104,7 +104,9 @@ def _counts(store: MessageStore, mark: StoredMessage) -> bool:
     return store.record_at(mark.commitlog_offset - mark.flag) is not None
 
 
-def _note_committed(store: MessageStore, opened: dict[bytes, Transaction], served: Served) -> None:
+def _note_committed(
+    store: MessageStore, opened: dict[bytes, OpenTransaction], served: Served
+) -> None:
     """Note the decision where a crash came between a commit and its mark."""
     sent_to = _real_places(store, opened.values())
     now = [(topic, served(topic, queue_id)) for topic, queue_id in sent_to]
@@ -127,7 +129,7 @@ def _note_committed(store: MessageStore, opened: dict[bytes, Transaction], serve
 
 
 def _real_places(
-    store: MessageStore, transactions: Iterable[Transaction]
+    store: MessageStore, transactions: Iterable[OpenTransaction]
 ) -> dict[tuple[str, int], None]:
     halves = [
         find_half_message(store, transaction.commitlog_offset) for transaction in transactions
@@ -156,7 +158,7 @@ def _records(
         offset += len(entries)
 
 
-def _transaction(place: int, stored: StoredMessage) -> Transaction | None:
+def _transaction(place: int, stored: StoredMessage) -> OpenTransaction | None:
     """The transaction of a half message; None if it could never be delivered or ended."""
     properties = decode_properties(stored.properties)
     place_of = real_place(properties)
@@ -165,7 +167,7 @@ def _transaction(place: int, stored: StoredMessage) -> Transaction | None:
     identity = identity_of(stored.topic, properties, stored.born_timestamp_ms, stored.body_crc)
     group = properties[PropertyName.PRODUCER_GROUP]
     immunity, log_offset = immunity_ms(properties), stored.commitlog_offset
-    found = Transaction(
+    found = OpenTransaction(
         identity, place_of[0], group, log_offset, stored.store_timestamp_ms, immunity, [place]
     )
     found.checked = PropertyName.TRANSACTION_CHECKS in properties

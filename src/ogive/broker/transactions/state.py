@@ -24,7 +24,7 @@ Ended = Callable[[StoreError | None], None]
 
 
 @dataclass(slots=True, eq=False)
-class Transaction:
+class OpenTransaction:
     """One that is open. *commitlog_offset* and *stored_ms* are those of its newest half message."""
 
     identity: bytes

@@ -42,7 +42,7 @@ from ogive.broker.transactions.half_messages import (
     immunity_ms,
 )
 from ogive.broker.transactions.recovery import find_transactions
-from ogive.broker.transactions.state import Ended, MarkProgress, ReadyMessages, Transaction
+from ogive.broker.transactions.state import Ended, MarkProgress, OpenTransaction, ReadyMessages
 from ogive.errors import InvalidOption, OgiveError, ResponseCode, StoreError
 from ogive.model import (
     HALF_TOPIC,
@@ -105,14 +105,14 @@ class Transactions:
         self._store, self._now_ms, self._max_open, self._served = store, now_ms, max_open, served
         self._put: Put = store.put
         self._store_host = bytes(8)
-        self._open: dict[bytes, Transaction] = {}
+        self._open: dict[bytes, OpenTransaction] = {}
         # by offset in the half topic, in its order
-        self._places: OrderedDict[int, Transaction] = OrderedDict()
+        self._places: OrderedDict[int, OpenTransaction] = OrderedDict()
         self._half_end = store.max_offset(HALF_TOPIC, 0)
         self._marks = MarkProgress(store.min_offset(OP_HALF_TOPIC, 0))
         self._settled: OrderedDict[bytes, Decision] = OrderedDict()
         # ended, with unmarked places, and no mark being stored
-        self._unmarked: list[Transaction] = []
+        self._unmarked: list[OpenTransaction] = []
         # places whose mark a start did not believe
         self._doubted: set[int] = set()
         # older places of ended transactions, without their mark
@@ -129,10 +129,10 @@ class Transactions:
     def open_by_topic(self) -> Counter[str]:
         return Counter(found.topic for found in self._open.values())
 
-    def get(self, identity: bytes) -> Transaction | None:
+    def get(self, identity: bytes) -> OpenTransaction | None:
         return self._open.get(identity)
 
-    def at(self, place: int, commitlog_offset: int) -> Transaction | None:
+    def at(self, place: int, commitlog_offset: int) -> OpenTransaction | None:
         """The undecided transaction whose newest half message is at *place* and *commitlog_offset*;
         None unless the message that a commit would store is in memory.
         """
@@ -168,7 +168,7 @@ class Transactions:
         """Return how a transaction ended, if that is remembered."""
         return self._settled.get(identity)
 
-    def idle(self) -> list[Transaction]:
+    def idle(self) -> list[OpenTransaction]:
         """Return the transactions that nothing changes at the moment, oldest place first."""
         return [
             found
@@ -176,11 +176,11 @@ class Transactions:
             if not found.moving and found.decision is None
         ]
 
-    def half_message(self, transaction: Transaction) -> StoredMessage:
+    def half_message(self, transaction: OpenTransaction) -> StoredMessage:
         """Raises StoreError where the log does not have it any more."""
         return half_message(self._store, transaction.commitlog_offset)
 
-    def find_half_message(self, transaction: Transaction) -> StoredMessage | None:
+    def find_half_message(self, transaction: OpenTransaction) -> StoredMessage | None:
         """None where the log does not have it any more.
 
         Raises StoreError where it cannot be read.
@@ -244,7 +244,7 @@ class Transactions:
         key: str,
         group: str,
         immunity_ms: int | None = None,
-    ) -> Transaction:
+    ) -> OpenTransaction:
         """A transaction for a half message that is about to be stored; *ready* is the message that
         a commit gives to consumers.
 
@@ -267,11 +267,11 @@ class Transactions:
         if len(body) + len(message.properties) > _LARGE_BYTES:
             self._store.check_fits(message, _BESIDE_BYTES)
         found = identity(ready.topic, key, group, ready.born_timestamp_ms, crc32(body) & 0x7FFFFFFF)
-        return Transaction(found, ready.topic, group, -1, -1, immunity_ms, [])
+        return OpenTransaction(found, ready.topic, group, -1, -1, immunity_ms, [])
 
     def _accepted(
         self,
-        opened: Transaction,
+        opened: OpenTransaction,
         ready: NewMessage,
         done: PutDone,
         result: list[PutResult] | StoreError,
@@ -280,7 +280,7 @@ class Transactions:
             self.opened(opened, ready, result[0])
         done(result)
 
-    def opened(self, opened: Transaction, ready: NewMessage, stored: PutResult) -> None:
+    def opened(self, opened: OpenTransaction, ready: NewMessage, stored: PutResult) -> None:
         """The half message of opening() is stored."""
         opened.opened_ms = stored.store_timestamp_ms
         self._half_end = stored.queue_offset + 1
@@ -298,7 +298,7 @@ class Transactions:
         message = _new_message(NewMessage, (*ready[:-1], stored.commitlog_offset))
         self._ready.keep(stored.queue_offset, message)
 
-    def _add_place(self, transaction: Transaction, stored: PutResult) -> None:
+    def _add_place(self, transaction: OpenTransaction, stored: PutResult) -> None:
         transaction.places.append(stored.queue_offset)
         transaction.commitlog_offset, transaction.stored_ms = (
             stored.commitlog_offset,
@@ -307,7 +307,7 @@ class Transactions:
         self._places[stored.queue_offset] = transaction
 
     def _unplace(
-        self, transaction: Transaction, places: Sequence[int], stored: Sequence[PutResult]
+        self, transaction: OpenTransaction, places: Sequence[int], stored: Sequence[PutResult]
     ) -> None:
         """They are marked; the marks are the last of *stored*."""
         self._marks.add(stored[-1].queue_offset, places)
@@ -318,7 +318,7 @@ class Transactions:
 
     # --- ending -----------------------------------------------------------------------------------
 
-    def end(self, transaction: Transaction, decision: Decision, ended: Ended | None) -> None:
+    def end(self, transaction: OpenTransaction, decision: Decision, ended: Ended | None) -> None:
         """Commit or roll back.
 
         Raises Rejected if it is being ended the other way at this moment, StoreError.
@@ -334,7 +334,7 @@ class Transactions:
         if ended is not None:
             transaction.waiting.append(ended)
 
-    def begin_end(self, transaction: Transaction, decision: Decision) -> list[NewMessage]:
+    def begin_end(self, transaction: OpenTransaction, decision: Decision) -> list[NewMessage]:
         """The messages that end a transaction found by at(), which must have one place.
 
         The caller stores them, then calls end_stored(), end_failed() or, if the store refused them
@@ -350,26 +350,28 @@ class Transactions:
             ready = ready._replace(queue_id=queue_id)
         return [ready, self._mark(place, SIZE_BEFORE)]
 
-    def take_back_end(self, transaction: Transaction) -> None:
+    def take_back_end(self, transaction: OpenTransaction) -> None:
         """Undo begin_end(): its messages were refused at once."""
         transaction.decision = None
 
-    def end_stored(self, transaction: Transaction, place: int, result: Sequence[PutResult]) -> None:
+    def end_stored(
+        self, transaction: OpenTransaction, place: int, result: Sequence[PutResult]
+    ) -> None:
         """Finish an end: the messages of begin_end() are stored, and have marked *place*."""
         self._leave_places(transaction, [place], result)
 
-    def end_failed(self, transaction: Transaction, error: StoreError) -> None:
+    def end_failed(self, transaction: OpenTransaction, error: StoreError) -> None:
         """Its end was not stored."""
         transaction.decision = None
         log.warning("a transaction could not be ended, its producer will be asked again: %s", error)
         self._answer(transaction, error)
 
-    def drop(self, transaction: Transaction, message: NewMessage | None) -> None:
+    def drop(self, transaction: OpenTransaction, message: NewMessage | None) -> None:
         """Give up on it; *message* is a copy for operators. Raises StoreError."""
         self._put_marked(transaction, message, self._ended)
         transaction.decision = Decision.ROLLBACK
 
-    def _end(self, transaction: Transaction, decision: Decision) -> None:
+    def _end(self, transaction: OpenTransaction, decision: Decision) -> None:
         """Raises StoreError; then the transaction stays as it is."""
         message = None
         if decision is Decision.COMMIT:
@@ -381,9 +383,9 @@ class Transactions:
 
     def _put_marked(
         self,
-        transaction: Transaction,
+        transaction: OpenTransaction,
         message: NewMessage | None,
-        done: Callable[[Transaction, Sequence[int], _Stored], None],
+        done: Callable[[OpenTransaction, Sequence[int], _Stored], None],
     ) -> None:
         """Store *message* and the marks of the newest places: in one write, all or none.
 
@@ -421,14 +423,14 @@ class Transactions:
             ),
         )
 
-    def _ended(self, transaction: Transaction, places: Sequence[int], result: _Stored) -> None:
+    def _ended(self, transaction: OpenTransaction, places: Sequence[int], result: _Stored) -> None:
         if isinstance(result, StoreError):
             self.end_failed(transaction, result)
         else:
             self._leave_places(transaction, places, result)
 
     def _leave_places(
-        self, transaction: Transaction, places: Sequence[int], result: Sequence[PutResult]
+        self, transaction: OpenTransaction, places: Sequence[int], result: Sequence[PutResult]
     ) -> None:
         """They are marked, and the transaction has ended."""
         self._unplace(transaction, places, result)
@@ -439,7 +441,7 @@ class Transactions:
         else:
             del self._open[transaction.identity]
 
-    def _mark_later(self, transaction: Transaction) -> None:
+    def _mark_later(self, transaction: OpenTransaction) -> None:
         self._unmarked.append(transaction)
         try:
             self.write_marks()
@@ -455,14 +457,14 @@ class Transactions:
             self._put_marked(self._unmarked[-1], None, self._marked)
             self._unmarked.pop()
 
-    def _marked(self, transaction: Transaction, places: Sequence[int], result: _Stored) -> None:
+    def _marked(self, transaction: OpenTransaction, places: Sequence[int], result: _Stored) -> None:
         if isinstance(result, StoreError):
             log.warning("an ended transaction is marked later: %s", result)
             self._unmarked.append(transaction)
         else:
             self._leave_places(transaction, places, result)
 
-    def _answer(self, transaction: Transaction, error: StoreError | None) -> None:
+    def _answer(self, transaction: OpenTransaction, error: StoreError | None) -> None:
         if (
             error is None
             and transaction.decision is not None
@@ -476,7 +478,7 @@ class Transactions:
         for ended in waiting:
             ended(error)
 
-    def _count(self, transaction: Transaction, decision: Decision) -> None:
+    def _count(self, transaction: OpenTransaction, decision: Decision) -> None:
         ended = self.ended.of(transaction.topic)
         ended.times[decision] += 1
         if decision is Decision.COMMIT:
@@ -486,13 +488,13 @@ class Transactions:
 
     # --- asking -----------------------------------------------------------------------------------
 
-    def move(self, transaction: Transaction, message: NewMessage, moved: Ended) -> None:
+    def move(self, transaction: OpenTransaction, message: NewMessage, moved: Ended) -> None:
         """Store *message*, its new half message, and mark the old place. Raises StoreError."""
         self._put_marked(transaction, message, partial(self._moved, moved))
         transaction.moving = True
 
     def _moved(
-        self, moved: Ended, transaction: Transaction, places: Sequence[int], result: _Stored
+        self, moved: Ended, transaction: OpenTransaction, places: Sequence[int], result: _Stored
     ) -> None:
         transaction.moving = False
         if not isinstance(result, StoreError):
@@ -553,7 +555,7 @@ class Transactions:
         self._doubted.clear()
         self._stray.clear()
 
-    def _move_away(self, transaction: Transaction) -> None:
+    def _move_away(self, transaction: OpenTransaction) -> None:
         """From a place whose mark does not count: Apache's broker would believe it."""
         try:
             self.move(

@@ -56,7 +56,7 @@ Result = Verdict | NotBegun
 
 
 @dataclass(slots=True)
-class Tally:
+class QueueResults:
     """The results of one queue since the loop last looked."""
 
     done: list[int] = field(default_factory=list)  # offsets
@@ -157,7 +157,7 @@ class ConcurrentService:
     # --- on the loop ------------------------------------------------------------------------------
 
     def _finished(self, results: Sequence[tuple[Batch, Result, float]]) -> None:
-        tallies: defaultdict[ProcessQueue, Tally] = defaultdict(Tally)
+        tallies: defaultdict[ProcessQueue, QueueResults] = defaultdict(QueueResults)
         for (process_queue, messages), result, seconds in results:
             # what was not begun is not done, even if its queue is being released
             if result is NOT_BEGUN:
@@ -188,7 +188,7 @@ class ConcurrentService:
         process_queue: ProcessQueue,
         messages: Sequence[MessageExt],
         failure: Failure,
-        tally: Tally,
+        tally: QueueResults,
     ) -> None:
         tally.done += [message.queue_offset for message in messages[: failure.done]]
         tally.failed += len(messages) - failure.done

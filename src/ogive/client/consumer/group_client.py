@@ -58,7 +58,7 @@ _MAX_COPY_BYTES: Final = MAX_FRAME_BYTES - 128 * 1024
 """The rest of a frame is for the header, which holds the properties."""
 
 
-class GroupCalls:
+class GroupClient:
     """Every method raises OgiveError when the broker could not be asked or refused."""
 
     def __init__(self, instance: ClientInstance, group: str) -> None:

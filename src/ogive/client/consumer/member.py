@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.direct import consume_directly
-from ogive.client.consumer.group_client import GroupCalls
+from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.intercept import intercepted
 from ogive.client.consumer.message_iterator import no_function
 from ogive.client.consumer.namespaced_listener import wired, wired_on_change
@@ -95,7 +95,7 @@ class PushMember:
         self._retry_topic = retry_topic(self.group)
         self._loop = asyncio.get_running_loop()
         self._started_ms = time.time_ns() // 1_000_000
-        calls = GroupCalls(instance, self.group)
+        calls = GroupClient(instance, self.group)
         self._context = group = MemberContext(
             self.group,
             instance,
@@ -400,7 +400,7 @@ class PushMember:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _store(self, instance: ClientInstance, calls: GroupCalls) -> OffsetStore:
+    def _store(self, instance: ClientInstance, calls: GroupClient) -> OffsetStore:
         if not self._broadcast:
             return RemoteOffsetStore(calls)
         return LocalOffsetStore(

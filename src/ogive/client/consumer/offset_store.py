@@ -143,7 +143,7 @@ class Offsets:
         self._frozen.discard(queue)
 
 
-class OffsetCalls(Protocol):
+class OffsetRequests(Protocol):
     """Requests of the remote store to brokers. Every failure raises OgiveError."""
 
     async def query_offset(self, queue: MessageQueue) -> int | None: ...
@@ -174,7 +174,7 @@ class RemoteOffsetStore(Offsets):
     its next owner did.
     """
 
-    def __init__(self, calls: OffsetCalls) -> None:
+    def __init__(self, calls: OffsetRequests) -> None:
         super().__init__()
         self._calls = calls
         self._acknowledged: dict[MessageQueue, int] = {}

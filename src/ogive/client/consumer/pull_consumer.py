@@ -12,7 +12,7 @@ from typing import Literal, Self
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, check_type, own_config
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.filter import select, subscription, validate_filter, warn_of_tags
-from ogive.client.consumer.group_client import GroupCalls
+from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.namespaced_listener import wired_on_change
 from ogive.client.consumer.pull_member import PullMember, PullSettings
 from ogive.client.consumer.subscription import OnChange
@@ -364,7 +364,7 @@ class PullConsumer(OnlyAsyncWith):
         )
         return self._namespace.wrap_queue(queue)
 
-    async def _calls(self, queue: MessageQueue) -> GroupCalls:
+    async def _calls(self, queue: MessageQueue) -> GroupClient:
         """The way to the brokers, which *queue*'s is known for."""
         calls = self._running().calls
         await calls.queues(queue.topic)

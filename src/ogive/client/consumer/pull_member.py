@@ -39,7 +39,7 @@ from typing import Any
 
 from ogive.client.consumer.config import ConsumerConfig
 from ogive.client.consumer.filter import subscription, validate_filter
-from ogive.client.consumer.group_client import GroupCalls
+from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.offset_store import RemoteOffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue, QueueState, until_quiet
 from ogive.client.consumer.pull_loop import PullService
@@ -175,7 +175,7 @@ class PullMember:
         self._settings = settings
         self._config = config
         self._started_ms = time.time_ns() // 1_000_000
-        self.calls = calls = GroupCalls(instance, self.group)
+        self.calls = calls = GroupClient(instance, self.group)
         auto_commit = settings.auto_commit and settings.group is not None
         self._loop = asyncio.get_running_loop()
         self._store = RemoteOffsetStore(calls)

@@ -25,7 +25,7 @@ MINUTE_SLOTS: Final = (6, 10.0)
 HOUR_SLOTS: Final = (6, 600.0)
 
 
-class Window:
+class SlidingSums:
     """Sums of the current slot of time and the ones before it."""
 
     __slots__ = ("_begun", "_slot_s", "_slots")
@@ -63,8 +63,8 @@ class Meter:
     __slots__ = ("hour", "minute")
 
     def __init__(self, begun: float) -> None:
-        self.minute = Window(*MINUTE_SLOTS, begun)
-        self.hour = Window(*HOUR_SLOTS, begun)
+        self.minute = SlidingSums(*MINUTE_SLOTS, begun)
+        self.hour = SlidingSums(*HOUR_SLOTS, begun)
 
     def add(self, now: float, value: float, count: int = 1) -> None:
         self.minute.add(now, value, count)

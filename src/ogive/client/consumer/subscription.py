@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.group_client import GroupCalls
+from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.offset_store import OffsetStore
 from ogive.client.consumer.process_queue import ProcessQueue
 from ogive.client.consumer.running_info import Statistics
@@ -83,7 +83,7 @@ class MemberContext:
 
     name: str
     instance: ClientInstance
-    calls: GroupCalls
+    calls: GroupClient
     store: OffsetStore
     statistics: Statistics
     broadcast: bool = False

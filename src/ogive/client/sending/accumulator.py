@@ -34,7 +34,15 @@ from ogive.client.sending.destinations import targets_on
 from ogive.client.sending.frame import SendFrames
 from ogive.client.sending.in_flight import Watch
 from ogive.client.sending.message_builder import with_unique_key
-from ogive.client.sending.pending import Answer, Lane, Outgoing, Target, Topic, is_final, is_refusal
+from ogive.client.sending.pending import (
+    Answer,
+    Lane,
+    Outgoing,
+    PendingTopic,
+    Target,
+    is_final,
+    is_refusal,
+)
 from ogive.errors import OgiveError, TransportError
 from ogive.model import SendResult
 from ogive.transport.connection import Connection
@@ -279,9 +287,9 @@ class Merger:
         self._loop = asyncio.get_running_loop()
         # requests; while anything waits there is at least one, whose answer lets it go
         self._on_way = 0
-        self._waiting: dict[Topic, deque[Outgoing]] = {}
+        self._waiting: dict[PendingTopic, deque[Outgoing]] = {}
 
-    def send(self, topic: Topic, outgoing: Outgoing, connection: Connection) -> None:
+    def send(self, topic: PendingTopic, outgoing: Outgoing, connection: Connection) -> None:
         """Send the message to its target, or keep it for the next batch of its topic."""
         if self._on_way < self._config.max_requests or not may_share(outgoing):
             assert outgoing.target is not None

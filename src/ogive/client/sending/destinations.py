@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from ogive.client.instance import ClientInstance
 from ogive.client.routes import NotWritable, auto_create_route, publish_queues
 from ogive.client.sending.in_flight import Watch
-from ogive.client.sending.pending import Lane, Outgoing, Target, Topic
+from ogive.client.sending.pending import Lane, Outgoing, PendingTopic, Target
 from ogive.errors import NoNameServer, NoRoute, OgiveError
 from ogive.model import AUTO_CREATE_TOPIC, MessageQueue
 from ogive.wire.message import java_hash
@@ -31,22 +31,22 @@ class Destinations:
         self._loop = loop
         self._make_lane = make_lane
         self._make_target = make_target
-        self.topics: dict[str, Topic] = {}
+        self.topics: dict[str, PendingTopic] = {}
         self.lanes: dict[str, Lane] = {}
 
     # --- what there is ----------------------------------------------------------------------------
 
-    def add_topic(self, name: str) -> Topic:
+    def add_topic(self, name: str) -> PendingTopic:
         """Room for it is made by forgetting topics with which nothing is going on."""
         if len(self.topics) >= MAX_TOPICS:
             for old in [topic.name for topic in self.topics.values() if topic.idle][
                 : MAX_TOPICS // 10
             ]:
                 del self.topics[old]
-        topic = self.topics[name] = Topic(name)
+        topic = self.topics[name] = PendingTopic(name)
         return topic
 
-    def set_queues(self, topic: Topic, queues: Iterable[MessageQueue]) -> None:
+    def set_queues(self, topic: PendingTopic, queues: Iterable[MessageQueue]) -> None:
         """*queues* are those that the topic's route shows now."""
         known = topic.left | topic.by_queue
         # a new queue gets its share, and not all until it has caught up
@@ -78,7 +78,7 @@ class Destinations:
 
     def drop_finished(self) -> None:
         """Forget the messages whose time was up, wherever they wait."""
-        holders: list[Topic | Lane] = [*self.topics.values(), *self.lanes.values()]
+        holders: list[PendingTopic | Lane] = [*self.topics.values(), *self.lanes.values()]
         for holder in holders:
             if any(outgoing.finished for outgoing in holder.backlog):
                 holder.backlog = deque(
@@ -93,7 +93,7 @@ class Destinations:
 
     # --- choosing ---------------------------------------------------------------------------------
 
-    def next_target(self, topic: Topic, avoid: Lane | None = None) -> Target:
+    def next_target(self, topic: PendingTopic, avoid: Lane | None = None) -> Target:
         """Round robin over the queues of brokers that can be reached and are not slow, other
         brokers than *avoid* first.
         """
@@ -133,7 +133,7 @@ class Destinations:
         return topic is not None and any(target.lane.down is None for target in topic.targets or ())
 
 
-def pinned_target(topic: Topic, outgoing: Outgoing) -> Target | None:
+def pinned_target(topic: PendingTopic, outgoing: Outgoing) -> Target | None:
     """The one queue that *outgoing* must go to; None if the topic has no such queue."""
     if outgoing.queue is not None:
         return topic.by_queue.get(outgoing.queue)
@@ -143,7 +143,7 @@ def pinned_target(topic: Topic, outgoing: Outgoing) -> Target | None:
     return topic.targets[abs(java_hash(outgoing.sharding_key)) % len(topic.targets)]
 
 
-def targets_on(topic: Topic, lane: Lane) -> list[Target]:
+def targets_on(topic: PendingTopic, lane: Lane) -> list[Target]:
     """The topic's queues on that broker; none if it has left."""
     return [target for target in topic.targets or () if target.lane is lane]
 
@@ -156,7 +156,7 @@ HEAD_START_S: Final = 0.1
 class Engine(Protocol):
     """Publisher of the destinations."""
 
-    def place_in(self, topic: Topic, outgoing: Outgoing) -> None:
+    def place_in(self, topic: PendingTopic, outgoing: Outgoing) -> None:
         """Give the message one of the topic's queues, which are known."""
 
     def end(self, outgoing: Outgoing, error: OgiveError) -> None: ...
@@ -182,14 +182,14 @@ class Resolver:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
 
-    def park(self, topic: Topic, outgoing: Outgoing) -> None:
+    def park(self, topic: PendingTopic, outgoing: Outgoing) -> None:
         topic.backlog.append(outgoing)
         self._watch.add(outgoing)
         if not topic.resolving:
             topic.resolving = True
             self._client.spawn(self._resolve(topic), f"route of {topic.name}")
 
-    async def _resolve(self, topic: Topic) -> None:
+    async def _resolve(self, topic: PendingTopic) -> None:
         """Find the topic's queues, then let the backlog go; if there are none, everything that
         waited for the answer fails.
         """
@@ -217,12 +217,12 @@ class Resolver:
         finally:
             topic.resolving = False
 
-    async def find(self, topic: Topic, timeout_s: float) -> None:
+    async def find(self, topic: PendingTopic, timeout_s: float) -> None:
         """Give the topic its queues. Raises NoRoute, NoNameServer."""
         queues = await find_queues(self._client, topic.name, self._default_topic_queues, timeout_s)
         self._destinations.set_queues(topic, queues)
 
-    def _let_go(self, topic: Topic) -> None:
+    def _let_go(self, topic: PendingTopic) -> None:
         while topic.backlog:
             # stays until it is placed: later messages must not overtake it
             outgoing = topic.backlog[0]
@@ -232,7 +232,7 @@ class Resolver:
                 self._engine.place_in(topic, outgoing)
             topic.backlog.popleft()
 
-    def _give_up(self, topic: Topic, waiting: Iterable[Outgoing], error: OgiveError) -> None:
+    def _give_up(self, topic: PendingTopic, waiting: Iterable[Outgoing], error: OgiveError) -> None:
         for outgoing in waiting:
             self._engine.end(outgoing, error)
         topic.backlog = deque(outgoing for outgoing in topic.backlog if not outgoing.finished)

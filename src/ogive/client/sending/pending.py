@@ -209,7 +209,7 @@ class Lane:
 class Sender(Protocol):
     """The part of a merger that its publisher needs."""
 
-    def send(self, topic: "Topic", outgoing: Outgoing, connection: Connection) -> None: ...
+    def send(self, topic: "PendingTopic", outgoing: Outgoing, connection: Connection) -> None: ...
     def drop_finished(self) -> None: ...
 
 
@@ -242,7 +242,7 @@ class Target:
         return self.ordered is None or self.ordered.idle
 
 
-class Topic:
+class PendingTopic:
     """The queues of one topic; None until the route is known, and messages wait in *backlog*.
 
     *left* are queues that the route does not show any more, but whose messages have no outcome yet:

@@ -46,8 +46,8 @@ from ogive.client.sending.pending import (
     Answer,
     Lane,
     Outgoing,
+    PendingTopic,
     Target,
-    Topic,
     is_final,
     may_try_again,
     outcome_of,
@@ -230,7 +230,7 @@ class Publisher:
         else:
             self.place_in(topic, outgoing)
 
-    def place_in(self, topic: Topic, outgoing: Outgoing, avoid: Lane | None = None) -> None:
+    def place_in(self, topic: PendingTopic, outgoing: Outgoing, avoid: Lane | None = None) -> None:
         """Give the message one of the topic's queues, which are known, and send it if the way is
         free.
         """
@@ -245,7 +245,7 @@ class Publisher:
         else:
             lane.merger.send(topic, outgoing, connection)
 
-    def _place_in_order(self, topic: Topic, outgoing: Outgoing) -> None:
+    def _place_in_order(self, topic: PendingTopic, outgoing: Outgoing) -> None:
         outgoing.target = target = pinned_target(topic, outgoing)
         if target is None:
             self.end(outgoing, _no_such_queue(topic, outgoing))
@@ -485,7 +485,7 @@ def _held_up(target: Target) -> OgiveError:
     return RequestTimeout(f"messages before it on {target.queue} took all of it")
 
 
-def _no_such_queue(topic: Topic, outgoing: Outgoing) -> NoRoute:
+def _no_such_queue(topic: PendingTopic, outgoing: Outgoing) -> NoRoute:
     last: dict[str, int] = {}
     for queue in sorted(topic.by_queue):
         last[queue.broker_name] = queue.queue_id

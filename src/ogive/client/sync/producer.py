@@ -10,7 +10,7 @@ from ogive.client import producer as aio_producer
 from ogive.client import transaction as aio_transaction
 from ogive.client.config import DEFAULT_NAME_SERVER, ClientConfig, ProducerConfig
 from ogive.client.instance import ClientInstance
-from ogive.client.portal import Outcome, Portal
+from ogive.client.portal import OneShot, Portal
 from ogive.client.producer import B
 from ogive.client.sending.lone import LoneSends
 from ogive.client.sending.pending import Outgoing
@@ -120,8 +120,8 @@ class Producer(Facade, Generic[B]):
             delay_s,
         )
         budget = self._producer.budget_s(timeout_s)
-        # Outcome[SendResult]() would take 2 us
-        sent: Outcome[SendResult] = Outcome()
+        # OneShot[SendResult]() would take 2 us
+        sent: OneShot[SendResult] = OneShot()
         outgoing.future = sent
         if self._lone is None or not self._lone.send(outgoing, budget):
             self._submit(outgoing, budget)

@@ -13,7 +13,7 @@ import pytest
 from ogive.client.config import ClientConfig
 from ogive.client.consumer import push_consumer, workers
 from ogive.client.consumer.config import ConsumerConfig
-from ogive.client.consumer.group_client import GroupCalls
+from ogive.client.consumer.group_client import GroupClient
 from ogive.client.consumer.push_consumer import PushConsumer, run
 from ogive.client.consumer.thread_pool import IDLE_NAME
 from ogive.client.instance import ClientInstance
@@ -809,7 +809,7 @@ async def test_a_slave_that_is_behind_does_not_set_the_group_back(
 
         async def pull() -> PullResult:
             await client.routes.refresh("Orders")
-            return await GroupCalls(client, "billing").pull(
+            return await GroupClient(client, "billing").pull(
                 queue,
                 8,
                 broker_id=1,

@@ -19,7 +19,7 @@ import trustme
 
 import ogive
 from ogive.client.config import ClientConfig, ProducerConfig
-from ogive.client.portal import Outcome, Portal, portal
+from ogive.client.portal import OneShot, Portal, portal
 from ogive.client.sending import accumulator, answer, destinations, lone, pending, publisher
 from ogive.client.sending.destinations import Destinations
 from ogive.client.sending.pending import Target
@@ -433,7 +433,7 @@ def test_a_send_that_outlives_its_producer_ends_with_an_error(
 def test_an_answer_in_the_moment_of_the_end_is_no_second_outcome() -> None:
     """The producer's close and the sender's own thread come to the message at the same time."""
     for first, second in (("set_exception", "set_result"), ("set_result", "set_exception")):
-        outcome: Outcome[object] = Outcome()
+        outcome: OneShot[object] = OneShot()
         getattr(outcome, first)(IllegalStateError("closed"))
         getattr(outcome, second)(IllegalStateError("closed"))
         with pytest.raises(IllegalStateError, match="closed"):
@@ -446,7 +446,7 @@ def test_a_message_whose_outcome_was_lost_holds_nobody_up_beyond_its_deadline(
     monkeypatch.setattr(publisher, "GRACE_S", 0.01)
     with ready(broker, asked) as producer:
         lost = pending.Outgoing("Orders", b"", "", None, None)
-        lost.future = Outcome[SendResult]()
+        lost.future = OneShot[SendResult]()
         lost.deadline = time.monotonic()
         producer._producer.publisher.under_way.add(lost)
         producer.flush()
