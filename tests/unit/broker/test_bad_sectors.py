@@ -14,7 +14,7 @@ from ogive.model import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC
 from ogive.store.message_store import MessageStore
 from tests.chaos.faults import BadSectors
 from tests.raw_client import RawClient, messages, unique_key
-from tests.unit.broker import test_schedule, test_timers
+from tests.unit.broker import test_delay_levels, test_timers
 from tests.unit.broker.conftest import StartBroker
 
 COUNT = 12
@@ -76,12 +76,12 @@ async def test_a_consumer_passes_over_it(start_broker: StartBroker) -> None:
 
 async def test_a_delay_level_passes_over_it(tmp_path: Path) -> None:
     fs = BadSectors()
-    bench = test_schedule.Bench(tmp_path)
+    bench = test_delay_levels.Bench(tmp_path)
     for n in range(COUNT):
         bench.send(body(n), 1)
     lost = spoil(fs, tmp_path, bench.store, SCHEDULE_TOPIC)
     await bench.close()
-    bench = test_schedule.Bench(tmp_path, fs=fs)
+    bench = test_delay_levels.Bench(tmp_path, fs=fs)
     bench.schedule.start()
     found = await bench.at(1_010_000)
     while bench.disk.waiting:

@@ -19,7 +19,7 @@ from ogive.wire.command import RemotingCommand
 from tests.chaos.faults import FaultyFs
 from tests.raw_client import RawClient, messages
 from tests.unit.broker.conftest import StartBroker
-from tests.unit.broker.test_metrics import value
+from tests.unit.broker.test_metrics_page import value
 
 FIGURES = ("rocketmq_broker_permission", "ogive_store_writable", "ogive_sends_failed_total")
 # bytes, more than those of a message without a body

@@ -75,11 +75,8 @@ from ogive.errors import ResponseCode
 from ogive.model import MessageQueue
 from ogive.store.file_reader import each_or_cold
 from ogive.transport.connection import Connection
-from ogive.wire.bodies.clients import (
-    ClientConnection,
-    ConsumerConnection,
-    producer_connections_dumps,
-)
+from ogive.wire.bodies.clients import Connection as ConnectionInfo
+from ogive.wire.bodies.clients import ConsumerConnection, producer_connections_dumps
 from ogive.wire.bodies.configs import TopicConfig
 from ogive.wire.bodies.json_fields import dumps
 from ogive.wire.bodies.stats import (
@@ -188,8 +185,8 @@ def show_producers(
     return success(body=producer_connections_dumps(_info(client) for client in members.values()))
 
 
-def _info(client: Client) -> ClientConnection:
-    return ClientConnection(
+def _info(client: Client) -> ConnectionInfo:
+    return ConnectionInfo(
         client_id=client.client_id,
         address=client.connection.remote_address,
         language=LanguageCode(client.language).name,

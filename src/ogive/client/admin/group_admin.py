@@ -31,7 +31,7 @@ from ogive.errors import (
 )
 from ogive.model import MessageQueue, is_system_group, retry_topic, validate_group, validate_topic
 from ogive.transport.event_loop import each
-from ogive.wire.bodies.clients import ClientConnection, ConsumerConnection
+from ogive.wire.bodies.clients import Connection, ConsumerConnection
 from ogive.wire.bodies.configs import SubscriptionGroupConfig
 from ogive.wire.bodies.running_info import ConsumerRunningInfo
 from ogive.wire.codes import version_name
@@ -481,7 +481,7 @@ def _check_retries(retry_queues: int | None, max_retries: int | None) -> None:
         raise InvalidOption(f"{max_retries} retries: 0 or more are possible")
 
 
-def _member(connection: ClientConnection) -> Member:
+def _member(connection: Connection) -> Member:
     return Member(
         client_id=connection.client_id,
         address=connection.address,

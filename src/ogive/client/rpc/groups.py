@@ -8,7 +8,7 @@ from ogive.client.rpc.calling import PAGE, REQUEST_TIMEOUT_S, ask, check, pages,
 from ogive.errors import ProtocolError, QueryNotFound
 from ogive.model import MessageQueue
 from ogive.transport.pool import ConnectionPool
-from ogive.wire.bodies.clients import ClientConnection as ConnectionInfo
+from ogive.wire.bodies.clients import Connection as ConnectionInfo
 from ogive.wire.bodies.clients import (
     ConsumerConnection,
     HeartbeatData,

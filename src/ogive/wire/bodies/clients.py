@@ -185,8 +185,8 @@ def consumer_ids_loads(body: bytes) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientConnection(JsonObject):
-    """One client as GET_CONSUMER_CONNECTION_LIST shows it. Source: ClientConnection.java."""
+class Connection(JsonObject):
+    """One client as GET_CONSUMER_CONNECTION_LIST shows it. Source: Connection.java."""
 
     client_id: str
     address: str = member("clientAddr")
@@ -203,8 +203,8 @@ def _subscription_table(obj: Mapping[str, Any], name: str) -> dict[str, Subscrip
 class ConsumerConnection(JsonObject):
     """The members of a group and what they subscribe to. Source: ConsumerConnection.java."""
 
-    connections: tuple[ClientConnection, ...] = listed(
-        "connectionSet", ClientConnection.from_json, ClientConnection.to_json
+    connections: tuple[Connection, ...] = listed(
+        "connectionSet", Connection.from_json, Connection.to_json
     )
     subscriptions: Mapping[str, SubscriptionData] = member(
         "subscriptionTable",
@@ -216,13 +216,13 @@ class ConsumerConnection(JsonObject):
     consume_from_where: str
 
 
-def producer_connections_dumps(connections: Iterable[ClientConnection]) -> bytes:
+def producer_connections_dumps(connections: Iterable[Connection]) -> bytes:
     """Answer of GET_PRODUCER_CONNECTION_LIST. Source: ProducerConnection.java."""
     return dumps({"connectionSet": [c.to_json() for c in connections]})
 
 
-def producer_connections_loads(body: bytes) -> list[ClientConnection]:
-    return get_list(loads_object(body), "connectionSet", ClientConnection.from_json)
+def producer_connections_loads(body: bytes) -> list[Connection]:
+    return get_list(loads_object(body), "connectionSet", Connection.from_json)
 
 
 def group_list_dumps(groups: Iterable[str]) -> bytes:
