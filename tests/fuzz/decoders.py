@@ -34,8 +34,8 @@ from ogive.sql92 import EvaluationError, compile_expression
 from ogive.store import JsonTable, MessageStore
 from ogive.store.record import read_record, strip_crc
 from ogive.transport.monitoring import Page, PageServer
-from ogive.wire import bodies, headers, java_json, trace
-from ogive.wire.bodies import running_info
+from ogive.wire import headers, java_json, trace
+from ogive.wire.bodies import acls, clients, configs, routes, running_info, stats
 from ogive.wire.bodies.clients import SubscriptionData
 from ogive.wire.bodies.routes import RegisterBrokerBody
 from ogive.wire.codes import SysFlag
@@ -342,11 +342,12 @@ def _requests() -> dict[int, list[type[Header]]]:
 
 
 def _loaders(module: Any) -> Iterator[Callable[[bytes], Any]]:
-    for name, value in sorted(vars(module).items()):
-        if name.endswith("_loads"):
+    own = {n: v for n, v in vars(module).items() if getattr(v, "__module__", "") == module.__name__}
+    for name, value in sorted(own.items()):
+        if name.endswith("_loads") and not name.startswith("_"):
             yield value
         elif isinstance(value, type) and name != "RegisterBrokerBody":
-            if hasattr(value, "decode") and value.__module__.startswith("ogive.wire"):
+            if hasattr(value, "decode"):
                 yield value.decode
             elif hasattr(value, "from_json"):
                 yield partial(_from_json, value)
@@ -357,7 +358,11 @@ def _from_json(kind: Any, raw: bytes) -> None:
 
 
 REQUESTS: Final = _requests()
-BODIES: Final = (*_loaders(bodies), *_loaders(running_info))
+BODIES: Final = tuple(
+    loader
+    for module in (acls, clients, configs, routes, running_info, stats)
+    for loader in _loaders(module)
+)
 PROPERTIES: Final[tuple[Mapping[str, str], ...]] = (
     {},
     {"a": "1", "b": "2.5", "c": "x", "TAGS": "t"},
