@@ -1,4 +1,4 @@
-"""One file of the index of keys. How files grow and are made again stands in test_index.py."""
+"""One file of the index of keys. How files grow and are made again stands in test_key_index.py."""
 
 from ogive.store.index_file import Sizes, sizes_of
 
