@@ -221,7 +221,7 @@ class Timers:
         """Messages since the start."""
         self.by_topic: ByTopic[TopicTimers] = ByTopic(TopicTimers)
         self.waiting_of: Counter[str] = Counter()
-        """Return the number of waiting messages of each topic."""
+        """Number of waiting messages of each topic."""
 
     def __len__(self) -> int:
         return len(self._waiting)
