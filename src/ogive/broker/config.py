@@ -95,7 +95,8 @@ class BrokerConfig:
     max_groups: int = 20_000
 
     # sends
-    enforce_message_types: bool = False  # see broker/state/topic_table.py
+    # see broker/state/topic_table.py
+    enforce_message_types: bool = False
     max_message_bytes: int = 4 * MIB  # maxMessageSize
     max_sends_waiting: int = 10_000  # sendThreadPoolQueueCapacity
     duplicate_window_s: float = 0.0

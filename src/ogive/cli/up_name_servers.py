@@ -117,4 +117,5 @@ def warn_of_loopback(broker_host: str, others: OtherNameServers) -> None:
 def _is_near(host: str) -> bool:
     with suppress(ValueError):
         return is_loopback(host)
-    return False  # a name
+    # a name
+    return False

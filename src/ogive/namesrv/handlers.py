@@ -114,7 +114,8 @@ class NameServerState:
     config: NameServerConfig
     routes: RouteTable
     kv: KvConfig
-    now: Callable[[], float]  # seconds, monotonic
+    # seconds, monotonic
+    now: Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,7 +125,8 @@ class Slices:
 log = logging.getLogger(__name__)
 
 REPORT_S: Final = 10.0
-_NO_DESCRIPTOR: Final = "socket.accept() out of system resource"  # asyncio's words
+# asyncio's words
+_NO_DESCRIPTOR: Final = "socket.accept() out of system resource"
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:

@@ -181,9 +181,12 @@ def _passes(ctx: Context, subscription: Subscription, entry: Entry) -> bool:
     return wanted is None or entry.tags_code in wanted
 
 
-BY_TAG: Final = "T"  # MessageConst.INDEX_TAG_TYPE
-MAX_FOUND: Final = 64  # maxMsgsNumBatch
-MAX_FOUND_UNIQUE: Final = 32  # defaultQueryMaxNum
+# MessageConst.INDEX_TAG_TYPE
+BY_TAG: Final = "T"
+# maxMsgsNumBatch
+MAX_FOUND: Final = 64
+# defaultQueryMaxNum
+MAX_FOUND_UNIQUE: Final = 32
 
 
 async def query(

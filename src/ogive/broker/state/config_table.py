@@ -27,7 +27,8 @@ class TableWriter:
         self._name = name
         self._table = table
         self._snapshot = snapshot
-        self.version = 0  # counts changes
+        # counts changes
+        self.version = 0
         # the version that the file holds
         self.written = 0
         self._writing: asyncio.Task[None] | None = None

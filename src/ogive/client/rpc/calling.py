@@ -13,7 +13,8 @@ from ogive.wire.codes import Flag
 from ogive.wire.command import RemotingCommand
 from ogive.wire.headers.codec import Header, encode_header
 
-REQUEST_TIMEOUT_S: Final = 3.0  # mqClientApiTimeout
+# mqClientApiTimeout
+REQUEST_TIMEOUT_S: Final = 3.0
 
 
 def request(header: Header, body: bytes = b"") -> RemotingCommand:
