@@ -321,7 +321,7 @@ async def end_transactions(
             broker_name=half.broker_name,
         )
         async with room:
-            retry = Retry(SEND_TIMEOUT_S)
+            retry, unknown = Retry(SEND_TIMEOUT_S), False
             while True:
                 try:
                     await rpc.end_transaction(
@@ -334,7 +334,7 @@ async def end_transactions(
                 except OgiveError as exc:
                     if retry.over or not _may_pass(exc):
                         raise
-                    unknown = exc.outcome_unknown
+                    unknown = unknown or exc.outcome_unknown
                     log.warning("trying again in %.2f s: %s", retry.pause_s, exc)
                 await retry.pause()
                 cluster.forget_route(half.topic)
