@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from ogive.transport import limits
-from ogive.transport.event_loop import cancel_all
+from ogive.transport.event_loop import cancel_all, watch
 from ogive.transport.tls import HANDSHAKE
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,22 @@ def listening_socket(host: str, port: int, *, v6_only: bool = False) -> socket.s
         listener.close()
         raise
     return listener
+
+
+async def stop_accepting(server: asyncio.Server) -> None:
+    """Close *server* after the connections that the system has accepted for it have come.
+
+    asyncio takes two turns of the loop to make a connection of a socket it has accepted. It leaves
+    the socket open if the server is closed, or the loop ends, before that
+    (github.com/python/cpython/issues/109564).
+    """
+    try:
+        for taken in server.sockets:
+            asyncio.get_running_loop().remove_reader(taken.fileno())
+        for _ in range(2):
+            await asyncio.sleep(0)
+    finally:
+        server.close()
 
 
 class Acceptor:
@@ -120,6 +136,7 @@ class Acceptor:
         self._per_host[host] += 1
         task = self._loop.create_task(self._greet_one(connection, host), name=f"greet {host}")
         self._greeting.add(task)
+        watch(task)
         task.add_done_callback(lambda done: self._greeted(done, connection, host))
 
     def _greeted(self, task: asyncio.Task[None], connection: socket.socket, host: str) -> None:

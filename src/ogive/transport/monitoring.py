@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from ogive.errors import ConnectError
-from ogive.transport.acceptor import listening_socket
+from ogive.transport.acceptor import listening_socket, stop_accepting
 from ogive.transport.connection import is_loopback, join_address, reason_of
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,8 @@ MAX_HEAD_BYTES: Final = 8 * 1024
 MAX_CONNECTIONS: Final = 64
 # for the request to come, and again for the answer to be read
 TIMEOUT_S: Final = 10.0
+# for what is being served to end, at a stop
+STOP_S: Final = 1.0
 LOCAL_NAMES: Final = frozenset({"localhost"})
 _REASONS: Final = {
     200: "OK",
@@ -66,8 +68,8 @@ class PageServer:
         self.host, self.port = host, port
         self._pages = pages
         self._server: asyncio.Server | None = None
-        # the oldest first
-        self._busy: dict[asyncio.StreamWriter, None] = {}
+        # the oldest first, with the task that serves it
+        self._busy: dict[asyncio.StreamWriter, asyncio.Task[None] | None] = {}
 
     @property
     def address(self) -> str:
@@ -85,11 +87,17 @@ class PageServer:
         self._server = await asyncio.start_server(self._serve, sock=listening, limit=MAX_HEAD_BYTES)
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        server, self._server = self._server, None
+        if server is not None:
+            await stop_accepting(server)
+            # the task of a connection that has just come begins
+            await asyncio.sleep(0)
+        tasks = [task for task in self._busy.values() if task is not None]
         for writer in list(self._busy):
             writer.transport.abort()
+        if tasks:
+            # not cancelled: asyncio's streams would log that
+            await asyncio.wait(tasks, timeout=STOP_S)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # the oldest makes room: idle clients must not shut out monitoring
@@ -97,7 +105,7 @@ class PageServer:
             oldest = next(iter(self._busy))
             del self._busy[oldest]
             oldest.transport.abort()
-        self._busy[writer] = None
+        self._busy[writer] = asyncio.current_task()
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")

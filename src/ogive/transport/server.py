@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ogive.errors import ConnectError
-from ogive.transport.acceptor import BACKLOG, Acceptor, listening_socket
+from ogive.transport.acceptor import BACKLOG, Acceptor, listening_socket, stop_accepting
 from ogive.transport.busy_poll import Expectation, Lookout
 from ogive.transport.connection import (
     Connection,
@@ -316,14 +316,7 @@ class Server:
         if isinstance(listener, Acceptor):
             await listener.close()
         else:
-            # asyncio takes two turns of the loop to make a connection of a socket it has accepted.
-            # It leaves the socket open if the server is closed, or the loop ends, before that
-            # (github.com/python/cpython/issues/109564).
-            for taken in listener.sockets:
-                asyncio.get_running_loop().remove_reader(taken.fileno())
-            for _ in range(2):
-                await asyncio.sleep(0)
-            listener.close()
+            await stop_accepting(listener)
         if self._sweeper is not None:
             await cancel_all([self._sweeper])
         connections = list(self._connections)

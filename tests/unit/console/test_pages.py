@@ -335,8 +335,9 @@ async def test_ten_thousand_topics_come_by_pages(fake: FakeBroker, page: Browser
     assert "topic-00049" in first.words
     assert "topic-00050" not in first.words
     # each perhaps twice, where the machine is too busy for an answer in time
-    asked = {one.ext_fields["topic"] for one in fake.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)}
-    assert len(asked) == 50
+    asked = [one.ext_fields["topic"] for one in fake.of(RequestCode.GET_ROUTEINFO_BY_TOPIC)]
+    assert len(set(asked)) == 50
+    assert len(asked) <= 100
     last = await look(page, "/topics?page=200")
     assert "topic-09999" in last.words
     assert (await look(page, "/topics?page=9999")).words.count("Page 200 of 200") == 1

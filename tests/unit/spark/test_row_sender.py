@@ -350,6 +350,22 @@ async def test_a_commit_without_an_answer_is_repeated_only_if_it_did_not_arrive(
     assert [header.msg_id for header in again.ended].count("key 0") == 2
 
 
+async def test_a_commit_without_an_answer_is_looked_up_after_a_refusal_too(
+    brokers: Callable[..., Brokers],
+) -> None:
+    """The refusal of the second try says nothing about the first."""
+    busy = broker_error(ResponseCode.SYSTEM_BUSY, "busy", "broker-a:10911")
+    cluster = brokers(lambda n: busy if n == 11 else lost(n))
+    looks = [set[str](), {"key 0"}]
+
+    async def late() -> set[str]:
+        return looks.pop(0)
+
+    await end(cluster, recall=late)
+    assert [header.msg_id for header in cluster.ended].count("key 0") == 2
+    assert not looks
+
+
 # --- a task ---------------------------------------------------------------------------------------
 
 

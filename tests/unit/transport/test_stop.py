@@ -11,6 +11,7 @@ import pytest
 import trustme
 
 from ogive.transport.connection import Connection
+from ogive.transport.monitoring import PageServer
 from ogive.transport.server import Server
 from ogive.transport.tls import TlsConfig
 from ogive.wire.command import RemotingCommand
@@ -59,3 +60,30 @@ def test_a_connection_that_has_not_said_whether_it_speaks_tls_is_closed(
     with socket.socket() as client:
         stop_after(turns, client, TlsConfig(cert=blob, key=blob, mode="permissive"))
         check_closed(client)
+
+
+@pytest.mark.parametrize("turns", TURNS)
+def test_a_connection_to_a_server_of_pages_is_closed(turns: int) -> None:
+    async def serve(client: socket.socket) -> None:
+        server = PageServer({}, host="127.0.0.1", port=0)
+        await server.start()
+        client.connect((server.host, server.port))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await server.stop()
+
+    with socket.socket() as client:
+        asyncio.run(serve(client))
+        check_closed(client)
+
+
+async def test_a_stop_that_is_cancelled_leaves_the_port_free() -> None:
+    server = Server(answer)
+    await server.start()
+    stop = asyncio.create_task(server.stop())
+    await asyncio.sleep(0)
+    stop.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await stop
+    with socket.socket() as other, pytest.raises(ConnectionRefusedError):
+        other.connect((server.host, server.port))

@@ -26,9 +26,12 @@ SQL92: Final = "SQL92"
 
 def _code(value: Any) -> int:
     try:
-        return int(value)
-    except (TypeError, ValueError):
+        code = int(value)
+    except (TypeError, ValueError, OverflowError):
         raise ProtocolError("codeSet holds something that is no integer") from None
+    if not -0x8000000000000000 <= code <= 0x7FFFFFFFFFFFFFFF:
+        raise ProtocolError("codeSet holds a number outside 64 bits")
+    return code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,12 +152,12 @@ def get_field(obj: Mapping[str, Any], name: str, kind: type[T], default: T) -> T
             value = int(value)
         except ValueError:
             raise ProtocolError(f"member {name} is no integer") from None
+    if isinstance(value, int) and not -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF:
+        raise ProtocolError(f"member {name} is outside 64 bits")
     if kind is float and type(value) is int:
         return cast(T, float(value))
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise ProtocolError(f"member {name} is no {kind.__name__}")
-    if isinstance(value, int) and not -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF:
-        raise ProtocolError(f"member {name} is outside 64 bits")
     return value
 
 

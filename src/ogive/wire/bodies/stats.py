@@ -157,10 +157,7 @@ def consume_stats_loads(body: bytes) -> dict[MessageQueue, OffsetWrapper]:
 
 def consume_tps_loads(body: bytes) -> float:
     """Messages a second that the group takes, from the same body."""
-    value = loads_table(body).get("consumeTps", 0.0)
-    if not isinstance(value, int | float):
-        raise ProtocolError("member consumeTps is no number")
-    return float(value)
+    return get_field(loads_table(body), "consumeTps", float, 0.0)
 
 
 def _queue_table(
