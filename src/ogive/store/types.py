@@ -29,6 +29,8 @@ APACHE_CONF: Final = "apache-broker.conf"
 """In a store's directory: how its last broker was set up, in the form of Apache's broker.conf."""
 MAX_RECORD_BYTES: Final = 4 * 1024 * 1024 + 64 * 1024
 """Body limit and 64 KiB for the rest, as in Apache's broker."""
+MAX_PUT_BYTES: Final = MAX_RECORD_BYTES + 4096 * 320
+"""Limit of what one put() writes: a batch of 4,096 messages has as many heads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +84,7 @@ class StoreConfig:
     @property
     def unsynced_limit(self) -> int:
         """flush=async: never more than this between the last sync and the end of the log."""
-        return max(self.async_window_bytes, 2 * self.max_group_bytes + MAX_RECORD_BYTES)
+        return max(self.async_window_bytes, 2 * self.max_group_bytes + MAX_PUT_BYTES)
 
     def __post_init__(self) -> None:
         if self.segment_bytes < 4096 or self.segment_bytes % 512:

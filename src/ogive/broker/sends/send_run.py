@@ -11,18 +11,22 @@ Behaviour
 """
 
 from functools import partial
+from itertools import accumulate, islice, takewhile
 from typing import Final
 
-from ogive.broker.sends.commit import commit
+from ogive.broker.sends.commit import commit, refuse_send
 from ogive.broker.services import Context
-from ogive.errors import OgiveError
+from ogive.errors import InvalidOption, StoreError
 from ogive.model import NO_SEND_TOPICS
 from ogive.native import native
 from ogive.store.types import NewMessage
 from ogive.transport.connection import Connection
 from ogive.wire.codes import RequestCode
+from ogive.wire.command import RemotingCommand
 from ogive.wire.sends import SendAnswer
 
+# of frames that are stored together; their records are at most twice as large
+MAX_RUN_BYTES: Final = 1024 * 1024
 _SEND_MESSAGE_V2: Final = int(RequestCode.SEND_MESSAGE_V2)
 
 
@@ -36,7 +40,7 @@ def take_sends(ctx: Context, connection: Connection, frames: list[bytes], at: in
     run = native.plain_sends(
         frames,
         at,
-        config.max_sends_waiting - ctx.sends_waiting,
+        min(config.max_sends_waiting - ctx.sends_waiting, _in_one_write(frames, at)),
         config.max_message_bytes,
         partial(open_queues, ctx),
         ctx.own_properties,
@@ -51,11 +55,29 @@ def take_sends(ctx: Context, connection: Connection, frames: list[bytes], at: in
     topics = [message[0] for message in messages]
     try:
         commit(ctx, connection, _SEND_MESSAGE_V2, answers, topics, partial(ctx.put_now, messages))
-    except OgiveError:
-        # perhaps because of one of them: each by itself is answered
+    except InvalidOption:
+        # because of one of them: each by itself is answered
         return 0
+    except StoreError as exc:
+        # it takes nothing now
+        connection.take_requests(len(answers))
+        for answer in answers:
+            command = RemotingCommand(_SEND_MESSAGE_V2, opaque=answer.opaque or 0)
+            refuse_send(ctx, connection, command, exc)
+        return len(answers)
     connection.take_requests(len(messages))
     return len(messages)
+
+
+def _in_one_write(frames: list[bytes], at: int) -> int:
+    """Return how many of the frames from frames[at] on are stored together, at least one.
+
+    They become one write, and with flush=async a power cut may take all of it.
+    """
+    if sum(map(len, frames)) <= MAX_RUN_BYTES:
+        return len(frames)
+    sizes = accumulate(map(len, islice(frames, at, None)))
+    return max(1, sum(1 for _ in takewhile(lambda size: size <= MAX_RUN_BYTES, sizes)))
 
 
 def open_queues(ctx: Context, topic: str) -> int:
