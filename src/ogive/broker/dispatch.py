@@ -50,19 +50,12 @@ def _refuse(
 async def _from_disk(
     ctx: Context, connection: Connection, command: RemotingCommand, cold: Cold
 ) -> None:
-    """Carry out a request that needs the disk.
-
-    If it fails otherwise than with an answer the connection ends, as it does in the connection's
-    own turn.
-    """
+    """Carry out a request that needs the disk."""
     try:
         carry_out = partial(_carry_out, ctx, connection, command)
         await ctx.cold_reads.read(ctx.store, carry_out, cold)
     except OgiveError as exc:
         _refuse(ctx, connection, command, exc)
-    except BaseException:
-        _end_without_answer(connection, command)
-        raise
 
 
 def _carry_out(
@@ -85,7 +78,9 @@ def _carry_out(
     if type(route) is Direct:
         route.handle(ctx, connection, command)
     elif type(route) is Route and route.listing and not in_turn:
-        _later(ctx, connection, command, partial(_in_turn, ctx, connection, command), ", in turn")
+        work = partial(_listing, ctx, connection, command)
+        make = partial(ctx.large_replies.make, connection, work)
+        _later(ctx, connection, command, make, ", in turn")
     elif type(route) is Route:
         return _serve(ctx, connection, command, route)
     else:
@@ -104,11 +99,31 @@ def _later(
 
     Where those that wait hold too much it is refused, and *work* not begun.
     """
-    begun = ctx.carry_out_later(connection, command, work, how)
+    begun = ctx.carry_out_later(
+        connection, command, partial(_answered, connection, command, work), how
+    )
     if not begun:
         remark = "[REJECTREQUEST]system busy: requests that wait hold too much memory already"
         refuse(connection, command, Rejected(ResponseCode.SYSTEM_BUSY, remark))
     return begun
+
+
+async def _answered(
+    connection: Connection,
+    command: RemotingCommand,
+    work: Callable[[], Coroutine[Any, Any, None]],
+) -> None:
+    """Do *work*; if it fails otherwise than with an answer, end the connection.
+
+    So it is in the connection's own turn.
+    """
+    try:
+        await work()
+    except BaseException:
+        connection.abort(
+            f"request {command.code} of {connection.remote_address} ended without an answer"
+        )
+        raise
 
 
 def _not_supported(code: int) -> str:
@@ -118,14 +133,6 @@ def _not_supported(code: int) -> str:
 
 
 _REASONS: Final[Mapping[int, str]] = {int(code): reason for code, reason in NOT_SUPPORTED.items()}
-
-
-async def _in_turn(ctx: Context, connection: Connection, command: RemotingCommand) -> None:
-    try:
-        await ctx.large_replies.make(connection, partial(_listing, ctx, connection, command))
-    except BaseException:
-        _end_without_answer(connection, command)
-        raise
 
 
 async def _listing(
@@ -138,12 +145,6 @@ async def _listing(
             reply(connection, command, pieces.finish(await large.each(pieces.reads)))
     except OgiveError as exc:
         refuse(connection, command, exc)
-
-
-def _end_without_answer(connection: Connection, command: RemotingCommand) -> None:
-    connection.abort(
-        f"request {command.code} of {connection.remote_address} ended without an answer"
-    )
 
 
 def _serve(
@@ -195,9 +196,6 @@ async def _serve_later(
         if entry is not None:
             entry.tell(code_and_remark(exc)[0])
         refuse(connection, command, exc, fields_of_refusal(ctx, command.code, exc))
-    except BaseException:
-        _end_without_answer(connection, command)
-        raise
     finally:
         answer.close()
 

@@ -65,7 +65,7 @@ class LargeReplies:
         now: Callable[[], float],
     ) -> None:
         self.store, self.slow_readers, self.now = store, slow_readers, now
-        self._reads = reads
+        self.reads = reads
         self.turn = asyncio.Lock()
         """Held while a reply is made.
 
@@ -108,13 +108,6 @@ class LargeReplies:
                     pass
                 except (ConnectError, _ClientGone):
                     return None
-
-    async def bring_in(self, connection: Connection, cold: Cold, *, keeping: bool) -> None:
-        """Read from the disk what one reply needs. Raises StoreError."""
-        for place in (cold.place, *cold.others):
-            if connection.closed:
-                raise _ClientGone
-            await self._reads.bring_in_place(place, self.store.keep if keeping else None)
 
 
 class LargeReply:
@@ -217,5 +210,13 @@ class LargeReply:
             self._tries += 1
         else:
             await self._take_disk()
-        await self._replies.bring_in(self._connection, cold, keeping=self._tries > KEEP_AFTER)
+        keep = self._replies.store.keep if self._tries > KEEP_AFTER else None
+        try:
+            for place in (cold.place, *cold.others):
+                if self._connection.closed:
+                    raise _ClientGone
+                await self._replies.reads.bring_in_place(place, keep)
+        finally:
+            # the wait is no part of a slice, also where the disk failed
+            self._started = self._replies.now()
         await self._take_turn()

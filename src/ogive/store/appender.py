@@ -121,7 +121,7 @@ class Appender:
         """The entries of a queue that has others than build_records() makes; *whole*: the number of
         messages where they came as one record.
         """
-        properties = {position: text for _, text, position, _ in keyed}
+        properties = {one[2]: one[1] for one in keyed} if queue.scheduled else {}
         own: list[bytes] = []
         for offset, (position, size, tags_code) in enumerate(
             ENTRY.iter_unpack(entries), queue.next_offset

@@ -49,13 +49,6 @@ class Cold(Exception):
         )
 
 
-Pieces = Generator[Cold | None, None, T]
-"""Works while it is iterated over, so that others may run between two steps.
-
-A Cold is to be brought in before the next step.
-"""
-
-
 class Disk:
     """Open files for reading.
 

@@ -225,9 +225,17 @@ class Pull:
             result = await self._ctx.cold_reads.read(self._ctx.store, self._read_waited, cold)
         except (Refused, StoreError) as exc:
             self._refuse(exc)
-            return
-        if result is not None:
-            self._reply(result)
+        except Exception:
+            # a bug: as for any request that fails otherwise than with an answer
+            self.connection.abort(
+                f"a pull of {self.connection.remote_address} ended without an answer"
+            )
+            raise
+        else:
+            if result is None:
+                self._release_filter()
+            else:
+                self._reply(result)
 
     def _read_waited(self) -> GetResult | None:
         """Read for a pull that has waited. Return None if it is answered or its client is gone."""
