@@ -14,6 +14,7 @@ from ogive.cli.connect import client_config
 from ogive.cli.output import print_json
 from ogive.client.config import ProducerConfig
 from ogive.errors import InvalidOption, OgiveError
+from ogive.text import escape_lines
 
 REPORT_S: Final = 1.0
 MAX_SIZE: Final = 4 * 1024 * 1024
@@ -151,7 +152,8 @@ async def produce(options: argparse.Namespace) -> int:
             reports.cancel()
             _show(measured.total(), "sent", as_json=options.json, last=True)
     if first:
-        print(f"{measured.failed:,} sends failed, the first with: {first[0]}", file=sys.stderr)
+        said = escape_lines(f"{measured.failed:,} sends failed, the first with: {first[0]}")
+        print(said, file=sys.stderr)
     return 1 if first else 0
 
 

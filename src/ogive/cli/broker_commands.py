@@ -71,8 +71,19 @@ async def _brokers(options: argparse.Namespace) -> list[BrokerStatus]:
 
 
 def _line(row: BrokerStatus) -> tuple[object, ...]:
-    disk = None if row.disk_used is None else f"{row.disk_used:.0%}"
-    return (*list(_record(row).values())[:9], disk, row.trouble)
+    return (
+        row.cluster,
+        row.name,
+        row.broker_id,
+        row.address,
+        row.version,
+        row.puts_per_s,
+        row.gets_per_s,
+        row.puts_today,
+        row.gets_today,
+        None if row.disk_used is None else f"{row.disk_used:.0%}",
+        row.trouble,
+    )
 
 
 def _record(row: BrokerStatus) -> dict[str, object]:

@@ -56,7 +56,8 @@ async def list_groups(options: argparse.Namespace) -> int:
                 "max_retries": group.max_retries,
                 "enabled": group.enabled,
             }
-            return record, (*list(record.values())[:-1], "" if group.enabled else "disabled")
+            cells = (record["group"], record["members"], record["lag"], record["max_retries"])
+            return record, (*cells, "" if group.enabled else "disabled")
 
         rows = await each(await admin.groups(system=options.all), row)
     print_rows(options, ("group", "members", "lag", "retries", ""), rows)
@@ -308,6 +309,9 @@ WATCH_S = 2.0
 CLEAR = "\x1b[2J\x1b[H"
 
 
+_LAG_CELLS: Final = ("topic", "broker", "queue", "offset", "max_offset", "lag", "member")
+
+
 async def show_lag(options: argparse.Namespace) -> int:
     """Show the lag of a group. Return 1 if it has never committed an offset, or no
     broker knows it.
@@ -381,7 +385,7 @@ def _show(rows: list[QueueLag], options: argparse.Namespace) -> None:
     print_rows(
         options,
         ("topic", "broker", "queue", "offset", "end", "lag", "member"),
-        [(record, list(record.values())) for record in records],
+        [(record, [record[name] for name in _LAG_CELLS]) for record in records],
     )
     if not options.json:
         print(f"total lag {sum(row.lag for row in rows):,}", flush=True)

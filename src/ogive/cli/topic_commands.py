@@ -16,12 +16,13 @@ from ogive.client.admin import BrokerTopic, Topic, TopicSummary
 from ogive.client.admin.records import topic_kind
 from ogive.errors import InvalidOption, NoRoute, TopicNotExist
 from ogive.text import pluralize
+from ogive.transport.event_loop import each
 
 
 async def list_topics(options: argparse.Namespace) -> int:
     async with aio.Admin(client=client_config(options)) as admin:
         topics = await admin.topics(system=options.all)
-        counts = [await _messages(admin, topic) for topic in topics]
+        counts = await each(topics, lambda topic: _messages(admin, topic))
     rows = [
         (
             {

@@ -9,6 +9,7 @@ import logging
 import resource
 import signal
 import sys
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +30,7 @@ from ogive.namesrv.server import NameServer
 from ogive.store.fs import NO_SPACE
 from ogive.store.retention import RetentionConfig
 from ogive.transport.connection import join_address
-from ogive.transport.event_loop import new_event_loop
+from ogive.transport.event_loop import new_event_loop, watch
 from ogive.transport.monitoring import Make, Page, PageServer
 from ogive.transport.tls import TlsConfig
 from ogive.wire.bodies.acls import SUPER, User
@@ -135,8 +136,6 @@ async def serve(options: argparse.Namespace) -> int:
     tls = await asyncio.to_thread(_checked_tls, options)
     others = await asyncio.to_thread(up_name_servers.others, options)
     console_config = await asyncio.to_thread(_console_config, options, access, tls)
-    # references keep the tasks alive
-    reloads: set[asyncio.Future[None]] = set()
     broker: Broker | None = None
     console: Console | None = None
     async with AsyncExitStack() as running:
@@ -152,10 +151,7 @@ async def serve(options: argparse.Namespace) -> int:
             await broker.start()
             running.push_async_callback(broker.stop)
         if tls is not None:
-            loop.add_signal_handler(
-                signal.SIGHUP,
-                lambda: reloads.add(asyncio.ensure_future(_reload(options, own, broker, console))),
-            )
+            _at_hang_up(lambda: _reload(options, own, broker, console))
         if access is not None:
             await make_first_user(options, access)
         if console_config is not None and own is not None:
@@ -384,6 +380,20 @@ def _checked_tls(options: argparse.Namespace) -> TlsConfig | None:
     if tls is not None:
         up_checks.warn_of_certificate(options, tls)
     return tls
+
+
+def _at_hang_up(reload: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Have SIGHUP begin *reload*."""
+    # references keep the tasks alive
+    running: set[asyncio.Task[None]] = set()
+
+    def begin() -> None:
+        task = asyncio.create_task(reload(), name="reload")
+        running.add(task)
+        task.add_done_callback(running.discard)
+        watch(task)
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, begin)
 
 
 async def _reload(

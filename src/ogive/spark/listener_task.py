@@ -44,12 +44,12 @@ from ogive.client.consumer.send_back import returns
 from ogive.client.consumer.subscription import ConsumeService, MemberContext
 from ogive.client.instance import ClientInstance
 from ogive.client.listener import AnyListener, decoded
-from ogive.client.retry import Retry
 from ogive.client.routes import MASTER_ID
 from ogive.client.trace_record import CallEnd
 from ogive.errors import BrokerError, GroupNotExist, OgiveError
 from ogive.model import MessageExt, MessageQueue, PullResult, PullStatus, retry_topic
 from ogive.spark.ranges import QueueRange
+from ogive.spark.retry import Retry
 from ogive.transport.event_loop import every
 from ogive.wire.bodies.clients import SubscriptionData
 from ogive.wire.message import DamagedMessage, NoRecord

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from ogive.client import rpc
-from ogive.client.retry import Retry
 from ogive.client.routes import MASTER_ID, broker_addresses
 from ogive.errors import (
     BrokerBusy,
@@ -23,6 +22,7 @@ from ogive.errors import (
 )
 from ogive.model import MessageQueue
 from ogive.spark.options import DEFAULT_POLL_TIMEOUT_S
+from ogive.spark.retry import Retry
 from ogive.transport.pool import ConnectionPool
 from ogive.wire.bodies.routes import ClusterInfo, TopicRouteData
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ogive.client import rpc
-from ogive.client.retry import Retry
 from ogive.client.routes import split_by_size
 from ogive.errors import (
     OgiveError,
@@ -53,7 +52,7 @@ CALL_TIMEOUT_S: Final = 10.0
 BATCH_BYTES: Final = 1024 * 1024
 MAX_IN_FLIGHT_BYTES: Final = 32 * 1024 * 1024
 _BATCH_PROPERTIES: Final = "WAIT\x01true\x02"
-_SENDING: Final = Patience(settled=True, doubtful=True)
+SENDING: Final = Patience(SEND_TIMEOUT_S, settled=True, doubtful=True)
 
 Recall = Callable[[], Awaitable[set[str]]]
 """The unique keys of the rows that are stored already."""
@@ -169,7 +168,7 @@ class Sending:
         async with self._room:
             if self._failed is not None:
                 raise self._failed
-            retry, unknown = Retry(SEND_TIMEOUT_S), False
+            retry, unknown = SENDING.start(), False
             while rows:
                 try:
                     return await self._once(topic, queue, rows)
@@ -279,7 +278,7 @@ async def _ended(work: Iterable[asyncio.Task[list[Half]]]) -> list[Half]:
 
 def _may_pass(failure: OgiveError) -> bool:
     """Return whether a send that failed so is tried again; its topic and brokers were there."""
-    return isinstance(failure, TopicNotExist) or _SENDING.waits_for(failure)
+    return isinstance(failure, TopicNotExist) or SENDING.waits_for(failure)
 
 
 def _span(rows: Sequence[Row] | Encoded) -> tuple[int, int]:
@@ -321,7 +320,7 @@ async def end_transactions(
             broker_name=half.broker_name,
         )
         async with room:
-            retry, unknown = Retry(SEND_TIMEOUT_S), False
+            retry, unknown = SENDING.start(), False
             while True:
                 try:
                     await rpc.end_transaction(

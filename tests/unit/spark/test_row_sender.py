@@ -4,6 +4,7 @@ answer never comes.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -227,7 +228,7 @@ async def test_a_failure_names_the_rows_and_ends_the_sending(
 async def test_a_broker_that_stays_away_leaves_the_outcome_open(
     brokers: Callable[..., Brokers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(row_sender, "SEND_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(row_sender, "SENDING", replace(row_sender.SENDING, window_s=0.0))
     with pytest.raises(SendTimeout, match="row 0 of partition 0"):
         await task(brokers(lost)).send(rows(1))
 

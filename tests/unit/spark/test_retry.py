@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from ogive.client.retry import Retry
+from ogive.spark.retry import Retry
 
 
 async def test_pauses_grow_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
