@@ -64,8 +64,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, copy)
     (folder / "wrong.py").write_text("\n".join(line for line, _, _ in WRONG))
-    # a page of the documentation tests an example
-    config = {"typeCheckingMode": "strict", "extraPaths": ["examples/web"]}
+    # a page of the documentation tests an example, and an example reads the flights of the demo
+    config = {"typeCheckingMode": "strict", "extraPaths": ["examples/web", str(ROOT)]}
     (folder / "pyrightconfig.json").write_text(json.dumps(config))
     return folder
 
