@@ -165,8 +165,8 @@ def watch(
         try:
             ended = bool(query.awaitTermination(LOOK_S))
         except StreamingQueryException:
-            # else it is our own Stopped, raised before anything of the next batch was written
-            if not stop.asked:
+            # Also after a stop request a query can fail by itself.
+            if not stop.left_batch:
                 raise
             ended = True
         progress = query.recentProgress

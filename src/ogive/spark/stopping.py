@@ -31,6 +31,8 @@ class Stop:
     def __init__(self, *, ends_session: bool = False) -> None:
         self.ends_session = ends_session
         """The Spark session ends with the job, so nobody needs its log after a stop."""
+        self.left_batch = False
+        """True once `check` has raised: the failure that Spark then reports is this stop."""
         self._asked = threading.Event()
         self._act: Callable[[], None] | None = None
         self._before: dict[signal.Signals, Any] = {}
@@ -44,8 +46,9 @@ class Stop:
         self._asked.set()
 
     def check(self) -> None:
-        """Raises Stopped; called before a batch is written."""
+        """Raise Stopped if a stop was requested. Called before a batch is written."""
         if self.asked:
+            self.left_batch = True
             raise Stopped
 
     def wait(self, timeout_s: float) -> bool:

@@ -3,6 +3,7 @@ are.
 """
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock
@@ -11,10 +12,12 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.errors import StreamingQueryException
+
 from ogive.pipelines import job
 from ogive.pipelines.job import lag, last_batch, positions, watch
 from ogive.spark.compat import ADMISSION_CONTROL
-from ogive.spark.stopping import Stop
+from ogive.spark.stopping import Stop, Stopped
 
 JOBS = ("archive", "mirror", "reconcile", "redrive", "replay", "trace_report")
 
@@ -68,3 +71,16 @@ def test_the_log_of_spark_comes_back_after_a_stop_unless_the_session_ends_with_t
     stop.ask()
     watch(spark, query, stop, lambda rows, progress: None)
     assert [call.args[0] for call in spark.sparkContext.setLogLevel.call_args_list] == levels
+
+
+def test_a_query_that_fails_by_itself_after_a_stop_request_is_a_failure() -> None:
+    query = MagicMock(recentProgress=[], status={"isTriggerActive": True})
+    query.awaitTermination.side_effect = StreamingQueryException("disk full")
+    stop = Stop()
+    stop.ask()
+    with pytest.raises(StreamingQueryException, match="disk full"):
+        watch(MagicMock(), query, stop, lambda rows, progress: None)
+    # what the batch function raises ends the query as a stop
+    with pytest.raises(Stopped):
+        stop.check()
+    assert watch(MagicMock(), query, stop, lambda rows, progress: None) == (0, Counter())
