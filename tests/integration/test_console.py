@@ -322,7 +322,7 @@ def test_beside_a_broker_with_tls_the_console_has_its_certificate_and_follows_it
         issue("two.example")
         process.send_signal(signal.SIGHUP)
         assert process.stderr is not None
-        while "the certificates were read again" not in process.stderr.readline():
+        while "the certificates were reloaded" not in process.stderr.readline():
             pass
         host, _, port = address.rpartition(":")
         assert ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((host, int(port)))) == own(cert)

@@ -249,7 +249,7 @@ async def test_case_11_members_that_subscribe_differently_are_told(
             )
 
             def told() -> bool:
-                return "members of a group must subscribe alike" in caplog.text
+                return "must have the same subscriptions" in caplog.text
 
             async with asyncio.timeout(WAIT_S):
                 while not told():

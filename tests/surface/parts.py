@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.surface import command_line, python, settings, spark
+from tests.surface import alerts, command_line, python, settings, spark
 from tests.surface.lines import Lines
 
 WITHOUT_PROCESSES: Final[Mapping[str, Lines]] = {
@@ -13,6 +13,7 @@ WITHOUT_PROCESSES: Final[Mapping[str, Lines]] = {
     "command-line": command_line.lines,
     "settings": settings.lines,
     "spark": spark.lines,
+    "alerts": alerts.lines,
 }
 OF_A_BROKER: Final = ("exits", "json", "logs", "metrics")
 OF_PIPELINES: Final = "pipelines"

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from tests.surface import lines, parts
+from tests.surface import alerts, lines, parts
 from tests.surface.lines import Change
 
 ROOT = Path(__file__).parents[2]
@@ -17,6 +17,12 @@ ROOT = Path(__file__).parents[2]
 def test_nothing_that_users_rely_on_is_gone_or_different(part: str) -> None:
     """Additions pass."""
     lines.check(part, parts.WITHOUT_PROCESSES[part]())
+
+
+def test_every_line_to_alert_on_is_logged() -> None:
+    rows = alerts.documented()
+    assert len(rows) > 20
+    assert [row for row in rows if row not in alerts.logged()] == []
 
 
 @pytest.mark.parametrize("part", parts.ALL)

@@ -117,7 +117,7 @@ class AuditEntry(Generic[Ctx]):
             self._tell(code)
         except Exception:
             # the change was made, and who asked for it is to hear of that
-            log.exception("a change cannot be told")
+            log.exception("could not log a change")
 
     def _tell(self, code: int) -> None:
         after = self._state()

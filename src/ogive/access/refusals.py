@@ -108,7 +108,7 @@ class Refusals:
                 continue
             fields = {"by": more.user, "from": host, "reason": reason, "count": more.count}
             log.warning(
-                "%s from %s was refused %d times more: %s",
+                "%s from %s was refused %d more times: %s",
                 user,
                 host,
                 more.count,
@@ -119,7 +119,8 @@ class Refusals:
         self._hosts = Counter(host for _, host, _ in self._known)
         if self._others and now - self._others_told_at >= TOLD_AGAIN_S:
             log.warning(
-                "%d requests more of other users or addresses, or for other reasons, were refused",
+                "%d more requests were refused, by other users, from other addresses or for other "
+                "reasons",
                 self._others,
             )
             self._others, self._others_told_at = 0, now

@@ -212,7 +212,7 @@ class AccessTable:
                 try:
                     await asyncio.to_thread(self._file.save, _render(users, acls))
                 except OSError as exc:
-                    raise StoreError(f"cannot save users and policies: {reason(exc)}") from exc
+                    raise StoreError(f"could not save users and policies: {reason(exc)}") from exc
             self._users, self._acls, self._credentials = users, acls, _credentials(users)
             self.version += 1
 

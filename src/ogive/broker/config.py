@@ -399,11 +399,10 @@ class RemoteSettings:
         for name, entry in entries.items():
             value = entry.get("value") if isinstance(entry, dict) else None
             if name not in CHANGEABLE or not isinstance(value, str):
-                log.warning("remote settings file: entry %.80r is left out", name)
+                log.warning("remote settings file: ignored the invalid entry %.80r", name)
             elif entry.get("insteadOf") != self._configured_as(name):
                 log.warning(
-                    "%s=%.80s, set over the network, counts no more: the configuration was changed "
-                    "since",
+                    "ignored %s=%.80s, set over the network: the configuration has changed since",
                     name,
                     value,
                 )
@@ -413,7 +412,7 @@ class RemoteSettings:
             self._writer.mark()
         if self._changed:
             log.warning(
-                "settings changed over the network count instead of the configuration's: %s",
+                "settings changed over the network override the configuration: %s",
                 ", ".join(f"{name}={value}" for name, value in sorted(self._changed.items())),
             )
 
@@ -421,7 +420,7 @@ class RemoteSettings:
         try:
             self.config = _with(self.config, {name: value})
         except (Rejected, InvalidOption) as exc:
-            log.warning("remote settings file: %s=%.80s is left out: %s", name, value, exc)
+            log.warning("remote settings file: ignored %s=%.80s: %s", name, value, exc)
         else:
             self._changed[name] = value
 

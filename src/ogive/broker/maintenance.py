@@ -150,7 +150,7 @@ class Retention:
                 raise
             removed = self._store.stats().commitlog_start
             log.info(
-                "messages before commit-log offset %d are removed, the oldest segment was full for "
+                "removed messages before commit-log offset %d, the oldest segment was full for "
                 "%.1f h",
                 removed,
                 oldest_s / 3600,

@@ -118,7 +118,7 @@ class ColdReads:
         error = done.exception()
         # report it to whoever waits all the same, or a job would hang for ever
         if error is not None and not isinstance(error, StoreError):
-            log.error("a read from the disk failed", exc_info=error)
+            log.error("a disk read failed", exc_info=error)
             error = StoreError(f"a read from the disk failed: {error!r}")
         if error is None and keep is not None:
             keep(done.result())

@@ -273,8 +273,8 @@ class _NameServer:
             # it was not restarted
             if self._registered_on is self._connection:
                 log.warning(
-                    "name server %s has lost what broker %s registered: does another broker have "
-                    "that name? Each needs its own",
+                    "name server %s has lost the registration of broker %s. Every broker needs a "
+                    "name of its own: check that no other broker has this one",
                     self.address,
                     about.broker_name,
                 )
@@ -299,7 +299,8 @@ class _NameServer:
             table = await self._registration.table(compress=False)
             reply = await self._call(self._register_header(table), table.body)
             log.info(
-                "name server %s does not take a compressed registration, and gets it as it is: %s",
+                "name server %s does not accept a compressed registration, sending it "
+                "uncompressed: %s",
                 self.address,
                 exc,
             )

@@ -169,7 +169,7 @@ class Broker:
         would be no broker.
         """
         if not task.cancelled() and (exc := task.exception()) is not None:
-            log.critical("job %r ended", task.get_name(), exc_info=exc)
+            log.critical("task %r has ended", task.get_name(), exc_info=exc)
             self._fail(IllegalStateError(f"job {task.get_name()!r} ended: {exc!r}"))
 
     async def metrics_page(self) -> Page:
@@ -237,7 +237,10 @@ class Broker:
             await ctx.retention.save()
         except StoreError as exc:
             log.error(
-                "broker %s: its progress since the last save is lost: %s", self.config.name, exc
+                "broker %s: could not save its progress, the next start continues from the last "
+                "save: %s",
+                self.config.name,
+                exc,
             )
             self.unsaved = exc
         ctx.store.close()
@@ -365,7 +368,7 @@ async def _look_after(ctx: Context) -> None:
         ctx.guard.table.refusals.tell()
     for connection in ctx.clients.expired():
         log.info(
-            "client %s is dropped: no heartbeat for %g s",
+            "dropped client %s: no heartbeat for %g s",
             connection.remote_address,
             ctx.config.client_expiry_s,
         )

@@ -267,7 +267,7 @@ def _cut_progress(
     cut = offsets.cut(end_of)
     if cut:
         log.warning(
-            "%d offsets of groups were beyond the end of their queue and are set to it", cut
+            "set %d consumer offsets back to the end of their queues, which they were beyond", cut
         )
         offsets_file.save(offsets.snapshot()())
     table = delays.get("offsetTable")
@@ -281,7 +281,8 @@ def _cut_progress(
                 beyond[level] = end
     if beyond:
         log.warning(
-            "the progress of delay levels %s was beyond the end of their queues and is set to it",
+            "set the progress of delay levels %s back to the end of their queues, which it was "
+            "beyond",
             ", ".join(beyond),
         )
         delays_file.save(delays | {"offsetTable": table | beyond})
@@ -459,8 +460,8 @@ async def _record_host(config: BrokerConfig) -> str:
     except OSError as exc:
         own = LOOPBACK if config.host in ("0.0.0.0", "::") else ip_of(config.host)
         log.warning(
-            "advertised host %s cannot be resolved (%s): the ids of messages stored until the next "
-            "start hold %s",
+            "advertised host %s cannot be resolved (%s): until the next start, message ids "
+            "contain %s",
             host,
             exc,
             own,

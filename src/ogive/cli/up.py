@@ -117,7 +117,7 @@ def raise_open_files() -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         except (ValueError, OSError) as exc:
-            log.warning("at most %d files and connections can be open: %s", soft, exc)
+            log.warning("the limit of open files and connections is %d: %s", soft, exc)
 
 
 async def serve(options: argparse.Namespace) -> int:
@@ -190,7 +190,7 @@ def hang_up(stop: asyncio.Event) -> None:
     if sys.stdin is not None and sys.stdin.isatty():
         stop.set()
     else:
-        log.warning("SIGHUP: there are no certificates to read again")
+        log.warning("SIGHUP: this broker has no certificates to reload")
 
 
 async def _start_name_server(
@@ -327,11 +327,11 @@ async def make_first_user(options: argparse.Namespace, access: AccessTable) -> N
         await access.create_user(
             User(username=first.access_key, password=first.secret_key, user_type=SUPER)
         )
-        log.info("super user %s is made", first.access_key)
+        log.info("created super user %s", first.access_key)
     elif access.users[first.access_key].password != first.secret_key:
         log.warning(
-            "user %s has another password than the one given here, and keeps it; `ogive user "
-            "update %s --password` changes it",
+            "user %s already exists and keeps its password, which differs from the given one; "
+            "`ogive user update %s --password` changes it",
             first.access_key,
             first.access_key,
         )
@@ -411,9 +411,9 @@ async def _reload(
         if console is not None:
             await asyncio.to_thread(console.reload_certificates)
     except InvalidOption as exc:
-        log.error("the certificates stay as they were: %s", exc)
+        log.error("the certificates were not reloaded: %s", exc)
     else:
-        log.warning("the certificates were read again")
+        log.warning("the certificates were reloaded")
 
 
 def broker_config(

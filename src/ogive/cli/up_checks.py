@@ -382,8 +382,8 @@ def warn_of_addresses(options: argparse.Namespace) -> None:
     told = options.advertised_host
     if told is not None and is_loopback(options.host) and (_is_name(told) or not is_loopback(told)):
         log.warning(
-            "listens on %s only, but clients are told %s: give --host (bindAddress in "
-            "broker.conf), unless something forwards the ports",
+            "the broker listens on %s only, but clients are given the address %s: set --host "
+            "(bindAddress in broker.conf), unless something forwards the ports",
             options.host,
             told,
         )
@@ -397,7 +397,8 @@ def warn_of_certificate(options: argparse.Namespace, tls: TlsConfig) -> None:
     told = told if _is_name(told) else ip_of(told)
     if why := tls.doubt(told):
         log.warning(
-            "clients are told %s, and those that check it refuse the certificate in %s: %s",
+            "clients are given the address %s, and those that verify it refuse the certificate in "
+            "%s: %s",
             told,
             tls.cert,
             why,
@@ -409,8 +410,8 @@ def warn_of_users(options: argparse.Namespace) -> None:
     table = Path(options.data) / "config" / "access" / "access.json"
     if not options.acl and not options.no_broker and is_there(table):
         log.warning(
-            "%s holds users and rules, and they are not asked for: everybody may do everything "
-            "without --acl",
+            "%s has users and rules, but they do not apply: without --acl every client may do "
+            "everything",
             table,
         )
 

@@ -107,8 +107,8 @@ def warn_of_loopback(broker_host: str, others: OtherNameServers) -> None:
     far = [address for address in others.addresses if not _is_near(split_address(address)[0])]
     if far and _is_near(broker_host):
         log.warning(
-            "clients that ask %s are told to find this broker at %s, which is their own machine: "
-            "give --host or --advertised-host",
+            "clients of name server %s are given the address %s for this broker, which is their "
+            "own machine: set --host or --advertised-host",
             ", ".join(far),
             broker_host,
         )

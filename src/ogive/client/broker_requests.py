@@ -97,7 +97,7 @@ class ReplyTable:
             header = decode_header(PushReplyMessageRequest, command.ext_fields)
             properties = decode_properties((header.properties or "").encode("utf-8", "replace"))
         except ProtocolError as exc:
-            log.warning("a reply cannot be read: %s", exc)
+            log.warning("could not decode a reply: %s", exc)
             return rpc.refusal(ResponseCode.SYSTEM_ERROR, str(exc))
         correlation_id = properties.get(PropertyName.CORRELATION_ID, "")
         waiting = self._waiting.pop(correlation_id, None)
@@ -264,9 +264,9 @@ class BrokerRequests:
             checks[0](connection, header, message)
         else:
             log.warning(
-                "%s asks about transaction %s, and group %s has no check here: its message is not "
-                "delivered until a producer of the group "
-                "that has a check answers",
+                "%s asks for the result of transaction %s, and group %s has no check in this "
+                "process: the message is not delivered until a producer of the group with a check "
+                "answers",
                 connection.remote_address,
                 message.id,
                 group,

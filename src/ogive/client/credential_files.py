@@ -71,7 +71,7 @@ def read_credentials(path: str) -> Credentials:
 @functools.lru_cache(64)
 def _say_that_others_read(path: str) -> None:
     log.warning(
-        "credentials file %s can be read by other users of this machine: chmod 600 %s",
+        "credentials file %s is readable by other users of this machine: chmod 600 %s",
         path,
         shlex.quote(path),
     )

@@ -237,7 +237,10 @@ class ClientInstance:
         if error is None:
             return
         log.critical(
-            "client %s stops: its task %r failed", self.client_id, task.get_name(), exc_info=error
+            "client %s stops because its task %r failed",
+            self.client_id,
+            task.get_name(),
+            exc_info=error,
         )
         if self.failure is None:
             self.failure = error
@@ -288,7 +291,7 @@ class ClientInstance:
         for address in self.pool.addresses():
             connection = self.pool.existing(address)
             if address not in wanted and connection is not None and connection.calls_in_flight == 0:
-                log.info("broker %s stands in no route any more: its connection is closed", address)
+                log.info("broker %s is no longer in any route: closed its connection", address)
                 connection.close()
         self._turns = {
             address: turn

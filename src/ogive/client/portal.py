@@ -76,7 +76,8 @@ class Portal:
             except (SystemExit, KeyboardInterrupt):
                 # of a listener or callback; whoever awaits its task gets the exception, too
                 log.exception(
-                    "code on ogive's loop tried to end the program: that ends only its task"
+                    "code on ogive's event loop raised SystemExit or KeyboardInterrupt: only its "
+                    "task ends"
                 )
         self._end()
 

@@ -106,7 +106,7 @@ class Requester:
             except (NoRoute, NoNameServer) as exc:
                 # the brokers of the request's topic may be all that there are
                 log.info(
-                    "the brokers that replies of cluster %s may come from are not known: %s",
+                    "could not learn the brokers from which replies of cluster %s may come: %s",
                     cluster,
                     exc,
                 )

@@ -100,7 +100,7 @@ class Tracer:
             async with asyncio.timeout(CLOSE_S):
                 await self._publisher.flush()
         except TimeoutError:
-            log.warning("traces of %s are not all sent", self._group)
+            log.warning("not all traces of %s could be sent", self._group)
         finally:
             self._publisher.close()
 
@@ -119,7 +119,7 @@ class Tracer:
     def _send_all(self) -> None:
         if self.dropped:
             log.warning(
-                "%d trace records of %s were dropped: more than %d waited",
+                "dropped %d trace records of %s: more than %d were waiting",
                 self.dropped,
                 self._group,
                 MAX_RECORDS,

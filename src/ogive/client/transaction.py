@@ -166,7 +166,7 @@ class Transaction(OnlyAsyncWith):
         half = self._stored
         if decision is Decision.UNKNOWN:
             log.info(
-                "transaction %s is left open: the broker asks group %s about it",
+                "transaction %s is left open: the broker will ask group %s for the result",
                 half.id,
                 self._publisher.config.group,
             )
@@ -187,7 +187,8 @@ class Transaction(OnlyAsyncWith):
             self._confirmed = True
         except OgiveError as exc:
             log.warning(
-                "%s of transaction %s is not confirmed, the broker asks group %s about it: %s",
+                "%s of transaction %s is not confirmed, the broker will ask group %s for the "
+                "result: %s",
                 decision.name.lower(),
                 half.id,
                 self._publisher.config.group,
@@ -240,7 +241,7 @@ class CheckService:
             or self._waiting_bytes > MAX_CHECKED_BYTES
         ):
             log.warning(
-                "transaction %s: %d questions wait already, the broker will ask again",
+                "transaction %s: %d checks are already waiting, the broker will ask again",
                 message.id,
                 self._waiting,
             )
@@ -290,7 +291,7 @@ class CheckService:
 
     def _failed(self, question: _Question, error: BaseException) -> Decision:
         log.error(
-            "the check of group %s failed for transaction %s: not known",
+            "the check of group %s failed for transaction %s: the result counts as unknown",
             self._config.group,
             question.message.id,
             exc_info=error,
@@ -304,8 +305,8 @@ class CheckService:
             return Decision.ROLLBACK
         if answer is not None:
             log.error(
-                "the check of group %s answered %.80r for transaction %s: True, False or None is "
-                "expected; it counts as not known",
+                "the check of group %s returned %.80r for transaction %s: expected True, False or "
+                "None; the result counts as unknown",
                 self._config.group,
                 answer,
                 question.message.id,

@@ -103,7 +103,7 @@ class Console:
         self._server.should_exit = True
         self._thread.join(STOP_S)
         if self._thread.is_alive():
-            log.warning("the console has not ended within %.0f s and is left behind", STOP_S)
+            log.warning("the console did not stop within %.0f s and is abandoned", STOP_S)
         self._server = self._thread = None
 
     def reload_certificates(self) -> None:
@@ -126,7 +126,7 @@ class Console:
                 runner.run(server.serve(sockets=[listening]))
         except Exception:
             # a fault of the console must not end the broker beside it
-            log.exception("the console has failed; what runs beside it goes on")
+            log.exception("the console has failed; the broker goes on")
 
 
 def _listen(host: str, port: int) -> socket.socket:

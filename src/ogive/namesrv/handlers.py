@@ -158,15 +158,15 @@ def register(ctx: NameServerState, call: Call, header: RegisterBrokerRequest) ->
     left_out = [topic for topic, config in body.topics.items() if not can_be_routed(config)]
     if left_out and known != body.data_version:
         log.warning(
-            "broker %s at %s: not routed, as their numbers of queues are impossible: %s",
+            "broker %s at %s: topics with invalid queue counts are not routed: %s",
             header.broker_name,
             header.broker_addr,
             ", ".join(left_out)[:MAX_SHOWN],
         )
     if before != header.broker_addr and ctx.routes.data_version(registration.broker) is not None:
         log.warning(
-            "broker %s was at %s and is now at %s: where both run, each needs a name of its own, "
-            "as clients find only the later one",
+            "broker %s moved from %s to %s. If both are running, each needs a name of its own: "
+            "clients find only the later one",
             header.broker_name,
             before,
             header.broker_addr,

@@ -117,7 +117,7 @@ class KvConfig:
             try:
                 await asyncio.to_thread(self._table.save, state)
             except OSError as exc:
-                raise StoreError(f"cannot save the KV settings: {reason(exc)}") from exc
+                raise StoreError(f"could not save the KV settings: {reason(exc)}") from exc
 
 
 def _holds_namespaces(stored: dict[str, Any]) -> bool:

@@ -281,7 +281,9 @@ class Cluster:
             except (GroupNotExist, TopicNotExist):
                 return None
             except PASSING as exc:
-                log.warning("broker %s does not say where group %s stands: %s", name, group, exc)
+                log.warning(
+                    "broker %s did not return the offsets of group %s: %s", name, group, exc
+                )
                 return None
 
         masters = await self._routes.insist(topic, self._masters)
@@ -327,7 +329,7 @@ class Cluster:
             for failure in failures:
                 if not isinstance(failure, OgiveError) or len(failures) == len(masters):
                     raise failure
-                log.warning("a broker was not told of progress: %s", failure)
+                log.warning("could not report progress to a broker: %s", failure)
 
         await self._routes.insist(topic, tell_all)
 

@@ -416,7 +416,7 @@ def _inflated(record: StoredMessage) -> bytes | None:
         if body_crc(record.body) != record.body_crc:
             raise
         log.error(
-            "%s/%d/%d cannot be read, its body is null: %s",
+            "%s/%d/%d cannot be decoded, its body is null: %s",
             record.topic,
             record.queue_id,
             record.queue_offset,

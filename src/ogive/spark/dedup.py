@@ -219,7 +219,7 @@ def stored_keys(
         for batch in decoder.batches(records, covered.queue, covered.offsets):
             keys.update(batch.column("msgId").to_pylist())
     if keys:
-        log.info("%d messages of %s may be of an earlier attempt", len(keys), topic)
+        log.info("%d messages of %s may be from an earlier attempt", len(keys), topic)
     return keys
 
 

@@ -326,8 +326,7 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue in spans.keys() & shorter:
             log.error(
                 "%s ends at %d, but group %s had consumed up to %d: its broker lost messages, or "
-                "its topic was made anew. "
-                "The job goes on at %d",
+                "its topic was recreated. The job continues at %d",
                 queue,
                 spans[queue].max_offset,
                 self._work.group,
@@ -351,8 +350,8 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             stands = committed.get(queue, first)
             positions[queue] = stands if first <= stands < begin[queue] else first
             log.error(
-                "%s was deleted and made again: group %s had consumed up to %d of the messages "
-                "that it held before. The job goes on at %d",
+                "%s was deleted and recreated: group %s had consumed its earlier messages up to "
+                "%d. The job continues at %d",
                 queue,
                 self._work.group,
                 begin[queue],
@@ -375,9 +374,8 @@ class ListenerReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._cluster.end_of(queue)
             if end > begin[queue]:
                 log.error(
-                    "%s is not a queue of its topic any more: its offsets %d to %d are not "
-                    "consumed by "
-                    "group %s, unless the topic gets its queue back",
+                    "%s is no longer a queue of its topic: its offsets %d to %d are not consumed "
+                    "by group %s unless the topic gets the queue back",
                     queue,
                     begin[queue],
                     end - 1,

@@ -203,7 +203,7 @@ class Consuming:
         if queue.topic not in self._subscriptions:
             name = self._group.name
             log.warning(
-                "%s: %d to %d are passed over: group %s has no listener for them any more",
+                "%s: skipped %d to %d: group %s no longer has a listener for them",
                 queue,
                 wanted.start,
                 wanted.end,
@@ -216,7 +216,7 @@ class Consuming:
         )
         if queue not in queues and any(one.broker_name == queue.broker_name for one in queues):
             log.error(
-                "%s is not a queue of its topic any more: %d to %d are passed over",
+                "%s is no longer a queue of its topic: skipped %d to %d",
                 queue,
                 wanted.start,
                 wanted.end,
@@ -225,7 +225,7 @@ class Consuming:
         leased_until = await self._lock(wanted) if self._orderly else float("inf")
         begun = min(max(wanted.start, await self._committed(wanted)), wanted.end)
         if begun > wanted.start:
-            log.info("%s: %d to %d were done before", queue, wanted.start, begun)
+            log.info("%s: %d to %d were already consumed", queue, wanted.start, begun)
         process_queue = ProcessQueue(queue, begun, leased_until)
         self._group.held[queue] = process_queue
         renewing = (
@@ -297,8 +297,7 @@ class Consuming:
                     )
                 log.error(
                     "%s ends at %d, but the batch was planned up to %d: its broker lost messages, "
-                    "or its topic was made anew. "
-                    "What is missing is passed over",
+                    "or its topic was recreated. The missing messages are skipped",
                     queue,
                     end,
                     wanted.end,
@@ -379,7 +378,7 @@ class Consuming:
     def _reject(self, process_queue: ProcessQueue, message: MessageExt) -> None:
         """Reject a message that cannot be decompressed here: it would fail for ever."""
         log.error(
-            "%s/%d cannot be inflated and goes to the dead letters",
+            "%s/%d cannot be decompressed and goes to the dead-letter topic",
             message.queue,
             message.queue_offset,
         )
@@ -430,7 +429,7 @@ class Consuming:
                 )
             if not waited:
                 log.info(
-                    "%s is locked: waiting for who works on it, or for the end of its lease",
+                    "%s is locked: waiting until its holder releases it, or its lease ends",
                     wanted.queue,
                 )
             waited = True
@@ -443,7 +442,7 @@ class Consuming:
             try:
                 granted, refused = await self._calls.lock([process_queue.queue])
             except OgiveError as exc:
-                log.warning("the lock of %s was not renewed: %s", process_queue.queue, exc)
+                log.warning("could not renew the lock of %s: %s", process_queue.queue, exc)
                 continue
             if granted and asked_at < process_queue.leased_until:
                 process_queue.leased_until = asked_at + self._config.lock_lease_s

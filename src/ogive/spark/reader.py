@@ -238,8 +238,8 @@ class BatchReader(_Reading, DataSourceReader):
         options = self._options
         if options.min_offsets_per_trigger is not None or options.max_bytes_per_trigger is not None:
             log.warning(
-                "minOffsetsPerTrigger and maxBytesPerTrigger are for streams: a batch reads all "
-                "that its bounds say"
+                "minOffsetsPerTrigger and maxBytesPerTrigger apply to streams only: a batch reads "
+                "everything within its bounds"
             )
         spans = self._spans()
         start = self._resolve("starting", options.starting or "earliest", spans)
@@ -308,7 +308,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         except (NoRoute, InvalidOption) as exc:
             # It may be missing because it was read before and then deleted. That is known when
             # Spark says where the query continues.
-            log.info("the end of the query is fixed by its first batch: %s", exc)
+            log.info("the query's first batch fixed its end: %s", exc)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         return ReadMaxRows(self._options.max_offsets_per_trigger)
@@ -514,8 +514,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
         }
         for queue in sorted(behind.keys() - self._behind):
             log.warning(
-                "queue %s was read up to %d, and its master is away: its slave ends at %d and is "
-                "waited for",
+                "queue %s was read up to %d, and its master is unavailable: waiting for its "
+                "slave, which ends at %d",
                 queue,
                 begin[queue],
                 behind[queue],
@@ -536,8 +536,8 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 self._lost(deleted(queue, begin[queue]))
             elif (queue.topic, queue.broker_name) not in brokers:
                 log.warning(
-                    "queue %s is in no route: its broker is away, or it moved; it was read up to "
-                    "offset %d",
+                    "queue %s, read up to offset %d, is in no route: its broker is unavailable, "
+                    "or the queue has moved",
                     queue,
                     begin[queue],
                 )
@@ -545,7 +545,7 @@ class StreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow
                 self._lost(removed(QueueRange(queue, begin[queue], end)))
             else:
                 log.info(
-                    "queue %s is not a queue of its topic any more; it was read to its end", queue
+                    "queue %s is no longer a queue of its topic; it was read to its end", queue
                 )
         self._missing = set(missing)
 

@@ -87,5 +87,5 @@ def look_at(cluster: Cluster, offsets: Positions, group: str) -> Mapping[Message
     try:
         return cluster.stored_ms(offsets, group) if offsets else {}
     except OgiveError as exc:
-        log.warning("the last messages that were read cannot be looked at: %s", exc)
+        log.warning("could not read the last consumed messages again: %s", exc)
         return {}

@@ -269,7 +269,9 @@ class _Sink:
             self._end(messages, Decision.ROLLBACK)
         except OgiveError as exc:
             # the brokers discard what is never ended
-            log.warning("half messages of a failed write are left to the brokers: %s", exc)
+            log.warning(
+                "could not roll back the half messages of a failed write, the brokers will: %s", exc
+            )
 
 
 class BatchSink(_Sink, DataSourceArrowWriter):
@@ -340,7 +342,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):
         )
         if repeated and batches.next_batch() > attempt.batch_id:
             log.warning(
-                "batch %d of query %s is written already: Spark repeats it, and it is skipped",
+                "skipped batch %d of query %s, which Spark repeats: it is already written",
                 attempt.batch_id,
                 attempt.query_id,
             )

@@ -35,7 +35,7 @@ def read_or_nothing(fs: Fs, handle: int, path: Path, size: int, offset: int) -> 
         data = _pread(fs, handle, size, offset)
         if data is not None:
             return data
-    log.error("%s cannot be read and counts as damaged: %s", path, os.strerror(errno.EIO))
+    log.error("could not read %s, which counts as damaged: %s", path, os.strerror(errno.EIO))
     return b""
 
 
@@ -132,7 +132,7 @@ class Unreadable:
             self._count += 1
         if self._count <= _MAX_LOGGED:
             log.error(
-                "%s: %d bytes at %d cannot be read, what they hold counts as damaged",
+                "%s: could not read %d bytes at offset %d, which count as damaged",
                 path,
                 BLOCK,
                 block,

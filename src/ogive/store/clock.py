@@ -99,7 +99,7 @@ class SteadyClock:
 
     def _tell(self) -> None:
         log.warning(
-            "the machine's clock is %.0f s behind the time of what is stored: the store's clock is "
-            "ahead of it, and slower until they meet",
+            "the machine's clock is %.0f s behind the newest stored message: the store's clock "
+            "stays ahead and runs slower until they agree",
             self._ahead_ms / 1000,
         )

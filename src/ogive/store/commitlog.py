@@ -396,7 +396,7 @@ class LogReader:
             self._known.add(offset)
             self.damaged += 1
             log.error(
-                "commit log: the record of %d bytes at offset %d is damaged and is skipped",
+                "commit log: skipped the damaged record of %d bytes at offset %d",
                 size,
                 offset,
             )

@@ -266,7 +266,7 @@ class DerivedFiles:
                 if not self._fs.list(topic):
                     self._fs.remove_dir(topic)
         except OSError as exc:
-            log.warning("files of a deleted topic stay: %s", exc)
+            log.warning("could not remove the files of a deleted topic: %s", exc)
 
     def note_removal(self, until: int, noted: threading.Event) -> None:
         """Write down that the log goes up to *until*, then set *noted*."""
@@ -275,8 +275,8 @@ class DerivedFiles:
         except OSError as exc:
             # a full disk is what removal is for
             log.warning(
-                "old messages are removed without a note: after a crash they may be there once "
-                "more: %s",
+                "could not record the removal of old messages, which may reappear after a crash: "
+                "%s",
                 exc,
             )
         finally:
@@ -307,7 +307,7 @@ class DerivedFiles:
             _each(self._removed_in, self._fs.fsync_dir)
             checkpoints.end_removal(self._fs, self._root)
         except OSError as exc:
-            log.warning("files of old messages stay until the next try: %s", exc)
+            log.warning("could not remove the files of old messages, next try later: %s", exc)
 
     def close(self) -> None:
         self._queues.close()

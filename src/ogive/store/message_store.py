@@ -240,7 +240,8 @@ class MessageStore:
             checkpoints.mark_stopped(self._fs, self.config.root)
         except OSError as exc:
             log.error(
-                "the store in %s was not closed cleanly, the next start reads its log again: %s",
+                "the store in %s was not closed cleanly, the next start will read its log again: "
+                "%s",
                 self.config.root,
                 reason(exc),
             )

@@ -122,7 +122,7 @@ class LevelTables:
                 ):
                     earlier.append((int(until), DelayLevels.parse(value)))
             except InvalidOption as exc:
-                log.warning("%s is not used: %s", root / APACHE_CONF, exc)
+                log.warning("ignored %s: %s", root / APACHE_CONF, exc)
         return cls(last, tuple(sorted(earlier, key=lambda one: one[0])))
 
     def at(self, commitlog_offset: int) -> DelayLevels | None:

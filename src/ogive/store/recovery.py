@@ -52,19 +52,19 @@ from ogive.text import pluralize
 
 @dataclass(slots=True)
 class StartReport:
-    """Summary of a start; offsets are those of the log."""
+    """Summary of a start. Offsets are those of the commit log."""
 
     read_from: int = 0
     end: int = 0
-    # read again, between the two
+    # read again between the two
     records: int = 0
     # queues that got entries by that
     grown: int = 0
-    # queues that the checkpoint counted on
-    made_again: int = 0
-    # from where on keys that the checkpoint counted on were made again
+    # lost queues that the checkpoint relies on
+    rebuilt: int = 0
+    # offset from which lost keys that the checkpoint relies on were rebuilt
     keys_from: int | None = None
-    # bytes behind the end
+    # bytes after the end
     cleared: int = 0
 
     def __str__(self) -> str:
@@ -73,25 +73,22 @@ class StartReport:
     def _parts(self) -> Iterator[str]:
         read = self.end - self.read_from
         yield (
-            f"{pluralize(self.records, 'record')}, {pluralize(read, 'byte')} of the log, from "
-            f"{self.read_from} on, were read again"
+            f"{pluralize(self.records, 'record')}, {pluralize(read, 'byte')} of the log, were read "
+            f"again from offset {self.read_from}"
         )
         if self.grown:
-            yield f"{pluralize(self.grown, 'queue')} and the index of keys were completed"
-        if self.made_again:
-            yield (
-                f"{pluralize(self.made_again, 'queue')} that had been lost "
-                f"{'was' if self.made_again == 1 else 'were'} made again"
-            )
+            yield f"{pluralize(self.grown, 'queue')} and the key index were completed"
+        if self.rebuilt:
+            yield f"{pluralize(self.rebuilt, 'lost queue')} rebuilt"
         if self.keys_from is not None:
-            yield f"the index of keys was made again, from {self.keys_from} on"
+            yield f"the key index was rebuilt from offset {self.keys_from}"
         if self.cleared:
             yield (
-                f"{pluralize(self.cleared, 'byte')} behind the end of the log, at {self.end}, were "
-                "no record and were cleared"
+                f"{pluralize(self.cleared, 'byte')} of an incomplete record cleared after the end "
+                f"of the log at {self.end}"
             )
         else:
-            yield f"the log ends at {self.end}, and nothing had to be cut"
+            yield f"the log ends at {self.end}, nothing was cut"
 
 
 log = logging.getLogger(__name__)
@@ -162,7 +159,7 @@ def _remove_extension(fs: Fs, root: Path, queues: Collection[QueueKey]) -> None:
             if not fs.list(root / topic):
                 fs.remove_dir(root / topic)
     except OSError as exc:
-        log.warning("files of an extension whose queues are gone stay in %s: %s", root, exc)
+        log.warning("could not remove queue extension files without a queue in %s: %s", root, exc)
 
 
 def _recover_once(
@@ -237,7 +234,7 @@ def _recover_once(
                 end=end.offset,
                 records=records,
                 grown=grown,
-                made_again=len(lost),
+                rebuilt=len(lost),
                 keys_from=replay.index_from if keys_lost else None,
                 cleared=cleared,
             )
@@ -292,8 +289,8 @@ def _inspect(fs: Fs, config: StoreConfig, *, rebuild: bool) -> _Directory:
     saved = checkpoints.load(fs, root)
     if saved is None and checkpoints.NAME in names:
         log.warning(
-            "queues.json, the list of queues, is damaged: the whole log is read, and queues "
-            "and index are made again"
+            "queues.json, the list of queues, is damaged: reading the whole log and rebuilding "
+            "queues and index"
         )
     until = checkpoints.pending_removal(fs, root)
     if until is not None and saved is not None and saved.position >= until:
@@ -328,15 +325,15 @@ def _rebuild(
     if lost and not rebuild:
         topic, queue_id = lost[0].key
         log.warning(
-            "%d consume queues are missing or damaged, for example %d of %s: made again from "
-            "the commit log",
+            "%d consume queues are missing or damaged, for example queue %d of %s: rebuilding "
+            "them from the commit log",
             len(lost),
             queue_id,
             topic,
         )
     if replay.index_from < checkpoint.position and not rebuild:
         log.warning(
-            "the index of keys is made again from the commit log, from offset %d on",
+            "rebuilding the key index from the commit log, from offset %d",
             replay.index_from,
         )
     # None: also those that the list does not know
@@ -427,10 +424,10 @@ def _correct_min_offsets(
 def _log_damage(end: LogEnd, skipped: int, known: int) -> None:
     """Log the damage beyond the first *known* places."""
     for offset, size in list(end.places.items())[known:][:_MAX_PLACES_LOGGED]:
-        log.error("commit log: %d damaged bytes at offset %d are skipped", size, offset)
+        log.error("commit log: skipped %d damaged bytes at offset %d", size, offset)
     if end.damaged > 1 or skipped:
         log.error(
-            "commit log: %d damaged places, %d bytes; %d records make no sense",
+            "commit log: %d damaged places, %d bytes; %d invalid records",
             end.damaged,
             end.damaged_bytes,
             skipped,
@@ -448,7 +445,7 @@ def usable(checkpoint: Checkpoint | None, start: int, limit: int) -> Checkpoint 
     """The checkpoint if it can belong to a log from *start* to *limit*."""
     if checkpoint is not None and not start <= checkpoint.position <= limit:
         log.warning(
-            "the checkpoint speaks of offset %d, the log has %d to %d: reading the whole log",
+            "the checkpoint is at offset %d, but the log has %d to %d: reading the whole log",
             checkpoint.position,
             start,
             limit,
@@ -484,8 +481,7 @@ def zero_tail(fs: Fs, directory: Path, scan: LogScan, found: Segments, end: int)
         finally:
             fs.close(handle)
         log.warning(
-            "commit log: %d bytes behind offset %d, which an unclean stop left there, were no "
-            "record and were cleared",
+            "commit log: cleared %d bytes after offset %d, an incomplete record of an unclean stop",
             cleared,
             end,
         )

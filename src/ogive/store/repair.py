@@ -243,8 +243,8 @@ def completed(
     if not missing:
         return stored or {}
     log.warning(
-        "the table of topics is lost%s: %d topics are made again from the log, for example %s; "
-        "look at their settings",
+        "the topic table is lost%s: %d topics are recreated from the log, for example %s; check "
+        "their settings",
         ", and its backup is older" if stored else ", and its backup",
         len(missing),
         min(missing),

@@ -86,7 +86,7 @@ class Replay:
         """Remove queues that are in the other kind's place."""
         for directory in list(self._kinds.strays(self._fs)):
             log.warning(
-                "the queue in %s is removed: its topic keeps its queues elsewhere", directory
+                "removed the queue in %s: the queues of its topic are stored elsewhere", directory
             )
             self._files.remove(directory)
 

@@ -304,7 +304,8 @@ class LogRetention:
         reached = self._derived.saved_position
         if reached < until and self._link.is_running:
             log.warning(
-                "no room for a checkpoint: old messages behind commit-log offset %d stay for now",
+                "no space for a checkpoint: old messages after commit-log offset %d are kept for "
+                "now",
                 reached,
             )
         return min(until, reached - reached % self._log.segment_bytes)

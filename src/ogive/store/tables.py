@@ -183,7 +183,7 @@ class JsonTable:
         aside = self._path.with_name(f"{self._path.name}.corrupt-{self._now():.0f}")
         self._fs.rename(self._path, aside)
         self._fs.fsync_dir(self._path.parent)
-        log.warning("%s is damaged: kept as %s, %s", self._path, aside.name, instead)
+        log.warning("%s is damaged: renamed to %s, %s", self._path, aside.name, instead)
 
     def _parse(self, raw: bytes) -> dict[str, Any] | None:
         value = parsed(raw)

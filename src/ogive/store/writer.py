@@ -409,7 +409,7 @@ class FullDisk:
         """The disk took a write."""
         if self.is_logged:
             self.is_logged = False
-            log.warning("the store takes writes again")
+            log.warning("the store accepts writes again")
 
 
 class WriterLink:

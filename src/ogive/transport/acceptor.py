@@ -117,7 +117,7 @@ class Acceptor:
             except OSError as exc:
                 if exc.errno not in _NO_ROOM:
                     raise
-                log.warning("no more connections for now: %s", exc.strerror)
+                log.warning("accepting no more connections for now: %s", exc.strerror)
                 self._loop.remove_reader(self._socket)
                 self._loop.call_later(PAUSE_S, self._accept_again)
                 return
@@ -173,7 +173,7 @@ class Acceptor:
             # so are TimeoutError, ssl.SSLError and its CertificateError
             self.failed += 1
             log.info(
-                "a connection of %s is closed before it was one: %s (%d so far)",
+                "closed a connection of %s during its handshake: %s (%d so far)",
                 host,
                 self._why(exc),
                 self.failed,

@@ -184,7 +184,7 @@ class _Reports:
         elif loop.time() >= self._quiet_until:
             self._quiet_until = loop.time() + REPORT_S
             log.error(
-                "clients wait to be accepted: %s; raise the limit (ulimit -n)",
+                "clients wait to connect: %s; raise the limit (ulimit -n)",
                 context.get("exception"),
             )
 
@@ -229,7 +229,7 @@ def watch(task: asyncio.Task[None]) -> None:
 
 def _log_end(task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (exc := task.exception()) is not None:
-        log.critical("task %r ended", task.get_name(), exc_info=exc)
+        log.critical("task %r has ended", task.get_name(), exc_info=exc)
 
 
 async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:

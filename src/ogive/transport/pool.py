@@ -73,7 +73,7 @@ class ConnectionPool:
         self._left_at = {known: at for known, at in self._left_at.items() if now - at < STAY_S} | {
             address: now
         }
-        log.info("%s says that it goes away: new requests take a new connection", address)
+        log.info("%s is going away: new requests use a new connection", address)
         self._forget(address, connection)
         self._leaving.add(connection)
         connection.on_close.append(self._leaving.discard)

@@ -334,7 +334,7 @@ class Server:
         )
         if unread:
             log.warning(
-                "%d connections did not take their last answers within %.1f s", len(unread), grace_s
+                "%d connections did not read their last answers within %.1f s", len(unread), grace_s
             )
             for connection in connections:
                 connection.abort("")

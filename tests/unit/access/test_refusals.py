@@ -42,7 +42,7 @@ def test_the_first_is_told_at_once_and_those_like_it_once_a_minute(
     clock.now = TOLD_AGAIN_S
     refusals.tell()
     assert caplog.messages[1:] == [
-        "user ann from 10.0.0.1 was refused 2 times more: the signature is wrong"
+        "user ann from 10.0.0.1 was refused 2 more times: the signature is wrong"
     ]
     clock.now = 2 * TOLD_AGAIN_S
     refusals.tell()
@@ -80,7 +80,7 @@ def test_memory_is_bounded_whoever_asks_and_what_found_no_room_is_counted(
     assert max(map(len, caplog.messages)) < 2_000
     clock.now = TOLD_AGAIN_S
     refusals.tell()
-    assert caplog.messages[-1].startswith("500 requests more")
+    assert caplog.messages[-1].startswith("500 more requests")
     assert not refusals._known
     assert not refusals._hosts
 
@@ -96,9 +96,9 @@ def test_who_makes_names_up_leaves_room_for_others(caplog: pytest.LogCaptureFixt
     for seconds in (TOLD_AGAIN_S - 1, TOLD_AGAIN_S, TOLD_AGAIN_S + 1):
         clock.now = seconds
         refusals.tell()
-    assert [message for message in caplog.messages if "requests more" in message] == [
-        f"{MAX_KNOWN - MAX_OF_ONE} requests more of other users or addresses, or for other "
-        "reasons, were refused"
+    assert [message for message in caplog.messages if "more requests" in message] == [
+        f"{MAX_KNOWN - MAX_OF_ONE} more requests were refused, by other users, from other "
+        "addresses or for other reasons"
     ]
 
 

@@ -36,7 +36,8 @@ def beat(
     [
         (
             {"Orders": "refunded"},
-            "member c2 differs from the others: it subscribes to Orders with 'refunded' instead of "
+            "the subscriptions of member c2 differ from those of the others: it subscribes to "
+            "Orders with 'refunded' instead of "
             "'paid'",
         ),
         ({"Orders": "paid", "Prices": "*"}, "it subscribes to Prices"),

@@ -197,7 +197,10 @@ async def test_a_disk_that_cannot_be_read_is_tried_again(
     bench.disk.forget()
     assert await bench.at(1_010_000) == []
     bench.disk.bring_in(StoreError("Input/output error"))
-    assert "delay level 1 cannot be read, next try in 0.1 s: Input/output error" in caplog.text
+    assert (
+        "delay level 1: could not read messages, next try in 0.1 s: Input/output error"
+        in caplog.text
+    )
     assert await bench.at(1_010_000) == []
     bench.disk.bring_in()
     assert await bench.at(1_010_000) == [b"a"]
@@ -269,7 +272,10 @@ async def test_a_message_that_fits_no_record_of_its_topic_keeps_nobody_waiting(
     bench.store.put([NewMessage(SCHEDULE_TOPIC, 0, body, properties)], lambda _: None)
     bench.send(b"b", 1)
     assert await bench.at(1_010_000) == [b"b"]
-    assert "delay level 1: message 0 fits no record of its own topic" in caplog.text
+    assert (
+        "delay level 1: skipped message 0, which does not fit into a record of its topic"
+        in caplog.text
+    )
 
 
 async def test_progress_outlives_a_restart(bench: Bench, tmp_path: Path) -> None:
@@ -313,8 +319,8 @@ async def test_levels_that_were_made_shorter_bring_nothing_early(
         again = Bench(tmp_path, levels=DelayLevels.parse("1s 2s"))
         again.schedule.start()
     assert (
-        "delay level 3 is not in the table any more: what waits in it is delivered at its time"
-        in caplog.text
+        "delay level 3 is no longer in the table: the messages waiting in it are delivered at "
+        "their time" in caplog.text
     )
     (hour,) = again.store.entries(SCHEDULE_TOPIC, 2, 0, 9)
     assert await again.at(1_009_999) == []

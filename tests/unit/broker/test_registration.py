@@ -331,8 +331,8 @@ async def test_a_broker_whose_place_was_taken_says_so_and_one_whose_name_server_
     assert [
         record.getMessage() for record in caplog.records if record.levelno == logging.WARNING
     ] == [
-        f"name server {server.address} has lost what broker b registered: does another broker have "
-        "that name? Each needs its own"
+        f"name server {server.address} has lost the registration of broker b. Every broker needs a "
+        "name of its own: check that no other broker has this one"
     ]
     caplog.clear()
     await server.stop()

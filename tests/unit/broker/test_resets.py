@@ -184,7 +184,7 @@ def test_what_members_have_to_be_told_is_bounded_however_topics_come_and_go(
         True,
     ] + [False] * 8
     assert table.resets._noted == 2
-    assert "the reset of G on T2/0 is told to nobody" in caplog.text
+    assert "members of G are not notified of the reset on T2/0" in caplog.text
 
 
 def test_a_group_that_nobody_is_of_takes_no_room(caplog: pytest.LogCaptureFixture) -> None:

@@ -99,7 +99,7 @@ async def test_a_failed_write_is_an_error_for_everybody_who_waits_and_is_made_go
         writer.start()
         results = await asyncio.gather(writer.saved(), writer.saved(), return_exceptions=True)
     assert [type(result) for result in results] == [StoreError, StoreError]
-    assert "cannot save numbers" in caplog.text
+    assert "could not save numbers" in caplog.text
     assert writer.unsaved
     table.error = None
     await writer.saved()
@@ -147,7 +147,7 @@ async def test_what_could_not_be_saved_is_tried_again_once_a_second(
     writer.save_again()
     assert writer._writing is None
     monkeypatch.setattr(config_table, "RETRY_S", 0.0)
-    with pytest.raises(StoreError, match="cannot save numbers"):
+    with pytest.raises(StoreError, match="could not save numbers"):
         writer.check(1)
     assert writer._writing is not None
     await writer.saved()

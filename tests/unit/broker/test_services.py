@@ -65,7 +65,7 @@ async def bodies(client: RawClient, topic: str) -> list[bytes]:
 
 
 def refused(answer: RemotingCommand) -> bool:
-    return answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and "cannot save topics" in (
+    return answer.code == ResponseCode.SERVICE_NOT_AVAILABLE and "could not save topics" in (
         answer.remark or ""
     )
 

@@ -349,10 +349,7 @@ async def test_what_a_table_s_backup_does_not_know_is_made_again_as_what_it_was(
         for found in report.problems
     )
     server = await start_broker()
-    assert (
-        "the table of topics is lost, and its backup is older: 2 topics are made again"
-        in caplog.text
-    )
+    assert "the topic table is lost, and its backup is older: 2 topics are recreated" in caplog.text
     assert server.context.topics.all()["Grown"].read_queues == 1
     async with await RawClient.open(server.address) as client:
         await client.send_batch(B, [b"2", b"3"], UNIQ_KEY="B")
@@ -422,7 +419,7 @@ async def test_a_table_whose_version_is_no_number_starts(
     path.write_text(json.dumps(table))
     server = await start_broker()
     assert "T" in server.context.topics
-    assert "topics file: its version counts from now on" in caplog.text
+    assert "topics file: invalid data version, replaced by a new one" in caplog.text
     await server.stop()
 
 
@@ -439,8 +436,8 @@ async def test_topics_are_made_again_where_no_table_is_left(
         path.unlink()
     server = await start_broker()
     assert (
-        "the table of topics is lost, and its backup: 2 topics are made again from the log, for "
-        "example" in caplog.text
+        "the topic table is lost, and its backup: 2 topics are recreated from the log, for example"
+        in caplog.text
     )
     topics = server.context.topics.all()
     assert [(topics[name].write_queues, topics[name].attributes) for name in (B, "Plain")] == [

@@ -991,8 +991,8 @@ def test_an_address_for_clients_at_which_nothing_listens_is_told(
     """brokerIP1 without bindAddress, say: Apache's broker then listens on all addresses."""
     warn_of_addresses(up(*words))
     said = (
-        "listens on 127.0.0.1 only, but clients are told 192.0.2.2: give --host (bindAddress in "
-        "broker.conf)"
+        "the broker listens on 127.0.0.1 only, but clients are given the address 192.0.2.2: set "
+        "--host (bindAddress in broker.conf)"
     )
     assert [message.startswith(said) for message in caplog.messages] == [True] * told
 
@@ -1016,7 +1016,7 @@ def test_a_certificate_that_does_not_name_what_clients_are_told_is_told(
         up(*words), TlsConfig(cert=tmp_path / "server.pem", key=tmp_path / "server.pem")
     )
     said = (
-        f"clients are told {told}, and those that check it refuse the certificate in "
+        f"clients are given the address {told}, and those that check it refuse the certificate in "
         f"{tmp_path}/server.pem: IP address mismatch"
     )
     assert [message.startswith(said) for message in caplog.messages] == [True] * bool(told)
@@ -1035,7 +1035,7 @@ def test_users_that_nobody_asks_for_are_told(
     warn_of_users(up("--data", str(tmp_path), "--acl"))
     assert caplog.messages == []
     warn_of_users(options)
-    assert "everybody may do everything without --acl" in caplog.messages[0]
+    assert "without --acl every client may do everything" in caplog.messages[0]
 
 
 async def test_another_password_for_the_first_user_is_told_and_not_taken(
@@ -1049,7 +1049,7 @@ async def test_another_password_for_the_first_user_is_told_and_not_taken(
         await make_first_user(options, access)
         assert len(caplog.messages) == told
     assert caplog.messages[0].startswith(
-        "user root has another password than the one given here, and keeps it"
+        "user root already exists and keeps its password, which differs from the given one"
     )
     assert access.users["root"].password == "one"
 
@@ -1133,8 +1133,8 @@ async def test_a_new_certificate_that_clients_refuse_is_told_when_it_is_read_aga
     trustme.CA().issue_cert("192.0.2.2").private_key_and_cert_chain_pem.write_to_path(file)
     await _reload(options, None, None, None)
     assert [message.partition(",")[0] for message in caplog.messages] == [
-        "clients are told 127.0.0.1",
-        "the certificates were read again",
+        "clients are given the address 127.0.0.1",
+        "the certificates were reloaded",
     ]
 
 

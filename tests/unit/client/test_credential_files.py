@@ -30,7 +30,7 @@ def test_a_file_that_others_can_read_is_told_of_once(
     file.chmod(mode)
     for _ in range(2):
         assert read_credentials(str(file)) == Credentials(access_key="me", secret_key="very secret")
-    said = f"credentials file {file} can be read by other users of this machine: chmod 600 '{file}'"
+    said = f"credentials file {file} is readable by other users of this machine: chmod 600 '{file}'"
     assert caplog.messages == [said] * told
 
 

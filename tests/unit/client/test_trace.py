@@ -194,7 +194,7 @@ async def test_traces_that_cannot_be_sent_are_lost_with_one_line_and_hold_up_not
         "WARNING",
         "WARNING",
     ]
-    assert "traces of ogive-producer are not all sent" in caplog.text
+    assert "not all traces of ogive-producer could be sent" in caplog.text
     assert "traces of ogive-producer are lost: the producer was closed" in caplog.text
 
 

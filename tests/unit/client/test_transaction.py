@@ -165,8 +165,8 @@ async def test_an_end_that_nobody_confirms_is_left_to_the_check(
     assert not transaction.confirmed
     assert decisions(broker) == [Decision.COMMIT]
     assert (
-        f"commit of transaction {transaction.id} is not confirmed, the broker asks group shop "
-        "about it" in caplog.text
+        f"commit of transaction {transaction.id} is not confirmed, the broker will ask group shop "
+        "for the result" in caplog.text
     )
 
 
@@ -334,11 +334,15 @@ async def test_a_producer_that_has_sent_nothing_can_be_asked(broker: FakeBroker)
         (
             "yes",
             Decision.UNKNOWN,
-            "answered 'yes' for transaction half: True, False or None is expected",
+            "returned 'yes' for transaction half: expected True, False or None",
         ),
         (1, Decision.UNKNOWN, "answered 1 for"),
         (ValueError("no database"), Decision.UNKNOWN, "no database"),
-        (asyncio.CancelledError(), Decision.UNKNOWN, "failed for transaction half: not known"),
+        (
+            asyncio.CancelledError(),
+            Decision.UNKNOWN,
+            "failed for transaction half: the result counts as unknown",
+        ),
     ],
 )
 async def test_the_checks_answer_is_told_to_the_broker(
@@ -492,8 +496,8 @@ async def test_several_groups_of_one_client_are_asked_about_their_own(
         ("s", "shop", 8),
     }
     assert (
-        "asks about transaction o, and group other has no check here: its message is not delivered "
-        "until" in caplog.text
+        "asks for the result of transaction o, and group other has no check in this process: the "
+        "message is not delivered until" in caplog.text
     )
 
 

@@ -283,8 +283,7 @@ async def test_a_topic_that_cannot_be_routed_is_named_in_the_log_once(
         )
     assert (await route(client, "T") is not None, await route(client, "Slip")) == (True, None)
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "broker broker-a at 127.0.0.1:10911: not routed, as their numbers of queues are "
-        "impossible: Slip"
+        "broker broker-a at 127.0.0.1:10911: topics with invalid queue counts are not routed: Slip"
     ]
 
 
@@ -336,7 +335,7 @@ async def test_a_second_broker_of_one_name_is_told(
     assert caplog.messages == []
     await register(clients[1], "T", "U", brokerAddr="127.0.0.1:10931")
     assert [message.partition(": where")[0] for message in caplog.messages] == [
-        f"broker {IDENTITY['brokerName']} was at 127.0.0.1:10911 and is now at 127.0.0.1:10931"
+        f"broker {IDENTITY['brokerName']} moved from 127.0.0.1:10911 to 127.0.0.1:10931"
     ]
 
 

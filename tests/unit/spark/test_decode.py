@@ -137,7 +137,7 @@ def test_a_body_that_its_sender_made_unreadable_is_null_and_stops_nobody(
         row["body"]
         for row in decode(stored(0) + stored(1, b"no zlib", sys_flag=0x301) + stored(2, b""))
     ] == [b"body", None, b""]
-    assert "Orders/3/1 cannot be read, its body is null: body is no zlib stream" in caplog.text
+    assert "Orders/3/1 cannot be decoded, its body is null: body is no zlib stream" in caplog.text
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -335,8 +335,8 @@ def test_a_topic_that_was_made_again_is_told_from_the_one_that_was_consumed(
     again.at = job.at
     assert again.steps() == [QueueRange(OLD, first, after)]
     assert (
-        "was deleted and made again: group G had consumed up to 50 of the messages that it held "
-        f"before. The job goes on at {first}" in (caplog.text)
+        "was deleted and recreated: group G had consumed its earlier messages up to 50. The job "
+        "continues at {first}" in (caplog.text)
     )
 
 
@@ -349,8 +349,8 @@ def test_messages_of_queues_that_a_topic_has_lost_are_named(
     job = Job(monkeypatch, there, old).stands({OLD: 50, more: 50, ended: 50})
     assert job.steps() == [QueueRange(OLD, 50, 60)]
     assert [record.getMessage() for record in caplog.records] == [
-        "Old/broker-a/1 is not a queue of its topic any more: its offsets 50 to 56 are not "
-        "consumed by group G, unless the topic gets its "
+        "Old/broker-a/1 is no longer a queue of its topic: its offsets 50 to 56 are not consumed "
+        "by group G unless the topic gets its "
         "queue back"
     ]
     assert there.of_group == {OLD: 60}

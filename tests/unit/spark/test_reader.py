@@ -456,8 +456,8 @@ def test_a_slave_that_is_behind_has_lost_nothing(
     cluster.ends[QUEUE], cluster.without_master = 98, {QUEUE.broker_name}
     assert batches(source, at) == []
     assert [entry.getMessage() for entry in caplog.records] == [
-        f"queue {QUEUE} was read up to 100, and its master is away: its slave ends at 98 and is "
-        "waited for"
+        f"queue {QUEUE} was read up to 100, and its master is unavailable: waiting for its slave, "
+        "which ends at 98"
     ]
     cluster.ends[QUEUE], cluster.without_master = 102, set()
     assert batches(source, at) == [QueueRange(QUEUE, 100, 102)]

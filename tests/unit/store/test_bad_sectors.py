@@ -513,7 +513,7 @@ def test_an_unreadable_table_is_its_backup(
     assert (again.load() or {})["version"] == 1
     assert (tmp_path / "topics.json.corrupt-1234").exists()
     assert [r.message.split(":")[0] for r in caplog.records] == [
-        f"{tmp_path / 'topics.json'} cannot be read and counts as damaged",
+        f"could not read {tmp_path / 'topics.json'}, which counts as damaged",
         f"{tmp_path / 'topics.json'} is damaged",
     ]
     again.save({"version": 3})

@@ -130,8 +130,8 @@ def test_how_far_it_is_ahead_is_said_once(caplog: pytest.LogCaptureFixture) -> N
     times = Times()
     clock = times.clock(at_least_ms=1_005_000)
     assert [record.getMessage() for record in caplog.records] == [
-        "the machine's clock is 5 s behind the time of what is stored: the store's clock is ahead "
-        "of it, and slower until they meet"
+        "the machine's clock is 5 s behind the newest stored message: the store's clock stays "
+        "ahead and runs slower until they agree"
     ]
     times.wall_ms -= 3_600_000
     for _ in range(3):

@@ -121,9 +121,9 @@ def test_a_start_after_a_crash_says_what_was_read_again(
     assert caplog.text.count("did not stop cleanly") == 1
     assert (
         f"the last run on {tmp_path} did not stop cleanly: 6 records, {end:,} bytes of the log, "
-        "from 0 on, were read again; "
-        f"1 queue and the index of keys were completed; the log ends at {end}, and nothing had to "
-        "be cut; this took " in caplog.text
+        "were read again from offset 0; "
+        f"1 queue and the key index were completed; the log ends at {end}, nothing was cut; "
+        "this took " in caplog.text
     )
     assert not at_level(caplog, logging.WARNING)
     caplog.clear()
@@ -159,21 +159,15 @@ def test_what_was_made_again_and_cut_is_said(
     Driver(small(tmp_path)).close()
     (line,) = at_level(caplog, logging.INFO)
     assert "1 record, " in line
+    assert "1 lost queue rebuilt; the key index was rebuilt from offset 0; " in line
     assert (
-        "1 queue that had been lost was made again; the index of keys was made again, from 0 on; "
-        in line
-    )
-    assert (
-        f"8 bytes behind the end of the log, at {end}, were no record and were cleared; this took "
+        f"8 bytes of an incomplete record cleared after the end of the log at {end}; this took "
         in line
     )
     warnings = "\n".join(at_level(caplog, logging.WARNING))
     assert "1 consume queues are missing or damaged" in warnings
-    assert "the index of keys is made again from the commit log, from offset 0 on" in warnings
-    assert (
-        f"8 bytes behind offset {end}, which an unclean stop left there, were no record and were "
-        "cleared" in warnings
-    )
+    assert "rebuilding the key index from the commit log, from offset 0" in warnings
+    assert f"cleared 8 bytes after offset {end}, an incomplete record" in warnings
 
 
 def test_a_damaged_list_of_queues_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -181,7 +175,7 @@ def test_a_damaged_list_of_queues_is_told(tmp_path: Path, caplog: pytest.LogCapt
     (tmp_path / "queues.json").write_bytes(b"{")
     with Driver(small(tmp_path)) as driver:
         assert len(driver.read_all()) == 6
-    assert "queues.json, the list of queues, is damaged: the whole log is read" in caplog.text
+    assert "queues.json, the list of queues, is damaged: reading the whole log" in caplog.text
 
 
 def test_a_crash_in_a_removal_of_old_messages_is_told_once(

@@ -283,4 +283,4 @@ def test_a_full_disk_does_not_keep_old_messages(
             pass
         assert driver.store.stats().commitlog_start == driver.store.segment_bytes
     assert failing.failures == 1
-    assert "removed without a note" in caplog.text
+    assert "could not record the removal of old messages" in caplog.text

@@ -43,7 +43,7 @@ def test_clients_that_cannot_be_accepted_are_one_line_in_the_log(
     with caplog.at_level(logging.ERROR), asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(wait_in_vain())
     assert [record.getMessage() for record in caplog.records] == [
-        "clients wait to be accepted: [Errno 24] Too many open files; raise the limit (ulimit -n)"
+        "clients wait to connect: [Errno 24] Too many open files; raise the limit (ulimit -n)"
     ]
 
 

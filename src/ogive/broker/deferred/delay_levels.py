@@ -120,8 +120,8 @@ class Schedule:
         for level in self._levels.values():
             if level.level > self._known and level.waits:
                 log.info(
-                    "delay level %d is not in the table any more: what waits in it is delivered at "
-                    "its time",
+                    "delay level %d is no longer in the table: the messages waiting in it are "
+                    "delivered at their time",
                     level.level,
                 )
             level.wake()
@@ -244,7 +244,10 @@ class _Level:
             self.wake()
         elif self._stopped is None:
             log.warning(
-                "delay level %d cannot be read, next try in %.1f s: %s", self.level, RETRY_S, error
+                "delay level %d: could not read messages, next try in %.1f s: %s",
+                self.level,
+                RETRY_S,
+                error,
             )
             self._cancel_timer()
             self._timer = self._loop.call_later(RETRY_S, self.wake)
@@ -307,8 +310,8 @@ class _Level:
                     self._put((message,), partial(self._stored, offset))
             except InvalidOption as exc:
                 log.error(
-                    "delay level %d: message %d fits no record of its own topic: it is passed "
-                    "over: %s",
+                    "delay level %d: skipped message %d, which does not fit into a record of its "
+                    "topic: %s",
                     self.level,
                     offset,
                     exc,
@@ -329,7 +332,7 @@ class _Level:
             # a later one may have been refused at once, and then this one, which was on its way
             self._redo_from = offset
             log.warning(
-                "delay level %d: message %d could not be delivered, next try in %.1f s: %s",
+                "delay level %d: could not deliver message %d, next try in %.1f s: %s",
                 self.level,
                 offset,
                 RETRY_S,
@@ -360,7 +363,7 @@ class _Level:
         )
         if record is None:
             log.warning(
-                "delay level %d: the log has no message at %d any more",
+                "delay level %d: the log no longer has a message at offset %d",
                 self.level,
                 entry.commitlog_offset,
             )
@@ -369,7 +372,7 @@ class _Level:
         place = real_place(decode_properties(stored.properties))
         if place is None:
             log.warning(
-                "delay level %d: the message at %d does not say where it belongs",
+                "delay level %d: skipped the message at offset %d, which names no topic and queue",
                 self.level,
                 entry.commitlog_offset,
             )

@@ -378,7 +378,7 @@ class Timers:
                     else None
                 )
                 if record is None:
-                    log.warning("timer message %d is not in the log any more", offset)
+                    log.warning("the log no longer has timer message %d", offset)
                 else:
                     self._take_up(offset, entry.commitlog_offset, record, progress)
                 # each by itself: where one cannot be read now, the next try begins with that one
@@ -390,7 +390,7 @@ class Timers:
         properties = decode_properties(decode_stored(record).properties)
         out_ms = properties.get(OUT_MS, "")
         if not is_time(out_ms):
-            log.warning("timer message %d does not say when it is due", offset)
+            log.warning("skipped timer message %d, which has no delivery time", offset)
             return
         if DELETE_KEY in properties:
             self._take_back(
@@ -485,9 +485,7 @@ class Timers:
         if error is None:
             self._wake()
         elif not self._stopping:
-            log.warning(
-                "timer messages cannot be delivered, next try in %.1f s: %s", RETRY_S, error
-            )
+            log.warning("could not deliver timer messages, next try in %.1f s: %s", RETRY_S, error)
             self._cancel_timer()
             self._wake_in(RETRY_S)
 
@@ -538,7 +536,7 @@ class Timers:
                 self._put((message,), partial(self._stored, one))
         except InvalidOption as exc:
             log.error(
-                "timer message %d fits no record of its own topic: it is passed over: %s",
+                "skipped timer message %d, which does not fit into a record of its topic: %s",
                 one.offset,
                 exc,
             )
@@ -567,7 +565,7 @@ class Timers:
     def _stored(self, one: TimerMessage, result: list[PutResult] | StoreError) -> None:
         if isinstance(result, StoreError):
             log.warning(
-                "timer message %d could not be delivered, next try in %.1f s: %s",
+                "could not deliver timer message %d, next try in %.1f s: %s",
                 one.offset,
                 RETRY_S,
                 result,
@@ -591,12 +589,12 @@ class Timers:
         """The message to store again, or None if it is gone. Raises StoreError, Cold."""
         record = reads.record_at(one.commitlog_offset)
         if record is None:
-            log.warning("timer message %d is not in the log any more", one.offset)
+            log.warning("the log no longer has timer message %d", one.offset)
             return None
         stored = decode_stored(record)
         place = real_place(decode_properties(stored.properties))
         if place is None or place[0] == HALF_TOPIC:
-            log.warning("timer message %d does not say where it belongs", one.offset)
+            log.warning("skipped timer message %d, which names no topic and queue", one.offset)
             return None
         return stored_again(
             stored, place, delivered_properties(stored, self._store.now_ms()), self._store_host

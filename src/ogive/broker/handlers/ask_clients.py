@@ -157,7 +157,7 @@ async def _ask(
         return
     if sum(map(len, found.values())) + len(table) > MAX_QUEUES_SHOWN:
         log.warning(
-            "%s says where it stands in %d queues: it is left out of an answer that is full",
+            "left out the progress of client %s in %d queues: the answer is full",
             client.client_id,
             len(table),
         )

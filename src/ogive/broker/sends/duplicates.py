@@ -254,8 +254,7 @@ class Duplicates:
             if over and first.at_ms >= oldest_ms and not self._warned:
                 self._warned = True
                 log.warning(
-                    "more than %d keys inside the window of duplicates: the oldest are forgotten "
-                    "early",
+                    "more than %d keys within the duplicate window: the oldest are forgotten early",
                     self._max_keys,
                 )
             del self._firsts[key]

@@ -161,12 +161,12 @@ async def _push(
             RemotingCommand(push.code, encode_header(push), message.body), CLIENT_ANSWER_S
         )
     except TransportError as exc:
-        log.warning("a reply to %s was not taken: %s", client_id, exc)
+        log.warning("client %s did not accept a reply: %s", client_id, exc)
     else:
         if answer.code == ResponseCode.SUCCESS:
             return None
         log.warning(
-            "a reply to %s was not taken: code %d, %s", client_id, answer.code, answer.remark
+            "client %s did not accept a reply: code %d, %s", client_id, answer.code, answer.remark
         )
     finally:
         ctx.reply_quota.release(connection, 1)
@@ -180,7 +180,7 @@ async def _store(ctx: Context, message: NewMessage) -> PutResult | None:
         return stored
     except (StoreError, InvalidOption) as exc:
         # InvalidOption: it fits no file of the log
-        log.warning("a reply was not stored: %s", exc)
+        log.warning("could not store a reply: %s", exc)
         return None
     finally:
         ctx.sends_waiting -= 1

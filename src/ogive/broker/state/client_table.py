@@ -305,7 +305,7 @@ class ClientTable:
         ):
             all_users = " and ".join(sorted({*users, client.user}))
             log.warning(
-                "client id %s is used by %s at once: replies to it go to none of them",
+                "client id %s is used by %s at the same time: replies to it are not delivered",
                 client.client_id,
                 all_users,
             )
@@ -386,9 +386,9 @@ class ClientTable:
         client.differs = group.difference(data.subscriptions) if others else ""
         if client.differs and (previous is None or client.differs != previous.differs):
             log.warning(
-                "group %s: member %s differs from the others: %s. The last heartbeat decides for "
-                "all, so messages are missed: "
-                "members of a group must subscribe alike",
+                "group %s: the subscriptions of member %s differ from those of the others: %s. "
+                "The last heartbeat applies to all members, so messages are missed. All members "
+                "of a group must have the same subscriptions",
                 group.name,
                 client.client_id,
                 client.differs,

@@ -66,7 +66,7 @@ class TableWriter:
             await asyncio.wait([writing])
             if writing.exception() is not None and self._writing is None and self.written < wanted:
                 raise StoreError(
-                    f"cannot save {self._name}: {_why(writing.exception())}"
+                    f"could not save {self._name}: {_why(writing.exception())}"
                 ) from writing.exception()
 
     def check(self, version: int) -> None:
@@ -75,7 +75,7 @@ class TableWriter:
         """
         if self.written < version <= self._failed:
             self.save_again()
-            raise StoreError(f"cannot save {self._name}: {_why(self._failure)}")
+            raise StoreError(f"could not save {self._name}: {_why(self._failure)}")
 
     def save_again(self) -> None:
         """Write in the background what could not be written, at most once a second."""
@@ -115,7 +115,7 @@ class TableWriter:
 
     def _report(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (exc := task.exception()) is not None:
-            log.error("cannot save %s: %s", self._name, _why(exc))
+            log.error("could not save %s: %s", self._name, _why(exc))
 
 
 def _why(failure: BaseException | None) -> str:
@@ -200,7 +200,8 @@ class ConfigTable(ABC, Generic[C]):
         self._configs = {**built_in, **loaded}
         if len(self._configs) > self._limit:
             log.warning(
-                "the broker holds %d %ss, its limit is %d: all are kept, new ones are refused",
+                "the broker has %d %ss, more than its limit of %d: all are kept, new ones are "
+                "refused",
                 len(self._configs),
                 self._kind,
                 self._limit,
@@ -214,7 +215,9 @@ class ConfigTable(ABC, Generic[C]):
         try:
             return DataVersion.from_json(version or {})
         except ProtocolError as exc:
-            log.warning("%ss file: its version counts from now on: %s", self._kind, exc)
+            log.warning(
+                "%ss file: invalid data version, replaced by a new one: %s", self._kind, exc
+            )
             return DataVersion().next(self._now_ms())
 
     # --- reading ----------------------------------------------------------------------------------
@@ -313,5 +316,5 @@ def read_configs(
             config = kind.from_json(value)
             configs[validate(str(name))] = replace(config, name=str(name))
         except (InvalidOption, ProtocolError) as exc:
-            log.warning("%s file: entry %.80r is left out: %s", file, name, exc)
+            log.warning("%s file: ignored the invalid entry %.80r: %s", file, name, exc)
     return configs

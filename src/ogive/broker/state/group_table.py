@@ -86,7 +86,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
         """A member of a group that is not there has come, and none is made."""
         if self._is_new_miss(name):
             log.warning(
-                "group %s has a member and does not exist: it is given nothing, as %s",
+                "group %s does not exist, so its member receives no messages: %s",
                 name,
                 NONE_IS_MADE,
             )

@@ -166,8 +166,8 @@ class Resets:
         room = self._most() - self._noted
         if room <= 0:
             log.warning(
-                "the reset of %s on %s/%d is told to nobody: there are too many that members have "
-                "not heard of",
+                "members of %s are not notified of the reset on %s/%d: too many resets wait for "
+                "their members",
                 group,
                 topic,
                 queue_id,
@@ -428,8 +428,8 @@ class OffsetTable:
         self._version = 0
         if self._count > self._max:
             log.warning(
-                "the file holds %d offsets of groups, the limit is %d: all are kept, new ones are "
-                "refused",
+                "the file has %d consumer offsets, more than the limit of %d: all are kept, new "
+                "ones are refused",
                 self._count,
                 self._max,
             )

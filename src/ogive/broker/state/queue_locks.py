@@ -65,8 +65,8 @@ class QueueLocks:
             leases[queue] = _Lease(client_id, expires_at)
         if self._count > self._max:
             log.warning(
-                "the file holds %d queue locks, the limit is %d: all are kept, new ones are "
-                "refused",
+                "the file has %d queue locks, more than the limit of %d: all are kept, new ones "
+                "are refused",
                 self._count,
                 self._max,
             )
@@ -193,4 +193,8 @@ def _stored_locks(
                     case [str(topic), int(queue_id)]:
                         yield group, client_id, MessageQueue(topic, broker_name, queue_id)
                     case _:
-                        log.warning("a queue lock of %s in the file is none: %.100r", group, row)
+                        log.warning(
+                            "ignored an invalid queue lock of group %s in the file: %.100r",
+                            group,
+                            row,
+                        )

@@ -314,8 +314,8 @@ class TopicTable(ConfigTable[TopicConfig]):
             return queue_id if queue_id < config.read_queues else queue_id % queues
         if self._is_new_miss(name):
             log.warning(
-                "topic %s is not there, but messages that waited for it are: they are served if it "
-                "is made again",
+                "delayed or transactional messages were delivered to topic %s, which does not "
+                "exist: they can be consumed once it is created",
                 name,
             )
         return 0

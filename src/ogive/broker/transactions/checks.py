@@ -161,7 +161,7 @@ class TransactionChecks:
                 return False
             if half is None:
                 log.error(
-                    "a transaction is given up: the log has no half message at %d any more",
+                    "dropped a transaction: the log no longer has its half message at offset %d",
                     transaction.commitlog_offset,
                 )
                 self._transactions.drop(transaction, None)
@@ -169,7 +169,7 @@ class TransactionChecks:
             name = _name(half)
             return await self._ask_or_give_up(transaction, half)
         except (StoreError, InvalidOption, ProtocolError) as exc:
-            log.warning("the transaction of %s is looked at again later: %s", name, exc)
+            log.warning("could not check the transaction of %s, next try later: %s", name, exc)
             return False
 
     async def _ask_or_give_up(self, transaction: OpenTransaction, half: StoredMessage) -> bool:
@@ -182,7 +182,8 @@ class TransactionChecks:
             transaction, live
         ):
             log.warning(
-                "nobody decided about the transaction of %s: it goes to %s",
+                "the transaction of %s was checked too often without a decision: its message is "
+                "moved to %s",
                 _name(half),
                 CHECKED_TOO_OFTEN_TOPIC,
             )

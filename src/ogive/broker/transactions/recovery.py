@@ -59,7 +59,7 @@ def find_transactions(store: MessageStore, offsets: OffsetTable, served: Served)
         transaction = _transaction(place, stored)
         if transaction is None:
             log.warning(
-                "the half message at %d does not say where it belongs: it is passed over",
+                "skipped the half message at offset %d, which names no topic and queue",
                 stored.commitlog_offset,
             )
             continue
@@ -89,7 +89,8 @@ def _read_marks(store: MessageStore, first: int, found: Found) -> set[int]:
             marked |= places
         else:
             log.warning(
-                "the mark at %d does not count: what was written with it is gone",
+                "ignored the end of a transaction at offset %d: the message that was written with "
+                "it is gone",
                 mark.commitlog_offset,
             )
             found.doubted.update(places)
@@ -122,7 +123,8 @@ def _note_committed(
                 transaction = opened.get(identity_of_record(stored))
                 if transaction is not None:
                     log.warning(
-                        "the transaction of the message at %d was committed: its mark is added",
+                        "the transaction of the message at offset %d was committed before the "
+                        "crash: its end is recorded now",
                         stored.commitlog_offset,
                     )
                     transaction.decision = Decision.COMMIT

@@ -363,7 +363,7 @@ class Transactions:
     def end_failed(self, transaction: OpenTransaction, error: StoreError) -> None:
         """Its end was not stored."""
         transaction.decision = None
-        log.warning("a transaction could not be ended, its producer will be asked again: %s", error)
+        log.warning("could not end a transaction, its producer will be asked again: %s", error)
         self._answer(transaction, error)
 
     def drop(self, transaction: OpenTransaction, message: NewMessage | None) -> None:
@@ -446,7 +446,11 @@ class Transactions:
         try:
             self.write_marks()
         except StoreError as exc:
-            log.warning("%d ended transactions are marked later: %s", len(self._unmarked), exc)
+            log.warning(
+                "could not record the end of %d transactions, next try later: %s",
+                len(self._unmarked),
+                exc,
+            )
 
     def write_marks(self) -> None:
         """Mark the places of transactions that have ended before.
@@ -459,7 +463,7 @@ class Transactions:
 
     def _marked(self, transaction: OpenTransaction, places: Sequence[int], result: _Stored) -> None:
         if isinstance(result, StoreError):
-            log.warning("an ended transaction is marked later: %s", result)
+            log.warning("could not record the end of a transaction, next try later: %s", result)
             self._unmarked.append(transaction)
         else:
             self._leave_places(transaction, places, result)
@@ -551,7 +555,7 @@ class Transactions:
             for place in self._stray:
                 self._put((self._mark(place),), _marked_at_last)
         except StoreError as exc:
-            log.warning("copies of half messages stay without their marks: %s", exc)
+            log.warning("could not record the ends of copied half messages: %s", exc)
         self._doubted.clear()
         self._stray.clear()
 
@@ -564,9 +568,11 @@ class Transactions:
                 lambda _: None,
             )
         except StoreError as exc:
-            log.warning("a transaction stays where a mark without its commit speaks of it: %s", exc)
+            log.warning(
+                "could not move a transaction away from an end record that was ignored: %s", exc
+            )
 
 
 def _marked_at_last(result: list[PutResult] | OgiveError) -> None:
     if isinstance(result, OgiveError):
-        log.warning("a copy of a half message stays without its mark: %s", result)
+        log.warning("could not record the end of a copied half message: %s", result)

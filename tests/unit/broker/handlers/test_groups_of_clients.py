@@ -137,7 +137,7 @@ async def test_who_waits_in_a_group_that_nobody_makes_is_told_why(
         assert [
             record.getMessage() for record in caplog.records if "group G" in record.getMessage()
         ] == [
-            "group G has a member and does not exist: it is given nothing, as this broker makes "
+            "group G does not exist, so its member receives no messages: this broker makes "
             "none by itself (`ogive group create`)"
         ]
         server.context.groups.create_or_update(SubscriptionGroupConfig(name="G"))
