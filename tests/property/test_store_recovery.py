@@ -27,6 +27,13 @@ MESSAGES = st.lists(
     tail=b"\x01",
     derived=True,
 )
+# a torn write within the digits of the last checksum
+@example(
+    messages=[("A", 0, bytes(size)) for size in (1, 1, 1, 3, 4, 7, 7, 7, 15)],
+    cut=1169,
+    tail=b"\x00\x01",
+    derived=True,
+)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     messages=MESSAGES,

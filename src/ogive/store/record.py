@@ -555,13 +555,14 @@ def not_standing(
 
 
 def _spoiled_crc(tail: bytes) -> bool:
-    """Return True if this was a checksum property before a bit or two of its name changed, or ends
-    in zeros that a lost write left.
+    """Return True if this was a checksum property before a bit or two of its name changed, or a
+    torn write left zeros or something else in its digits.
     """
-    return (
-        tail[-1] == 0
-        or 6 <= sum([a == b for a, b in zip(tail, _CRC_NAME, strict=False)]) < _CRC_NAME_BYTES
-    )
+    same = sum([a == b for a, b in zip(tail, _CRC_NAME, strict=False)])
+    if same == _CRC_NAME_BYTES:
+        # whole digits may belong to another record: Apache's broker copies properties
+        return tail[-1] == 0 or not tail[_CRC_NAME_BYTES:-1].isdigit()
+    return tail[-1] == 0 or same >= 6
 
 
 def _v6_part(buffer: bytes, at: int, sys_flag: int) -> tuple[int, int, int]:
