@@ -89,10 +89,10 @@ def test_a_story_that_went_wrong_once_goes_well(seed: int) -> None:
 @pytest.mark.quick
 @pytest.mark.timeout(400)
 # 75 stories take 25 s of a processor
-@pytest.mark.parametrize("first", range(0, 300, 75))
+@pytest.mark.parametrize("first", [0, 75])
 def test_members_come_and_go_and_only_their_deaths_cost_a_second_delivery(first: int) -> None:
-    """Three hundred schedules of joins, leaves, restarts, kills, pauses, cuts, and requests that
-    are lost, late or doubled.
+    """150 schedules of joins, leaves, restarts, kills, pauses, cuts, and requests that are lost,
+    late or doubled.
     """
     with figures("T25, members", seed=first) as line:
         line.update(summary(stories(first, 200, 75, timeout_s=380.0, members=True)))

@@ -99,6 +99,8 @@ def real() -> Dataset:
         pytest.skip(str(exc))
 
 
+# half a minute of a processor
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_real_table_has_its_known_totals_and_both_ways_of_counting_agree(real: Dataset) -> None:
     figures = truth.compute(real)
