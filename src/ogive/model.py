@@ -208,7 +208,7 @@ def _validate_name(kind: str, name: str, limit: int) -> str:
     if not isinstance(name, str):
         raise TypeError(f"{kind} name must be str, not {type(name).__name__}")
     if not name or len(name) > limit:
-        raise InvalidOption(f"{kind} name of {len(name)} characters: 1 to {limit} are allowed")
+        raise InvalidOption(f"{kind} name of {len(name)} characters: must be between 1 and {limit}")
     if not _NAME.fullmatch(name):
         raise InvalidOption(f"{kind} name {name[:64]!r} may hold only letters, digits and % | - _")
     return name
@@ -372,7 +372,7 @@ class Message:
             )
         if self.delay_s is not None and not 0 <= self.delay_s <= MAX_DELAY_S:
             raise InvalidOption(
-                f"delay_s is {self.delay_s}: 0 to {MAX_DELAY_S:,} seconds are possible"
+                f"delay_s is {self.delay_s}: must be between 0 and {MAX_DELAY_S:,} seconds"
             )
 
     @property

@@ -124,8 +124,8 @@ def test_bodies_that_do_not_fit_go_to_a_dead_letter_topic(
     }
     assert reasons == {
         b'{"note": "no number"}': ("number is missing", "2", "a"),
-        b"not json": ("the body is no JSON of the schema", "3", "a"),
-        b'{"number": "many"}': ("the body is no JSON of the schema", "4", "a"),
+        b"not json": ("the body is not JSON of the schema", "3", "a"),
+        b'{"number": "many"}': ("the body is not JSON of the schema", "4", "a"),
     }
     whole, _ = parse_json(messages, Order, on_error="null")
     assert whole.count() == 5

@@ -58,7 +58,7 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
         "bytes of properties are over the limit",
     ),
     "no topic": ({"topic": None}, "its topic is null"),
-    "a word that is no topic": ({"topic": "a b"}, "a b"),
+    "a word that is not a topic": ({"topic": "a b"}, "a b"),
     "delay level that no broker has": ({"delayTimeLevel": 99}, "delay level 99 is above 18"),
     "negative delay": ({"delayTimeLevel": -1}, "delay level -1"),
     "time of delivery that is too far away": (

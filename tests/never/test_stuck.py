@@ -163,7 +163,7 @@ FAULTS: dict[str, Any] = {
     "a code that nobody knows": error(4711),
     "hang up": HANG_UP,
     "no header": NO_HEADER,
-    "a body that is no message": ok(
+    "a body that is not a message": ok(
         PullMessageResponse(next_begin_offset=5, min_offset=0, max_offset=10), b"\0\0\0\x07garbage"
     ),
     "half a message": ok(
@@ -171,11 +171,11 @@ FAULTS: dict[str, Any] = {
         b"\0\0\1\0" + bytes(40),
     ),
     "no frame": Raw(b"\xff" * 32),
-    "an offset that is no number": ok(
+    "an offset that is not a number": ok(
         PullMessageResponse(next_begin_offset=5, min_offset=0, max_offset=10)
     ),
 }
-FAULTS["an offset that is no number"].ext_fields["nextBeginOffset"] = "soon"
+FAULTS["an offset that is not a number"].ext_fields["nextBeginOffset"] = "soon"
 
 
 @pytest.mark.kills("case 17: a failed pull is the last", param="hang up-concurrent")

@@ -641,7 +641,7 @@ class Story:
                 self.book.faults.append(f"{body[:6]!r} is a dead letter {count} times")
         owed = {body for body in self.book.owed[WORK] if self._always_fails(body)}
         self.book.faults += [
-            f"{body[:6]!r} is no dead letter" for body in sorted(owed - found.keys())
+            f"{body[:6]!r} is not a dead letter" for body in sorted(owed - found.keys())
         ]
 
     async def _check_progress(self, until: float) -> None:

@@ -168,11 +168,11 @@ class BrokerConfig:
         # raises InvalidOption: a broker must not start with half a table
         DelayLevels.parse(self.delay_levels)
         if not 0 <= self.port < 65536:
-            raise InvalidOption(f"port={self.port}: 0 to 65535 is needed")
+            raise InvalidOption(f"port={self.port}: must be between 0 and 65535")
         if self.flush not in ("sync", "async"):
-            raise InvalidOption(f"flush={self.flush!r}: sync or async is needed")
+            raise InvalidOption(f"flush={self.flush!r}: must be sync or async")
         if self.broker_id < 0:
-            raise InvalidOption(f"broker_id={self.broker_id}: 0 or more is needed")
+            raise InvalidOption(f"broker_id={self.broker_id}: must be 0 or more")
         ip_of(self.host)
         if self.advertised_host:
             check_advertised("advertised_host=", self.advertised_host)
@@ -188,12 +188,10 @@ class BrokerConfig:
 
     def _check_numbers(self) -> None:
         if self.duplicate_window_s < 0:
-            raise InvalidOption(
-                f"duplicate_window_s={self.duplicate_window_s}: 0 or more is needed"
-            )
+            raise InvalidOption(f"duplicate_window_s={self.duplicate_window_s}: must be 0 or more")
         if not 0 <= self.busy_poll_s <= MAX_BUSY_POLL_S:
             raise InvalidOption(
-                f"busy_poll_s={self.busy_poll_s}: 0 to {MAX_BUSY_POLL_S:g} is needed"
+                f"busy_poll_s={self.busy_poll_s}: must be between 0 and {MAX_BUSY_POLL_S:g}"
             )
         if self.max_message_bytes > MAX_BODY_BYTES:
             raise InvalidOption(
@@ -203,16 +201,16 @@ class BrokerConfig:
         for name in ("max_pull_bytes", "max_large_pull_bytes"):
             if getattr(self, name) > MAX_PULL_BYTES:
                 raise InvalidOption(
-                    f"{name}={getattr(self, name)}: up to {MAX_PULL_BYTES} bytes are possible, "
+                    f"{name}={getattr(self, name)}: must be at most {MAX_PULL_BYTES} bytes, "
                     "clients read no larger answer"
                 )
         for entry in fields(self):
             value = getattr(self, entry.name)
             if isinstance(value, float) and not value <= _MAX_NUMBER:
-                raise InvalidOption(f"{entry.name}={value:g}: up to {_MAX_NUMBER:g} is possible")
+                raise InvalidOption(f"{entry.name}={value:g}: must be at most {_MAX_NUMBER:g}")
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
-                raise InvalidOption(f"{name}={getattr(self, name)}: more than 0 is needed")
+                raise InvalidOption(f"{name}={getattr(self, name)}: must be more than 0")
 
     @property
     def levels(self) -> DelayLevels:
@@ -227,7 +225,7 @@ def check_name(what: str, name: str) -> None:
     """
     if not 0 < len(name) <= MAX_TOPIC_LENGTH:
         raise InvalidOption(
-            f"{what} of {len(name)} characters: 1 to {MAX_TOPIC_LENGTH} are possible"
+            f"{what} of {len(name)} characters: must be between 1 and {MAX_TOPIC_LENGTH}"
         )
     if not _NAME.fullmatch(name):
         raise InvalidOption(f"{what} {name!r} may hold only letters, digits and % | - _ .")
@@ -346,7 +344,7 @@ def _count(most: int = 999_999_999) -> Callable[[str], int]:
         except ValueError:
             value = 0
         if not 1 <= value <= most:
-            raise ValueError(f"a number from 1 to {most} is needed")
+            raise ValueError(f"must be a number from 1 to {most}")
         return value
 
     return read
@@ -354,7 +352,7 @@ def _count(most: int = 999_999_999) -> Callable[[str], int]:
 
 def _switch(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError("true or false is needed")
+        raise ValueError("must be true or false")
     return text.lower() == "true"
 
 

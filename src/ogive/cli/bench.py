@@ -105,16 +105,18 @@ class Measured:
 
 def _check_count(options: argparse.Namespace) -> None:
     if options.count is not None and options.count < 1:
-        raise InvalidOption(f"--count {options.count}: at least 1 is needed")
+        raise InvalidOption(f"--count {options.count}: must be at least 1")
 
 
 async def produce(options: argparse.Namespace) -> int:
     """Send messages and show the rate. Return 1 if a send failed."""
     _check_count(options)
     if not 1 <= options.size <= MAX_SIZE:
-        raise InvalidOption(f"--size {options.size}: 1 to {MAX_SIZE} bytes are possible")
+        raise InvalidOption(f"--size {options.size}: must be between 1 and {MAX_SIZE} bytes")
     if not 1 <= options.in_flight <= MAX_IN_FLIGHT:
-        raise InvalidOption(f"--in-flight {options.in_flight}: 1 to {MAX_IN_FLIGHT} are possible")
+        raise InvalidOption(
+            f"--in-flight {options.in_flight}: must be between 1 and {MAX_IN_FLIGHT}"
+        )
     measured, body, ends = (
         Measured(),
         bytes(options.size),

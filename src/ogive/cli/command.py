@@ -80,7 +80,7 @@ def _check_names(options: argparse.Namespace) -> None:
         given = getattr(options, name, None)
         for text in given if isinstance(given, list) else [given]:
             if isinstance(text, str) and any("\ud800" <= char <= "\udfff" for char in text):
-                raise InvalidOption(f"{name.replace('_', '-')} {text!r} is no text in UTF-8")
+                raise InvalidOption(f"{name.replace('_', '-')} {text!r} is not text in UTF-8")
 
 
 def _complain(text: str, options: argparse.Namespace) -> None:

@@ -46,7 +46,7 @@ def read(path: str, command: argparse.ArgumentParser) -> dict[str, Any]:
     except UnicodeDecodeError:
         raise InvalidOption(f"--config {path} cannot be read: it is not text in UTF-8") from None
     except tomllib.TOMLDecodeError as exc:
-        raise InvalidOption(f"--config {path} is no TOML: {exc}") from None
+        raise InvalidOption(f"--config {path} is not TOML: {exc}") from None
     return _from_toml(path, table, command)
 
 
@@ -70,7 +70,7 @@ def _from_toml(
                 f"{path}: [{name}] is a table: settings stand at the top level, without one"
             )
         if action is None:
-            raise InvalidOption(f"{path}: {name} is no setting{_nearest(name, known)}")
+            raise InvalidOption(f"{path}: {name} is not a setting{_nearest(name, known)}")
         found[action.dest] = _value(f"{path}: {name}", action, value)
     return found
 
@@ -92,7 +92,7 @@ def _value(where: str, action: argparse.Action, value: Any) -> Any:
     try:
         return action.type(str(value))
     except ValueError:
-        raise InvalidOption(f"{where}: {value!r} is no number") from None
+        raise InvalidOption(f"{where}: {value!r} is not a number") from None
 
 
 def place_in_file(text: str, options: argparse.Namespace) -> str:
@@ -178,7 +178,7 @@ def _seconds(text: str) -> float:
 def _count(text: str) -> int:
     count = _whole(text)
     if count <= 0:
-        raise InvalidOption("more than 0 is needed")
+        raise InvalidOption("must be more than 0")
     return count
 
 

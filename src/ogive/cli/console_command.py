@@ -20,7 +20,7 @@ async def run(options: argparse.Namespace) -> int:
     """Serve until a signal comes."""
     set_up_logging(options.verbose, "text")
     if not 0 <= options.console_port <= 65535:
-        raise InvalidOption(f"--port {options.console_port}: 0 to 65535 is needed")
+        raise InvalidOption(f"--port {options.console_port}: must be between 0 and 65535")
     config = await asyncio.to_thread(config_for_cluster, options)
     # imported after the check that its libraries are installed
     from ogive.console.server import Console

@@ -397,7 +397,7 @@ EXIT_OVER: Final = 3
 async def check_lag(options: argparse.Namespace) -> int:
     """Compare the lag with a limit. Return 0 within it, 3 above it, 1 if the lag is unknown."""
     if options.max < 0:
-        raise InvalidOption(f"--max {options.max}: 0 or more messages are possible")
+        raise InvalidOption(f"--max {options.max}: must be 0 or more messages")
     async with aio.Admin(client=client_config(options)) as admin:
         rows = await admin.lag(options.group, options.topic, members=False)
         if not rows:

@@ -22,7 +22,7 @@ _UNITS = ((3_600_000, "h"), (60_000, "min"))
 async def send(options: argparse.Namespace) -> int:
     """Send standard input, or --body; print where each message was stored."""
     if options.delay is not None and options.delay < 0:
-        raise InvalidOption(f"--delay {options.delay:g}: 0 or more seconds are possible")
+        raise InvalidOption(f"--delay {options.delay:g}: must be 0 or more seconds")
     if options.tag:
         check_tag(options.tag)
     properties = dict(_property(text) for text in options.properties)
@@ -225,7 +225,7 @@ async def _say_what_tags_do_not_find(options: argparse.Namespace) -> None:
 async def _tail(options: argparse.Namespace) -> int:
     left = options.count
     if left is not None and left < 1:
-        raise InvalidOption(f"--count {left}: at least 1 is needed")
+        raise InvalidOption(f"--count {left}: must be at least 1")
     async with aio.PullConsumer(
         client=client_config(options), tags=options.tag, start=options.start
     ) as consumer:

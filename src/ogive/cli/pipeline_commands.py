@@ -263,7 +263,7 @@ def _ask(options: argparse.Namespace, topics: Sequence[str]) -> None:
             except (InvalidOption, NoRoute):
                 if is_archive(topic):
                     raise InvalidOption(
-                        f"{topic} is no topic, but a folder with an archive: {ARCHIVE}{topic} "
+                        f"{topic} is not a topic, but a folder with an archive: {ARCHIVE}{topic} "
                         "reads it"
                     ) from None
                 raise

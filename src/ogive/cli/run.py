@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int | Coroutine[Any, Any, int]:
     if only and options.engine == "spark":
         raise InvalidOption(f"{', '.join(only)}: only with --engine local")
     if options.wait < 0:
-        raise InvalidOption(f"--wait {options.wait:g}: 0 or more seconds are possible")
+        raise InvalidOption(f"--wait {options.wait:g}: must be 0 or more seconds")
     if options.reload:
         if options.engine == "spark":
             raise InvalidOption(

@@ -172,7 +172,7 @@ def _check_ports(options: argparse.Namespace) -> None:
     for name in ("name-server", "broker", "metrics", "console"):
         port = getattr(options, f"{name.replace('-', '_')}_port")
         if port is not None and not 0 <= port <= 65535:
-            raise InvalidOption(f"--{name}-port {port}: 0 to 65535 is needed")
+            raise InvalidOption(f"--{name}-port {port}: must be between 0 and 65535")
     for (one, place), (other, same) in itertools.combinations(places(options).items(), 2):
         if place[1] and place == same:
             raise InvalidOption(
@@ -219,9 +219,9 @@ _MOST: Final = {
 _MOST_US: Final = MAX_BUSY_POLL_S * 1e6
 _PERCENTAGE: Final = "a percentage, more than 0 and up to 100, is needed"
 _RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = (
-    *((name, lambda value: value > 0, "more than 0 is needed") for name in _ABOVE_ZERO),
+    *((name, lambda value: value > 0, "must be more than 0") for name in _ABOVE_ZERO),
     *(
-        (name, partial(operator.ge, most), f"up to {most:,.0f} is possible")
+        (name, partial(operator.ge, most), f"must be at most {most:,.0f}")
         for name, most in _MOST.items()
     ),
     ("delete_above", lambda value: 0 < value <= 100, _PERCENTAGE),
@@ -234,12 +234,12 @@ _RANGES: Final[tuple[tuple[str, Callable[[float], bool], str], ...]] = (
     (
         "max_message_size",
         lambda value: value <= MAX_BODY_BYTES,
-        f"up to {MAX_BODY_BYTES} bytes are possible",
+        f"must be at most {MAX_BODY_BYTES} bytes",
     ),
     (
         "busy_poll",
         lambda value: 0 <= value <= _MOST_US,
-        f"0 to {_MOST_US:g} microseconds are possible",
+        f"must be between 0 and {_MOST_US:g} microseconds",
     ),
     ("duplicate_window", lambda value: value >= 0, "0 seconds or more are needed"),
 )
@@ -315,8 +315,7 @@ def check_names(options: argparse.Namespace) -> None:
         raise InvalidOption(f"--delay-levels (messageDelayLevel): {exc}") from None
     if options.default_queues > MAX_MADE_QUEUES:
         raise InvalidOption(
-            f"--default-queues {options.default_queues}: up to {MAX_MADE_QUEUES} queues are "
-            "possible"
+            f"--default-queues {options.default_queues}: must be at most {MAX_MADE_QUEUES} queues"
         )
 
 

@@ -71,7 +71,7 @@ def check_time(name: str, seconds: float) -> float:
     check_type(name, seconds, int | float, "a number of seconds")
     if not 0 < seconds <= MAX_TIME_S:
         raise InvalidOption(
-            f"{name} is {seconds}: above 0 and up to {MAX_TIME_S:.0f} seconds are possible"
+            f"{name} is {seconds}: must be above 0 and at most {MAX_TIME_S:.0f} seconds"
         )
     return seconds
 
@@ -280,7 +280,8 @@ class ProducerConfig:
             raise InvalidOption("check_threads and max_checks_waiting must be at least 1")
         if not 0 <= self.busy_poll_s <= MAX_BUSY_POLL_S:
             raise InvalidOption(
-                f"busy_poll_s is {self.busy_poll_s}: 0 to {MAX_BUSY_POLL_S:g} seconds are possible"
+                f"busy_poll_s is {self.busy_poll_s}: must be between 0 and {MAX_BUSY_POLL_S:g} "
+                "seconds"
             )
         if not 1024 <= self.max_batch_bytes <= MAX_BODY_BYTES:
             raise InvalidOption(

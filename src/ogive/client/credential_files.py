@@ -47,7 +47,7 @@ def read_credentials(path: str) -> Credentials:
     except (OSError, UnicodeDecodeError) as exc:
         raise InvalidOption(
             f"credentials file {path} cannot be read: "
-            f"{getattr(exc, 'strerror', None) or 'it is no text'}"
+            f"{getattr(exc, 'strerror', None) or 'it is not text'}"
         ) from None
     found: dict[str, str] = {}
     for line in map(_LINE.fullmatch, text.splitlines()):

@@ -207,16 +207,17 @@ class ListenerConfig:
                 "max_retries has no meaning with broadcast: a failed message is logged and dropped"
             )
         if not 1 <= self.batch <= 1024:
-            raise InvalidOption(f"batch is {self.batch}: 1 to 1024 are possible")
+            raise InvalidOption(f"batch is {self.batch}: must be between 1 and 1024")
         if not 1 <= self.threads <= 1000:
-            raise InvalidOption(f"threads is {self.threads}: 1 to 1000 are possible")
+            raise InvalidOption(f"threads is {self.threads}: must be between 1 and 1000")
         if self.consume_timeout_s <= 0:
             raise InvalidOption("consume_timeout_s must be above zero")
         if self.max_retries is not None and self.max_retries < 0:
             raise InvalidOption("max_retries must not be negative; None is the default")
         if not MIN_SUSPEND_S <= self.suspend_s <= MAX_SUSPEND_S:
             raise InvalidOption(
-                f"suspend_s is {self.suspend_s}: {MIN_SUSPEND_S} to {MAX_SUSPEND_S} are possible"
+                f"suspend_s is {self.suspend_s}: must be between {MIN_SUSPEND_S} and "
+                f"{MAX_SUSPEND_S}"
             )
         if not self.orderly and self.suspend_s != 1.0:
             raise InvalidOption(

@@ -436,7 +436,7 @@ def _moment(text: str) -> int | None:
         moment = datetime.fromisoformat(text)
         return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
     except (ValueError, OverflowError):
-        raise InvalidOption(f"{text[:80]!r} is no time such as 2026-11-01T08:00") from None
+        raise InvalidOption(f"{text[:80]!r} is not a time such as 2026-11-01T08:00") from None
 
 
 def _access_options(client: ClientConfig) -> list[str]:

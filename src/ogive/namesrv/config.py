@@ -42,7 +42,7 @@ class NameServerConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
-            raise InvalidOption(f"port={self.port}: 0 to 65535 is needed")
+            raise InvalidOption(f"port={self.port}: must be between 0 and 65535")
         if self.host in ("0.0.0.0", "::") and not self.advertised_host:
             raise InvalidOption(
                 f"host={self.host}: give advertised_host too, the address at which clients reach "
@@ -50,7 +50,7 @@ class NameServerConfig:
             )
         for name in _POSITIVE:
             if getattr(self, name) <= 0:
-                raise InvalidOption(f"{name}={getattr(self, name)}: more than 0 is needed")
+                raise InvalidOption(f"{name}={getattr(self, name)}: must be more than 0")
 
 
 _POSITIVE: Final = (

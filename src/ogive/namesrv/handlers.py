@@ -324,7 +324,7 @@ def update_config(
         if value not in ("true", "false"):
             raise Refused(
                 ResponseCode.INVALID_PARAMETER,
-                f"orderMessageEnable={value[:80]}: true or false is needed",
+                f"orderMessageEnable={value[:80]}: must be true or false",
             )
     if not asked:
         raise Refused(ResponseCode.INVALID_PARAMETER, "no line of the form name=value")

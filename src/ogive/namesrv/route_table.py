@@ -73,7 +73,7 @@ class _Live:
 def _check_length(what: str, text: str) -> None:
     if not 0 < len(text) <= MAX_NAME_LENGTH:
         raise RegistrationRefused(
-            f"{what} of {len(text)} characters: 1 to {MAX_NAME_LENGTH} are allowed"
+            f"{what} of {len(text)} characters: must be between 1 and {MAX_NAME_LENGTH}"
         )
 
 

@@ -20,7 +20,7 @@ from ogive.spark.stopping import Stop
 
 PLACE: Final = ["topic", "brokerName", "queueId", "queueOffset"]
 _TOPIC: Final = rf"^{NAME_CHARACTER}{{1,{MAX_TOPIC_LENGTH}}}\z"
-NO_TOPIC: Final = "what it names as its origin is no topic (choose one with --to)"
+NO_TOPIC: Final = "what it names as its origin is not a topic (choose one with --to)"
 _LEDGER: Final = "topic STRING, brokerName STRING, queueId INT, queueOffset BIGINT, msgId STRING"
 
 

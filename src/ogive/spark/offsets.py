@@ -197,7 +197,7 @@ def _brokers(value: dict[str, Any], number: Callable[[Any], int]) -> dict[str, d
 
 def _offset(value: Any) -> int:
     if type(value) is not int or value < EARLIEST:
-        raise ValueError(f"{value!r} is no offset")
+        raise ValueError(f"{value!r} is not an offset")
     return value
 
 

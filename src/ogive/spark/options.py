@@ -566,7 +566,7 @@ def _pattern(name: str, text: str) -> str:
     try:
         re.compile(text)
     except re.error as exc:
-        raise InvalidOption(f"{name}={text!r} is no regular expression: {exc}") from None
+        raise InvalidOption(f"{name}={text!r} is not a regular expression: {exc}") from None
     return text
 
 

@@ -48,7 +48,7 @@ def json_schema(kind: type) -> StructType:
     dataclasses, and any of these or None. Raises InvalidOption for another.
     """
     if not dataclasses.is_dataclass(kind):
-        raise InvalidOption(f"{kind!r} is no dataclass")
+        raise InvalidOption(f"{kind!r} is not a dataclass")
     hints = typing.get_type_hints(kind)
     return StructType(
         [_column(kind, field.name, hints[field.name]) for field in dataclasses.fields(kind)]
@@ -109,7 +109,7 @@ def parse_json(
     value = f.col("value")
     reason = f.when(
         f.col("body").isNull() | value.isNull() | value[_BROKEN].isNotNull(),
-        f.lit("the body is no JSON of the schema"),
+        f.lit("the body is not JSON of the schema"),
     )
     for path, missing in _gaps(wanted):
         reason = reason.when(missing(value), f.lit(f"{path.removeprefix('.')} is missing"))

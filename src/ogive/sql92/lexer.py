@@ -86,7 +86,7 @@ def tokens(text: str) -> Iterator[Token]:
         if found is None:
             hint = _HINTS.get(text[at])
             raise InvalidExpression(
-                f"{text[at]!r} is no part of an expression" + (f" ({hint})" if hint else ""),
+                f"{text[at]!r} is not part of an expression" + (f" ({hint})" if hint else ""),
                 text,
                 at,
             )

@@ -101,7 +101,7 @@ class _Parser:
                     and isinstance(right, Integer | Float | String)
                 ):
                     raise self._fault(
-                        f"{_shown(left)} is no value to compare with {_shown(right)}", at
+                        f"{_shown(left)} is not a value to compare with {_shown(right)}", at
                     )
                 for operand, place in ((left, at), (right, right_at)):
                     if operand == Truth(None):

@@ -42,7 +42,7 @@ _MAX_DIGITS: Final = 4000
 
 def _parse_integer(text: str, limit: int) -> int:
     if _INTEGER.fullmatch(text) is None or (not text.isascii() and max(text) > "\uffff"):
-        raise EvaluationError(f"{text[:40]!r} is no integer")
+        raise EvaluationError(f"{text[:40]!r} is not an integer")
     digits = text.lstrip("+-")
     if len(digits) > _MAX_DIGITS:
         digits = digits.lstrip("0")[:_MAX_DIGITS] or "0"
@@ -66,7 +66,7 @@ def parse_double(text: str) -> float:
         return float(word if word[-1] in "Ny" else word.rstrip("fFdD"))
     found = _HEXADECIMAL.fullmatch(word)
     if found is None:
-        raise EvaluationError(f"{text[:40]!r} is no number")
+        raise EvaluationError(f"{text[:40]!r} is not a number")
     try:
         return float.fromhex(found[1])
     except OverflowError:

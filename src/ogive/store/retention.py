@@ -66,7 +66,7 @@ class RetentionConfig:
                 f"keep_s={self.keep_s:g}: more than 0, and up to {_MOST_S:g} is needed"
             )
         if not self.hours or not all(0 <= hour < 24 for hour in self.hours):
-            raise InvalidOption(f"hours={self.hours}: one or more of 0 to 23 are needed")
+            raise InvalidOption(f"hours={self.hours}: must be one or more of 0 to 23")
         for name in ("disk_share", "force_share"):
             if not 0 < getattr(self, name) <= 1:
                 raise InvalidOption(

@@ -62,7 +62,7 @@ def find_segments(fs: Fs, directory: Path, default_bytes: int) -> Segments:
             )
     if starts[0] % segment_bytes:
         raise StoreCorrupt(
-            f"{segment_path(directory, starts[0])}: the name is no multiple of the file size "
+            f"{segment_path(directory, starts[0])}: the name is not a multiple of the file size "
             f"{segment_bytes}"
         )
     for start, size in sizes.items():

@@ -102,7 +102,7 @@ class StoreConfig:
                 "entry) is needed"
             )
         if not 0 < self.index_slots <= 50_000_000:
-            raise InvalidOption(f"index_slots={self.index_slots}: 1 to 50000000 are possible")
+            raise InvalidOption(f"index_slots={self.index_slots}: must be between 1 and 50000000")
 
 
 SIZE_BEFORE: Final = 2**31

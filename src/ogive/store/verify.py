@@ -297,7 +297,7 @@ class _Verification:
             used = result.offset % found.segment_bytes and scan.used_after(result.offset)
             if used and report.clean:
                 report.tell(
-                    f"behind the end of the log at {result.offset} stands what is no record: an "
+                    f"behind the end of the log at {result.offset} stands what is not a record: an "
                     "unclean stop left it, a start clears it"
                 )
         report.damaged_places, report.damaged_bytes = result.damaged, result.damaged_bytes
@@ -543,5 +543,5 @@ def _table_problem(fs: Fs, path: Path) -> str | None:
     try:
         value: Any = java_json.loads(raw) if raw is not None else {}
     except ProtocolError as exc:
-        return f"{path.name} is no table: {exc}"
-    return None if isinstance(value, dict) else f"{path.name} is no table"
+        return f"{path.name} is not a table: {exc}"
+    return None if isinstance(value, dict) else f"{path.name} is not a table"

@@ -438,7 +438,7 @@ class Connection(asyncio.Protocol):
                 self._keep(frames[at:], fault)
                 return
         if fault is not None:
-            self._end(f"{self.remote_address} sent what is no frame: {fault}")
+            self._end(f"{self.remote_address} sent a malformed frame: {fault}")
         self._leave_when_done()
 
     def _keep(self, frames: list[bytes], fault: ProtocolError | None) -> None:
@@ -616,7 +616,7 @@ async def connect(
     except ValueError:
         # of the resolver: too long a name, no text, a null character in it
         raise ConnectError(
-            f"no connection to {address}: {host[:80]!r} is no host name", address
+            f"no connection to {address}: {host[:80]!r} is not a host name", address
         ) from None
     except OSError as exc:
         # these bring no word of their own

@@ -87,7 +87,7 @@ class Line:
             ) from None
         except ProtocolError as exc:
             raise ConnectionLost(
-                f"{self.address} sent what is no frame: {exc}", self.address
+                f"{self.address} sent a malformed frame: {exc}", self.address
             ) from None
         except OSError as exc:
             raise ConnectionLost(

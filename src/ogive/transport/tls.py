@@ -67,7 +67,7 @@ class TlsConfig:
         for path in filter(None, (self.cert, self.key, self.client_ca)):
             if path.exists() and not path.is_file():
                 # to open a pipe, say, could take for ever
-                raise InvalidOption(f"TLS: {path} is no file")
+                raise InvalidOption(f"TLS: {path} is not a file")
             try:
                 path.open("rb").close()
             except OSError as exc:

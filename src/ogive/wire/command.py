@@ -126,7 +126,7 @@ def _encode_json(command: RemotingCommand) -> bytes:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ProtocolError(f"{name} is no JSON number")
+    raise ProtocolError(f"{name} is not a JSON number")
 
 
 _standard_decode: Final = json.JSONDecoder(parse_constant=_refuse_constant).decode
@@ -138,7 +138,7 @@ def _standard_loads(raw: bytes) -> Any:
         value = _standard_decode(text)
     except (ValueError, RecursionError) as exc:
         # no UTF-8, no JSON, an integer too long to parse, nested too deep
-        raise ProtocolError(f"header is no JSON: {exc}") from None
+        raise ProtocolError(f"header is not JSON: {exc}") from None
     if holds_half_a_character(text):
         raise ProtocolError("header holds half a character, which no UTF-8 can hold")
     return value
@@ -167,11 +167,11 @@ else:
 def _decode_json(frame: bytes, header_end: int) -> RemotingCommand:
     header = _loads(frame[4:header_end])
     if not isinstance(header, dict):
-        raise ProtocolError("header is no JSON object")
+        raise ProtocolError("header is not a JSON object")
     ext = header.get("extFields")
     remark = header.get("remark")
     if remark is not None and not isinstance(remark, str):
-        raise ProtocolError("header field remark is no text")
+        raise ProtocolError("header field remark is not text")
     language = header.get("language")
     if isinstance(language, str):
         language = _LANGUAGE_NAMES.get(language, LanguageCode.OTHER)
@@ -191,7 +191,7 @@ def _decode_json(frame: bytes, header_end: int) -> RemotingCommand:
 def _int32(header: dict[str, Any], name: str) -> int:
     value = header.get(name, 0)
     if type(value) is not int or not -0x80000000 <= value <= 0x7FFFFFFF:
-        raise ProtocolError(f"header field {name} is no 32-bit integer")
+        raise ProtocolError(f"header field {name} is not a 32-bit integer")
     return value
 
 
@@ -202,7 +202,7 @@ def _text_fields(ext: Any) -> dict[str, str]:
     absent.
     """
     if not isinstance(ext, dict):
-        raise ProtocolError("extFields is no JSON object")
+        raise ProtocolError("extFields is not a JSON object")
     if len(ext) > MAX_EXT_FIELDS:
         raise ProtocolError(f"{len(ext)} extension fields are over the limit of {MAX_EXT_FIELDS}")
     fields: dict[str, str] = {}
@@ -213,7 +213,7 @@ def _text_fields(ext: Any) -> dict[str, str]:
             fields[name] = "true" if value else "false"
         elif type(value) is int or type(value) is float:
             if not -_MAX_LONG <= value <= _MAX_LONG:
-                raise ProtocolError(f"extension field {name[:64]!r} is no 64-bit number")
+                raise ProtocolError(f"extension field {name[:64]!r} is not a 64-bit number")
             fields[name] = str(value)
         elif value is not None:
             raise ProtocolError(f"extension field {name[:64]!r} is neither text nor number")
@@ -269,7 +269,7 @@ def _decode_binary(frame: bytes, header_end: int) -> RemotingCommand:
     except (struct.error, IndexError):
         raise ProtocolError("binary header ends in the middle of a field") from None
     except UnicodeDecodeError as exc:
-        raise ProtocolError(f"binary header holds text that is no UTF-8: {exc.reason}") from None
+        raise ProtocolError(f"binary header holds text that is not UTF-8: {exc.reason}") from None
     if len(fields) > MAX_EXT_FIELDS:
         raise ProtocolError(
             f"{len(fields)} extension fields are over the limit of {MAX_EXT_FIELDS}"

@@ -62,7 +62,7 @@ def _unpack_zlib(body: bytes, limit: int) -> bytes:
     try:
         plain = inflater.decompress(body, limit + 1)
     except zlib.error as exc:
-        raise ProtocolError(f"body is no zlib stream: {exc}") from None
+        raise ProtocolError(f"body is not a zlib stream: {exc}") from None
     if len(plain) <= limit and not inflater.eof:
         raise ProtocolError("compressed body ends in the middle")
     return plain
@@ -86,7 +86,7 @@ def _unpack_lz4(body: bytes, limit: int) -> bytes:
     try:
         plain: bytes = inflater.decompress(body, max_length=limit + 1)
     except RuntimeError as exc:
-        raise ProtocolError(f"body is no LZ4 frame: {exc}") from None
+        raise ProtocolError(f"body is not an LZ4 frame: {exc}") from None
     if len(plain) <= limit and not inflater.eof:
         raise ProtocolError("compressed body ends in the middle")
     return plain
@@ -113,7 +113,7 @@ def _unpack_zstd(body: bytes, limit: int) -> bytes:
             if inflater.eof or len(plain) > limit:
                 break
     except zstandard.ZstdError as exc:
-        raise ProtocolError(f"body is no ZSTD frame: {exc}") from None
+        raise ProtocolError(f"body is not a ZSTD frame: {exc}") from None
     if len(plain) <= limit and not inflater.eof:
         raise ProtocolError("compressed body ends in the middle")
     return bytes(plain)

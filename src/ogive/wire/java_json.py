@@ -52,7 +52,7 @@ def loads(raw: bytes | str, *, bounded: bool = False, java_values: int = MAX_JAV
     try:
         text = raw if isinstance(raw, str) else raw.decode()
     except UnicodeDecodeError as exc:
-        raise ProtocolError(f"body is no UTF-8: {exc.reason}") from None
+        raise ProtocolError(f"body is not UTF-8: {exc.reason}") from None
     if holds_half_a_character(text):
         raise ProtocolError("body holds half a character, which no UTF-8 can hold")
     if bounded:
@@ -105,7 +105,7 @@ class _Reader:
         return value
 
     def _wrong(self, what: str) -> ProtocolError:
-        return ProtocolError(f"body is no JSON, also not Java's: {what} at character {self._at}")
+        return ProtocolError(f"body is not JSON, also not Java's: {what} at character {self._at}")
 
     def _skip(self) -> str:
         match = _SPACE.match(self._text, self._at)

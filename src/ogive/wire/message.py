@@ -84,7 +84,7 @@ def encode_host(host: str, port: int) -> bytes:
     try:
         packed = socket.inet_pton(socket.AF_INET6 if ":" in host else socket.AF_INET, host)
     except OSError:
-        raise ProtocolError(f"{host!r} is no IP address") from None
+        raise ProtocolError(f"{host!r} is not an IP address") from None
     return packed + port.to_bytes(4)
 
 
@@ -122,7 +122,7 @@ def parse_offset_message_id(text: str) -> tuple[str, int]:
         raw = b""
     if len(raw) not in (16, 28):
         raise ProtocolError(
-            f"{text[:64]!r} is no message id of a broker (32 or 56 hexadecimal digits)"
+            f"{text[:64]!r} is not a message id of a broker (32 or 56 hexadecimal digits)"
         )
     return decode_host(raw[:-8]), int.from_bytes(raw[-8:])
 
@@ -369,12 +369,12 @@ def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:
     """
     end = len(buffer)
     if end - at < 91:
-        raise ProtocolError(f"{end - at} bytes are no stored message")
+        raise ProtocolError(f"{end - at} bytes are not a stored message")
     size, magic, crc, queue_id, flag, queue_offset, commitlog_offset, sys_flag, born = (
         HEAD.unpack_from(buffer, at)
     )
     if magic != MAGIC_V1 and magic != MAGIC_V2:
-        raise ProtocolError(f"magic {magic:08x} is no stored message")
+        raise ProtocolError(f"magic {magic:08x} is not a stored message")
     if not 91 <= size <= end - at:
         raise ProtocolError(f"record length {size} does not fit the {end - at} bytes there are")
     stop = at + size
@@ -401,7 +401,7 @@ def decode_stored(buffer: bytes | memoryview, at: int = 0) -> StoredMessage:
     try:
         topic = str(buffer[topic_at:topic_end], "utf-8")
     except UnicodeDecodeError as exc:
-        raise ProtocolError(f"topic is no UTF-8: {exc.reason}") from None
+        raise ProtocolError(f"topic is not UTF-8: {exc.reason}") from None
     return StoredMessage(
         topic,
         bytes(buffer[cursor + 4 : body_end]),
@@ -586,7 +586,7 @@ def _queue(topic: bytes, broker_name: str, queue_id: int) -> MessageQueue:
     try:
         return MessageQueue(topic.decode(), broker_name, queue_id)
     except UnicodeDecodeError as exc:
-        raise ProtocolError(f"topic is no UTF-8: {exc.reason}") from None
+        raise ProtocolError(f"topic is not UTF-8: {exc.reason}") from None
 
 
 _Draft: Final[Any] = dataclasses.make_dataclass(

@@ -56,7 +56,7 @@ def decode_trace(body: bytes) -> list[TraceRecord]:
     try:
         text = body.decode()
     except UnicodeDecodeError as exc:
-        raise ProtocolError(f"trace is no UTF-8: {exc.reason}") from None
+        raise ProtocolError(f"trace is not UTF-8: {exc.reason}") from None
     read = (_record(line.split(_FIELD)) for line in text.split(_RECORD) if line)
     return [record for record in read if record is not None]
 
@@ -143,7 +143,7 @@ class _Fields:
             return None if value is None else int(value)
         except ValueError:
             raise ProtocolError(
-                f"trace record {self._fields[0][:40]!r}: field {place} is no integer"
+                f"trace record {self._fields[0][:40]!r}: field {place} is not an integer"
             ) from None
 
     def flag(self, place: int) -> bool | None:

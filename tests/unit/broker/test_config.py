@@ -29,7 +29,7 @@ from ogive.errors import InvalidOption
         ({"host": "0.0.0.0"}, "advertised_host"),
         ({"host": "fe80::1%lo"}, "without a zone"),
         ({"advertised_host": "0.0.0.0"}, "to which clients connect"),
-        ({"timer_max_delay_s": float("inf")}, "timer_max_delay_s=inf: up to 1"),
+        ({"timer_max_delay_s": float("inf")}, "timer_max_delay_s=inf: must be at most 1"),
         ({"duplicate_window_s": float("nan")}, "duplicate_window_s=nan"),
         ({"region": "x\x02y"}, "region 'x.x02y': text in UTF-8"),
         ({"host": "broker.example"}, "IP address"),

@@ -128,15 +128,15 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("fluhs = 'sync'", "fluhs is no setting; flush is"),
+        ("fluhs = 'sync'", "fluhs is not a setting; flush is"),
         ("zzz = 1", "there are acl"),
         ("flush = 'often'", "none of sync, async"),
         ("acl = 'yes'", "true or false"),
-        ("broker-port = 'x'", "no number"),
+        ("broker-port = 'x'", "not a number"),
         ("broker-port = true", "text or a number"),
         ("data = ['a']", "text or a number; several are one text, joined by commas"),
         ("data = {a = 1}", "text or a number$"),
-        ("data = ", "no TOML"),
+        ("data = ", "not TOML"),
         ("[section]\nx = 1", r"\[section\] is a table: settings stand at the top level"),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_file_that_is_not_there_ends_the_command_with_a_sentence(
             "broker.conf",
             "maxMessageSize=99999999",
             (),
-            "up to 4194304 bytes are possible. maxMessageSize in {} says so.",
+            "must be at most 4194304 bytes. maxMessageSize in {} says so.",
         ),
         (
             "ogive.toml",
@@ -192,7 +192,7 @@ def test_a_file_that_is_not_there_ends_the_command_with_a_sentence(
             "broker.conf",
             "maxMessageSize=99999999",
             ("--max-message-size", "0"),
-            "--max-message-size 0: more than 0 is needed\n",
+            "--max-message-size 0: must be more than 0\n",
         ),
     ],
 )
@@ -216,10 +216,10 @@ def test_a_field_that_has_no_option_is_found_in_the_file() -> None:
     options = up()
     options.config, options.in_file = "b.conf", {"broker_settings": {"max_pull_bytes": -1}}
     assert (
-        config_file.place_in_file("max_pull_bytes=-1: more than 0 is needed", options)
+        config_file.place_in_file("max_pull_bytes=-1: must be more than 0", options)
         == "maxTransferBytesOnMessageInMemory in b.conf says so."
     )
-    assert config_file.place_in_file("max_pull_messages=0: more than 0 is needed", options) == ""
+    assert config_file.place_in_file("max_pull_messages=0: must be more than 0", options) == ""
 
 
 BROKER_CONF = """
@@ -445,7 +445,7 @@ def test_certificates_of_clients_are_asked_for_as_in_apaches(
         ("brokerRole=SLAVE", "brokerRole cannot be 'SLAVE': only ASYNC_MASTER and SYNC_MASTER"),
         (
             "registerNameServerPeriod=0",
-            "registerNameServerPeriod cannot be '0': more than 0 is needed",
+            "registerNameServerPeriod cannot be '0': must be more than 0",
         ),
         ("flushDiskType=X", "flushDiskType cannot be 'X': SYNC_FLUSH, ASYNC_FLUSH are possible"),
         (

@@ -109,13 +109,13 @@ def up_at(root: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["console", "--port", "70000"], "--port 70000: 0 to 65535 is needed"),
+        (["console", "--port", "70000"], "--port 70000: must be between 0 and 65535"),
         (["console", "--tls-cert", "x"], "HTTPS needs both --tls-cert and --tls-key"),
         (
             ["console", "--console-host", "0.0.0.0"],
             "are needed (--console-host IP, --console-credentials FILE)",
         ),
-        (["up", "--console-port", "70000"], "--console-port 70000: 0 to 65535 is needed"),
+        (["up", "--console-port", "70000"], "--console-port 70000: must be between 0 and 65535"),
         (
             ["up", "--console-port", "0", "--console-host", "0.0.0.0"],
             "are needed (--console-host IP, --console-credentials FILE)",

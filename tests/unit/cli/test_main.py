@@ -778,29 +778,29 @@ def test_a_port_that_is_none_is_named_as_the_option(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["up", "--data", str(tmp_path / "store"), option, "70000"]) == 1
-    assert f"{option} 70000: 0 to 65535" in capsys.readouterr().err
+    assert f"{option} 70000: must be between 0 and 65535" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("option", "value", "needed"),
     [
-        ("--keep-hours", "-1", "more than 0"),
-        ("--keep-hours", "nan", "more than 0"),
+        ("--keep-hours", "-1", "must be more than 0"),
+        ("--keep-hours", "nan", "must be more than 0"),
         ("--delete-at", "25", "hours from 0 to 23"),
         ("--delete-at", "noon", "hours from 0 to 23"),
         ("--delete-above", "0", "a percentage"),
         ("--delete-young-above", "101", "a percentage"),
-        ("--transaction-timeout", "0", "more than 0"),
-        ("--transaction-check-interval", "0", "more than 0"),
-        ("--transaction-check-max", "0", "more than 0"),
-        ("--max-open-transactions", "0", "more than 0"),
-        ("--max-unanswered-checks", "0", "more than 0"),
-        ("--max-timer-messages", "0", "more than 0"),
+        ("--transaction-timeout", "0", "must be more than 0"),
+        ("--transaction-check-interval", "0", "must be more than 0"),
+        ("--transaction-check-max", "0", "must be more than 0"),
+        ("--max-open-transactions", "0", "must be more than 0"),
+        ("--max-unanswered-checks", "0", "must be more than 0"),
+        ("--max-timer-messages", "0", "must be more than 0"),
         ("--duplicate-window", "-3", "0 seconds or more"),
-        ("--default-queues", "0", "more than 0"),
-        ("--max-timer-delay", "0", "more than 0"),
-        ("--max-message-size", "0", "more than 0"),
-        ("--max-message-size", "4194305", "up to 4194304 bytes"),
+        ("--default-queues", "0", "must be more than 0"),
+        ("--max-timer-delay", "0", "must be more than 0"),
+        ("--max-message-size", "0", "must be more than 0"),
+        ("--max-message-size", "4194305", "must be at most 4194304 bytes"),
         ("--segment-size", "1000", "a multiple of 512"),
     ],
 )
@@ -860,9 +860,9 @@ def test_a_first_user_without_access_control_is_no_silent_nothing(
             ["--delete-above", "80", "--delete-young-above", "70"],
             "--delete-young-above 70 is below --delete-above 80",
         ),
-        (["--default-queues", "100000"], "--default-queues 100000: up to 1024 queues are possible"),
+        (["--default-queues", "100000"], "--default-queues 100000: must be at most 1024 queues"),
         (["--broker-name", "a b/c"], "--broker-name 'a b/c' may hold only letters"),
-        (["--broker-name", ""], "--broker-name of 0 characters: 1 to 127"),
+        (["--broker-name", ""], "--broker-name of 0 characters: must be between 1 and 127"),
         (["--cluster", "é"], "--cluster 'é' may hold only letters"),
         (
             ["--advertised-host", "a b"],
@@ -901,12 +901,15 @@ def test_a_first_user_without_access_control_is_no_silent_nothing(
             "--advertised-host (brokerIP1) ff02::1: the address of this machine to which clients "
             "connect",
         ),
-        (["--keep-hours", "inf"], "--keep-hours inf: up to 1,000,000 is possible"),
-        (["--keep-hours", "1e306"], "--keep-hours 1e+306: up to 1,000,000 is possible"),
-        (["--duplicate-window", "inf"], "--duplicate-window inf: up to 1,000,000,000 is possible"),
-        (["--max-timer-delay", "inf"], "--max-timer-delay inf: up to"),
-        (["--transaction-timeout", "inf"], "--transaction-timeout inf: up to"),
-        (["--transaction-check-interval", "inf"], "--transaction-check-interval inf: up to"),
+        (["--keep-hours", "inf"], "--keep-hours inf: must be at most 1,000,000"),
+        (["--keep-hours", "1e306"], "--keep-hours 1e+306: must be at most 1,000,000"),
+        (["--duplicate-window", "inf"], "--duplicate-window inf: must be at most 1,000,000,000"),
+        (["--max-timer-delay", "inf"], "--max-timer-delay inf: must be at most"),
+        (["--transaction-timeout", "inf"], "--transaction-timeout inf: must be at most"),
+        (
+            ["--transaction-check-interval", "inf"],
+            "--transaction-check-interval inf: must be at most",
+        ),
         (
             ["--region", "x\x01y"],
             "--region 'x\\x01y': text in UTF-8 without control characters is expected",
@@ -1016,7 +1019,7 @@ def test_a_certificate_that_does_not_name_what_clients_are_told_is_told(
         up(*words), TlsConfig(cert=tmp_path / "server.pem", key=tmp_path / "server.pem")
     )
     said = (
-        f"clients are given the address {told}, and those that check it refuse the certificate in "
+        f"clients are given the address {told}, and those that verify it refuse the certificate in "
         f"{tmp_path}/server.pem: IP address mismatch"
     )
     assert [message.startswith(said) for message in caplog.messages] == [True] * bool(told)
@@ -1121,7 +1124,9 @@ def test_a_start_from_apaches_file_says_what_it_does_not_listen_on(
         ]
         assert main(["up", *words]) == EXIT_TRY_LATER
     assert [
-        message for message in caplog.messages if message.startswith("listens on 127.0.0.1 only")
+        message
+        for message in caplog.messages
+        if message.startswith("the broker listens on 127.0.0.1 only")
     ]
 
 
@@ -1251,10 +1256,10 @@ def test_names_that_are_no_text_are_refused_before_anybody_is_asked(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 1
-    assert capsys.readouterr().err.endswith("'\\udcff' is no text in UTF-8\n")
+    assert capsys.readouterr().err.endswith("'\\udcff' is not text in UTF-8\n")
 
 
 def test_a_measurement_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for command in ("produce", "consume"):
         assert main(["bench", command, "--count", "0"]) == 1
-        assert capsys.readouterr().err == "ogive: --count 0: at least 1 is needed\n"
+        assert capsys.readouterr().err == "ogive: --count 0: must be at least 1\n"

@@ -237,7 +237,7 @@ async def test_an_archive_that_is_named_as_a_topic_is_recognised(
                 == 1
             )
             assert capsys.readouterr().err == (
-                f"ogive: {place} is no topic, but a folder with an archive: archive:{place} "
+                f"ogive: {place} is not a topic, but a folder with an archive: archive:{place} "
                 "reads it\n"
             )
 

@@ -63,7 +63,8 @@ async def test_settings_of_a_topic_travel_with_its_creation(
 
 async def test_a_rule_is_for_addresses_and_networks(admin: Admin) -> None:
     with pytest.raises(
-        InvalidOption, match=r"'10\.0\.0' is no address and no network such as 10\.0\.0\.0/24"
+        InvalidOption,
+        match=r"'10\.0\.0' is neither an address nor a network such as 10\.0\.0\.0/24",
     ):
         await admin.allow("billing", "Topic:Orders", ["Pub"], source_ips=["10.0.0.1", "10.0.0"])
 

@@ -132,10 +132,10 @@ async def test_an_older_broker_that_misses_progress_is_explained(
 @pytest.mark.parametrize(
     ("to", "words"),
     [
-        ("yesterday", "is no place in a queue"),
+        ("yesterday", "is not a place in a queue"),
         (AT.replace(tzinfo=None), "needs a time zone"),
         ({QUEUE: 6}, "holds the offsets 0 to 5: it cannot go on at 6"),
-        ({MessageQueue("Orders", "broker-a", 7): 0}, "is no queue of Orders, which has 2"),
+        ({MessageQueue("Orders", "broker-a", 7): 0}, "is not a queue of Orders, which has 2"),
     ],
 )
 async def test_a_place_that_is_none_is_refused(
@@ -372,7 +372,7 @@ async def test_only_a_dead_letter_of_the_group_is_given_to_it_again(
     }
     brokers[0].put("%DLQ%billing", b"poison", properties=encode_properties(properties))
     dead = await admin.message_at(MessageQueue("%DLQ%billing", "broker-a", 0), 0)
-    with pytest.raises(InvalidOption, match="no queue of the dead letters"):
+    with pytest.raises(InvalidOption, match="not a queue of the dead letters"):
         await admin.send_again("audit", dead)
     assert (await admin.send_again("billing", dead)).queue == MessageQueue(
         "%RETRY%billing", "broker-a", 0

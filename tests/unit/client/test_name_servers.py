@@ -83,7 +83,7 @@ async def test_an_answer_that_says_no_is_an_answer() -> None:
     [
         BrokerBusy(2, "busy"),
         BrokerInternalError(1, "not ready"),
-        ProtocolError("body is no JSON object"),
+        ProtocolError("body is not a JSON object"),
     ],
 )
 async def test_a_server_that_cannot_say_is_passed_over_and_believed_only_when_no_other_can(

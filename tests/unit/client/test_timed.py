@@ -147,6 +147,6 @@ async def test_a_handle_that_no_broker_gave_is_refused_before_one_is_asked(
     broker: FakeBroker, text: str
 ) -> None:
     async with aio.Producer(broker.address) as producer:
-        with pytest.raises(InvalidOption, match="is no recall handle"):
+        with pytest.raises(InvalidOption, match="is not a recall handle"):
             await producer.recall("Orders", text)
     assert broker.requests == []

@@ -209,7 +209,7 @@ async def test_records_that_wait_are_bounded_and_sent_when_enough_are_there(
         with caplog.at_level(logging.WARNING):
             # without waiting for the time to come
             await eventually(lambda: len(traces(broker)) == tracing.MAX_RECORDS)
-        assert "7 trace records of shop were dropped" in caplog.text
+        assert "dropped 7 trace records of shop" in caplog.text
         tracer.add(EncodedTrace(("late",), "late\x02"))
         await tracer.close()
         assert traces(broker)[-1] == ["late"]

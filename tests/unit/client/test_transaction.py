@@ -336,7 +336,7 @@ async def test_a_producer_that_has_sent_nothing_can_be_asked(broker: FakeBroker)
             Decision.UNKNOWN,
             "returned 'yes' for transaction half: expected True, False or None",
         ),
-        (1, Decision.UNKNOWN, "answered 1 for"),
+        (1, Decision.UNKNOWN, "returned 1 for"),
         (ValueError("no database"), Decision.UNKNOWN, "no database"),
         (
             asyncio.CancelledError(),

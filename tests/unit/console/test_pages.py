@@ -202,7 +202,7 @@ async def test_figures_are_fetched_anew_and_messages_stay_as_they_were_found(
 
 async def test_a_time_that_is_none_is_said_beside_the_form(page: Browser) -> None:
     answer = await look(page, "/messages?topic=Orders&from=yesterday")
-    assert "'yesterday' is no time" in answer.words
+    assert "'yesterday' is not a time" in answer.words
     assert "By id" in answer.words
 
 

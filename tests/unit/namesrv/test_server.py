@@ -334,7 +334,7 @@ async def test_a_second_broker_of_one_name_is_told(
     await register(clients[0], "T", "U", counter=2)
     assert caplog.messages == []
     await register(clients[1], "T", "U", brokerAddr="127.0.0.1:10931")
-    assert [message.partition(": where")[0] for message in caplog.messages] == [
+    assert [message.partition(". If")[0] for message in caplog.messages] == [
         f"broker {IDENTITY['brokerName']} moved from 127.0.0.1:10911 to 127.0.0.1:10931"
     ]
 

@@ -225,7 +225,7 @@ def test_what_the_search_for_a_queue_raises_comes_out(compiled: Native) -> None:
     answer = encode_stored(usual) + encode_stored(dataclasses.replace(usual, topic="U")).replace(
         b"U", b"\xff"
     )
-    with pytest.raises(ProtocolError, match="topic is no UTF-8"):
+    with pytest.raises(ProtocolError, match="topic is not UTF-8"):
         compiled.messages(answer, 0, True, into, "b", wire._FORMS)
     assert len(into) == 1
 

@@ -336,7 +336,7 @@ def test_a_topic_that_was_made_again_is_told_from_the_one_that_was_consumed(
     assert again.steps() == [QueueRange(OLD, first, after)]
     assert (
         "was deleted and recreated: group G had consumed its earlier messages up to 50. The job "
-        "continues at {first}" in (caplog.text)
+        f"continues at {first}" in caplog.text
     )
 
 
@@ -350,8 +350,7 @@ def test_messages_of_queues_that_a_topic_has_lost_are_named(
     assert job.steps() == [QueueRange(OLD, 50, 60)]
     assert [record.getMessage() for record in caplog.records] == [
         "Old/broker-a/1 is no longer a queue of its topic: its offsets 50 to 56 are not consumed "
-        "by group G unless the topic gets its "
-        "queue back"
+        "by group G unless the topic gets the queue back"
     ]
     assert there.of_group == {OLD: 60}
     there.ends[more] = 58

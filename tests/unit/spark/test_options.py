@@ -273,7 +273,7 @@ def test_queues_may_be_assigned() -> None:
 
 def test_a_pattern_is_a_regular_expression() -> None:
     assert SourceOptions.parse({"subscribePattern": "Orders_.*"}).selection.pattern == "Orders_.*"
-    with pytest.raises(InvalidOption, match=r"subscribePattern='\(' is no regular expression"):
+    with pytest.raises(InvalidOption, match=r"subscribePattern='\(' is not a regular expression"):
         SourceOptions.parse({"subscribePattern": "("})
 
 

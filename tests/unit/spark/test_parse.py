@@ -49,7 +49,7 @@ def test_a_dataclass_becomes_columns() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "message"),
-    [(int, "no dataclass"), (Odd, "field either of Odd"), (Odder, "field items of Odder")],
+    [(int, "not a dataclass"), (Odd, "field either of Odd"), (Odder, "field items of Odder")],
 )
 def test_what_has_no_column_is_named(kind: type, message: str) -> None:
     with pytest.raises(InvalidOption, match=message):

@@ -168,5 +168,5 @@ def test_a_long_text_that_is_no_number_is_read_once(text: str) -> None:
     """Digits that a pattern can share out in two ways take the square of their number: hours, with
     these.
     """
-    with pytest.raises(EvaluationError, match="no number"):
+    with pytest.raises(EvaluationError, match="not a number"):
         parse_double(text)

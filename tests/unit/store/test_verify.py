@@ -145,15 +145,15 @@ SPOILED: dict[str, tuple[Callable[[Path], object], str]] = {
     "table and backup damaged": (spoil_tables, "nobody is served the messages of T0 and 1 more"),
     "users": (
         lambda root: (root / "config" / "access" / "access.json").write_text("garbage"),
-        "access.json is no table",
+        "access.json is not a table",
     ),
     "backup": (
         lambda root: (root / "config" / "topics.json.bak").write_text("garbage"),
-        "topics.json.bak is no table",
+        "topics.json.bak is not a table",
     ),
     "table": (
         lambda root: (root / "config" / "topics.json").write_text('{"half":'),
-        "topics.json is no table",
+        "topics.json is not a table",
     ),
 }
 

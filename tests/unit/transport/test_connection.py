@@ -628,7 +628,7 @@ def test_server_connection_is_a_connection() -> None:
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".invalid", "a\0b"])
 async def test_a_host_that_is_no_name_is_a_connect_error(host: str) -> None:
     """Python's look-up raises UnicodeError or ValueError there, not OSError."""
-    with pytest.raises(ConnectError, match="is no host name"):
+    with pytest.raises(ConnectError, match="is not a host name"):
         await connect(host, 9876)
 
 

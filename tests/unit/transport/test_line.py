@@ -88,7 +88,7 @@ def test_a_request_that_does_not_get_through_ends_in_time(pair: Pair) -> None:
 def test_a_peer_that_hangs_up_or_talks_nonsense_ends_the_request(pair: Pair) -> None:
     line, far = pair
     far.sendall(b"HTTP/1.1 400 Bad Request")
-    with pytest.raises(ConnectionLost, match=r"broker:1 sent what is no frame: it speaks HTTP"):
+    with pytest.raises(ConnectionLost, match=r"broker:1 sent a malformed frame: it speaks HTTP"):
         line.ask(1, b"request", WAIT_S)
     near, far = socket.socketpair()
     near.setblocking(False)

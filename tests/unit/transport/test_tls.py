@@ -397,7 +397,7 @@ def test_what_a_client_would_say_of_a_certificate_is_known_without_one(
 def test_a_pipe_is_refused_without_waiting_for_who_writes_it(files: TlsConfig) -> None:
     files.cert.unlink()
     os.mkfifo(files.cert)
-    with pytest.raises(InvalidOption, match="is no file"):
+    with pytest.raises(InvalidOption, match="is not a file"):
         files.context()
 
 

@@ -30,7 +30,7 @@ def test_a_language_that_nobody_knows_is_another_one_in_a_binary_header_too() ->
 )
 def test_a_bare_number_beyond_64_bits_is_refused(number: str) -> None:
     header = f'{{"code":34,"extFields":{{"queueId":{number}}}}}'.encode()
-    with pytest.raises(ProtocolError, match=r"'queueId' is no 64-bit number|no JSON"):
+    with pytest.raises(ProtocolError, match=r"'queueId' is not a 64-bit number|not JSON"):
         decode_command(len(header).to_bytes(4) + header)
 
 
@@ -62,7 +62,7 @@ FIXED = b"\0\x22\0\0\x01" + bytes(8)
         (FIXED, "of 13 bytes is too short"),
         (FIXED + b"\0\0\0\0" + b"\0\0\0\x09", "extension length 9 does not fit"),
         (FIXED + b"\0\0\0\x09" + b"\0\0\0\0", "remark length 9 does not fit"),
-        (FIXED + b"\0\0\0\x01\xff" + b"\0\0\0\0", "no UTF-8"),
+        (FIXED + b"\0\0\0\x01\xff" + b"\0\0\0\0", "not UTF-8"),
         (FIXED + b"\0\0\0\0" + b"\0\0\0\x03\0\1a", "ends in the middle of a field"),
         (
             FIXED + b"\0\0\0\0" + b"\0\0\0\x08\0\1a\0\0\0\x09b",

@@ -31,7 +31,7 @@ LAST: dict[str, Change] = {
     "declares no bytes": lambda record: record.__setitem__(slice(4), bytes(4)),
     "has another magic": lambda record: record.__setitem__(4, 0),
     "has a body that ends behind it": lambda record: record.__setitem__(84, 1),
-    "has a topic that is no text": lambda record: record.__setitem__(-3, 0xFF),
+    "has a topic that is not text": lambda record: record.__setitem__(-3, 0xFF),
     "is cut off": lambda record: record.__delitem__(slice(-1, None)),
     "is the first bytes of one": lambda record: record.__delitem__(slice(7, None)),
 }
@@ -129,7 +129,7 @@ def test_a_look_up_by_id_gives_the_record_as_it_is() -> None:
 
 BROKEN = {
     "a count that is another": (batch(said="4"), "holds 3 messages, and its INNER_NUM is b'4'"),
-    "a count that is no number": (batch(said="x" * 999), "INNER_NUM is b'xxx"),
+    "a count that is not a number": (batch(said="x" * 999), "INNER_NUM is b'xxx"),
     "a huge count": (batch(said="9" * 4000), "INNER_NUM is b'999"),
     "nothing": (batch(body=b"", said="0"), "holds no message"),
     "no batch": (

@@ -63,7 +63,7 @@ def delayed(
     try:
         level = levels.clamp(parse_int(text))
     except ValueError:
-        raise ProtocolError(f"property DELAY is no number: {text[:40]!r}") from None
+        raise ProtocolError(f"property DELAY is not a number: {text[:40]!r}") from None
     if level <= 0:
         return topic, queue_id
     for name in [name for name in properties if name.startswith("TIMER_")]:

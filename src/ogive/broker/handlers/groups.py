@@ -226,7 +226,7 @@ def update_consumer_offset(
     ):
         raise Rejected(
             ResponseCode.INVALID_PARAMETER,
-            f"Offset {header.commit_offset} of queue {header.queue_id} is no progress in "
+            f"Offset {header.commit_offset} of queue {header.queue_id} is not progress in "
             f"{topic.name}",
         )
     asker = ctx.clients.asker(header.consumer_group, connection)

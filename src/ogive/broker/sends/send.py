@@ -345,7 +345,7 @@ def _make_topic(ctx: Context, topic: str, ext: dict[str, str], names: _Names) ->
     try:
         queues = parse_int(ext.get(names.default_topic_queues, "4"))
     except ValueError:
-        raise ProtocolError("send header: the number of default queues is no integer") from None
+        raise ProtocolError("send header: the number of default queues is not an integer") from None
     unit_mode = parse_bool(ext.get(names.unit_mode, ""))
     config = ctx.topics.auto_create_on_send(
         topic, ext.get(names.default_topic, ""), queues, unit_mode=unit_mode
@@ -507,5 +507,5 @@ def _retries_are_over(
         try:
             limit = parse_int(asked)
         except ValueError:
-            raise ProtocolError(f"send header: {asked[:40]!r} is no number of retries") from None
+            raise ProtocolError(f"send header: {asked[:40]!r} is not a number of retries") from None
     return reconsume_times > limit

@@ -40,7 +40,7 @@ def check_client_id(client_id: str) -> None:
     """Raises InvalidOption."""
     if not 1 <= len(client_id) <= MAX_CLIENT_ID:
         raise InvalidOption(
-            f"client id of {len(client_id)} characters: 1 to {MAX_CLIENT_ID} are allowed"
+            f"client id of {len(client_id)} characters: must be between 1 and {MAX_CLIENT_ID}"
         )
 
 

@@ -101,7 +101,7 @@ class GroupTable(ConfigTable[SubscriptionGroupConfig]):
             )
         if config.retry_max_times < -1:
             raise InvalidOption(
-                f"group {config.name}: {config.retry_max_times} retries, -1 or more are possible"
+                f"group {config.name}: {config.retry_max_times} retries, must be -1 or more"
             )
         for name, number in (
             ("retryMaxTimes", config.retry_max_times),

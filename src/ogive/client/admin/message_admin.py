@@ -172,7 +172,9 @@ class MessageCalls(AdminBase):
         """
         validate_topic(topic)
         if not 1 <= limit <= MAX_MESSAGES:
-            raise InvalidOption(f"a limit of {limit} messages: 1 to {MAX_MESSAGES} are possible")
+            raise InvalidOption(
+                f"a limit of {limit} messages: must be between 1 and {MAX_MESSAGES}"
+            )
         begin_ms, end_ms = (
             0 if start is None else to_ms(start),
             FOR_EVER_MS if end is None else to_ms(end),
@@ -240,7 +242,7 @@ class MessageCalls(AdminBase):
         check_type("message", message, MessageExt, "one of dead_letters(group)")
         if message.queue.topic != dlq_topic(group):
             raise InvalidOption(
-                f'{message.queue} is no queue of the dead letters of "{group}" '
+                f'{message.queue} is not a queue of the dead letters of "{group}" '
                 f"({DLQ_PREFIX}{group})"
             )
         queue = (await self.client.routes.publish_queues(retry_topic(group)))[0]

@@ -141,7 +141,7 @@ class OffsetCalls(AdminBase):
         strange = sorted(set(to) - set(places.queues))
         if strange:
             raise InvalidOption(
-                f"{strange[0]} is no queue of {places.topic}, which has {len(places.queues)}"
+                f"{strange[0]} is not a queue of {places.topic}, which has {len(places.queues)}"
             )
 
         for offset in to.values():
@@ -282,7 +282,8 @@ def _reset_time(to: ResetTarget) -> int:
 def to_ms(at: object) -> int:
     if not isinstance(at, datetime):
         raise InvalidOption(
-            f'{at!r} is no place in a queue: "earliest", "latest", a datetime, or offsets by queue '
+            f'{at!r} is not a place in a queue: "earliest", "latest", a datetime, or offsets by '
+            "queue "
             "are possible"
         )
     if at.tzinfo is None:

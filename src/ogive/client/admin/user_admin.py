@@ -157,7 +157,7 @@ def _network(text: str) -> IPv4Network | IPv6Network:
         return ip_network(text, strict=False)
     except ValueError:
         raise InvalidOption(
-            f"{text[:64]!r} is no address and no network such as 10.0.0.0/24"
+            f"{text[:64]!r} is neither an address nor a network such as 10.0.0.0/24"
         ) from None
 
 

@@ -135,4 +135,4 @@ class ConsumerConfig:
 
 def _within(name: str, value: int, low: int, high: int) -> None:
     if not low <= value <= high:
-        raise InvalidOption(f"{name} is {value}: {low} to {high} are possible")
+        raise InvalidOption(f"{name} is {value}: must be between {low} and {high}")

@@ -77,7 +77,7 @@ def judge(listener: AnyListener, messages: Sequence[MessageExt], answer: Any) ->
     elif not sensible:
         orderly = listener.config.orderly
         log.error(
-            "listener %s returned %s, which is no result of %s listener for %d message(s): they "
+            "listener %s returned %s, which is not a result of %s listener for %d message(s): they "
             "come again later. "
             "Return None for success, or %s",
             listener.name,

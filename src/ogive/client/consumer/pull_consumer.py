@@ -171,7 +171,7 @@ class PullConsumer(OnlyAsyncWith):
         check_type("max_messages", max_messages, int, "int")
         check_type("timeout_s", timeout_s, int | float | None, "a number of seconds or None")
         if max_messages < 1:
-            raise InvalidOption(f"max_messages is {max_messages}: at least 1 is needed")
+            raise InvalidOption(f"max_messages is {max_messages}: must be at least 1")
         if timeout_s is not None and timeout_s < 0:
             raise InvalidOption(f"timeout_s is {timeout_s}: it must not be negative")
         messages = await member.poll(timeout_s, max_messages)

@@ -352,7 +352,7 @@ def _checked_listeners(given: Sequence[Any], group: str | None) -> list[AnyListe
     for one in given:
         if not isinstance(one, Listener):
             raise InvalidOption(
-                f"{one!r} is no listener: decorate it with @ogive.listener(topic, group=...)"
+                f"{one!r} is not a listener: decorate it with @ogive.listener(topic, group=...)"
             )
     if group is not None:
         raise InvalidOption(

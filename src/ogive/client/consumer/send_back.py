@@ -139,7 +139,7 @@ class Replier:
         missing = [name for name in _NEEDED if not request.properties.get(name)]
         if missing:
             log.warning(
-                "the reply to %s is dropped: it is no request, its properties lack %s",
+                "the reply to %s is dropped: it is not a request, its properties lack %s",
                 where,
                 ", ".join(missing),
             )

@@ -219,7 +219,7 @@ class Policy:
         entries = get_list(obj, "entries", PolicyEntry.from_json)
         if not 1 <= len(entries) <= MAX_ENTRIES:
             raise ProtocolError(
-                f"a policy with {len(entries)} entries; 1 to {MAX_ENTRIES} are possible"
+                f"a policy with {len(entries)} entries; must be between 1 and {MAX_ENTRIES}"
             )
         return cls(
             entries=tuple(entries),
@@ -275,5 +275,5 @@ def acls_loads(body: bytes) -> list[Acl]:
 def _list_loads(body: bytes, kind: Any) -> list[Any]:
     value = java_json.loads(body, bounded=True)
     if not isinstance(value, list):
-        raise ProtocolError("body is no JSON list")
+        raise ProtocolError("body is not a JSON list")
     return [kind.from_json(item) for item in value]

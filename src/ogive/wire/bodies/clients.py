@@ -28,7 +28,7 @@ def _code(value: Any) -> int:
     try:
         code = int(value)
     except (TypeError, ValueError, OverflowError):
-        raise ProtocolError("codeSet holds something that is no integer") from None
+        raise ProtocolError("codeSet holds something that is not an integer") from None
     if not -0x8000000000000000 <= code <= 0x7FFFFFFFFFFFFFFF:
         raise ProtocolError("codeSet holds a number outside 64 bits")
     return code

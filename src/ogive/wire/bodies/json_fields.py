@@ -135,7 +135,7 @@ def loads_table(raw: bytes | str) -> dict[str, Any]:
 
 def as_object(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ProtocolError(f"{name} is no JSON object")
+        raise ProtocolError(f"{name} is not a JSON object")
     return value
 
 
@@ -151,13 +151,13 @@ def get_field(obj: Mapping[str, Any], name: str, kind: type[T], default: T) -> T
         try:
             value = int(value)
         except ValueError:
-            raise ProtocolError(f"member {name} is no integer") from None
+            raise ProtocolError(f"member {name} is not an integer") from None
     if isinstance(value, int) and not -0x8000000000000000 <= value <= 0x7FFFFFFFFFFFFFFF:
         raise ProtocolError(f"member {name} is outside 64 bits")
     if kind is float and type(value) is int:
         return cast(T, float(value))
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ProtocolError(f"member {name} is no {kind.__name__}")
+        raise ProtocolError(f"member {name} is not a {kind.__name__}")
     return value
 
 
@@ -176,7 +176,7 @@ def get_list(
 
 def as_text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ProtocolError("a list of names holds something that is no text")
+        raise ProtocolError("a list of names holds something that is not text")
     return value
 
 

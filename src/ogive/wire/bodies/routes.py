@@ -27,7 +27,7 @@ MAX_QUEUES: Final = 65_536
 def _queue_count(obj: Mapping[str, Any], name: str) -> int:
     count = get_field(obj, name, int, 0)
     if not 0 <= count <= MAX_QUEUES:
-        raise ProtocolError(f"{name} is {count}: 0 to {MAX_QUEUES} are possible")
+        raise ProtocolError(f"{name} is {count}: must be between 0 and {MAX_QUEUES}")
     return count
 
 
@@ -76,7 +76,7 @@ class BrokerData:
                 int(k): as_text(v) for k, v in get_field(obj, "brokerAddrs", dict, {}).items()
             }
         except ValueError:
-            raise ProtocolError("a broker id is no integer") from None
+            raise ProtocolError("a broker id is not an integer") from None
         return cls(
             cluster=get_field(obj, "cluster", str, ""),
             broker_name=get_field(obj, "brokerName", str, ""),
@@ -229,7 +229,7 @@ class RegisterBrokerBody:
         try:
             plain = inflater.decompress(body, limit)
         except zlib.error as exc:
-            raise ProtocolError(f"registration is no zlib stream: {exc}") from None
+            raise ProtocolError(f"registration is not a zlib stream: {exc}") from None
         if not inflater.eof:
             raise ProtocolError(
                 f"registration ends in the middle, or inflates to more than {limit} bytes"
@@ -254,7 +254,7 @@ class RegisterBrokerBody:
             try:
                 return plain[at - size : at].decode()
             except UnicodeDecodeError as exc:
-                raise ProtocolError(f"registration is no UTF-8: {exc.reason}") from None
+                raise ProtocolError(f"registration is not UTF-8: {exc.reason}") from None
 
         version = DataVersion.from_json(loads_object(text()))
         count = number()
@@ -262,7 +262,7 @@ class RegisterBrokerBody:
         topics = [_topic_from_words(text()) for _ in range(count)]
         filter_servers = java_json.loads(text(), bounded=True) if at < len(plain) else []
         if not isinstance(filter_servers, list):
-            raise ProtocolError("the filter-server list is no list")
+            raise ProtocolError("the filter-server list is not a list")
         return cls(
             data_version=version,
             topics={t.name: t for t in topics},
@@ -296,7 +296,9 @@ def _topic_from_words(line: str) -> TopicConfig:
     try:
         read, write, perm = int(words[1]), int(words[2]), int(words[3])
     except ValueError:
-        raise ProtocolError(f"topic line {line[:80]!r} holds something that is no number") from None
+        raise ProtocolError(
+            f"topic line {line[:80]!r} holds something that is not a number"
+        ) from None
     attributes = _attributes(words[5]) if len(words) == 6 and words[5] else {}
     return TopicConfig(
         name=words[0],

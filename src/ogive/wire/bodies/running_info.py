@@ -29,7 +29,7 @@ from ogive.wire.bodies.json_fields import (
 def _table(obj: Mapping[str, Any], name: str) -> dict[Any, Any]:
     value = obj.get(name)
     if value is not None and not isinstance(value, dict):
-        raise ProtocolError(f"member {name} is no JSON object")
+        raise ProtocolError(f"member {name} is not a JSON object")
     return value or {}
 
 
@@ -109,7 +109,7 @@ class ConsumerRunningInfo:
         }
         subscriptions = obj.get("subscriptionSet")
         if subscriptions is not None and not isinstance(subscriptions, list):
-            raise ProtocolError("member subscriptionSet is no list")
+            raise ProtocolError("member subscriptionSet is not a list")
         return cls(
             properties={str(name): str(value) for name, value in _table(obj, "properties").items()},
             subscriptions=tuple(SubscriptionData.from_json(value) for value in subscriptions or ()),

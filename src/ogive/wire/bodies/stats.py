@@ -185,7 +185,7 @@ def offset_table_loads(body: bytes) -> dict[MessageQueue, int]:
 
 def _queue_offset(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise ProtocolError("offsetTable holds something that is no offset")
+        raise ProtocolError("offsetTable holds something that is not an offset")
     return value
 
 
@@ -202,7 +202,7 @@ def consumer_status_loads(body: bytes) -> dict[MessageQueue, int]:
 
 def _position(value: Any) -> int:
     if type(value) is not int:
-        raise ProtocolError("messageQueueTable holds something that is no offset")
+        raise ProtocolError("messageQueueTable holds something that is not an offset")
     return value
 
 

@@ -95,7 +95,7 @@ READS: dict[str, tuple[list[RemotingCommand], list[int]]] = {
         [batch(), send(body=batch().body, m="true"), batch(), batch()],
         [1, 0, 2],
     ),
-    "a key that is no plain text": ([batch(), batch(UNIQ_KEY='a"b'), batch(), batch()], [4]),
+    "a key that is not a plain text": ([batch(), batch(UNIQ_KEY='a"b'), batch(), batch()], [4]),
     "a tag that is not ASCII": ([batch(items="TAGS\1ü"), batch()], [2]),
 }
 

@@ -136,7 +136,7 @@ READS: dict[str, tuple[Callable[[Opened], list[RemotingCommand]], list[int]]] = 
         lambda old: [end(old[0]), half("a", flag=ONEWAY), half("b"), end(old[1])],
         [1, 0, 2],
     ),
-    "a key that is no plain text": (
+    "a key that is not a plain text": (
         lambda old: [end(old[0]), half('ü"'), half("b"), end(old[1])],
         [4],
     ),

@@ -69,7 +69,7 @@ def test_any_other_answer_is_a_failure_that_the_log_explains(
 ) -> None:
     """What looks false or true is no verdict."""
     assert judge(make(orderly=orderly), MESSAGES, answer) == Failure()
-    assert "is no result of" in caplog.text
+    assert "is not a result of" in caplog.text
 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), KeyboardInterrupt()])

@@ -172,7 +172,7 @@ async def test_a_reply_to_what_is_no_request_is_dropped(
     ask(broker, **{missing: ""})
     async with consumer(broker, to(lambda _: Reply(b"2.20"))):
         await eventually(lambda: progress(broker) == 1)
-    assert f"it is no request, its properties lack {missing}" in caplog.text
+    assert f"it is not a request, its properties lack {missing}" in caplog.text
     assert broker.of(SEND_REPLY) == []
 
 
@@ -193,7 +193,7 @@ def test_orderly_and_batch_listeners_cannot_reply(
     one = listener("Orders", group="billing", **settings)(print)
     with caplog.at_level(logging.ERROR):
         assert judge(one, [message(0)], Reply(b"2.20")) == Failure()
-    assert "which is no result of" in caplog.text
+    assert "which is not a result of" in caplog.text
 
 
 def test_a_reply_that_no_broker_would_carry_is_refused_where_it_is_made() -> None:

@@ -223,7 +223,7 @@ async def test_what_cannot_be_is_refused_and_changes_nothing(broker: FakeBroker)
                 await running.subscribe(wrong)
         with pytest.raises(InvalidOption, match="no listener of Refunds"):
             await running.unsubscribe(to(print, topic="Refunds"))
-        with pytest.raises(InvalidOption, match="is no listener"):
+        with pytest.raises(InvalidOption, match="is not a listener"):
             await running.subscribe(print)  # type: ignore[arg-type]
         broker.put("Orders", b"x")
         await seen.wait(1)

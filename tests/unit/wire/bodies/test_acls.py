@@ -55,11 +55,11 @@ def test_words_are_read_in_any_case_and_written_as_java_writes_them() -> None:
         (encoded(ENTRY | {"resource": "Queue:a"}), "kind of resource 'Queue' is none of"),
         (encoded(ENTRY | {"actions": []}), "names no action"),
         (encoded(ENTRY | {"actions": ["Fly"]}), "action 'Fly' is none of"),
-        (encoded(ENTRY | {"actions": [5]}), "no text"),
+        (encoded(ENTRY | {"actions": [5]}), "not text"),
         (encoded(ENTRY | {"decision": "Perhaps"}), "decision 'Perhaps' is none of"),
         (encoded(ENTRY | {"sourceIps": ["10.0.0"]}), "neither an IP address nor a network"),
         (encoded(ENTRY | {"sourceIps": ["::1"] * (MAX_SOURCE_IPS + 1)}), "over the limit"),
-        (encoded([]), "policy entry is no JSON object"),
+        (encoded([]), "policy entry is not a JSON object"),
         (encoded(ENTRY, entries=0), "policy with 0 entries"),
         (encoded(ENTRY, entries=MAX_ENTRIES + 1), f"policy with {MAX_ENTRIES + 1} entries"),
         (encoded(ENTRY, policies=3), "acl with 3 policies"),
@@ -107,7 +107,7 @@ def test_users_are_listed_without_passwords() -> None:
         ("password", "x" * (MAX_SECRET_LENGTH + 1), "password of 1025 characters"),
         ("userType", "Root", "user type 'Root' is none of"),
         ("userStatus", "away", "user status 'away' is none of"),
-        ("username", 5, "username is no str"),
+        ("username", 5, "username is not a str"),
     ],
 )
 def test_a_user_that_is_not_understood_is_refused(member: str, value: object, fault: str) -> None:
@@ -116,7 +116,7 @@ def test_a_user_that_is_not_understood_is_refused(member: str, value: object, fa
 
 
 def test_a_list_that_is_none_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="no JSON list"):
+    with pytest.raises(ProtocolError, match="not a JSON list"):
         users_loads(b"{}")
-    with pytest.raises(ProtocolError, match="no JSON list"):
+    with pytest.raises(ProtocolError, match="not a JSON list"):
         acls_loads(b"5")

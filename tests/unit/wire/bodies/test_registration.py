@@ -46,7 +46,7 @@ def test_a_cluster_without_a_list_of_members_has_none() -> None:
         "C": (),
         "D": ("a",),
     }
-    with pytest.raises(ProtocolError, match="member C is no list"):
+    with pytest.raises(ProtocolError, match="member C is not a list"):
         ClusterInfo.decode(b'{"clusterAddrTable":{"C":5}}')
 
 
@@ -67,16 +67,16 @@ def test_both_forms_of_a_registration_hold_the_same() -> None:
 @pytest.mark.parametrize(
     ("body", "fault"),
     [
-        (b"plain", "no zlib stream"),
+        (b"plain", "not a zlib stream"),
         (compressed(b"T 4 4 6 x ")[:-8], "ends in the middle, or inflates"),
         (compressed(b"T" * MAX_BYTES), "or inflates to more than"),
         (zlib.compress(b"\0\0"), "ends in the middle of a length"),
         (zlib.compress(b"\0\0\0\x09{}"), "declares 9 bytes where 2 are left"),
-        (zlib.compress(b"\0\0\0\x01\xff"), "no UTF-8"),
+        (zlib.compress(b"\0\0\0\x01\xff"), "not UTF-8"),
         (zlib.compress(b"\0\0\0\x02{}\0\xff\0\0"), "over the limit"),
         (compressed(b"T 4 4 6"), "fewer than five words"),
-        (compressed(b"T 4 x 6 SINGLE_TAG"), "no number"),
-        (zlib.compress(b"\0\0\0\x02{}\0\0\0\0\0\0\0\x02{}"), "no list"),
+        (compressed(b"T 4 x 6 SINGLE_TAG"), "not a number"),
+        (zlib.compress(b"\0\0\0\x02{}\0\0\0\0\0\0\0\x02{}"), "not a list"),
     ],
 )
 def test_a_spoiled_registration_is_refused(body: bytes, fault: str) -> None:
